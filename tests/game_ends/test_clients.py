@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from raw_client import FOREVER, GET_STATE, SERVED_WITHIN_S, WITHOUT_STEPS, int32s, plays_a_race
+from raw_client import FOREVER, FREEZE, GET_STATE, SERVED_WITHIN_S, WITHOUT_STEPS, int32s, plays_a_race
 
 from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.messages import LINK_VERSION
@@ -20,6 +20,7 @@ ABUSES = {
     "half a blob": int32s(7, 8408) + bytes(4000),
     "a frame that is not read": int32s(17, 400, 300, 1),
     "no word": b"",
+    "a flood that is not read": FREEZE + int32s(1) + bytes(4 << 20),
     "answers that are not read": GET_STATE * 100_000,
 }
 

@@ -215,6 +215,7 @@ def test_blobs_of_another_track_or_shape_are_refused(straight_track, two_lap_tra
         ("engine_gear", 6),
         ("timers_ms", 12_345),
         ("input_events", 0x7FFFFF),
+        ("private", 1),
     ],
 )
 def test_wild_numbers_are_refused(straight_track, field, value):
@@ -260,6 +261,7 @@ def test_recorded_inputs_replay_to_the_same_race(straight_track):
         ("0 press right; 0 press down", (0.0, 1.0, 1.0)),
         ("0 steer -65536; 0 press right", (0.0, 0.0, -1.0)),
         ("0 steer -600; 0 press right", (0.0, 0.0, 1.0)),
+        ("0 press enter; 0 press horn", (0.0, 0.0, 0.0)),
     ],
 )
 def test_what_inputs_mean(straight_track, script, controls):

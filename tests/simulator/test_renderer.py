@@ -109,3 +109,6 @@ def test_gray_pictures_are_the_gray_of_the_coloured_ones(eventful_track):
         pose = (cars[race]["position_m"], cars[race]["rotation"], cars[race]["ribbon_index"])
         expected[race, rows[race]] = gray(renderer.render(*pose, 47, 33, passed_checkpoints=passed[race]))
     np.testing.assert_array_equal(frames, expected)
+    cars["position_m"][race] = np.nan
+    with pytest.raises(ValueError, match="no pose"):
+        renderer.render_gray(races, cars, passed, frames, rows)

@@ -16,7 +16,7 @@ from trackmania_rl.simulator.tracks.track_design import (
 )
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track, read_line
 from trackmania_rl.simulator.tracks.track_geometry import lap_mismatch_m, turn_radius_m
-from trackmania_rl.simulator.tracks.world import Edge, Surface
+from trackmania_rl.simulator.tracks.world import Edge, Surface, build_ribbon
 
 STRAIGHT_LINE = np.stack([np.full(401, 100.0), np.full(401, 12.0), 100.0 + 0.5 * np.arange(401)], axis=1)
 
@@ -76,6 +76,9 @@ def test_defaults_and_sections_arrive_in_the_ribbon(tmp_path):
         ("widht_m = 3", r"unknown key \(did you mean 'width_m'\?\)"),
         ('surface = "asfalt"', r"did you mean 'asphalt'"),
         ("[[section]]\nfrom_m = 150\nto_m = 300", r"from 150.0 m to 300.0 m lies outside the line, which is 200.0 m"),
+        ("[[section]]\nfrom_m = 30\nto_m = 20", r"to_m = 20.0 must be greater than from_m = 30.0"),
+        ("[[section]]\nfrom_m = 0\nto_m = 30\ngap = true", r"gap from 0.0 m to 30.0 m touches the start"),
+        ('world = "w.safetensors"\nwidth_m = 20', r"no road of its own: leave out width_m"),
         ("checkpoints_m = [80, 40]", r"40.0 m after 80.0 m"),
         ("laps = 2", r"laps = 2, but the line's laps lie up to 200.0 m apart"),
         ("width_m = = 3", r"not valid TOML"),
@@ -116,6 +119,7 @@ def _with_point(index: int, value: float) -> np.ndarray:
     ("array", "expected"),
     [
         (STRAIGHT_LINE[:, :2], r"shape \(401, 2\)"),
+        (STRAIGHT_LINE[:10], "at least 20.0 m"),
         (_with_point(7, np.nan), "point 7 is not finite"),
         (_with_point(7, 5.0), "points 6 and 7 are 5.500 m apart"),
         (2.0 * STRAIGHT_LINE, "are 1.000 m apart.* line --resample"),
@@ -195,3 +199,20 @@ def test_turns_have_the_angle_radius_and_side_asked_for():
         assert np.allclose(start, (0.0, 0.0, 0.5), atol=1e-4)
         assert np.allclose(end, (0.5 * sign, 0.0, 0.0), atol=1e-3)
         assert turn_radius_m(line_m).min() == pytest.approx(40.0, rel=0.01)
+
+
+def test_designs_and_roads_that_cannot_be_built_are_named():
+    square = (straight(50), left(90, radius_m=20), straight(50), left(90, radius_m=20))
+    for build, told in (
+        (lambda: left(10, radius_m=20, easing_m=10), "choose a shorter easing"),
+        (lambda: close_lap(square, 0, 2), "turn by 360 degrees"),
+        (lambda: close_lap(square * 2, 0, 1), "not a straight"),
+        (lambda: close_lap(square * 2, 0, 4), "almost parallel"),
+        (lambda: build_ribbon(4.0 * STRAIGHT_LINE), "2.000 m apart"),
+        (lambda: build_ribbon(STRAIGHT_LINE[:, [0, 2, 1]]), "nearly vertical"),
+        (lambda: build_ribbon(STRAIGHT_LINE[:1]), "N >= 2"),
+        (lambda: build_ribbon(STRAIGHT_LINE, half_width_m=-1.0), "half_width_m has a value of -1"),
+        (lambda: build_ribbon(STRAIGHT_LINE, surface=np.zeros(7)), "surface has shape"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            build()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.gbx.challenge import Block, read_challenge
+from trackmania_rl.track import block_lines
 from trackmania_rl.track.block_lines import BlockLineError, line_from_blocks
 from trackmania_rl.track.stadium_blocks import size_cells
 
@@ -44,7 +45,8 @@ def test_a_chain_gives_its_line_however_the_map_is_turned(quarter_turns: int) ->
     for _ in range(quarter_turns):
         blocks = [turned(block) for block in blocks]
         expected_m = np.stack((32.0 * GRID - expected_m[:, 2], expected_m[:, 1], expected_m[:, 0]), axis=1)
-    line = line_from_blocks(make_challenge(*reversed(blocks)))
+    same_road = Block("StadiumRoadMain", blocks[3].cell, blocks[3].quarter_turns, 0x1002)
+    line = line_from_blocks(make_challenge(same_road, *reversed(blocks), same_road))
     assert line.points_m == pytest.approx(expected_m, abs=1e-6)
     assert [block.name for block in line.blocks] == [block.name for block in CHAIN]
     assert line.gap is None
@@ -71,6 +73,7 @@ def test_the_chains_line_lies_where_the_blocks_are() -> None:
         (without(5), ["StadiumRoadMainBiSlopeStart at cell (20, 1, 21)", "(20, 2, 20)", "1 of 1 checkpoints"]),
         (without(8), ["StadiumRoadMainGTCurve2 at cell (19, 4, 16)", "(18, 4, 16)", "jump"]),
         ([*CHAIN, Block("StadiumRoadMainCheckpoint", (3, 1, 5), 0, 0)], ["past the checkpoints at cells (3, 1, 5)"]),
+        ([*without(5), Block("StadiumRoadMainTurbo", (20, 2, 20), 1, 0)], ["(20, 2, 20) is next, which has no road"]),
         ([Block("StadiumGrassStartLine", (3, 1, 5), 0, 0)], ["not in the catalogue", "(3, 1, 5)"]),
     ],
 )
@@ -79,6 +82,14 @@ def test_where_no_way_leads_through_the_error_names_block_cell_and_remedy(blocks
         line_from_blocks(make_challenge(*blocks))
     for text in (*told, "replay"):
         assert text in str(raised.value)
+
+
+def test_other_environments_and_endless_searches_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BlockLineError, match="environment is Island"):
+        line_from_blocks(make_challenge(*CHAIN, environment="Island"))
+    monkeypatch.setattr(block_lines, "MOST_SEARCH_STEPS", 5)
+    with pytest.raises(BlockLineError, match="branch so often"):
+        line_from_blocks(make_challenge(*CHAIN))
 
 
 def test_two_ways_to_the_finish_are_refused() -> None:

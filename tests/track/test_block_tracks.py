@@ -15,7 +15,7 @@ from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 from trackmania_rl.simulator.tracks.world import Track
-from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, write_block_track
+from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, require_known, write_block_track
 from trackmania_rl.track.block_world import world_of
 from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.ghost_race import race_of_ghost
@@ -107,10 +107,18 @@ def test_a_respawn_is_before_the_middle_of_the_block_passed_last_in_whatever_ord
     ("name", "change", "why"),
     [
         ("corners_m", lambda a: np.full_like(a, np.nan), "outside of every map"),
+        ("corners_m", lambda a: np.zeros_like(a), "no area"),
         ("corners_m", lambda a: a.astype(np.float32), "float32"),
         ("surface", lambda a: np.full_like(a, 99), "surface that there is not"),
+        ("gate_of_box", lambda a: a + 1, "numbered one after the other"),
+        ("has_grass", lambda a: a[0], "has_grass has the shape"),
+        ("scene_corners", lambda a: a + 1, "none of its group's points"),
+        ("scene_paint", lambda a: np.full_like(a, 1000), "paint that there is not"),
+        ("scene_first_quad", lambda a: a[::-1], "one after the other"),
         ("way_up", lambda a: a[:-1], "line of 299 points"),
+        ("forward", lambda a: 2.0 * a + 1.0, "forward has what is no direction"),
         ("respawn_rotation", lambda a: 0.5 * a, "no rotation"),
+        ("respawn_m", lambda a: a[:-1], r"respawn_m has the shape \(1, 3\), and not \(2, 3\)"),
         ("respawn_m", None, r"older version \(it lacks respawn_m\): make it anew with scripts/tools/maps.py"),
     ],
 )
@@ -133,6 +141,12 @@ def test_maps_that_make_no_track_are_refused(blocks: tuple[Block, ...], why: str
     challenge = make_challenge(*blocks)
     with pytest.raises(BlockTrackError, match=why):
         arrays_of_map(challenge, world_of(challenge), LINE_M)
+
+
+def test_unknown_blocks_are_named() -> None:
+    unknown = Block("StadiumUnheardOf", (1, 1, 1), 0, 0)
+    with pytest.raises(BlockTrackError, match=r"map made: 50 % of its blocks .* not 1 StadiumUnheardOf$"):
+        require_known(world_of(make_challenge(START, unknown)), "made")
 
 
 def test_a_humans_keys_drive_through_the_loops_of_b13(shared_data: Path, tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
+from trackmania_rl.track import generated_maps
 from trackmania_rl.track.game_map import load_game_map
 from trackmania_rl.track.generated_maps import GeneratedMaps, draw_recipe
 
@@ -62,3 +64,22 @@ def test_files_are_bounded_and_those_used_last_stay(entry: MapEntry, tmp_path: P
     assert {path.name for path in folder.iterdir()} == {f"{n}.toml" for n in kept} | {f"{n}_0.5m.npy" for n in kept}
     assert (folder / f"{recipes[0].name}.toml").stat().st_mtime_ns == written_ns
     assert Path(maps.concrete(entry, recipes[1]).map_path).is_file(), "one that gave way is made anew"
+
+
+def test_where_nothing_can_be_written_the_last_track_is_driven_once_more(
+    entry: MapEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    maps = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
+    with monkeypatch.context() as full:
+        full.setattr(generated_maps, "generate_track", no_space)
+        with pytest.raises(UserError, match=r"cannot write the generated track .*: No space left"):
+            maps.draw(entry)
+    last = [maps.draw(entry) for _ in range(2)][-1]
+    with monkeypatch.context() as full:
+        full.setattr(generated_maps, "generate_track", no_space)
+        assert [maps.draw(entry) for _ in range(3)] == [last] * 3
+    assert "driven once more" in caplog.text
+    assert maps.draw(entry) != last

@@ -52,6 +52,7 @@ TWICE = through((0, 9, 0), (0, 9, 80), (60, 9, 80), (60, 9, 0), (1, 9, 0), (1, 9
     [
         (np.where(np.arange(len(STRAIGHT))[:, None] == 7, np.nan, STRAIGHT), "numbers", Verdict.PROBLEM),
         (np.delete(STRAIGHT, range(100, 120), axis=0), "spacing", Verdict.PROBLEM),  # 10.5 m
+        (1.5 * STRAIGHT, "spacing", Verdict.WARNING),
         (through((0, 9, 0), (0, 9, 15)), "length", Verdict.PROBLEM),
         (through((0, 9, 0), (0, 9, 50), (50, 9, 50)), "bends", Verdict.WARNING),
         (through((0, 9, 0), (0, 9, 60), (1, 9, 30), (2, 9, 90)), "turning back", Verdict.PROBLEM),
@@ -80,6 +81,7 @@ TWO_FINISHES = a_map((START, (0, 1, 0), 0), (CHECKPOINT, (0, 1, 3), 0), (FINISH,
         (STRAIGHT[60:], STRAIGHT_MAP, "start", Verdict.PROBLEM),
         (STRAIGHT[::-1], STRAIGHT_MAP, "order", Verdict.WARNING),
         (STRAIGHT + np.array((11.0, 0.0, 0.0)), STRAIGHT_MAP, "distances", Verdict.WARNING),
+        (STRAIGHT + np.array((14.0, 0.0, 0.0)), STRAIGHT_MAP, "distances", Verdict.WARNING),
         (STRAIGHT, a_map((START, (5, 1, 5), 0), environment="Speed"), "environment", Verdict.PROBLEM),
     ],
 )
@@ -87,6 +89,12 @@ def test_each_fault_of_a_line_on_its_map_is_found(
     line_m: FloatArray, challenge: Challenge, check: str, expected: Verdict
 ) -> None:
     assert verdict(line_m, challenge, check) is expected
+
+
+def test_checkpoint_times_elsewhere_than_the_checkpoints_are_a_warning() -> None:
+    for z_m, wrong in ((108.0, []), (170.0, ["order"])):
+        report = check_line(STRAIGHT, STRAIGHT_MAP, np.array([[16.0, 9.0, z_m]]))
+        assert [finding.check for finding in report.warnings] == wrong
 
 
 def test_shipped_lines_have_no_problem(repository_root: Path) -> None:

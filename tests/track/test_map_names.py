@@ -54,6 +54,12 @@ def test_a_generated_track(repository_root: Path, name: str, map_name: str, last
     assert generator.is_one_track == (last_seed == 7)
 
 
+def test_an_environment_has_no_maps(repository_root: Path, own_maps: Path) -> None:
+    cartpole = load_settings(repository_root / "config_files" / "config_cartpole.py")
+    with pytest.raises(UserError, match=r"cartpole: no map, but .*GymnasiumGames.*; only races are driven"):
+        map_entries(cartpole, own_maps)
+
+
 @pytest.mark.parametrize("name", ["mine", "mine.Challenge.Gbx"])
 def test_a_map_of_the_real_game(repository_root: Path, own_maps: Path, name: str) -> None:
     entry = chosen(repository_root, own_maps, name, config="config_tmnf.py").game.map_cycle[0]

@@ -13,7 +13,7 @@ from trackmania_rl.simulator.tracks.track_writing import write_track
 from trackmania_rl.simulator.tracks.world import Surface, Track
 from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.line_building import build_line
-from trackmania_rl.track.map_tracks import track_of_map
+from trackmania_rl.track.map_tracks import MapTrackError, track_of_map
 
 from .conftest import make_challenge
 
@@ -79,6 +79,19 @@ def test_the_start_line_of_a_circuit_counts_once_a_lap(tmp_path: Path) -> None:
     track = written(make_challenge(*blocks, n_laps=3), line_m, tmp_path)
     lap_m = 50 * 2 * np.pi
     assert track.checkpoint_stations_m == pytest.approx([lap_m * share for share in (0.5, 1, 1.5, 2, 2.5)], abs=12.0)
+
+
+@pytest.mark.parametrize(
+    ("line_m", "told"),
+    [
+        (straight_line(3 * 32, 3 * 32 + 5), "30 m"),
+        (straight_line(3 * 32, 12 * 32) - np.array((5000.0, 0.0, 0.0)), "outside map made"),
+        (straight_line(3 * 32, 12 * 32) + np.array((400.0, 0.0, 0.0)), "from the start of map made"),
+    ],
+)
+def test_lines_of_other_places_are_refused(line_m: np.ndarray, told: str) -> None:
+    with pytest.raises(MapTrackError, match=told):
+        track_of_map(make_challenge(*STRAIGHT), line_m, "made")
 
 
 def test_the_careful_driver_finishes_hockolicious(shared_data: Path, tmp_path: Path) -> None:

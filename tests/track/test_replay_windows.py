@@ -5,20 +5,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.gbx.replay import RACE_RUNNING, ControlEvent, Ghost, GhostSamples
+from trackmania_rl.gbx.replay import RACE_RUNNING, ControlEvent, Ghost, GhostSamples, read_replay
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, spawn_vehicle, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.tracks.world import Surface, Track, build_ribbon
-from trackmania_rl.track.ghost_race import GhostRace, race_of_ghost
-from trackmania_rl.track.replay_windows import Kind, drive_window, windows_of
+from trackmania_rl.track.ghost_race import GhostRace, GhostRaceError, race_of_ghost
+from trackmania_rl.track.replay_windows import Kind, drive_window, window_at, windows_of
 
 LEVEL_M = 41.3446
 """A height that a road of the game has."""
 
 
-def plane():
+def plane(slope=0.0):
     """A straight road as wide as a field, along +z."""
-    line_m = np.arange(0.0, 600.0, 0.5)[:, None] * np.array([0.0, 0.0, 1.0]) + (0.0, LEVEL_M, 0.0)
+    along = np.array([0.0, slope, 1.0]) / np.hypot(1.0, slope)
+    line_m = np.arange(0.0, 600.0, 0.5)[:, None] * along + (0.0, LEVEL_M, 0.0)
     return build_ribbon(line_m, 1000.0, surface=Surface.ASPHALT)
 
 
@@ -64,3 +65,24 @@ def test_the_car_follows_itself_on_level_road(level_race):
     assert np.median(ends_m) < 0.02
     assert ends_m.max() < 0.15
     assert max(np.abs(result.speed_kmh).max() for result in results) < 0.4
+
+
+def test_on_a_slope_the_ground_is_tilted():
+    race = race_driven(plane(slope=0.2), [(10, "Accelerate", 1)], 4000)
+    window = window_at(race, 2500, 3500)
+    assert window.kind is Kind.SLOPE
+    assert drive_window(race, window).position_m[-1] < 0.1
+
+
+def test_the_car_follows_a_human_down_the_ramp_over_pads_and_over_grass(shared_data):
+    replay = read_replay(shared_data / "replays" / "mydli_20.14.Replay.gbx")
+    race = race_of_ghost(replay.best, replay.challenge.blocks, replay.path)
+    for start_ms, end_ms, kind in ((0, 2500, Kind.START), (2600, 3900, Kind.PAD), (12_000, 12_800, Kind.GRASS)):
+        window = window_at(race, start_ms, end_ms)
+        assert window.kind is kind
+        assert drive_window(race, window).position_m.max() < 0.2
+
+
+def test_a_ghost_without_samples_is_named(tmp_path):
+    with pytest.raises(GhostRaceError, match=r"empty\.Ghost\.Gbx: the ghost has no samples"):
+        race_of_ghost(Ghost("driver", None, (), 0, None, (), ""), (), tmp_path / "empty.Ghost.Gbx")
