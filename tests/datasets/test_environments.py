@@ -1,6 +1,7 @@
 """Which data sets fit a run, and that the environment of one can be made again."""
 
 import re
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from trackmania_rl.datasets.environments import EpisodeForm, check_fits, environment_spec
 from trackmania_rl.errors import UserError
+from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import Settings, settings_from_flat
 
@@ -49,6 +51,20 @@ def test_the_same_shapes_with_another_meaning_are_told(default_settings: Setting
         fits(default_settings, EpisodeForm(spaces).observation_space, spaces.action, recorded)
     rewarded_otherwise = environment_spec(with_changes(default_settings, constant_reward_per_ms=-1.0))
     fits(default_settings, EpisodeForm(spaces).observation_space, spaces.action, rewarded_otherwise)
+
+
+def test_normalized_observations_are_refused(default_settings: Settings) -> None:
+    spec = environment_spec(default_settings)
+    spec.kwargs.pop("normalize")
+    with pytest.raises(UserError, match="holds normalized observations"):
+        fits(default_settings, floats(184), Discrete(12), spec)
+
+
+def test_somebodys_own_environment_is_written_down_if_it_can_be(default_settings: Settings) -> None:
+    gymnasium.register("Tested/Made-v0", entry_point=lambda: None)  # a function is no text
+    for env, written in (("CartPole-v1", "CartPole-v1"), ("Tested/Made-v0", None)):
+        spec = environment_spec(with_changes(default_settings, games=partial(GymnasiumGames, env=env)))
+        assert spec is written or spec.id == written
 
 
 def test_the_environment_is_made_again_from_its_text(default_settings: Settings) -> None:

@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import cv2
+import numpy as np
 import psutil
 import pytest
 
@@ -110,6 +111,11 @@ def test_another_plugin_is_a_warning(version, runs):
     [finding] = play_checks._check_plugin_version(game, is_simulated=False)
     assert finding.level is Level.WARNING
     assert f"the game runs {runs}, not version" in finding.text
+
+
+def test_a_picture_of_one_shade_is_a_warning(tmp_path):
+    seen = SimpleNamespace(frame=np.zeros((1, 4, 6), np.uint8))
+    assert play_checks._check_picture(seen, tmp_path / "game.png").level is Level.WARNING
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,27 @@ def test_mistakes_are_named(small_run, small_words, tmp_path, tool, capsys):
     wrong_size = refused(tool, capsys, *words, output)
     assert "weights1.torch does not fit the configuration" in wrong_size
     assert "A_head.0.bias is (7,) and should be (512,)" in wrong_size
+    for name, value, told in (
+        ("use_layer_norm", True, "no counterpart to this configuration (use_layer_norm = True)"),
+        ("schedule_stretch", 2, "schedule_stretch = 2"),
+    ):
+        (small_run.folder / "config_copy.py").write_text("batch_size = 333\n")
+        assert told in refused(tool, capsys, *words, output, *small_words, "--set", f"{name}={value}")
     assert not output.exists()
     assert tool(*words, output, *small_words) == 0
     assert "holds a run already" in refused(tool, capsys, *words, output, *small_words)
     assert "is not empty" in refused(tool, capsys, "export_linesight", output, "--output", small_run.folder)
+
+
+def test_contents_that_are_not_this_networks_are_refused(small_run, small_words, tmp_path, tool, capsys):
+    other = torch.optim.RAdam([torch.nn.Parameter(torch.ones(3))])
+    other.param_groups[0]["params"][0].grad = torch.ones(3)
+    other.step()
+    weights = {name: value * float("nan") for name, value in small_run.target.state_dict().items()}
+    for file, content, told in (
+        ("optimizer1.torch", other.state_dict(), "optimizer1.torch does not fit the weights"),
+        ("weights2.torch", weights, "weights2.torch holds numbers that are not finite"),
+    ):
+        torch.save(content, small_run.folder / file)
+        words = ("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words)
+        assert told in refused(tool, capsys, *words)
