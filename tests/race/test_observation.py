@@ -198,6 +198,7 @@ def test_with_analog_actions_the_previous_ones_are_wheel_and_pedals(layout, sett
 
 WITH_RANGES = 'observation_blocks=("mini_race_time_actions", "speed_m_s", "range_finder_m")'
 WITH_ROAD = 'observation_blocks=("mini_race_time_actions", "speed_m_s", "road_ahead")'
+IMAGE = ("image_width_px=16", "image_height_px=16")
 NO_WAVES = "fourier_wavelengths={}"
 
 
@@ -207,9 +208,21 @@ NO_WAVES = "fourier_wavelengths={}"
         (["n_prev_actions_in_inputs=2"], r'state_normalization\["previous_actions"\] has 20 means .* 8 floats'),
         (["state_normalization={}"], "missing blocks .*'gear'"),
         (['observation_blocks=("gear",)'], "lacks 'mini_race_time_actions'"),
+        (['observation_blocks=("mini_race_time_actions", "geer")'], "'geer' is no block; mini_race_time_actions,"),
+        ([WITH_RANGES], "fourier_wavelengths: zone_centers_m is no block of the observation"),
+        ([WITH_RANGES, "range_finder_source=picture"], "image_width_px and image_height_px are 0"),
+        (
+            [WITH_RANGES, "shaped_reward_dist_to_cur_vcp=-0.1", "return_bounds_per_action=None"],
+            "is computed from zone_centers_m, which observation_blocks leaves out",
+        ),
         ([WITH_RANGES, "game=tmnf"], 'set range_finder_source = "picture"'),
+        (["n_zone_centers_extrapolate_after_end_of_map=5"], "at the finish the observation looks 780 zones ahead"),
         ([WITH_ROAD, NO_WAVES, "game=tmnf"], '"road_ahead" with game = "tmnf"'),
         (["frames_per_state=-9:0:3"], r"frames_per_state = -9:0:3 needs an image"),
+        (["frames_per_state=-9:-1", *IMAGE], "the last of the frames is the state's own"),
+        (["frames_per_state=0", *IMAGE], "nothing looks at the image"),
+        (['views={"gear": {"column": "rewards", "shift": -1}}'], "'gear' is the name of a block"),
+        (['views={"a": {"column": "rewards", "shift": 0}}'], "which an agent that drives does not see"),
         (['views={"a": {"column": "sped", "shift": -1}}'], "'a' looks at 'sped'; there are actions, rewards, frames"),
     ],
 )

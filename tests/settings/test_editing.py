@@ -9,7 +9,7 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, SettingsError, load_settings
-from trackmania_rl.settings.editing import edit_setting
+from trackmania_rl.settings.editing import HEADING, edit_setting
 from trackmania_rl.settings.live import write_snapshot
 from trackmania_rl.settings.map_cycle import MapCycleError, add_to_map_cycle
 
@@ -66,6 +66,13 @@ def test_an_edit_that_the_caller_refuses_changes_nothing_and_one_by_another_prog
         edit_setting(config, "adam_beta1", "0.5", somebody_edits)
     assert load_settings(config).replay.prio_alpha == 0.25
     assert load_settings(config).agent.adam_beta1 == 0.9
+
+
+def test_what_is_set_nowhere_comes_to_the_end(config: Path) -> None:
+    config.write_text(config.read_text().replace("adam_beta1 = 0.9\n", "exec('adam_beta1 = 0.9')\n"))
+    edit_setting(config, "adam_beta1", "0.7")
+    edit_setting(config, "adam_beta1", "0.6")
+    assert config.read_text().endswith(f"\n{HEADING}\nadam_beta1 = 0.6\n")
 
 
 def test_a_value_that_code_sets_again_is_left_to_the_user(config: Path) -> None:
