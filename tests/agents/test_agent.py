@@ -46,7 +46,6 @@ def test_it_learns_values_that_are_known(make_agent, make_batch, update, expecte
         batch["reward"] = rewards[batch["action"]]
         batch["gamma_n"] = (elapsed + 1 < duration).float()
         update(agent, batch, 3e-3)
-        agent.target_updater.step()
 
     states = make_batch(seed=0, batch_size=duration)
     states["state_float"][:, 0] = torch.arange(duration)
@@ -64,7 +63,6 @@ def test_a_resumed_agent_makes_the_same_bytes(make_agent, make_batch, update):
     def run(agent, steps):
         for step in steps:
             update(agent, make_batch(seed=step), 1e-3)
-            agent.target_updater.step()
             agent.average_weights()
 
     run(straight, range(9))
@@ -165,7 +163,7 @@ def our_records(caplog):
 
 
 def assert_compiled_updates_equal_eager_ones(make_agent, make_batch, update, caplog, **options):
-    """Losses, figures, priorities and weights, also with what a hook makes of the losses, and in evaluation."""
+    """Losses, figures, priorities and weights, and losses in evaluation."""
     torch._dynamo.reset()  # forget what another test compiled
     options = {"has_image": True, "use_layer_norm": True, "use_target_self_loss_scaling": True} | options
     compiled, eager = (make_agent(use_torch_compile=is_compiled, **options) for is_compiled in (True, False))
@@ -178,14 +176,6 @@ def assert_compiled_updates_equal_eager_ones(make_agent, make_batch, update, cap
         torch.testing.assert_close(batches[0]["td_error"], batches[1]["td_error"], rtol=1e-4, atol=1e-5)
     for ours, others in zip(compiled.loss_module.scaling.buffers(), eager.loss_module.scaling.buffers(), strict=True):
         torch.testing.assert_close(ours, others, rtol=1e-4, atol=1e-5)
-    gradients = []
-    for agent in (compiled, eager):
-        losses = agent.loss_module(make_batch(has_image=True, seed=20))
-        losses["loss"] = 2 * losses["loss"]
-        losses["loss_of_weights"] = 3 * agent.loss_module.online.A_head[2].weight.square().sum()
-        agent.optimizer_step(losses)
-        gradients.append(agent.optimizer_step.weights.grad.clone())
-    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
     evaluated = [agent.loss_module.eval()(make_batch(has_image=True, seed=21))["loss"] for agent in (compiled, eager)]
     torch.testing.assert_close(*evaluated, rtol=1e-4, atol=1e-5)
     assert not our_records(caplog)
@@ -215,7 +205,7 @@ def test_the_graphs_of_an_update_compute_what_the_eager_one_does(
     assert_compiled_updates_equal_eager_ones(
         make_agent, make_batch, update, caplog, quantile_factors_multiply=multiplied, use_ddqn=use_ddqn
     )
-    assert len(graphs) == 2, "the losses with their gradient; clipping and step; neither again for another step"
+    assert len(graphs) == 3, "the losses with their gradient; clipping; step; none again for another step"
 
 
 @pytest.mark.slow
@@ -242,6 +232,23 @@ def test_without_a_compiler_it_says_so_once_and_runs_eagerly(make_agent, make_ba
     assert "\n" not in record.message
 
 
+@pytest.mark.parametrize("use_torch_compile", [False, True])
+def test_the_gradient_is_of_what_a_hook_makes_of_the_losses(make_agent, make_batch, use_torch_compile):
+    agent, plain = make_agent(use_torch_compile=use_torch_compile, clip_grad_norm=1e9), make_agent()
+    last_weight = agent.loss_module.online.A_head[2].weight
+
+    def process(losses):
+        return losses.copy().update({"loss": 2 * losses["loss"], "loss_of_weights": 3 * last_weight.square().sum()})
+
+    losses = agent.update(make_batch(), process)
+    loss = plain.loss_module(make_batch())["loss"]
+    own = 3 * plain.loss_module.online.A_head[2].weight.square().sum()
+    gradients = torch.autograd.grad(2 * loss + own, list(plain.loss_module.online.parameters()))
+    torch.testing.assert_close(agent.step.weights.grad, torch.cat([gradient.reshape(-1) for gradient in gradients]))
+    torch.testing.assert_close(losses["loss"], 2 * loss.detach())
+    torch.testing.assert_close(losses["loss_of_weights"], own.detach())
+
+
 NEEDS_GPU = "no CUDA device here"
 
 
@@ -254,7 +261,6 @@ def test_a_gpu_learns_and_resumes_in_every_precision(make_agent, make_batch, upd
     before = weights_of(agent).clone()
     for step in range(8):
         losses = update(agent, make_batch(device="cuda", has_image=True, seed=step), 1e-3)
-        agent.target_updater.step()
     assert losses["loss"].device.type == "cuda"
     assert torch.isfinite(losses["loss"])
     assert not torch.equal(before, weights_of(agent))
@@ -281,7 +287,6 @@ def test_a_gpu_compiles_records_and_plays_back_the_update_of_the_eager_agent(
         before = weights_of(recorded).clone()
         for agent in (recorded, eager):
             update(agent, make_batch(has_image=True, device="cuda", seed=step), 1e-3)
-            agent.target_updater.step()
         assert not torch.equal(before, weights_of(recorded))
     assert not our_records(caplog)
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == "float32" else {"rtol": 0.05, "atol": 0.01}

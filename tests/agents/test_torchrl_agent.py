@@ -75,10 +75,7 @@ def batch_of(spaces: Spaces, seed: int = 0, n: int = BATCH) -> TensorDict:
 
 
 def update(learner: TorchRLLearner, batch: TensorDict) -> TensorDict:
-    losses = learner.optimizer_step(learner.loss_module(batch))
-    learner.target_updater.step(2)
-    learner.updates += 1
-    return losses
+    return learner.update(batch)
 
 
 def learner_of(builder: TorchRLAgent, settings: Settings) -> TorchRLLearner:

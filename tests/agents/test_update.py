@@ -1,4 +1,4 @@
-"""GradientStep, SoftUpdate and FusedRAdamStep, against torch's own parts on ordinary parameters."""
+"""IQNUpdate, against torch's own parts on ordinary parameters."""
 
 import copy
 
@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.fused_radam import FusedRAdamStep
-from trackmania_rl.agents.iqn import SelfLossScaling, draw_taus
+from trackmania_rl.agents.iqn import SelfLossScaling, clip_gradient, draw_taus
 
-from .conftest import torch_quantile_huber_loss
+from .conftest import BATCH, torch_quantile_huber_loss
 
 STEPS = 30
 """RAdam goes by the mean square from its sixth step on, with the configured betas."""
@@ -75,7 +73,8 @@ def assert_same_weights(ours, plain, **tolerance):
 @pytest.mark.parametrize("has_image", [False, True])
 @pytest.mark.parametrize("use_ddqn", [False, True])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_updates_equal_the_plain_form(make_agent, make_batch, update, has_image, use_ddqn, multiplied):
+@pytest.mark.parametrize("interval", [BATCH, 2, 12], ids=lambda interval: f"target every {interval} transitions")
+def test_updates_equal_the_plain_form(make_agent, make_batch, update, has_image, use_ddqn, multiplied, interval):
     agent = make_agent(
         seed=2,
         has_image=has_image,
@@ -86,6 +85,8 @@ def test_updates_equal_the_plain_form(make_agent, make_batch, update, has_image,
         clip_grad_value=2.0,
         clip_grad_norm=3.0,
         weight_decay_lr_ratio=0.5,
+        soft_update_tau=0.1,
+        number_memories_trained_on_between_target_network_updates=interval,
     )
     plain = PlainTraining(agent, seed=2)
     was_clipped = False
@@ -93,11 +94,11 @@ def test_updates_equal_the_plain_form(make_agent, make_batch, update, has_image,
         batch = make_batch(seed=step, has_image=has_image)
         learning_rate = 1e-2 / (step + 1)
         losses = update(agent, batch, learning_rate)
-        agent.target_updater.step()
 
         total, td_error = plain.loss(batch)
         norm = plain.step(total, learning_rate)
-        plain.soft_update()
+        for _ in range((step + 1) * BATCH // interval - step * BATCH // interval):
+            plain.soft_update()
         was_clipped |= norm.item() > 3.0
         torch.testing.assert_close(losses["loss"], total.detach())
         torch.testing.assert_close(losses["grad_norm"], norm)
@@ -107,79 +108,43 @@ def test_updates_equal_the_plain_form(make_agent, make_batch, update, has_image,
     assert was_clipped
 
 
-class Stepper:
-    """A GradientStep whose gradients come from a seed, and torch's own RAdam on ordinary parameters beside it."""
-
-    def __init__(self, agent, learning_rates):
-        self.agent, self.step = agent, agent.optimizer_step
-        self.plain = PlainTraining(agent, seed=0)
-        self.learning_rates = learning_rates
-
-    def __call__(self, number):
-        """Both steps; returns both norms."""
-        generator = torch.Generator().manual_seed(number)
-        gradient = torch.randn(self.step.weights.shape, generator=generator) * 10.0 ** (number % 4 - 2)
-        self.agent.follow(self.plain.settings, self.learning_rates[number])
-        self.step.weights.grad.copy_(gradient)
-        parameters = list(self.plain.online.parameters())
-        pieces = gradient.split([parameter.numel() for parameter in parameters])
-        total = sum((piece * parameter.view(-1)).sum() for piece, parameter in zip(pieces, parameters, strict=True))
-        return self.step.move_weights(), self.plain.step(total, self.learning_rates[number])
-
-
-def fuse(step):
-    step.move_weights = FusedRAdamStep(step, compiled=lambda function: function)
-
-
 LEARNING_RATES = [0.0, 1e-2, 1e-2, 0.0, 3e-3, 1e-3, 1e-2, 0.0] + [1e-3] * (STEPS - 8)
 
 
-@pytest.mark.parametrize("fused_at", [None, {0}, {0, 4, 9, 20}, {3, 11}], ids=str)
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.8, 0.95)])
-def test_both_steps_are_torchs_radam_and_each_goes_on_where_the_other_stopped(make_agent, fused_at, betas):
-    """`fused_at`: the steps at which the forms change places, the plain one first."""
+def test_clipping_and_step_are_torchs(make_agent, betas):
+    """Gradients come from a seed. Beside them torch's own RAdam steps ordinary parameters."""
     agent = make_agent(
         clip_grad_value=1.5, clip_grad_norm=20.0, weight_decay_lr_ratio=0.5, adam_beta1=betas[0], adam_beta2=betas[1]
     )
-    stepper, is_fused = Stepper(agent, LEARNING_RATES), False
-    for number in range(STEPS):
-        if fused_at and number in fused_at:
-            is_fused = not is_fused
-            if is_fused:
-                fuse(agent.optimizer_step)
-            else:
-                agent.optimizer_step.move_weights = agent.optimizer_step.clip_and_step
-        before = flatten_parameters(agent.loss_module.online).clone()
-        norms = stepper(number)
-        torch.testing.assert_close(*norms)
-        assert torch.equal(before, agent.optimizer_step.weights) == (LEARNING_RATES[number] == 0)
-        assert_same_weights(agent.loss_module.online, stepper.plain.online)
-    state = agent.optimizer_step.optimizer.state[agent.optimizer_step.weights]
+    plain, step, settings = PlainTraining(agent, seed=0), agent.step, agent.loss_module.settings
+    for number, learning_rate in enumerate(LEARNING_RATES):
+        generator = torch.Generator().manual_seed(number)
+        gradient = torch.randn(step.weights.shape, generator=generator) * 10.0 ** (number % 4 - 2)
+        parameters = list(plain.online.parameters())
+        pieces = gradient.split([parameter.numel() for parameter in parameters])
+        total = sum((piece * parameter.view(-1)).sum() for piece, parameter in zip(pieces, parameters, strict=True))
+        before = step.weights.detach().clone()
+        agent.follow(settings, learning_rate)
+        step.weights.grad = gradient
+        norm = clip_gradient(gradient, settings.clip_grad_value, settings.clip_grad_norm)
+        step.optimizer.step()
+        torch.testing.assert_close(norm, plain.step(total, learning_rate))
+        assert torch.equal(before, step.weights) == (learning_rate == 0)
+        assert_same_weights(agent.loss_module.online, plain.online)
+    state = step.optimizer.state[step.weights]
     assert state["step"] == STEPS
     for name in ("exp_avg", "exp_avg_sq"):
-        of_plain = [stepper.plain.optimizer.state[p][name].reshape(-1) for p in stepper.plain.online.parameters()]
+        of_plain = [plain.optimizer.state[p][name].reshape(-1) for p in plain.online.parameters()]
         torch.testing.assert_close(state[name], torch.cat(of_plain), rtol=1e-4, atol=1e-7)
-
-
-@pytest.fixture(params=["plain", "fused"])
-def make_either(request, make_agent):
-    """Makes agents of either form of the step."""
-
-    def make(**changes):
-        agent = make_agent(**changes)
-        if request.param == "fused":
-            fuse(agent.optimizer_step)
-        return agent
-
-    return make
 
 
 @pytest.mark.parametrize("use_target_self_loss_scaling", [False, True])
 def test_a_first_gradient_with_a_nan_moves_nothing_and_leaves_no_trace(
-    make_either, make_batch, update, use_target_self_loss_scaling
+    make_agent, make_batch, update, use_target_self_loss_scaling
 ):
-    agent = make_either(use_target_self_loss_scaling=use_target_self_loss_scaling, weight_decay_lr_ratio=0.0)
-    weights = agent.optimizer_step.weights
+    agent = make_agent(use_target_self_loss_scaling=use_target_self_loss_scaling, weight_decay_lr_ratio=0.0)
+    weights = agent.step.weights
     before = weights.detach().clone()
     batch = make_batch(seed=1)
     batch["reward"][3] = torch.nan
@@ -193,18 +158,18 @@ def test_a_first_gradient_with_a_nan_moves_nothing_and_leaves_no_trace(
 
 def test_a_scaled_gradient_makes_the_same_step_and_an_overflow_makes_none(make_agent, make_batch, update):
     scaled, plain = make_agent(), make_agent()
-    scaled.optimizer_step.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaled.step.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for step in range(3):
         losses = [update(agent, make_batch(seed=step), 1e-3) for agent in (scaled, plain)]
         torch.testing.assert_close(losses[0]["grad_norm"], losses[1]["grad_norm"])
-    torch.testing.assert_close(scaled.optimizer_step.weights, plain.optimizer_step.weights)
-    before = scaled.optimizer_step.weights.detach().clone()
+    torch.testing.assert_close(scaled.step.weights, plain.step.weights)
+    before = scaled.step.weights.detach().clone()
     batch = make_batch(seed=9)
     batch["reward"][3] = torch.inf
     assert torch.isfinite(update(scaled, batch, 1e-3)["grad_norm"]), "an overflow is no fault of the weights"
-    assert torch.equal(scaled.optimizer_step.weights, before)
-    assert scaled.optimizer_step.scaler.get_scale() == 512.0
+    assert torch.equal(scaled.step.weights, before)
+    assert scaled.step.scaler.get_scale() == 512.0
     resumed = make_agent()
-    resumed.optimizer_step.scaler = torch.amp.GradScaler("cpu")
+    resumed.step.scaler = torch.amp.GradScaler("cpu")
     resumed.load_state_dict(scaled.state_dict())
-    assert resumed.optimizer_step.scaler.get_scale() == 512.0
+    assert resumed.step.scaler.get_scale() == 512.0

@@ -65,7 +65,7 @@ def test_it_decides_by_the_mean_of_its_quantiles_and_learns(settings: Settings, 
     losses = []
     for _ in range(60):
         agent.follow(settings.agent, 3e-3)
-        losses.append(agent.optimizer_step(agent.loss_module(batch))["loss"].item())
+        losses.append(agent.update(batch)["loss"].item())
     assert losses[-1] < 0.8 * losses[0]
 
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.objectives import LossModule
 
 from trackmania_rl.agents.averaged_weights import AveragedWeights
-from trackmania_rl.agents.compilation import compile_update
+from trackmania_rl.agents.compilation import Compiler
 from trackmania_rl.agents.flat_parameters import views_of
 from trackmania_rl.agents.insight import TransitionErrors, quantile_errors, quantile_returns
-from trackmania_rl.agents.iqn import GradientStep, IQNLoss, QuantileNetwork, SoftUpdate
-from trackmania_rl.agents.layers import Layer, layers_of
+from trackmania_rl.agents.iqn import IQNLoss, IQNUpdate, ProcessLosses, QuantileNetwork, as_it_is
+from trackmania_rl.agents.layers import Layer
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.settings import AgentSettings
 
@@ -28,18 +28,11 @@ LAST_LAYERS = ("A_head.2.", "V_head.2.")
 """Beginnings of the names of the parameters that make the heads' outputs."""
 
 
-class TargetUpdater(Protocol):
-    """Moves target networks: torchrl's target updaters are such."""
-
-    def step(self, n_steps: int = 1) -> None:
-        """Move them `n_steps` times over."""
-
-
 class Agent(Protocol):
     """What the learner's Trainer and hooks need.
 
     Attributes:
-        updates: number of updates made; the learner counts.
+        updates: number of updates made.
     """
 
     updates: int
@@ -47,14 +40,6 @@ class Agent(Protocol):
     @property
     def loss_module(self) -> LossModule:
         """From a batch to losses."""
-
-    @property
-    def optimizer_step(self) -> Callable[..., TensorDictBase]:
-        """From losses to moved weights, called as an `optimizer` op of torchrl's Trainer."""
-
-    @property
-    def target_updater(self) -> TargetUpdater:
-        """Moves target networks."""
 
     @property
     def exploration_network(self) -> nn.Module:
@@ -66,6 +51,17 @@ class Agent(Protocol):
 
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
         """Take over the settings of the next updates."""
+
+    def update(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDictBase:
+        """Make one update with a batch, which gets `td_error` (B,) where the loss has one.
+
+        Args:
+            batch: B transitions.
+            process_losses: is given the losses before the backward pass; see `ProcessLosses`.
+
+        Returns:
+            The losses (), and `grad_norm` (), without gradient.
+        """
 
     def average_weights(self) -> None:
         """Take the weights into the evaluation network's average; called at each publication of weights."""
@@ -111,8 +107,6 @@ class Agent(Protocol):
 class IQNAgent:
     """Online, target and averaged network, optimizer, and the random state they draw from.
 
-    An update is `losses = loss_module(batch)`, then `optimizer_step(losses)`; now and then `target_updater.step()`.
-
     Args:
         network: becomes the online network; moved to `device`.
         settings: of the algorithm.
@@ -139,10 +133,7 @@ class IQNAgent:
             network, settings, device=device, seed=seed, dtype=arithmetic_dtype(device, settings)
         )
         self._averaged = AveragedWeights(self.loss_module.online)
-        self.optimizer_step = GradientStep(self.loss_module)
-        self.target_updater = SoftUpdate(self.loss_module)
-        if use_torch_compile:
-            compile_update(self.loss_module, self.optimizer_step)
+        self.step = IQNUpdate(self.loss_module, Compiler().compiled if use_torch_compile else as_it_is)
 
     @property
     def exploration_network(self) -> QuantileNetwork:
@@ -158,13 +149,13 @@ class IQNAgent:
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
         """Take over the settings of the next updates, sizes excepted."""
         self.loss_module.settings = settings
-        self.optimizer_step.follow(settings, learning_rate)
+        self.step.follow(settings, learning_rate)
 
-    def update(self, batch: TensorDictBase) -> TensorDictBase:
-        """Train on one batch, as torchrl's Trainer does it; returns the losses, see `IQNLoss.forward`."""
-        losses = self.optimizer_step(self.loss_module(batch))
+    def update(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDict:
+        """Make one update with a batch; see `IQNUpdate`."""
+        losses = self.step(batch, process_losses)
         self.updates += 1
-        return losses.detach()
+        return losses
 
     def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut = lambda work: work()) -> None:
         """Make an update and take it back, so that what the first one compiles or records is ready.
@@ -183,7 +174,7 @@ class IQNAgent:
 
     def average_weights(self) -> None:
         """Take the online weights into the exponential average; call at each publication of weights."""
-        self._averaged.take(self.optimizer_step.weights, self.loss_module.settings.evaluation_weights_decay)
+        self._averaged.take(self.step.weights, self.loss_module.settings.evaluation_weights_decay)
 
     @torch.no_grad()
     def reset_partially(self) -> None:
@@ -216,14 +207,16 @@ class IQNAgent:
 
     def layers(self) -> dict[str, Layer]:
         """Show what training keeps of each parameter; see `Agent`. All of them are views into single vectors."""
-        parameters, step = list(self.loss_module.online.parameters()), self.optimizer_step
-        state = step.optimizer.state[step.weights]
+        online, step = self.loss_module.online, self.step
+        state, parameters = step.optimizer.state[step.weights], list(online.parameters())
         means, mean_squares = (views_of(state[name], parameters) for name in ("exp_avg", "exp_avg_sq"))
-        by_parameter: dict[Tensor, dict[str, Tensor]] = {
-            parameter: {"exp_avg": mean, "exp_avg_sq": mean_square}
-            for parameter, mean, mean_square in zip(parameters, means, mean_squares, strict=True)
+        gradients = [None] * len(parameters) if step.weights.grad is None else views_of(step.weights.grad, parameters)
+        return {
+            name: Layer(parameter.detach(), *of_parameter)
+            for (name, parameter), *of_parameter in zip(
+                online.named_parameters(), gradients, means, mean_squares, strict=True
+            )
         }
-        return dict(layers_of(self.loss_module.online.named_parameters(), by_parameter))
 
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
         """Tell what the network that evaluates expects; see `Agent`."""
@@ -235,7 +228,7 @@ class IQNAgent:
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next update depends on, apart from the settings; loads with `weights_only=True`."""
-        loss, step = self.loss_module, self.optimizer_step
+        loss, step = self.loss_module, self.step
         return {
             "online": loss.online.state_dict(),
             "target": loss.target.state_dict(),
@@ -258,7 +251,7 @@ class IQNAgent:
             KeyError: if an entry is missing.
             RuntimeError: if the networks' names or shapes differ; torch's text lists them.
         """
-        loss, step = self.loss_module, self.optimizer_step
+        loss, step = self.loss_module, self.step
         loss.online.load_state_dict(state["online"])
         loss.target.load_state_dict(state["target"])
         self._averaged.network.load_state_dict(state["averaged"])

@@ -16,22 +16,26 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.objectives import LossModule
-from torchrl.objectives.utils import TargetNetUpdater
 
-from trackmania_rl.agents.flat_parameters import flat_leaf, flatten_parameters
+from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.fourier_features import FourierFeatures, Wave
 from trackmania_rl.agents.networks import LEAKY_RELU_SLOPE, convolutions, float_layer, head
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+ProcessLosses = Callable[[TensorDictBase], TensorDictBase]
+"""Is given the losses, and returns those whose `loss...` entries are summed up."""
 
 IMAGES_AT_ONCE = 64
 """A processor's convolutions go through a batch in microbatches of so many images, which stay in its caches."""
@@ -484,11 +488,10 @@ class IQNLoss(LossModule):
 
     Attributes:
         online: the network that learns.
-        target: its slow copy, which values the next states; `SoftUpdate` moves it.
+        target: its slow copy, which values the next states; `IQNUpdate` moves it.
         scaling: running means of the targets' own loss.
         generator: source of the taus.
         reduction: what torchrl's losses call it: the loss is the sum over the batch.
-        compute: `compute_losses`, or its compiled form (`compilation.compile_update`).
     """
 
     online: QuantileNetwork
@@ -514,7 +517,6 @@ class IQNLoss(LossModule):
         self.target = copy.deepcopy(network).requires_grad_(False)
         self.scaling = SelfLossScaling()
         self.to(device)
-        self.compute = self.compute_losses
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Compute the loss of B transitions with the entries of `Transitions`.
@@ -526,8 +528,7 @@ class IQNLoss(LossModule):
         """
         batch = Transitions.from_batch(tensordict, self.device)
         taus = draw_taus(len(batch.action), self.settings, self.generator)
-        compute = self.compute if self.training else self.compute_losses
-        loss, td_error, mean_q = compute(batch, taus)
+        loss, td_error, mean_q = self.compute_losses(batch, taus)
         tensordict.set("td_error", td_error)
         return TensorDict({"loss": loss, self.figure: mean_q})
 
@@ -545,104 +546,212 @@ class IQNLoss(LossModule):
         mean_prediction = predictions.detach().mean(dim=1)
         return (weights * losses).sum(), (targets.mean(dim=1) - mean_prediction).abs(), mean_prediction.mean()
 
+    def differentiate(
+        self, batch: Transitions, taus: Taus, scale: Tensor, process_losses: ProcessLosses | None = None
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Compute the losses (), the TD errors (B,), and the gradient (P,) of the sum of the losses times `scale`."""
+        loss, td_error, figure = self.compute_losses(batch, taus)
+        losses = {"loss": loss, self.figure: figure}
+        if process_losses is not None:
+            losses = dict(process_losses(TensorDict(losses)).items())
+        total = torch.stack([value for name, value in losses.items() if name.startswith("loss")]).sum()
+        gradients = torch.autograd.grad(total * scale, list(self.online.parameters()), materialize_grads=True)
+        gradient = torch.cat([of_parameter.reshape(-1) for of_parameter in gradients])
+        return {name: value.detach() for name, value in losses.items()}, td_error, gradient
+
 
 # ---------------------------------------------------------------------------------------------------------- 5. update
 
 
-class GradientStep:
-    """The optimizer's part of an update: backward, clipping, RAdam (Liu et al. 2020, arXiv:1908.03265), weight decay.
+class Compile(Protocol):
+    """Compiles a function with a mode of `torch.compile`."""
 
-    All weights of the online network are one vector (`flat_parameters`), so each of these is one operation.
+    def __call__(self, function: Callable[Arguments, Result], mode: str | None = None) -> Callable[Arguments, Result]:
+        """Return the compiled function."""
+
+
+def as_it_is(function: Callable[Arguments, Result], mode: str | None = None) -> Callable[Arguments, Result]:
+    """Return the function, not compiled."""
+    return function
+
+
+class RAdam(torch.optim.Optimizer):
+    """RAdam (Liu et al. 2020, arXiv:1908.03265) with decoupled weight decay, for one vector of weights.
+
+    The same step as `torch.optim.RAdam` makes. The scalars are computed once per step: torch's own step, compiled,
+    computes them again for every sixteen weights, which takes a tenth of a default update.
 
     Args:
-        loss: whose online network learns.
-
-    Attributes:
-        weights: (P,), the leaf that the optimizer steps; its `grad` is the whole gradient.
-        optimizer: torch's own.
-        scaler: lets gradients pass through float16, whose smallest number is too large for many of them.
-        move_weights: `clip_and_step`, or a faster form of it (`compilation.compile_update`).
+        weights: (P,), with `grad`.
+        compiled: compiles a function.
     """
 
-    def __init__(self, loss: IQNLoss) -> None:
-        self._loss = loss
-        self.weights = flat_leaf(loss.online)
-        self.optimizer = torch.optim.RAdam(
-            [self.weights],
-            lr=torch.zeros((), device=loss.device),  # a tensor: a compiled step reads it again each time
-            decoupled_weight_decay=True,
-            foreach=False,
-            capturable=loss.device.type == "cuda",
-        )
-        # Made here rather than at the first step, so that loading a state can write to these very tensors.
-        self.optimizer.state[self.weights] = {
-            "step": torch.zeros((), device=loss.device if loss.device.type == "cuda" else "cpu"),
-            "exp_avg": torch.zeros_like(self.weights),
-            "exp_avg_sq": torch.zeros_like(self.weights),
+    def __init__(self, weights: Tensor, compiled: Compile) -> None:
+        super().__init__([weights], {"lr": 0.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0})
+        self._weights = weights
+        self.state[weights] = {
+            "step": torch.zeros(()),
+            "exp_avg": torch.zeros_like(weights),
+            "exp_avg_sq": torch.zeros_like(weights),
         }
+        # Tensors, since other Python numbers would compile the function again.
+        self._factor, self._offset, self._kept_share = (torch.zeros((), device=weights.device) for _ in range(3))
+        self._move = compiled(move_weights)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Move the weights by -mean / (factor x root of the mean square + offset).
+
+        With rectification this is Adam's step. In the first steps, where the mean square is not reliable, it is a step
+        along the mean alone.
+        """
+        group, state, gradient = self.param_groups[0], self.state[self._weights], self._weights.grad
+        assert gradient is not None
+        state["step"] += 1
+        n_steps, learning_rate, (beta1, beta2) = int(state["step"]), group["lr"], group["betas"]
+        step_size = learning_rate / (1 - beta1**n_steps)
+        rectified_size = step_size * rectification(n_steps, beta2)
+        factor, offset = 0.0, math.inf  # no step at all
+        if rectified_size > 0:
+            factor, offset = 1 / rectified_size, group["eps"] / rectified_size
+        elif step_size > 0:
+            offset = 1 / step_size
+        self._factor.fill_(factor)
+        self._offset.fill_(offset)
+        self._kept_share.fill_(1 - learning_rate * group["weight_decay"])
+        scalars = (self._factor, self._offset, self._kept_share)
+        self._move(self._weights, gradient, state["exp_avg"], state["exp_avg_sq"], (beta1, beta2), scalars)
+
+
+def move_weights(
+    weights: Tensor,
+    gradient: Tensor,
+    mean: Tensor,
+    mean_square: Tensor,
+    betas: tuple[float, float],
+    scalars: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    """Take the gradient (P,) into the running means (P,), and move the weights (P,) by them."""
+    factor, offset, kept_share = scalars
+    mean.lerp_(gradient, 1 - betas[0])
+    mean_square.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+    weights.mul_(kept_share).addcdiv_(mean, mean_square.sqrt() * factor + offset, value=-1)
+
+
+def rectification(n_steps: int, beta2: float) -> float:
+    """Return RAdam's rectification of the step size times Adam's bias correction; 0 in the first steps.
+
+    The length of the running mean (rho in the paper) must exceed 5 for its variance to be finite.
+    """
+    largest_length = 2 / (1 - beta2) - 1
+    bias_correction = 1 - beta2**n_steps
+    length = largest_length - 2 * n_steps * beta2**n_steps / bias_correction
+    if length <= 5:
+        return 0.0
+    variance_ratio = ((length - 4) * (length - 2) * largest_length) / (
+        (largest_length - 4) * (largest_length - 2) * length
+    )
+    return math.sqrt(variance_ratio * bias_correction)
+
+
+def clip_gradient(gradient: Tensor, most_value: float, most_norm: float) -> Tensor:
+    """Clip every entry of (P,) to `most_value`, then the whole to `most_norm`; return the norm () in between.
+
+    The same as torch's `clip_grad_value_` and `clip_grad_norm_`. (Linesight clips the norm first.) Infinite entries are
+    clipped like any other. A gradient with a NaN becomes 0, as a NaN in the weights would stay. In both cases the
+    returned norm is not finite.
+    """
+    total = gradient.sum()  # NaN or infinite if an entry is
+    norm = torch.linalg.vector_norm(gradient.clamp_(-most_value, most_value))
+    gradient.mul_((most_norm / (norm + NORM_EPSILON)).clamp_max(1))
+    gradient.masked_fill_(torch.isnan(norm), 0.0)
+    return torch.where(torch.isfinite(total), norm, total)
+
+
+class IQNUpdate:
+    """Updates of the online network, and of the target network that follows it.
+
+    All weights of a network are one vector (`flat_parameters`), so that each step over them is one operation.
+
+    Args:
+        loss: whose networks learn.
+        compiled: compiles a function; by default functions run as they are.
+
+    Attributes:
+        weights: (P,), those of the online network; its `grad` is the last gradient, clipped.
+        target_weights: (P,), those of the target network.
+        optimizer: moves the weights.
+        scaler: of the loss in float16, whose smallest number is too large for many gradients.
+    """
+
+    def __init__(self, loss: IQNLoss, compiled: Compile = as_it_is) -> None:
+        self._loss = loss
+        self.weights = nn.Parameter(flatten_parameters(loss.online))
+        self.target_weights = flatten_parameters(loss.target)
+        self.optimizer = RAdam(self.weights, compiled)
         self.scaler = torch.amp.GradScaler(loss.device.type, enabled=loss.dtype == torch.float16)
-        self.move_weights = self.clip_and_step
+        self._unscaled = torch.ones((), device=loss.device)
+        is_recorded = loss.device.type == "cuda"  # as a CUDA graph
+        self._differentiate = compiled(loss.differentiate, mode="reduce-overhead" if is_recorded else None)
+        self._clip_gradient = compiled(clip_gradient)
+        self._transitions_due = 0
 
-    def __call__(self, losses: TensorDictBase, *_: object) -> TensorDictBase:
-        """Step against the gradient of all entries named `loss...`; adds `grad_norm` (), from before it was clipped.
+    def __call__(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDict:
+        """Make one update with a batch: loss, backward, clipping, optimizer step, target network.
 
-        The rest of what torchrl's Trainer hands over, its own settings of clipping, is not used.
+        Args:
+            batch: as for `IQNLoss.forward`; gets `td_error` (B,).
+            process_losses: returns the losses whose `loss...` entries are summed up, such as scaled ones. It runs
+                within the backward pass, which is not compiled then.
+
+        Returns:
+            The losses, and `grad_norm` (), from before the gradient was clipped.
         """
-        assert self.weights.grad is not None
-        total = sum(value for name, value in losses.items() if name.startswith("loss"))
-        self.weights.grad.zero_()
-        self.scaler.scale(total).backward()
-        losses.set("grad_norm", self.move_weights())
-        return losses
-
-    def clip_and_step(self) -> Tensor:
-        """Move the weights against the gradient; returns its norm (), from before that was clipped.
-
-        Where gradients are scaled, one that overflows is left out and the scale falls: no fault of the weights, and no
-        infinite norm, unless nothing is left to scale by.
-        """
+        loss, settings = self._loss, self._loss.settings
+        transitions = Transitions.from_batch(batch, loss.device)
+        taus = draw_taus(len(transitions.action), settings, loss.generator)
+        differentiate = self._differentiate if process_losses is None else loss.differentiate
+        scale = self.scaler.scale(self._unscaled)
+        losses, td_error, gradient = differentiate(transitions, taus, scale, process_losses)
+        batch.set("td_error", td_error)
+        self.weights.grad = gradient
         self.scaler.unscale_(self.optimizer)
-        norm = self.clip_gradient()
-        if self.scaler.is_enabled():
-            is_overflow = ~torch.isfinite(norm) & (self.scaler.scale(torch.ones_like(norm)) > 1)
-            norm = norm.masked_fill(is_overflow, 0.0)
-        self.scaler.step(self.optimizer)
+        norm = self._clip_gradient(gradient, settings.clip_grad_value, settings.clip_grad_norm)
+        self.scaler.step(self.optimizer)  # no step if the scaled gradient overflows
         self.scaler.update()
-        return norm
+        self._transitions_due += len(transitions.action)
+        n_moves, self._transitions_due = divmod(
+            self._transitions_due, settings.number_memories_trained_on_between_target_network_updates
+        )
+        if n_moves > 0:
+            self.target_weights.lerp_(self.weights.detach(), 1 - (1 - settings.soft_update_tau) ** n_moves)
+        if self.scaler.is_enabled():  # an overflow is no error, unless the scale is 1 already
+            norm = norm.masked_fill(~torch.isfinite(norm) & (scale > 1), 0.0)
+        return TensorDict({**losses, "grad_norm": norm})
 
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
-        """Take over the settings of the next steps.
+        """Apply the optimizer's settings from the next update on.
 
         Weights lose the share `learning_rate * weight_decay_lr_ratio` at each step (decoupled weight decay, Loshchilov
         & Hutter 2019, arXiv:1711.05101).
         """
-        group = self.optimizer.param_groups[0]
-        group["lr"].fill_(learning_rate)
-        group["betas"] = (settings.adam_beta1, settings.adam_beta2)
-        group["eps"] = settings.adam_epsilon
-        group["weight_decay"] = settings.weight_decay_lr_ratio
-
-    def clip_gradient(self) -> Tensor:
-        """Clip every entry to `clip_grad_value`, then the whole to `clip_grad_norm`; returns the norm () in between.
-
-        The same as torch's `clip_grad_value_` and `clip_grad_norm_`. (Linesight clips the norm first.) Infinite entries
-        are clipped like any other. A gradient with a NaN counts as 0: once in the weights, it would stay for ever. The
-        norm is not finite in both cases, which `WatchNumbers` counts.
-        """
-        settings, gradient = self._loss.settings, self.weights.grad
-        assert gradient is not None
-        total = gradient.sum()  # in which every NaN and infinity is seen
-        norm = torch.linalg.vector_norm(gradient.clamp_(-settings.clip_grad_value, settings.clip_grad_value))
-        gradient.mul_((settings.clip_grad_norm / (norm + NORM_EPSILON)).clamp_max(1))
-        gradient.masked_fill_(torch.isnan(norm), 0.0)
-        return torch.where(torch.isfinite(total), norm, total)
+        self.optimizer.param_groups[0].update(
+            lr=learning_rate,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_epsilon,
+            weight_decay=settings.weight_decay_lr_ratio,
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's running means, and the scale of gradients."""
-        return {"optimizer": dict(self.optimizer.state[self.weights]), "scaler": self.scaler.state_dict()}
+        """Return the optimizer's running means, the scale of the loss, and the transitions since the target moved."""
+        return {
+            "optimizer": dict(self.optimizer.state[self.weights]),
+            "scaler": self.scaler.state_dict(),
+            "transitions_due": self._transitions_due,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there.
+        """Load a state. Checkpoints of earlier versions have no `transitions_due`.
 
         Raises:
             KeyError: if an entry is missing.
@@ -650,23 +759,6 @@ class GradientStep:
         """
         for name, tensor in self.optimizer.state[self.weights].items():
             tensor.copy_(state["optimizer"][name])
-        if state["scaler"] and self.scaler.is_enabled():  # empty where gradients are not scaled
+        if state["scaler"] and self.scaler.is_enabled():  # empty where the loss is not scaled
             self.scaler.load_state_dict(state["scaler"])
-
-
-class SoftUpdate(TargetNetUpdater):
-    """Moves the target network towards the online one: target += tau (online - target).
-
-    torchrl's own one goes over parameters one by one; here they are one vector.
-
-    Args:
-        loss: whose target network is moved, by the share `soft_update_tau` of its settings.
-    """
-
-    def __init__(self, loss: IQNLoss) -> None:  # the base class looks for parameters that are kept another way
-        self._loss = loss
-        self._online, self._target = flatten_parameters(loss.online), flatten_parameters(loss.target)
-
-    def step(self, n_steps: int = 1) -> None:
-        """Move it `n_steps` times over."""
-        self._target.lerp_(self._online, 1 - (1 - self._loss.settings.soft_update_tau) ** n_steps)
+        self._transitions_due = state.get("transitions_due", 0)

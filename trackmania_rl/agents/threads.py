@@ -61,10 +61,10 @@ def _seconds_per_update(agent: Agent, batch: TensorDict, thread_counts: tuple[in
     seconds = []
     for thread_count in thread_counts:
         torch.set_num_threads(thread_count)
-        agent.optimizer_step(agent.loss_module(batch))  # starts the threads
+        agent.update(batch)  # starts the threads
         n_updates, start = 0, time.perf_counter()
         while n_updates == 0 or time.perf_counter() - start < TRIAL_S:
-            agent.optimizer_step(agent.loss_module(batch))
+            agent.update(batch)
             n_updates += 1
         seconds.append((time.perf_counter() - start) / n_updates)
     torch.set_num_threads(threads_before)

@@ -36,11 +36,12 @@ from torchrl.objectives import (
 )
 
 from trackmania_rl.agents import actor_critic
-from trackmania_rl.agents.agent import CarryOut, TargetUpdater
+from trackmania_rl.agents.agent import CarryOut
 from trackmania_rl.agents.averaged_weights import AveragedWeights
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.insight import TransitionErrors
+from trackmania_rl.agents.iqn import ProcessLosses
 from trackmania_rl.agents.layers import Layer, layers_of
 from trackmania_rl.agents.random_state import OwnRandomState
 from trackmania_rl.agents.run_network import pick_device
@@ -291,56 +292,6 @@ class OffPolicyLoss(LossModule):
         return TensorDict(entries, batch_size=batch.batch_size)
 
 
-class AdamStep:
-    """The optimizer's part of an update: Adam on all that a loss learns, its gradient clipped to a norm.
-
-    Args:
-        loss: whose parameters learn.
-        settings: of Adam.
-
-    Attributes:
-        optimizer: torch's own.
-    """
-
-    def __init__(self, loss: OffPolicyLoss, settings: AgentSettings) -> None:
-        self._parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
-        self._settings = settings
-        self.optimizer = torch.optim.Adam(self._parameters, lr=0.0)
-
-    def __call__(self, losses: TensorDictBase, *_: object) -> TensorDictBase:
-        """Step against the gradient of all entries named `loss...`; adds `grad_norm` ().
-
-        A gradient that is not finite counts as 0: once in the weights, a NaN would stay for ever.
-        """
-        self.optimizer.zero_grad()
-        total = sum(value for name, value in losses.items() if name.startswith("loss"))
-        assert isinstance(total, Tensor)
-        total.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_grad_norm)
-        is_not_finite = ~torch.isfinite(norm)
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.masked_fill_(is_not_finite, 0.0)
-        losses.set("grad_norm", norm)
-        self.optimizer.step()
-        return losses
-
-    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
-        """Take over the settings of the next steps."""
-        self._settings = settings
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-            group["betas"] = (settings.adam_beta1, settings.adam_beta2)
-            group["eps"] = settings.adam_epsilon
-
-
-class NoTarget:
-    """For a loss without target networks."""
-
-    def step(self, n_steps: int = 1) -> None:
-        """Do nothing."""
-
-
 class TorchRLLearner:
     """What trains: a loss with its networks, Adam, and torchrl's soft update; see `Agent`.
 
@@ -356,11 +307,11 @@ class TorchRLLearner:
         self.updates = 0
         self.loss_module = loss
         self.exploration_network = network
-        self.optimizer_step = AdamStep(loss, settings)
+        self._parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.Adam(self._parameters, lr=0.0)
         has_target = any(name.startswith("target_") for name, _ in loss.loss.named_buffers())
-        self.target_updater: TargetUpdater = (
-            _SoftUpdates(loss.loss, settings.soft_update_tau) if has_target else NoTarget()
-        )
+        self._target = SoftUpdate(loss.loss, tau=settings.soft_update_tau) if has_target else None
+        self._transitions_due = 0
         self._settings = settings
         self._averaged = AveragedWeights(network)
 
@@ -373,9 +324,37 @@ class TorchRLLearner:
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
         """Take over the settings of the next updates, sizes and discount excepted."""
         self._settings = settings
-        self.optimizer_step.follow(settings, learning_rate)
-        if isinstance(self.target_updater, _SoftUpdates):
-            self.target_updater.eps = 1 - settings.soft_update_tau
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+            group["betas"] = (settings.adam_beta1, settings.adam_beta2)
+            group["eps"] = settings.adam_epsilon
+        if self._target is not None:
+            self._target.eps = 1 - settings.soft_update_tau
+
+    def update(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDictBase:
+        """Make one update with a batch: loss, backward, clipping, optimizer step, target networks; see `Agent`.
+
+        A gradient that is not finite counts as 0, as a NaN in the weights would stay.
+        """
+        losses: TensorDictBase = self.loss_module(batch)
+        if process_losses is not None:
+            losses = process_losses(losses)
+        total = torch.stack([value for name, value in losses.items() if name.startswith("loss")]).sum()
+        self.optimizer.zero_grad()
+        total.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_grad_norm)
+        is_not_finite = ~torch.isfinite(norm)
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.masked_fill_(is_not_finite, 0.0)
+        self.optimizer.step()
+        interval = self._settings.number_memories_trained_on_between_target_network_updates
+        n_moves, self._transitions_due = divmod(self._transitions_due + len(batch), interval)
+        if self._target is not None:
+            for _ in range(n_moves):
+                self._target.step()
+        self.updates += 1
+        return losses.set("grad_norm", norm).detach()
 
     def average_weights(self) -> None:
         """Take the weights into the average; see `Agent`."""
@@ -399,7 +378,7 @@ class TorchRLLearner:
 
     def layers(self) -> dict[str, Layer]:
         """Show what training keeps of each parameter of the loss; see `Agent`."""
-        return dict(layers_of(self.loss_module.loss.named_parameters(), self.optimizer_step.optimizer.state))
+        return dict(layers_of(self.loss_module.loss.named_parameters(), self.optimizer.state))
 
     @torch.no_grad()
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
@@ -430,8 +409,9 @@ class TorchRLLearner:
             "averaged": self._averaged.network.state_dict(),
             "n_averaged": self._averaged.n_averaged,
             "loss": {name: tensor for name, tensor in self.loss_module.state_dict().items() if torch.is_tensor(tensor)},
-            "optimizer": self.optimizer_step.optimizer.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "random_state": list(self.loss_module.random_state.state),
+            "transitions_due": self._transitions_due,
             "updates": self.updates,
         }
 
@@ -443,22 +423,11 @@ class TorchRLLearner:
         self.exploration_network.load_state_dict(state["online"])
         self._averaged.network.load_state_dict(state["averaged"])
         self._averaged.n_averaged = state["n_averaged"]
-        self.optimizer_step.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
         if len(state["random_state"]) == len(self.loss_module.random_state.state):  # else of another type of device
             self.loss_module.random_state.state = list(state["random_state"])
+        self._transitions_due = state.get("transitions_due", 0)  # checkpoints of earlier versions have none
         self.updates = state["updates"]
-
-
-class _SoftUpdates(SoftUpdate):
-    """torchrl's, several at once as `TargetUpdater` has it."""
-
-    def __init__(self, loss: LossModule, tau: float) -> None:
-        super().__init__(loss, tau=tau)
-
-    def step(self, n_steps: int = 1) -> None:
-        """Move the target networks `n_steps` times over."""
-        for _ in range(n_steps):
-            super().step()
 
 
 SAC: Final = functools.partial(TorchRLAgent, loss=SACLoss)

@@ -294,7 +294,6 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
             # Both, as updates are due for what one is above the other.
             "StoreRaces": {"transitions_stored": transitions, "buffers": None},
             "SampleAtReplayRatio": {"stored_before": transitions, "transitions_due": 0},
-            "UpdateTargetNetwork": {"transitions_since_update": 0},
             "FollowCollectors": {"collectors": {}},
             "RecordEvaluations": {"since_last": {}},
             "DrawPictures": {"best": {}},

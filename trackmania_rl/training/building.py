@@ -42,7 +42,6 @@ from trackmania_rl.training.hooks.recordings import RecordEvaluations
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio, StoreRaces
 from trackmania_rl.training.hooks.schedules import FollowSchedules
 from trackmania_rl.training.hooks.status import TellStatus
-from trackmania_rl.training.hooks.target_network import UpdateTargetNetwork
 from trackmania_rl.training.hooks.terminal import ShowInTerminal
 from trackmania_rl.training.trainer import RunTrainer
 
@@ -163,7 +162,7 @@ def make_trainer(
     figures, test_loss = LearningFigures(), MeasureTestLoss()
     loggers = WriteFigures(races, figures, test_loss, disk)
     trainer.logger = loggers
-    # The order within one point of the loop: schedules before sampling, target and weights after the update.
+    # The order within one point of the loop: schedules before sampling, weights after the update.
     shipped: list[Hook] = [
         FollowCollectors(),
         store,
@@ -172,7 +171,7 @@ def make_trainer(
         KeepRecords(races),
     ]
     shipped += [schedules, *([LearnFromDataSets(datasets, store)] if datasets else [])]
-    shipped += [ResetPeriodically(sampling), sampling, numbers, UpdateTargetNetwork()]
+    shipped += [ResetPeriodically(sampling), sampling, numbers]
     shipped += [PublishRunState(numbers)]
     shipped += [figures, LayerFigures(), MeasureQuantileSpread(), test_loss, loggers]
     shipped += [RecordEvaluations(races, loggers, disk), DrawPictures(races, loggers, disk)]

@@ -1,6 +1,6 @@
 """torchrl's Trainer over races: what its loop calls batches are finished races, and hooks do everything else.
 
-`for each race: batch_process; pre_optim_steps; for each batch that is due: loss_module, optimizer; post_steps`: see
+`for each race: batch_process; pre_optim_steps; for each batch that is due: the agent's update; post_steps`: see
 `torchrl.trainers.Trainer.train`, and `hooks.hook.Hook` for what is called when.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 from tensordict import TensorDictBase
 from torchrl.trainers import Trainer
-from torchrl.trainers.trainers import TrainerHookBase
+from torchrl.trainers.trainers import OptimizationStepper, TrainerHookBase
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, read_checkpoint
@@ -67,10 +66,8 @@ class RunTrainer(Trainer):
             save_trainer_file=run.folder.checkpoints,
             save_trainer_interval=sys.maxsize,  # checkpoints are a hook's, by the clock
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # see `Hook.register`
-            self.register_op("optimizer", run.agent.optimizer_step)
-        self.register_op("post_optim", self._count_update)
+        self.optimization_stepper = AgentUpdates()
+        self.register_op("post_optim", self.tick)
 
     def register_op(self, dest: Any, op: Callable[..., Any], **kwargs: Any) -> None:
         """Register what acts at a point of the loop; what it cannot do there ends the run in one line."""
@@ -189,10 +186,6 @@ class RunTrainer(Trainer):
         super()._post_steps_hook()
         self.tick()
 
-    def _count_update(self) -> None:
-        self.run.agent.updates += 1
-        self.tick()
-
     def _log(self, log_pbar: bool = False, **figures: Any) -> None:
         """Hand figures to the logger, each at most every `tensorboard_interval_s`; the last of each is kept."""
         if log_pbar and not self._told_of_log_pbar:
@@ -206,6 +199,17 @@ class RunTrainer(Trainer):
             interval = self._logs.setdefault(name, Interval(is_due_at_first=True))
             if self.logger is not None and interval.is_due(self.run.settings.telemetry.tensorboard_interval_s):
                 self.logger.log_scalar(name, float(value), step=self.collected_frames)
+
+
+class AgentUpdates(OptimizationStepper):
+    """Makes each update by the agent's `update`, and calls the hooks of an update's points."""
+
+    def step(self, trainer: RunTrainer, sub_batch: TensorDictBase) -> TensorDictBase:
+        """Make one update with a batch; return its losses."""
+        process_losses = functools.partial(trainer._process_loss_hook, sub_batch) if trainer._process_loss_ops else None
+        losses = trainer.run.agent.update(sub_batch, process_losses)
+        trainer._post_loss_hook(sub_batch)
+        return trainer._optimizer_hook(losses)  # type: ignore[no-any-return]
 
 
 def _within_limits(point: str, op: Callable[..., Any]) -> Callable[..., Any]:

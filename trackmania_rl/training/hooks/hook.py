@@ -23,8 +23,8 @@ POINTS: Final = (
     "pre_steps_log",
     "pre_optim_steps",
     "process_optim_batch",
-    "post_loss",
     "process_loss",
+    "post_loss",
     "optimizer",
     "post_optim",
     "post_optim_log",
@@ -49,9 +49,10 @@ class Hook(TrainerHookBase):
     ``pre_steps_log(race)``              then, with copies of its columns (without frames); returns figures to log
     ``pre_optim_steps()``                before the race's updates
     ``process_optim_batch(_)``           before each update; may return another batch
-    ``post_loss(batch)``                 after the loss, which has written ``td_error`` (B,) into the batch
-    ``process_loss(batch, losses)``      then; may return other losses, whose ``loss...`` entries are summed up
-    ``optimizer(losses, *_)``            after the step, which is at this point itself
+    ``process_loss(batch, losses)``      within the update, which is not compiled then; may return other losses, whose
+                                         ``loss...`` entries are summed up
+    ``post_loss(batch)``                 after the update, which has written ``td_error`` (B,) into the batch
+    ``optimizer(losses, *_)``            then, with the update's losses and ``grad_norm``
     ``post_optim()``                     after each update
     ``post_optim_log(batch)``            then; returns figures to log, such as ``{"mine/name": 0.5}``
     ``post_optim_complete_log(n, mean)`` after the race's updates, with how many the run has had and their mean losses,
