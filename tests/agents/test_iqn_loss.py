@@ -55,9 +55,6 @@ class Scripted(nn.Module):
     def forward(self, img, floats, tau):
         return torch.randn((*tau.shape, 3), generator=torch.Generator().manual_seed(self.seed)) + self.shift
 
-    def returns_of_action(self, img, floats, tau, action):
-        return of_action(self(img, floats, tau), action)
-
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from trackmania_rl.agents import iqn
 from trackmania_rl.agents.fourier_features import Wave
-from trackmania_rl.agents.iqn import IQN_Network, Sizes, draw_symmetric_taus, of_action
+from trackmania_rl.agents.iqn import IQN_Network, Sizes, draw_symmetric_taus
 from trackmania_rl.agents.networks import SpaceToDepthConv2d
 
 from .conftest import draw_biases
@@ -133,9 +133,6 @@ def test_returns_equal_loops(agent_settings, make_network, make_batch, has_image
                 expected_reward_per_action=-0.05,
             )
             np.testing.assert_allclose(returns[b, n].detach().numpy(), expected, rtol=1e-4, atol=1e-4)
-
-    taken = network.returns_of_action(batch["state_img"], batch["state_float"], tau, batch["action"])
-    torch.testing.assert_close(taken, of_action(returns, batch["action"]))
 
 
 def test_microbatches_of_images_are_the_whole_batch(agent_settings, make_network, make_batch, monkeypatch):

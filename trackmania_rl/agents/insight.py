@@ -8,7 +8,15 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from trackmania_rl.agents.iqn import IQNLoss, QuantileNetwork, Taus, Transitions, quantile_huber_loss, target_returns
+from trackmania_rl.agents.iqn import (
+    IQNLoss,
+    QuantileNetwork,
+    Taus,
+    Transitions,
+    of_action,
+    quantile_huber_loss,
+    target_returns,
+)
 from trackmania_rl.agents.mean_values import midpoints
 
 
@@ -44,6 +52,6 @@ def quantile_errors(loss: IQNLoss, batch: TensorDictBase) -> TransitionErrors:
     with torch.autocast(loss.device.type, dtype=loss.dtype, enabled=loss.dtype != torch.float32):
         targets = target_returns(loss.online, loss.target, transitions, loss.settings, taus)  # (B, N)
         state = (transitions.state_img, transitions.state_float)
-        predictions = loss.online.returns_of_action(*state, tau, transitions.action)  # (B, N)
+        predictions = of_action(loss.online(*state, tau), transitions.action)  # (B, N)
     losses = quantile_huber_loss(targets, predictions, tau, loss.settings.iqn_kappa)
     return TransitionErrors(losses.float(), predictions.float().mean(dim=1), targets.float().mean(dim=1))

@@ -174,10 +174,6 @@ class QuantileNetwork(nn.Module):
         """
         raise NotImplementedError
 
-    def returns_of_action(self, img: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
-        """Compute the returns (B, N) of one action (B,) per state."""
-        return of_action(self(img, floats, tau), action)
-
     def initialize(self, generator: torch.Generator) -> None:
         """Draw all weights again: orthogonal, with the gain that undoes what the activation takes.
 
@@ -276,38 +272,15 @@ class IQN_Network(QuantileNetwork):
         return math.sqrt(2) if layer == "iqn_fc.0" else 1.0
 
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
-        """See `QuantileNetwork.forward`."""
+        """Compute the returns of all actions at the taus; see `QuantileNetwork.forward`."""
+        features = self.features(img, floats)  # (B, D)
+        factors = self.factors(tau)  # (B or 1, N, D or 2U)
         weight, bias = self.last_layer()  # (A, 2U), (A,)
-        features = self.features(img, floats)  # (B, D)
-        factors = self.factors(tau)
-        if self._multiplies_last_layer(tau):
-            hidden = self._hidden(features).float()  # (B, 2U)
-            weights = factors.transpose(0, 1) * weight  # (N, A, 2U)
-            returns = (hidden @ weights.flatten(0, 1).t()).unflatten(1, weights.shape[:2])  # (B, N, A)
+        if not self.quantiles_multiply_hidden_layers:
+            returns = F.linear(self._hidden(features.unsqueeze(1) * factors).float(), weight)  # (B, N, A)
         else:
-            returns = F.linear(self._hidden_at_taus(features, factors), weight)  # (B, N, A)
+            returns = F.linear(self._hidden(features).float().unsqueeze(1) * factors, weight)  # (B, N, A)
         return returns + (bias + self.baseline(floats)[:, None, None])
-
-    def returns_of_action(self, img: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
-        """Compute the returns (B, N) of one action (B,) per state: one row of the last layer's weights, not all."""
-        weight, bias = (of_all[action] for of_all in self.last_layer())  # (B, 2U), (B,)
-        features = self.features(img, floats)  # (B, D)
-        factors = self.factors(tau)
-        if self._multiplies_last_layer(tau):
-            returns = (weight * self._hidden(features).float()) @ factors.squeeze(0).t()  # (B, N)
-        else:
-            returns = (self._hidden_at_taus(features, factors) @ weight.unsqueeze(2)).squeeze(2)  # (B, N)
-        return returns + (bias + self.baseline(floats)).unsqueeze(1)
-
-    def _multiplies_last_layer(self, tau: Tensor) -> bool:
-        """Whether factors, alike for all states, may as well multiply the last layer: no state is computed N times."""
-        return self.quantiles_multiply_hidden_layers and len(tau) == 1
-
-    def _hidden_at_taus(self, features: Tensor, factors: Tensor) -> Tensor:
-        """Both heads' hidden layers (B, N, 2U) of features (B, D), with the factors of N taus."""
-        if self.quantiles_multiply_hidden_layers:
-            return self._hidden(features).float().unsqueeze(1) * factors
-        return self._hidden(features.unsqueeze(1) * factors).float()
 
     def last_layer(self) -> tuple[Tensor, Tensor]:
         """Make the weight (A, 2U) and bias (A,) that turn both heads' hidden layers into returns.
@@ -537,7 +510,7 @@ class IQNLoss(LossModule):
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
             targets = target_returns(self.online, self.target, batch, self.settings, taus)  # (B, M)
             state = (batch.state_img, batch.state_float)
-            predictions = self.online.returns_of_action(*state, taus.prediction, batch.action)  # (B, N)
+            predictions = of_action(self.online(*state, taus.prediction), batch.action)  # (B, N)
         losses = quantile_huber_loss(targets, predictions, taus.prediction, self.settings.iqn_kappa)  # (B,)
         weights = batch.weight
         if self.settings.use_target_self_loss_scaling:
