@@ -21,7 +21,7 @@ from benchmarks.performance.measuring import (
 )
 from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.precision import arithmetic_dtype
+from trackmania_rl.agents.run_network import arithmetic_dtype
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import Settings
 

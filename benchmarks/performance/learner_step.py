@@ -25,7 +25,7 @@ from benchmarks.performance.measuring import (
 from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.agent import IQNAgent
 from trackmania_rl.agents.iqn import IQN_Network, Sizes
-from trackmania_rl.agents.precision import arithmetic_dtype
+from trackmania_rl.agents.run_network import arithmetic_dtype
 from trackmania_rl.settings import Settings
 
 PART = "learner step"

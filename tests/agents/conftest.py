@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from tensordict import TensorDict
 
 from trackmania_rl.agents.agent import IQNAgent
-from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.iqn import IQN_Network, Sizes
 from trackmania_rl.settings import AgentSettings, load_settings
 
@@ -62,7 +61,7 @@ def make_network():
         *,
         has_image: bool = False,
         seed: int = 1,
-        waves: Sequence[Wave] = (),
+        waves: Sequence[tuple[int, float]] = (),
     ) -> IQN_Network:
         sizes = Sizes(
             float_mean=[0.1 * i for i in range(FLOATS)],

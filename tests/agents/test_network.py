@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from trackmania_rl.agents import iqn
-from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.iqn import IQN_Network, Sizes, draw_symmetric_taus
 from trackmania_rl.agents.networks import SpaceToDepthConv2d
 
@@ -165,7 +164,7 @@ def test_a_convolution_of_pixels_as_channels_is_the_plain_one(kernel_size, strid
 
 
 def test_waves_of_floats_are_read_beside_the_floats(agent_settings, make_network, make_batch):
-    network = make_network(agent_settings(), waves=[Wave(2, 4.0)])
+    network = make_network(agent_settings(), waves=[(2, 4.0)])
     batch = make_batch()
     assert network.float_feature_extractor[0].in_features == 7 + 2
     normalized = (batch["state_float"] - network.float_mean) / network.float_std

@@ -126,8 +126,8 @@ def test_clipping_and_step_are_torchs(make_agent, betas):
         total = sum((piece * parameter.view(-1)).sum() for piece, parameter in zip(pieces, parameters, strict=True))
         before = step.weights.detach().clone()
         agent.follow(settings, learning_rate)
-        step.weights.grad = gradient
-        norm = clip_gradient(gradient, settings.clip_grad_value, settings.clip_grad_norm)
+        step.weights.grad = gradient.clone()
+        norm = clip_gradient(step.weights.grad, settings.clip_grad_value, settings.clip_grad_norm)
         step.optimizer.step()
         torch.testing.assert_close(norm, plain.step(total, learning_rate))
         assert torch.equal(before, step.weights) == (learning_rate == 0)

@@ -5,20 +5,25 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.objectives import LossModule
 
-from trackmania_rl.agents.averaged_weights import AveragedWeights
-from trackmania_rl.agents.compilation import Compiler
-from trackmania_rl.agents.flat_parameters import views_of
-from trackmania_rl.agents.insight import TransitionErrors, quantile_errors, quantile_returns
-from trackmania_rl.agents.iqn import IQNLoss, IQNUpdate, ProcessLosses, QuantileNetwork, as_it_is
-from trackmania_rl.agents.layers import Layer
-from trackmania_rl.agents.precision import arithmetic_dtype
+from trackmania_rl.agents.flat_parameters import flatten_parameters, views_of
+from trackmania_rl.agents.iqn import (
+    IQNLoss,
+    IQNUpdate,
+    ProcessLosses,
+    QuantileNetwork,
+    Taus,
+    Transitions,
+    midpoints,
+    quantile_huber_loss,
+)
+from trackmania_rl.agents.run_network import arithmetic_dtype
 from trackmania_rl.settings import AgentSettings
 
 CarryOut = Callable[[Callable[[], object]], object]
@@ -26,6 +31,40 @@ CarryOut = Callable[[Callable[[], object]], object]
 
 LAST_LAYERS = ("A_head.2.", "V_head.2.")
 """Beginnings of the names of the parameters that make the heads' outputs."""
+AVERAGE_SPANS_ONE_IN = 10
+"""Early in a run averaged weights span about the last tenth of all publications."""
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class Layer(NamedTuple):
+    """A parameter's tensors, all of its shape: those that training works on, so look and do not touch.
+
+    Attributes:
+        weight: its values.
+        gradient: of the last update, after clipping; None before the first.
+        first_moment: the optimizer's running mean of gradients; None where there is none yet.
+        second_moment: likewise, of their squares.
+    """
+
+    weight: Tensor
+    gradient: Tensor | None
+    first_moment: Tensor | None
+    second_moment: Tensor | None
+
+
+class TransitionErrors(NamedTuple):
+    """How far predictions are from their targets, for B transitions.
+
+    Attributes:
+        loss: (B,) what learning lowers; of an agent of torchrl abs(target - prediction).
+        predicted: (B,) mean return predicted for the action taken; None where an agent does not tell.
+        target: (B,) mean of the returns that it should have been; likewise.
+    """
+
+    loss: Tensor
+    predicted: Tensor | None
+    target: Tensor | None
 
 
 class Agent(Protocol):
@@ -104,6 +143,34 @@ class Agent(Protocol):
         """Go on where `state_dict()` was taken."""
 
 
+class AveragedWeights(Generic[Network]):
+    """The average of what a network's weights were.
+
+    Args:
+        network: on its device; it is copied.
+
+    Attributes:
+        network: the copy that holds the average.
+        n_averaged: how many weights went in.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = copy.deepcopy(network).requires_grad_(False)
+        self.n_averaged = 0
+        self._weights = flatten_parameters(self.network)
+
+    def take(self, weights: Tensor, decay: float) -> None:
+        """Take weights (P,) into the average.
+
+        It spans about the last tenth of all that went in, until that is 1 / (1 - `decay`) of them: early on, while
+        weights improve fast, it follows closely. (That beginning is polynomial-decay averaging, Shamir & Zhang 2013,
+        arXiv:1212.1824.)
+        """
+        self.n_averaged += 1
+        share_early_on = AVERAGE_SPANS_ONE_IN / (AVERAGE_SPANS_ONE_IN + self.n_averaged)
+        self._weights.lerp_(weights.detach(), max(1 - decay, share_early_on))
+
+
 class IQNAgent:
     """Online, target and averaged network, optimizer, and the random state they draw from.
 
@@ -133,7 +200,7 @@ class IQNAgent:
             network, settings, device=device, seed=seed, dtype=arithmetic_dtype(device, settings)
         )
         self._averaged = AveragedWeights(self.loss_module.online)
-        self.step = IQNUpdate(self.loss_module, Compiler().compiled if use_torch_compile else as_it_is)
+        self.step = IQNUpdate(self.loss_module, use_torch_compile=use_torch_compile)
 
     @property
     def exploration_network(self) -> QuantileNetwork:
@@ -218,13 +285,22 @@ class IQNAgent:
             )
         }
 
+    @torch.no_grad()
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
-        """Tell what the network that evaluates expects; see `Agent`."""
-        return quantile_returns(self.evaluation_network, img, floats, taus)
+        """Return what the network that evaluates expects; see `Agent`."""
+        network, device = self.evaluation_network, self.loss_module.device
+        returns: Tensor = network(img.to(device), floats.to(device), taus.to(device).unsqueeze(0))
+        return returns.float()
 
+    @torch.no_grad()
     def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
-        """Tell how wrong the network that learns is; see `Agent`."""
-        return quantile_errors(self.loss_module, batch)
+        """Compare predictions and targets as an update does, at evenly spread taus and without weights or scaling."""
+        loss = self.loss_module
+        tau = midpoints(loss.settings.iqn_n, loss.device)
+        taus = Taus(target=tau, choice=tau if loss.settings.use_ddqn else None, prediction=tau)
+        targets, predictions = loss.targets_and_predictions(Transitions.from_batch(batch, loss.device), taus)  # (B, N)
+        losses = quantile_huber_loss(targets, predictions, tau, loss.settings.iqn_kappa)
+        return TransitionErrors(losses.float(), predictions.float().mean(dim=1), targets.float().mean(dim=1))
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next update depends on, apart from the settings; loads with `weights_only=True`."""

@@ -15,8 +15,7 @@ from trackmania_rl.agents.agent import Agent, IQNAgent
 from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import QuantileNetwork
-from trackmania_rl.agents.precision import arithmetic_dtype
-from trackmania_rl.agents.run_network import network_of_seed, pick_device
+from trackmania_rl.agents.run_network import arithmetic_dtype, network_of_seed, pick_device
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces

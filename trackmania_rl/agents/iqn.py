@@ -18,7 +18,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,14 +26,12 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.objectives import LossModule
 
+from trackmania_rl.agents.compilation import compiled
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.fourier_features import FourierFeatures, Wave
-from trackmania_rl.agents.networks import LEAKY_RELU_SLOPE, convolutions, float_layer, head
+from trackmania_rl.agents.networks import LEAKY_RELU_SLOPE, FourierFeatures, convolutions, float_layer, head
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 ProcessLosses = Callable[[TensorDictBase], TensorDictBase]
 """Is given the losses, and returns those whose `loss...` entries are summed up."""
 
@@ -92,6 +90,11 @@ def draw_symmetric_taus(batch_size: int, n_taus: int, generator: torch.Generator
     return torch.cat((lower, 1 - lower), dim=1)
 
 
+def midpoints(n_taus: int, device: torch.device) -> Tensor:
+    """Return the N midpoints (i + 1/2) / N as taus (1, N), the same for all states."""
+    return ((torch.arange(n_taus, device=device) + 0.5) / n_taus).unsqueeze(0)
+
+
 class Taus(NamedTuple):
     """The random numbers of one update; B is 1 where all transitions have the same."""
 
@@ -128,7 +131,7 @@ class Sizes:
         n_actions: A.
         image_shape: (S, H, W); H and W are 0 without an image.
         mini_race_duration_actions: length of a mini-race; None for no mini-races.
-        waves: floats to be seen at finer scales as well (`fourier_features`).
+        waves: (float's index, wavelength in its unit) pairs: floats to be seen at finer scales too (`FourierFeatures`).
     """
 
     float_mean: Sequence[float]
@@ -136,7 +139,7 @@ class Sizes:
     n_actions: int
     image_shape: tuple[int, int, int]
     mini_race_duration_actions: int | None
-    waves: Sequence[Wave] = ()
+    waves: Sequence[tuple[int, float]] = ()
 
 
 class QuantileNetwork(nn.Module):
@@ -457,7 +460,7 @@ class IQNLoss(LossModule):
         settings: of the algorithm; may be replaced while training (`loss.settings = ...`), sizes excepted.
         device: where to compute.
         seed: of the taus.
-        dtype: precision of the large products (`precision.arithmetic_dtype`).
+        dtype: precision of the large products (`run_network.arithmetic_dtype`).
 
     Attributes:
         online: the network that learns.
@@ -507,10 +510,7 @@ class IQNLoss(LossModule):
 
     def compute_losses(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor, Tensor]:
         """Compute targets, predictions, loss, its scaling and weighting; returns what `forward` does: (), (B,), ()."""
-        with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
-            targets = target_returns(self.online, self.target, batch, self.settings, taus)  # (B, M)
-            state = (batch.state_img, batch.state_float)
-            predictions = of_action(self.online(*state, taus.prediction), batch.action)  # (B, N)
+        targets, predictions = self.targets_and_predictions(batch, taus)  # (B, M), (B, N)
         losses = quantile_huber_loss(targets, predictions, taus.prediction, self.settings.iqn_kappa)  # (B,)
         weights = batch.weight
         if self.settings.use_target_self_loss_scaling:
@@ -518,6 +518,13 @@ class IQNLoss(LossModule):
         assert losses.shape == weights.shape == batch.action.shape
         mean_prediction = predictions.detach().mean(dim=1)
         return (weights * losses).sum(), (targets.mean(dim=1) - mean_prediction).abs(), mean_prediction.mean()
+
+    def targets_and_predictions(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor]:
+        """Compute the returns (B, M) that the predictions (B, N) should become, and these predictions."""
+        with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+            targets = target_returns(self.online, self.target, batch, self.settings, taus)
+            predictions = of_action(self.online(batch.state_img, batch.state_float, taus.prediction), batch.action)
+        return targets, predictions
 
     def differentiate(
         self, batch: Transitions, taus: Taus, scale: Tensor, process_losses: ProcessLosses | None = None
@@ -536,18 +543,6 @@ class IQNLoss(LossModule):
 # ---------------------------------------------------------------------------------------------------------- 5. update
 
 
-class Compile(Protocol):
-    """Compiles a function with a mode of `torch.compile`."""
-
-    def __call__(self, function: Callable[Arguments, Result], mode: str | None = None) -> Callable[Arguments, Result]:
-        """Return the compiled function."""
-
-
-def as_it_is(function: Callable[Arguments, Result], mode: str | None = None) -> Callable[Arguments, Result]:
-    """Return the function, not compiled."""
-    return function
-
-
 class RAdam(torch.optim.Optimizer):
     """RAdam (Liu et al. 2020, arXiv:1908.03265) with decoupled weight decay, for one vector of weights.
 
@@ -556,10 +551,10 @@ class RAdam(torch.optim.Optimizer):
 
     Args:
         weights: (P,), with `grad`.
-        compiled: compiles a function.
+        move: `move_weights`, compiled or not.
     """
 
-    def __init__(self, weights: Tensor, compiled: Compile) -> None:
+    def __init__(self, weights: Tensor, move: Callable[..., None]) -> None:
         super().__init__([weights], {"lr": 0.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0})
         self._weights = weights
         self.state[weights] = {
@@ -569,7 +564,7 @@ class RAdam(torch.optim.Optimizer):
         }
         # Tensors, since other Python numbers would compile the function again.
         self._factor, self._offset, self._kept_share = (torch.zeros((), device=weights.device) for _ in range(3))
-        self._move = compiled(move_weights)
+        self._move = move
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -648,7 +643,7 @@ class IQNUpdate:
 
     Args:
         loss: whose networks learn.
-        compiled: compiles a function; by default functions run as they are.
+        use_torch_compile: compile the functions that the update calls.
 
     Attributes:
         weights: (P,), those of the online network; its `grad` is the last gradient, clipped.
@@ -657,16 +652,18 @@ class IQNUpdate:
         scaler: of the loss in float16, whose smallest number is too large for many gradients.
     """
 
-    def __init__(self, loss: IQNLoss, compiled: Compile = as_it_is) -> None:
+    def __init__(self, loss: IQNLoss, *, use_torch_compile: bool = False) -> None:
         self._loss = loss
         self.weights = nn.Parameter(flatten_parameters(loss.online))
         self.target_weights = flatten_parameters(loss.target)
-        self.optimizer = RAdam(self.weights, compiled)
+        self._differentiate, self._clip_gradient, move = loss.differentiate, clip_gradient, move_weights
+        if use_torch_compile:
+            mode = "reduce-overhead" if loss.device.type == "cuda" else None
+            self._differentiate = compiled(loss.differentiate, mode)
+            self._clip_gradient, move = compiled(clip_gradient), compiled(move_weights)
+        self.optimizer = RAdam(self.weights, move)
         self.scaler = torch.amp.GradScaler(loss.device.type, enabled=loss.dtype == torch.float16)
         self._unscaled = torch.ones((), device=loss.device)
-        is_recorded = loss.device.type == "cuda"  # as a CUDA graph
-        self._differentiate = compiled(loss.differentiate, mode="reduce-overhead" if is_recorded else None)
-        self._clip_gradient = compiled(clip_gradient)
         self._transitions_due = 0
 
     def __call__(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDict:

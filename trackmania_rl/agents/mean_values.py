@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trackmania_rl.agents.iqn import IQN_Network, QuantileNetwork
+from trackmania_rl.agents.iqn import IQN_Network, QuantileNetwork, midpoints
 from trackmania_rl.agents.networks import LEAKY_RELU_SLOPE
 
 
@@ -41,7 +41,7 @@ class PlainMeanValues:
     def __init__(self, network: QuantileNetwork, n_quantiles: int, dtype: torch.dtype = torch.float32) -> None:
         self._network = network
         self._dtype = dtype
-        self._tau = midpoints(n_quantiles, network)
+        self._tau = midpoints(n_quantiles, network.float_mean.device)
 
     def prepare(self) -> None:
         """Nothing is kept that depends on the weights."""
@@ -67,7 +67,7 @@ class PreparedMeanValues:
     def __init__(self, network: IQN_Network, n_quantiles: int, dtype: torch.dtype = torch.float32) -> None:
         self._network = network
         self._dtype = dtype
-        self._tau = midpoints(n_quantiles, network)
+        self._tau = midpoints(n_quantiles, network.float_mean.device)
         self.prepare()
 
     @torch.inference_mode()
@@ -97,11 +97,6 @@ class PreparedMeanValues:
         mean_hidden = hidden.view(len(hidden), len(floats), -1).mean(dim=2, dtype=torch.float32)  # (2U, B)
         values = torch.addmm(self._last_bias, mean_hidden.t(), self._last_weight.t())
         return values + self._network.baseline(floats).unsqueeze(1)
-
-
-def midpoints(n_quantiles: int, network: QuantileNetwork) -> Tensor:
-    """Return the K midpoints (i + 1/2) / K as taus (1, K), on the network's device."""
-    return ((torch.arange(n_quantiles, device=network.float_mean.device) + 0.5) / n_quantiles).unsqueeze(0)
 
 
 def _autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:

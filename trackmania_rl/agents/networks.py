@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -80,3 +83,36 @@ def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_p
                 "image_height_px, or use fewer or smaller convolutions"
             )
     return nn.Sequential(*layers, nn.Flatten()), channels * height * width
+
+
+class FourierFeatures(nn.Module):
+    """Floats as sines and cosines of some wavelengths: sin(2 pi x / wavelength) and cos(2 pi x / wavelength).
+
+    A network learns the slow variations of a function long before its sharp ones (Rahaman et al. 2019,
+    arXiv:1806.08734). The return of a race has sharp ones: a corner taken 20 cm further inside ends at a wall, and
+    20 cm are a fortieth of the standard deviation by which that distance is normalized. Wavelengths of some metres show
+    them (Tancik et al. 2020, arXiv:2006.10739; for values of actions Yang et al. 2022, arXiv:2206.04672). Those papers
+    draw the frequencies at random over all inputs. Here each float has its own ones, in its own unit.
+
+    Args:
+        waves: W pairs of a float's index and a wavelength; a float may have several, or none.
+
+    Attributes:
+        n_features: 2 W.
+    """
+
+    float_indices: Tensor
+    angular_frequencies: Tensor
+
+    def __init__(self, waves: Sequence[tuple[int, float]]) -> None:
+        super().__init__()
+        self.n_features = 2 * len(waves)
+        indices = torch.tensor([index for index, _ in waves], dtype=torch.int64)
+        frequencies = torch.tensor([2 * math.pi / wavelength for _, wavelength in waves])
+        self.register_buffer("float_indices", indices, persistent=False)
+        self.register_buffer("angular_frequencies", frequencies, persistent=False)
+
+    def forward(self, floats: Tensor) -> Tensor:
+        """Turn floats (B, F), as observed, into (B, 2 W): all sines, then all cosines."""
+        angles = floats[:, self.float_indices] * self.angular_frequencies  # (B, W)
+        return torch.cat((angles.sin(), angles.cos()), dim=1)

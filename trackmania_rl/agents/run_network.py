@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import logging
+import platform
+from typing import Final
 
 import torch
 
-from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.iqn import QuantileNetwork, Sizes
 from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings, SettingsError
+from trackmania_rl.settings import AgentSettings, Settings, SettingsError
 
 log = logging.getLogger(__name__)
+
+M_TRIM_THRESHOLD: Final = -1
+M_TOP_PAD: Final = -2
+M_MMAP_MAX: Final = -4
+KEPT_BYTES: Final = 2**31 - 1
+"""The most that `mallopt` can be told."""
+GROWS_BY_BYTES: Final = 64 << 20
 
 
 def sizes_of(settings: Settings, spaces: Spaces) -> Sizes:
@@ -26,7 +36,7 @@ def sizes_of(settings: Settings, spaces: Spaces) -> Sizes:
         n_actions=spaces.n_values,
         image_shape=spaces.image_shape,
         mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
-        waves=[Wave(*wave) for wave in spaces.waves],
+        waves=spaces.waves,
     )
 
 
@@ -111,3 +121,32 @@ def why_unusable(device: str) -> str | None:
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA fails an assertion
         return str(error).splitlines()[0]
     return None
+
+
+def arithmetic_dtype(device: torch.device, settings: AgentSettings) -> torch.dtype:
+    """The precision of the networks' large products.
+
+    A GPU computes as configured, but in float16 where it would have to imitate bfloat16. Of processors, those with
+    matrix instructions (Intel's AMX) are several times faster in bfloat16 than in float32, so they follow that setting;
+    all others compute in float32, whatever is configured.
+    """
+    dtype: torch.dtype = getattr(torch, settings.autocast_dtype)
+    if device.type == "cuda":
+        imitates = dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.float16 if imitates else dtype
+    has_matrix_instructions = torch.cpu.get_capabilities().get("amx_bf16", False)
+    return dtype if dtype == torch.bfloat16 and has_matrix_instructions else torch.float32
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory for the next update, on Linux with the GNU C library; elsewhere nothing changes.
+
+    By itself it gives large tensors back to the system, and asks for them again: page by page, each filled with zeros,
+    which takes a seventh of a full-size update on a processor.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, KEPT_BYTES), (M_TOP_PAD, GROWS_BY_BYTES)):
+            library.mallopt(parameter, value)

@@ -8,9 +8,10 @@ Shapes: B batch, F floats, A actions to choose among, D numbers of one action, P
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -36,14 +37,10 @@ from torchrl.objectives import (
 )
 
 from trackmania_rl.agents import actor_critic
-from trackmania_rl.agents.agent import CarryOut
-from trackmania_rl.agents.averaged_weights import AveragedWeights
+from trackmania_rl.agents.agent import AveragedWeights, CarryOut, Layer, TransitionErrors
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.insight import TransitionErrors
 from trackmania_rl.agents.iqn import ProcessLosses
-from trackmania_rl.agents.layers import Layer, layers_of
-from trackmania_rl.agents.random_state import OwnRandomState
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces
@@ -80,6 +77,46 @@ FOR_NUMBERS: Final = (SACLoss, REDQLoss, CrossQLoss, TD3Loss, IQLLoss)
 """Losses for actions that are numbers; the others choose among a few actions."""
 EXPLORATION_NOISE: Final = 0.1
 """Standard deviation of what TD3 adds to explored actions, in units of half their range (Fujimoto et al. 2018)."""
+
+
+class OwnRandomState:
+    """Lends its state to torch's global generators for as long as a context lasts.
+
+    Args:
+        seed: where it begins.
+        device: whose global generator is lent to, beside the processor's.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._device = device
+        with self._restoring():
+            torch.manual_seed(seed)
+            self.state = self._read()
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Draw from this stream within the context."""
+        with self._restoring():
+            self._write(self.state)
+            yield
+            self.state = self._read()
+
+    @contextlib.contextmanager
+    def _restoring(self) -> Iterator[None]:
+        before = self._read()
+        try:
+            yield
+        finally:
+            self._write(before)
+
+    def _read(self) -> list[Tensor]:
+        states = [torch.get_rng_state()]
+        return [*states, torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else states
+
+    def _write(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0].cpu())
+        if self._device.type == "cuda" and len(states) > 1:
+            torch.cuda.set_rng_state(states[1].cpu(), self._device)
 
 
 class TorchRLAgent:
@@ -378,7 +415,13 @@ class TorchRLLearner:
 
     def layers(self) -> dict[str, Layer]:
         """Show what training keeps of each parameter of the loss; see `Agent`."""
-        return dict(layers_of(self.loss_module.loss.named_parameters(), self.optimizer.state))
+        layers = {}
+        for name, parameter in self.loss_module.loss.named_parameters():
+            if parameter.requires_grad:
+                moments = self.optimizer.state.get(parameter, {})
+                gradient = parameter.grad
+                layers[name] = Layer(parameter.detach(), gradient, moments.get("exp_avg"), moments.get("exp_avg_sq"))
+        return layers
 
     @torch.no_grad()
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:

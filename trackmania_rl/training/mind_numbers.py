@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from trackmania_rl.agents.agent import Agent
-from trackmania_rl.agents.insight import TransitionErrors
+from trackmania_rl.agents.agent import Agent, TransitionErrors
 from trackmania_rl.buffer_management import rows_of_rollout
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.experience_replay.memory import Memory, MiniRaceMemory

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import Final
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
-from trackmania_rl.agents.layers import layer_figures
+from trackmania_rl.agents.agent import Layer
 from trackmania_rl.telemetry.figures import quantile_figures
 from trackmania_rl.training.hooks.hook import Hook
 
@@ -45,3 +47,33 @@ class LayerFigures(Hook):
             figures |= {f"{figure}/{name.replace('.', '/')}": value for figure, value in of_layer.items()}
         self._gradient_norms.clear()
         return figures
+
+
+@torch.no_grad()
+def layer_figures(layers: Mapping[str, Layer], adam_epsilon: float) -> dict[str, float]:
+    """Measure how large weights and the optimizer's running means are: root mean squares, so that sizes compare.
+
+    Args:
+        layers: by name.
+        adam_epsilon: the optimizer's epsilon.
+
+    Returns:
+        By `weights/{what}/{parameter}`: `weight_rms`; `moment_1_rms` and `moment_2_rms` of the running means of
+        gradients and of their squares; `step_scale_rms` of 1 / (root of the mean square + epsilon), which multiplies
+        the learning rate.
+    """
+    measured: dict[str, Tensor] = {}
+    for name, layer in layers.items():
+        of = name.replace(".", "/")
+        measured[f"weights/weight_rms/{of}"] = _rms(layer.weight)
+        if layer.first_moment is not None and layer.second_moment is not None:
+            measured[f"weights/moment_1_rms/{of}"] = _rms(layer.first_moment)
+            measured[f"weights/moment_2_rms/{of}"] = _rms(layer.second_moment)
+            measured[f"weights/step_scale_rms/{of}"] = _rms(1 / (layer.second_moment.sqrt() + adam_epsilon))
+    if not measured:
+        return {}
+    return dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))
+
+
+def _rms(tensor: Tensor) -> Tensor:
+    return tensor.float().square().mean().sqrt()
