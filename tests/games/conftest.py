@@ -32,7 +32,7 @@ def make_memory(settings: Settings, spaces: Spaces) -> tuple[MiniRaceReplayBuffe
 
 @pytest.fixture(scope="session")
 def maps_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> Path:
-    """`straight`: 60 m with two checkpoints; `gates`: the same with twenty; and the shipped `ring` of three laps."""
+    """`straight`: 60 m with two checkpoints; `gates`: the same with twenty; and the shipped tracks."""
     folder = tmp_path_factory.mktemp("maps")
     np.save(folder / "straight_0.5m.npy", np.arange(0.0, 60.0, 0.5)[:, None] * np.array([0, 0, 1.0]) + (0, 100, 0))
     (folder / "straight.toml").write_text(
@@ -42,8 +42,8 @@ def maps_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path)
     (folder / "gates.toml").write_text(
         f'name = "gates"\nline = "gates_0.5m.npy"\nedge = "wall"\ncheckpoints_m = {[10.0 + 2 * i for i in range(20)]}\n'
     )
-    for name in ("ring.toml", "ring_0.5m.npy"):
-        (folder / name).write_bytes((repository_root / "maps" / name).read_bytes())
+    for file in (*repository_root.glob("maps/*.toml"), *repository_root.glob("maps/*.npy")):
+        (folder / file.name).write_bytes(file.read_bytes())
     return folder
 
 

@@ -1,5 +1,9 @@
 """Games in this process against the same games through a socket: the same actions give the same bytes."""
 
+import dataclasses
+import functools
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +22,7 @@ from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.physics.scripted_driver import drive
+from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import GeneratedMaps
@@ -48,14 +53,25 @@ def wandering(seed: int, n_actions: int = 200) -> PlannedRace:
 
 
 @pytest.fixture(scope="module")
-def three_laps(maps_folder: Path, make_settings: Callable[..., Settings]) -> PlannedRace:
-    """The scripted driver's race on the ring."""
+def scripted(maps_folder: Path, make_settings: Callable[..., Settings]) -> Callable[[str], PlannedRace]:
+    """`scripted(name)`: the scripted driver's race on a track, to its finish."""
     action_of_keys = {
         (keys.accelerate, keys.brake, keys.left, keys.right): action
         for action, keys in enumerate(make_settings(False).game.inputs)
     }
-    report = drive(load_track(maps_folder / "ring.toml"))
-    return PlannedRace("ring", [action_of_keys[tuple(keys)] for keys in report.keys.tolist()])
+
+    @functools.cache
+    def race(name: str) -> PlannedRace:
+        report = drive(load_track(maps_folder / f"{name}.toml"))
+        return PlannedRace(name, [action_of_keys[tuple(keys)] for keys in report.keys.tolist()])
+
+    return race
+
+
+@pytest.fixture(scope="module")
+def three_laps(scripted: Callable[[str], PlannedRace]) -> PlannedRace:
+    """The scripted driver's race on the ring."""
+    return scripted("ring")
 
 
 def play_in_process(games: Games, entry_of: Callable[[str], MapEntry], plans: Sequence[Any]):
@@ -205,6 +221,66 @@ def test_races_are_cut_off_alike(make_settings, play_both_ways) -> None:
     assert expected[2][1]["cutoff_reason"] == "too_long"
     for results, stats in play_both_ways(make_settings(False, "horizon=17"), [wandering(1), wandering(2)]):
         assert (len(results["actions"]), stats["cutoff_reason"]) == (17, "horizon")
+
+
+RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_races.json").read_text())
+RECORDED_RACES: dict[str, tuple[bool, tuple[str, ...], tuple[str, ...]]] = {
+    # (image, settings, tracks); a track with ! is driven by the scripted driver, to the finish
+    "floats": (False, (), ("valley!", "kart!", "ring!", "hills", "jump", "rally", "speedway")),
+    "horizon": (False, ("horizon=40",), ("valley!", "kart", "rally")),
+    "image": (True, ("cutoff_no_progress_within_ms=1000",), ("jump!", "valley", "kart")),
+    "image, horizon": (True, ("horizon=60",), ("hills!", "rally")),
+    "ranges on the track": (False, (f"observation_blocks={RANGES}", "fourier_wavelengths={}"), ("valley!", "jump")),
+    "ranges in the picture": (
+        True,
+        (f"observation_blocks={RANGES}", "fourier_wavelengths={}", "range_finder_source=picture", "horizon=60"),
+        ("speedway!", "kart"),
+    ),
+    "road ahead": (False, (f"observation_blocks={ROAD}", "fourier_wavelengths={}"), ("rally!", "ring")),
+    "analog": (False, ("actions=analog", "cutoff_race_longer_than_ms=9000"), ("valley", "kart")),
+}
+
+
+def digest_of(value: Any) -> str:
+    if isinstance(value, float):
+        value = round(value, 9)
+    content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def digests_of(race: Rollout) -> dict[str, str]:
+    """Digest of each column and figure of a race but its timings."""
+    results, stats = race
+    columns = {name: digest_of(value) for name, value in results.items()}
+    return columns | {f"stats {name}": digest_of(value) for name, value in stats.items() if name != "timings_ms"}
+
+
+def digest_of_simulator(maps_folder: Path) -> str:
+    """Digest of physics and pictures alone, which may have other last digits on another processor."""
+    track = load_track(maps_folder / "valley.toml")
+    race = SimulatedRace(track)
+    race.advance(20)
+    return digest_of(drive(track).position_m) + digest_of(np.array(race.render(40, 30)))
+
+
+@pytest.mark.parametrize("case", RECORDED_RACES)
+def test_races_on_the_shipped_tracks_are_the_recorded_bytes(
+    case: str, make_settings, play_both_ways, scripted: Callable[[str], PlannedRace], maps_folder: Path
+) -> None:
+    has_image, overrides, tracks = RECORDED_RACES[case]
+    settings = make_settings(has_image, *overrides)
+    plans: list[Any] = []
+    for seed, track in enumerate(tracks):
+        if settings.game.actions == "analog":
+            plans.append(AnalogRace(track, seed))
+        elif track.endswith("!"):
+            plans.append(scripted(track.removesuffix("!")))
+        else:
+            plans.append(dataclasses.replace(wandering(seed), map_name=track))
+    races = dict(zip(tracks, map(digests_of, play_both_ways(settings, plans)), strict=True))
+    if digest_of_simulator(maps_folder) != RECORDED["simulator"]:
+        pytest.skip("the simulator's numbers on this processor are not those of the recording")
+    assert races == RECORDED[case]
 
 
 def test_in_halves_every_game_drives_its_own_race(maps_folder: Path, make_settings, entry_of) -> None:
