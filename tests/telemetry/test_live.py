@@ -232,7 +232,7 @@ def test_the_picture_is_that_of_the_watched_game(make_driving: Make, reader: Liv
     driving.drive(20)
     driving.drive(1, seconds_each=0.2)
     picture = reader.picture()
-    np.testing.assert_array_equal(picture, driving.games._columns.frames[1, 20, 0])
+    np.testing.assert_array_equal(picture, driving.games.races.columns.frames[1, 20, 0])
     assert picture.std() > 5
     driving.clock.now_s += 10
     assert reader.picture() is None, "nobody has watched for long"

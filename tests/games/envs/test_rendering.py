@@ -27,7 +27,7 @@ def test_a_game_in_this_process_draws_the_view_from_behind_the_car(make_env: Mak
     assert shown.shape == first.shape == (240, 320, 3)
     assert shown.dtype == np.uint8
     assert (shown != first).any()
-    car = env.races.games._races.cars[0]
+    car = env.races.games._cars.cars[0]
     drawn = Renderer(load_track(Path(tracks["straight"]))).render(
         car["position_m"], car["rotation"], car["ribbon_index"], 320, 240
     )
