@@ -18,14 +18,16 @@ from benchmarks.performance.classic_client import read_floats
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import FULL_SIZE, PROJECT, Figure, Options, Timing, settings_for, times_in_turns
 from benchmarks.performance.simulation import THROTTLE
-from trackmania_rl.protocol.state_blob import StateView
-from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
+from trackmania_rl.protocol.state_blob import HEAD_BYTES, StateView
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.races import Races
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher
+from trackmania_rl.tmi_interaction.race_machine import ONLY_RACE
 from trackmania_rl.track.game_map import load_game_map
 
 PART = "client"
@@ -154,7 +156,7 @@ class StateReading:
     Attributes:
         blob: as the game sends it.
         layout: names of the floats.
-        builder: this project's way.
+        races: one race, this project's way.
         keys: previous actions, for the classic way.
         zone_centers_m: (Z, 3) the zones ahead, likewise.
     """
@@ -168,19 +170,19 @@ class StateReading:
         self.blob = race.save_state()
         zones = load_game_map(MAP, PROJECT / settings.game.maps_folder, settings.observation).zones
         layout = self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
-        self.builder = FeatureBuilder(layout, settings.game)
-        self.builder.reset(zones)
-        self.builder.build(self.state)
-        assert self.builder.tracker is not None
-        ahead = self.builder.tracker.zone_idx + layout.zone_stride * np.arange(layout.n_zone_centers)
+        self.races = Races(1, settings.game, layout)
+        self.races.begin(0, zones, None, settings.game)
+        self._heads = np.empty((1, HEAD_BYTES // 4), dtype=np.uint32)
+        self.read()
+        ahead = self.races.newest(0).zone_idx + layout.zone_stride * np.arange(layout.n_zone_centers)
         self.zone_centers_m = zones.centers_m[ahead]
         keys_held = dict.fromkeys(("accelerate", "brake", "left", "right"), False)
         self.keys = [keys_held] * layout.n_previous_actions
 
-    @property
-    def state(self) -> StateView:
-        """The state, wrapped again."""
-        return StateView(self.blob)
+    def read(self) -> None:
+        """Make the floats, as `RaceMachine` does."""
+        self._heads[0] = np.frombuffer(StateView(self.blob).blob, dtype="<u4", count=HEAD_BYTES // 4)
+        self.races.observe(ONLY_RACE, 0, self._heads)
 
 
 def _measure_reading(options: Options) -> Figure:
@@ -189,7 +191,7 @@ def _measure_reading(options: Options) -> Figure:
 
     def ours() -> None:
         for _ in range(calls):
-            reading.builder.build(reading.state)
+            reading.read()
 
     def classic() -> None:
         for _ in range(calls):

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from tminterface.structs import SimStateData
 
-from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, StateView, new_state_blob
-from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
+from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, new_state_blob
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.observation_statistics import MOST_DEVIATIONS, ObservationStatistics
+from trackmania_rl.race.races import Races
 from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import Settings, SettingsError, load_settings
+
+from .conftest import OneRace
 
 # Rows of reference/observation.md: block, first index, last index.
 REFERENCE_ROWS = (
@@ -53,10 +56,8 @@ def zones(settings: Settings) -> VirtualCheckpoints:
 
 
 @pytest.fixture
-def builder(layout: ObservationLayout, settings: Settings, zones: VirtualCheckpoints) -> FeatureBuilder:
-    made = FeatureBuilder(layout, settings.game)
-    made.reset(zones)
-    return made
+def race(layout: ObservationLayout, settings: Settings, zones: VirtualCheckpoints) -> OneRace:
+    return OneRace(settings.game, layout, zones)
 
 
 def _random_blob(rng: np.random.Generator, zones: VirtualCheckpoints, **changes: object) -> bytes:
@@ -126,9 +127,9 @@ def test_the_full_size_layout_is_the_reference_table_and_that_of_the_docs(layout
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_features_agree_with_the_oracle(layout, zones, builder, seed):
+def test_features_agree_with_the_oracle(layout, zones, race, seed):
     blob = _random_blob(np.random.default_rng(seed), zones)
-    features = builder.build(StateView(blob))
+    features = race.see(blob)
     floats, state = features.floats, SimStateData(blob)
     assert (floats.shape, floats.dtype, floats[0]) == ((184,), np.float32, 0)
     for name, expected in _oracle(blob, zones, features.zone_idx).items():
@@ -142,34 +143,33 @@ def test_features_agree_with_the_oracle(layout, zones, builder, seed):
         assert car[f"wheel_{wheel}_material_id"] == simulated.real_time_state.contact_material_id & 0xFFFF
 
 
-def test_previous_actions_are_oldest_first_and_begin_with_forward(layout, zones, builder):
-    state = StateView(_random_blob(np.random.default_rng(0), zones))
+def test_previous_actions_are_oldest_first_and_begin_with_forward(layout, zones, race):
+    state = _random_blob(np.random.default_rng(0), zones)
     forward, brake_left, right = [1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]
-    assert builder.build(state).floats[layout["previous_actions"]].reshape(5, 4).tolist() == [forward] * 5
-    builder.record_action(7)
-    builder.record_action(5)
-    seen = builder.build(state).floats[layout["previous_actions"]].reshape(5, 4).tolist()
+    assert race.see(state).floats[layout["previous_actions"]].reshape(5, 4).tolist() == [forward] * 5
+    race.act(7)
+    race.act(5)
+    seen = race.see(state).floats[layout["previous_actions"]].reshape(5, 4).tolist()
     assert seen == [forward, forward, forward, brake_left, right]
-    builder.reset(zones)
-    assert builder.build(state).floats[layout["previous_actions"]].reshape(5, 4).tolist() == [forward] * 5
+    race.begin(zones)
+    assert race.see(state).floats[layout["previous_actions"]].reshape(5, 4).tolist() == [forward] * 5
 
 
-def test_actions_since_gear_change(layout, zones, builder):
+def test_actions_since_gear_change(layout, zones, race):
     rng = np.random.default_rng(0)
     counted = [
-        float(builder.build(StateView(_random_blob(rng, zones, gearbox_state=state))).floats[36])
+        float(race.see(_random_blob(rng, zones, gearbox_state=state)).floats[36])
         for state in (2, 2, 0, 1, 1, 1, 0, 0, 1)
     ]
     assert counted == [0, 1, 0, 1, 2, 3, 0, 0, 1]
 
 
-def test_distance_to_the_finish_is_announced_from_700_m_on(layout, zones, builder):
+def test_distance_to_the_finish_is_announced_from_700_m_on(layout, zones, race):
     rng = np.random.default_rng(0)
-    assert builder.build(StateView(_random_blob(rng, zones))).floats[182] == 700
-    assert builder.tracker is not None
-    builder.tracker.zone_idx = zones.last_zone_idx - 100
+    assert race.see(_random_blob(rng, zones)).floats[182] == 700
+    race.begin(zones._replace(first_zone_idx=zones.last_zone_idx - 100))
     here = zones.centers_m[zones.last_zone_idx - 100]
-    features = builder.build(StateView(_random_blob(rng, zones, position_m=here)))
+    features = race.see(_random_blob(rng, zones, position_m=here))
     assert features.floats[182] == pytest.approx(zones.finish_m - features.meters)
     assert features.floats[182] == pytest.approx(50, abs=1)
 
@@ -185,15 +185,14 @@ def test_with_analog_actions_the_previous_ones_are_wheel_and_pedals(layout, sett
     np.testing.assert_array_equal(analog.mean[16:], layout.mean[21:])
 
     with pytest.raises(ValueError, match="the layout is for actions of"):
-        FeatureBuilder(analog, settings.game)
-    made = FeatureBuilder(analog, settings.game.model_copy(update={"actions": "analog"}))
-    made.reset(zones)
-    blob = StateView(_random_blob(np.random.default_rng(0), zones))
+        Races(1, settings.game, analog)
+    made = OneRace(settings.game.model_copy(update={"actions": "analog"}), analog, zones)
+    blob = _random_blob(np.random.default_rng(0), zones)
     forward = [0, 1, -1]
-    np.testing.assert_array_equal(made.build(blob).floats[1:16], forward * 5)
-    made.record_action(np.array([0.25, -0.5, 1.0], dtype=np.float32))
-    made.record_action(np.array([-2.0, 0.5, 0.0], dtype=np.float32))
-    np.testing.assert_array_equal(made.build(blob).floats[1:16], [*forward * 3, 0.25, -0.5, 1, -1, 0.5, 0])
+    np.testing.assert_array_equal(made.see(blob).floats[1:16], forward * 5)
+    made.act(np.array([0.25, -0.5, 1.0], dtype=np.float32))
+    made.act(np.array([-2.0, 0.5, 0.0], dtype=np.float32))
+    np.testing.assert_array_equal(made.see(blob).floats[1:16], [*forward * 3, 0.25, -0.5, 1, -1, 0.5, 0])
 
 
 WITH_RANGES = 'observation_blocks=("mini_race_time_actions", "speed_m_s", "range_finder_m")'

@@ -7,13 +7,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.race.zones import VirtualCheckpoints, ZoneTracker
-from trackmania_rl.settings import ObservationSettings, load_settings
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.zones import VirtualCheckpoints
+from trackmania_rl.settings import ObservationSettings, Settings, load_settings
+
+from .conftest import OneRace
+
+N_STATES = 60
 
 
 @pytest.fixture(scope="module")
-def settings(repository_root: Path) -> ObservationSettings:
-    return load_settings(repository_root / "config_files" / "config_tmnf.py").observation
+def loaded(repository_root: Path) -> Settings:
+    return load_settings(repository_root / "config_files" / "config_tmnf.py", [f"horizon={N_STATES - 1}"])
+
+
+@pytest.fixture(scope="module")
+def settings(loaded: Settings) -> ObservationSettings:
+    return loaded.observation
+
+
+@pytest.fixture
+def race_on(loaded: Settings):
+    """`race_on(zones)`: a race of at most `N_STATES` states."""
+    layout = ObservationLayout.from_settings(loaded.observation)
+    return lambda zones: OneRace(loaded.game, layout, zones)
 
 
 def _winding_line() -> np.ndarray:
@@ -68,37 +85,37 @@ class NaiveTracker:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("with_checkpoints", [False, True])
-def test_the_tracker_agrees_with_the_naive_reading(settings, seed, with_checkpoints):
+def test_the_tracker_agrees_with_the_naive_reading(settings, race_on, seed, with_checkpoints):
     rng = np.random.default_rng(seed)
     line = _winding_line()
     real = line[[150, 300, 420]] + rng.normal(0, 3, (3, 3)) if with_checkpoints else None
     zones = VirtualCheckpoints.from_reference_line(line, settings, real)
-    fast, naive = ZoneTracker(zones), NaiveTracker(zones)
+    race, naive = race_on(zones), NaiveTracker(zones)
     furthest = 0
     wander = rng.normal(0, 8, 3)
     station = 0.0
-    for _ in range(60):
+    for step in range(N_STATES):
+        if step > 0:
+            race.act(0)
         station = min(max(station + rng.normal(7, 8), 0), len(line) - 1)  # now and then backwards
         wander = 0.8 * wander + rng.normal(0, 5, 3)
-        position = line[int(station)] + wander
-        assert fast.update(position.astype(np.float32)) == pytest.approx(
-            naive.update(position.astype(np.float32).astype(np.float64)), abs=1e-9
-        )
-        assert fast.zone_idx == naive.zone
+        position = (line[int(station)] + wander).astype(np.float32)
+        seen = race.see_car_at(position)
+        assert seen.meters == pytest.approx(naive.update(position.astype(np.float64)), abs=1e-9)
+        assert seen.zone_idx == naive.zone
         furthest = max(furthest, naive.zone)
-    assert fast.furthest_zone_idx == furthest
+    end = race.races.cut_off(0, ())
+    assert (end.cutoff_reason, end.furthest_zone_idx) == ("horizon", furthest)
 
 
-def test_driving_down_the_line_visits_every_zone_and_all_metres(settings):
+def test_driving_down_the_line_visits_every_zone_and_all_metres(settings, race_on):
     line = _winding_line()
     zones = VirtualCheckpoints.from_reference_line(line, settings)
-    tracker = ZoneTracker(zones)
-    seen = []
-    metres = []
-    for center in zones.centers_m[zones.first_zone_idx : zones.last_zone_idx + 1]:
-        metres.append(tracker.update(center))
-        seen.append(tracker.zone_idx)
-    assert seen == list(range(20, 20 + len(line)))
+    race = race_on(zones)
+    centers_m = zones.centers_m[zones.first_zone_idx : zones.last_zone_idx + 1]
+    states = [race.see_car_at(center_m) for center_m in centers_m]
+    metres = [seen.meters for seen in states]
+    assert [seen.zone_idx for seen in states] == list(range(20, 20 + len(line)))
     assert np.all(np.diff(metres) > 0)
     assert zones.start_m < metres[0] < metres[-1] < zones.finish_m
     assert zones.length_m == pytest.approx(0.5 * len(line), rel=0.02)

@@ -14,7 +14,8 @@ from trackmania_rl.doctor.run_checks import named_maps
 from trackmania_rl.errors import PlainError, UserError
 from trackmania_rl.files import write_png
 from trackmania_rl.race.actions import actions_of_game
-from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.types import Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
@@ -65,13 +66,12 @@ def play(context: Context, launcher: GameLauncher, game_map: GameMap, picture_fi
     game = _game_for_driving(context.settings.game)
     try:
         layout = ObservationLayout.from_settings(context.settings.observation, game.actions)
-        features = FeatureBuilder(layout, game)
-        compile_ahead(features, game, game_map)
+        compile_ahead(game, layout, game_map)
         launcher.start()
         launcher.wait_until_connectable(LISTENS_WITHIN_S)
         with contextlib.closing(TMInterface(launcher.port, SILENT_FOR_S, launcher.show_window)) as transport:
             findings = [ok(Check.PLAY_START, f"it listens at port {launcher.port}, and is connected")]
-            machine = RaceMachine(transport, game, features, launcher.commands_on_connect)
+            machine = RaceMachine(transport, game, layout, launcher.commands_on_connect)
             return findings + _drive(launcher, transport, machine, game_map, picture_file)
     except PlainError as error:
         return [problem(Check.PLAY_START, error)]
@@ -93,7 +93,8 @@ def _drive(
         return [problem(Check.PLAY_MAP, error)]
     assert isinstance(seen, Observation)
     first, last, warm_ms, waited_before_s = seen, seen, 0, 0.0
-    forward = actions_of_game(game).forward
+    actions = actions_of_game(game)
+    forward = PolicyDecision(actions.forward, True, np.zeros(actions.n_values, dtype=np.float32))
     try:
         while not isinstance(seen, RaceEnd) and seen.race_time_ms < DRIVE_MS:
             last = seen

@@ -96,7 +96,8 @@ class InProcessGames:
         ids = np.array([game])
         self.races.begin(game, game_map.zones, game_map.road, self.game)
         self.races.observe(ids, 0, self._cars.heads)
-        self._take_pictures(ids)
+        if self.game.takes_pictures:
+            self._take_pictures([game])
         self._waits[game] = True
 
     def recv(self) -> Received:
@@ -146,7 +147,7 @@ class InProcessGames:
     def _step(self, games: GameIds, decision: BatchDecision, policy_s: float) -> dict[int, RaceEnd]:
         """Make one action in some games, all of which are in a race; return those whose race ended now, and how."""
         began_s = time.perf_counter()
-        self.races.act(games, decision)
+        self.races.act(games, decision.actions, decision.is_greedy, decision.q_values)
         by_map = self._by_map(games)
         controls = self._actions.controls(decision.actions)
         n_ticks = self.game.engine_ticks_per_action
@@ -154,13 +155,13 @@ class InProcessGames:
             self._cars.advance(games[places], self._maps[number].track, controls[places], n_ticks)
         self._cars.write_heads()
         driven_s = time.perf_counter()
+        due_ms = self.races.rows[games] * self.game.ms_per_action
         for _, places in by_map:
-            due_ms = self.races.rows[games[places]] * self.game.ms_per_action
-            self.races.observe(games[places], due_ms, self._cars.heads)
+            self.races.observe(games[places], due_ms[places], self._cars.heads)
         looked_s = time.perf_counter()
         ends = self._ends(games, is_due=self._cars.ticks[games] == n_ticks)
-        is_seen = [game not in ends or not ends[game].is_finished for game in games.tolist()]
-        self._take_pictures(games[is_seen])
+        if self.game.takes_pictures:
+            self._take_pictures([game for game in games.tolist() if game not in ends or not ends[game].is_finished])
         drawn_s = time.perf_counter()
         self._clock.add(driven_s - began_s + drawn_s - looked_s, looked_s - driven_s, policy_s, len(games))
         return ends
@@ -193,12 +194,13 @@ class InProcessGames:
                 ends[game] = self.races.cut_off(game, times_ms)
         return ends
 
-    def _take_pictures(self, games: GameIds) -> None:
-        if not self.game.takes_pictures or len(games) == 0:
+    def _take_pictures(self, games: list[int]) -> None:
+        if not games:
             return
+        ids = np.array(games)
         pictures, rows = self.races.pictures()
-        for number, places in self._by_map(games):
-            self._cars.render_gray(games[places], self._maps[number].track, pictures, rows)
+        for number, places in self._by_map(ids):
+            self._cars.render_gray(ids[places], self._maps[number].track, pictures, rows)
         self.races.measure_pictures(games)
 
     def _map_number(self, entry: MapEntry) -> int:

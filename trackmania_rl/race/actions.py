@@ -64,8 +64,8 @@ class ActionKind(Protocol):
         """Make the space of one action."""
         ...
 
-    def shown(self, actions: Array) -> npt.NDArray[np.float32]:
-        """Give what the observation shows of some actions, (n, len(parts))."""
+    def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
+        """Give what the observation shows of some actions, (n, len(parts)), or of one."""
         ...
 
     def presses_gas(self, actions: Array) -> npt.NDArray[np.bool_]:
@@ -123,7 +123,7 @@ class KeyActions:
         """See `ActionKind.space`."""
         return gymnasium.spaces.Discrete(self.n_values)
 
-    def shown(self, actions: Array) -> npt.NDArray[np.float32]:
+    def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
         """See `ActionKind.shown`."""
         return self._shown[actions]
 
@@ -169,7 +169,7 @@ class AnalogActions:
         """See `ActionKind.space`."""
         return gymnasium.spaces.Box(-1.0, 1.0, self.shape, np.float32)
 
-    def shown(self, actions: Array) -> npt.NDArray[np.float32]:
+    def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
         """See `ActionKind.shown`: the actions as they are."""
         return np.clip(actions, -1.0, 1.0).astype(np.float32, copy=False)
 

@@ -28,7 +28,6 @@ REASON_OF_VERDICT: Final[dict[int, CutoffReason]] = {
 
 NO_HORIZON: Final = 2**62
 """More actions than any race has."""
-_FIRST_ROWS: Final = 1024
 
 
 class CutoffRules(NamedTuple):
@@ -91,35 +90,3 @@ def judge(
     if race_times_ms[row] > longer_than_ms:
         return TOO_LONG, window_row
     return (HORIZON if row >= horizon_actions else GOING_ON), window_row
-
-
-class CutoffWatch:
-    """Watches one race.
-
-    Args:
-        settings: see `CutoffRules.from_settings`.
-    """
-
-    def __init__(self, settings: GameSettings) -> None:
-        self._rules = CutoffRules.from_settings(settings)
-        self._race_times_ms = np.empty(_FIRST_ROWS, dtype=np.int64)
-        self._furthest_m = np.empty(_FIRST_ROWS)
-        self._n_rows = 0
-        self._window_row = 0
-
-    def check(self, race_time_ms: int, furthest_m: float) -> CutoffReason | None:
-        """Look at the race's next state.
-
-        Args:
-            race_time_ms: of the state.
-            furthest_m: metres along the line at the furthest point reached until then.
-        """
-        row = self._n_rows
-        if row == len(self._furthest_m):
-            self._race_times_ms = np.resize(self._race_times_ms, 2 * row)
-            self._furthest_m = np.resize(self._furthest_m, 2 * row)
-        self._race_times_ms[row] = race_time_ms
-        self._furthest_m[row] = furthest_m
-        self._n_rows += 1
-        verdict, self._window_row = judge(self._race_times_ms, self._furthest_m, row, self._window_row, *self._rules)
-        return REASON_OF_VERDICT.get(verdict)

@@ -1,28 +1,19 @@
-"""The float part of the observation: which floats there are, and how they are made from a state of the game.
+"""The float part of the observation: names, places, units, means and standard deviations of all floats.
 
-`ObservationLayout` owns every float by name: its place, unit, meaning, mean and standard deviation. Networks, rewards
-and the table in docs/observation.rst all derive from it. `FeatureBuilder` fills the vector. The full-size layout has
-184 floats (reference/observation.md); a configuration may leave blocks out and add others.
+Networks, rewards, `races` (which writes the floats) and the table in docs/observation.rst derive from the layout. At
+full size it has 184 floats; a configuration may leave blocks out and add others.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.protocol.state_blob import HEAD_BYTES, StateBlobError, StateView
-from trackmania_rl.race.actions import (
-    PARTS_OF_AN_ACTION,
-    PEDALS_OF_AN_ACTION,
-    Action,
-    ActionsSetting,
-    actions_of_game,
-)
-from trackmania_rl.race.known_road import N_QUALITIES, KnownRoad, look_along_road
+from trackmania_rl.race.actions import PARTS_OF_AN_ACTION, PEDALS_OF_AN_ACTION, ActionsSetting
+from trackmania_rl.race.known_road import N_QUALITIES
 from trackmania_rl.race.observation_blocks import (
     PREVIOUS_ACTIONS,
     PREVIOUS_ANALOG_ACTIONS,
@@ -32,19 +23,9 @@ from trackmania_rl.race.observation_blocks import (
     rows_asked_for,
     statistics_of_an_action,
 )
-from trackmania_rl.race.observation_kernel import (
-    ABSENT,
-    BEFORE_FIRST_STATE,
-    CAR_COLUMNS,
-    FeatureOffsets,
-    KernelLayout,
-    count_gear_change,
-    fill_features,
-)
+from trackmania_rl.race.observation_kernel import ABSENT, FeatureOffsets, KernelLayout
 from trackmania_rl.race.picture_range_finder import PictureRangeFinder
-from trackmania_rl.race.range_finder import N_BEAMS, measure_ranges
-from trackmania_rl.race.zones import VirtualCheckpoints, ZoneTracker
-from trackmania_rl.settings import RANGE_FINDER, ROAD_AHEAD, GameSettings, ObservationSettings, SettingsError
+from trackmania_rl.settings import RANGE_FINDER, ROAD_AHEAD, ObservationSettings, SettingsError
 
 
 class ObservationLayout:
@@ -223,121 +204,6 @@ class ObservationLayout:
             )
             lines += [f"   * - {index}", *(f"     - {cell}" for cell in cells)]
         return "\n".join(lines) + "\n"
-
-
-class Features(NamedTuple):
-    """What one state of the game looks like to agent, rewards and statistics.
-
-    Attributes:
-        floats: (F,) float32, the state's own; a fresh array.
-        car: (len(CAR_COLUMNS),) float32, a fresh array.
-        zone_idx: the current zone.
-        meters: metres along the line, see `ZoneTracker.update`.
-    """
-
-    floats: npt.NDArray[np.float32]
-    car: npt.NDArray[np.float32]
-    zone_idx: int
-    meters: float
-
-
-class FeatureBuilder:
-    """Makes the floats of one race's states, remembering what a single state does not tell.
-
-    The memory is the last actions, how long the gear has been changing, the current zone, and the ranges in the last
-    picture. One builder serves one game; it costs some ten microseconds a state.
-
-    Args:
-        layout: the floats to make.
-        game: has the actions, for which the layout was made.
-    """
-
-    def __init__(self, layout: ObservationLayout, game: GameSettings) -> None:
-        self._layout = layout
-        self._kernel_layout = layout.for_kernel()
-        self._actions = actions_of_game(game)
-        if layout.parts_of_an_action != self._actions.parts:
-            raise ValueError(f"the layout is for actions of {layout.parts_of_an_action}, not {self._actions.parts}")
-        self._previous_actions = np.empty((layout.n_previous_actions, len(self._actions.parts)), dtype=np.float32)
-        self._ranges_m = np.zeros(N_BEAMS, dtype=np.float32)
-        self._picture_range_finder: PictureRangeFinder | None = None
-        self.tracker: ZoneTracker | None = None
-
-    def reset(self, zones: VirtualCheckpoints, road: KnownRoad | None = None) -> None:
-        """Begin a race on a map with these zones; layouts that need its road need it here."""
-        self.tracker = ZoneTracker(zones)
-        self._road = road
-        self._previous_actions[:] = self._actions.shown(np.array([self._actions.forward]))
-        self._actions_since_gear_change = BEFORE_FIRST_STATE
-        self._ranges_m[:] = 0.0
-
-    def record_action(self, action: Action) -> None:
-        """Remember the action that leads from the last state to the next."""
-        self._previous_actions[:-1] = self._previous_actions[1:]
-        self._previous_actions[-1] = self._actions.shown(np.asarray([action]))[0]
-
-    def build(self, state: StateView) -> Features:
-        """Make the floats of the race's next state.
-
-        Raises:
-            StateBlobError: if the state holds numbers that are not finite.
-            RuntimeError: before the first `reset`, or without a road that the layout needs.
-        """
-        if self.tracker is None:
-            raise RuntimeError("FeatureBuilder.build needs a reset first: no map's zones are known")
-        meters = self.tracker.update(state.position_m)
-        words = np.frombuffer(state.blob, dtype="<i4", count=HEAD_BYTES // 4)
-        floats = np.empty(self._layout.n_own_floats, dtype=np.float32)
-        car = np.empty(len(CAR_COLUMNS), dtype=np.float32)
-        self._actions_since_gear_change = count_gear_change(state.gearbox_state, self._actions_since_gear_change)
-        zones = self.tracker.checkpoints
-        if self._layout.needs_road:
-            if self._road is None:
-                raise RuntimeError("FeatureBuilder.build needs the map's road")
-            self._look_at_road(floats, words.view("<f4"), self.tracker.zone_idx, self._road)
-        if self._kernel_layout.at.range_finder_m != ABSENT:
-            floats[self._layout[RANGE_FINDER]] = self._ranges_m
-        are_finite = fill_features(
-            floats,
-            car,
-            words.view("<f4"),
-            words,
-            self._previous_actions.reshape(-1),
-            self._actions_since_gear_change,
-            self.tracker.zone_idx,
-            zones.finish_m - meters,
-            zones.centers_m,
-            self._kernel_layout,
-        )
-        if not are_finite:
-            own = self._layout.own_blocks
-            broken = [block.name for block in own if not np.isfinite(floats[block.slice]).all()]
-            broken = broken or ["the car's place or motion"]
-            raise StateBlobError(f"the game sent a state with numbers that are not finite, in {', '.join(broken)}")
-        return Features(floats, car, self.tracker.zone_idx, meters)
-
-    def _look_at_road(
-        self, floats: npt.NDArray[np.float32], head_f32: npt.NDArray[np.float32], zone_idx: int, road: KnownRoad
-    ) -> None:
-        """Measure the ranges, and write the road ahead, where the layout has them."""
-        layout = self._kernel_layout
-        if layout.measures_on_track:
-            measure_ranges(self._ranges_m, head_f32, zone_idx, road, layout.range_finder_reach_m)
-        if layout.at.road_ahead != ABSENT:
-            look_along_road(floats[self._layout[ROAD_AHEAD]], zone_idx, layout.zone_stride, road)
-
-    def look(self, frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> None:
-        """Measure the ranges in the picture (1, H, W) of the last state, into its floats, if that is how they are made.
-
-        A state without a picture of its own has the ranges of the one before, as it has its picture.
-        """
-        if not self._layout.measures_in_picture:
-            return
-        if self._picture_range_finder is None:
-            self._picture_range_finder = self._layout.picture_range_finder(frame.shape[2], frame.shape[1])
-            assert self._picture_range_finder is not None
-        self._ranges_m[:] = self._picture_range_finder.measure(frame[0])
-        floats[self._layout[RANGE_FINDER]] = self._ranges_m
 
 
 def _require_places_of_road(settings: ObservationSettings) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol import state_blob
 from trackmania_rl.race import cutoffs, known_road, observation_kernel, range_finder, zones
-from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.actions import Action, actions_of_game
 from trackmania_rl.race.cutoffs import REASON_OF_VERDICT, CutoffRules, judge
 from trackmania_rl.race.known_road import KnownRoad, look_along_road
 from trackmania_rl.race.observation import ObservationLayout
@@ -31,7 +32,6 @@ from trackmania_rl.race.observation_kernel import (
     count_gear_change,
     fill_features,
 )
-from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.range_finder import N_BEAMS, measure_ranges
 from trackmania_rl.race.results import DECISION_COLUMNS, EndedRace, RaceColumns, end_race_stats, rollout_results
 from trackmania_rl.race.spaces import race_views
@@ -167,15 +167,30 @@ class Races:
         memory.progress_m[race] = rules.progress_m
         memory.horizon_actions[race] = rules.horizon_actions
 
-    def act(self, races: RaceIds, decision: BatchDecision) -> None:
-        """Record the decisions in the newest states of some races; their next states come one row later."""
-        rows, columns = self.rows[races], self.columns
-        columns.actions[races, rows] = decision.actions
-        columns.is_greedy[races, rows] = decision.is_greedy
-        columns.q_values[races, rows] = decision.q_values
-        previous = self._memory.previous_actions
+    def act(
+        self,
+        races: RaceIds | int,
+        actions: npt.NDArray[Any] | Action,
+        is_greedy: npt.NDArray[np.bool_] | bool,
+        q_values: npt.NDArray[np.float32],
+    ) -> None:
+        """Record the decisions in the newest states of some races, or of one; their next states come one row later.
+
+        Args:
+            races: which ones.
+            actions: see `BatchDecision`, or `PolicyDecision` for one race; likewise the other two.
+            is_greedy: see there.
+            q_values: see there.
+        """
+        if q_values.shape[-1] != self.columns.q_values.shape[-1]:  # a policy of one's own may give others
+            values = np.zeros((*self.columns.q_values.shape[:2], q_values.shape[-1]), dtype=np.float32)
+            self.columns = self.columns._replace(q_values=values)
+        rows, columns, previous = self.rows[races], self.columns, self._memory.previous_actions
+        columns.actions[races, rows] = actions
+        columns.is_greedy[races, rows] = is_greedy
+        columns.q_values[races, rows] = q_values
         previous[races, :-1] = previous[races, 1:]
-        previous[races, -1] = self._actions.shown(decision.actions)
+        previous[races, -1] = self._actions.shown(actions)
         self.rows[races] = rows + 1
 
     def observe(
@@ -227,12 +242,12 @@ class Races:
             return self.columns.frames[:, :, 0], self.rows
         return self._unseen_pictures, np.zeros_like(self.rows)
 
-    def measure_pictures(self, races: RaceIds) -> None:
+    def measure_pictures(self, races: Iterable[int]) -> None:
         """Write the ranges that the range finder measures in the newest pictures, if it measures in pictures."""
         if self._picture_range_finder is None:
             return
         pictures, rows = self.pictures()
-        for race in races.tolist():
+        for race in races:
             ranges_m = self._picture_range_finder.measure(pictures[race, rows[race]])
             self.columns.floats[race, self.rows[race], self.layout[RANGE_FINDER]] = ranges_m
 

@@ -96,7 +96,10 @@ class Views:
         Returns:
             Images (n, S, H, W) uint8, and floats (n, F + n_input_floats) float32.
         """
-        images = frames[races[:, None], _held(rows, self.frame_shifts), 0]
+        if self.frame_shifts == (0,):
+            images = frames[races, rows]
+        else:
+            images = frames[races[:, None], _held(rows, self.frame_shifts), 0]
         own = floats[races, rows]
         if not self.inputs:
             return images, own

@@ -111,41 +111,6 @@ class VirtualCheckpoints(NamedTuple):
         return self.finish_m - self.start_m
 
 
-class ZoneTracker:
-    """The zone the car is in, followed from state to state through one race.
-
-    Args:
-        checkpoints: the map's zones.
-
-    Attributes:
-        checkpoints: the map's zones.
-        zone_idx: the current zone.
-        furthest_zone_idx: the highest zone reached in this race.
-    """
-
-    def __init__(self, checkpoints: VirtualCheckpoints) -> None:
-        self.checkpoints = checkpoints
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin a new race at the start of the line."""
-        self.zone_idx = self.furthest_zone_idx = self.checkpoints.first_zone_idx
-
-    def update(self, position_m: npt.NDArray[np.floating]) -> float:
-        """Move the current zone to where the car is now.
-
-        Args:
-            position_m: (3,) the car, world axes.
-
-        Returns:
-            Metres along the line from border 0 to the car, clipped to the current zone.
-        """
-        position = np.asarray(position_m, dtype=np.float64)
-        self.zone_idx = move_zone(self.zone_idx, position, self.checkpoints)
-        self.furthest_zone_idx = max(self.furthest_zone_idx, self.zone_idx)
-        return meters_along_line(self.zone_idx, position, self.checkpoints)
-
-
 def extend_and_smooth(
     line: npt.NDArray[np.float64], n_points_before: int, n_points_after: int
 ) -> npt.NDArray[np.float64]:

@@ -17,16 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
-from trackmania_rl.race.observers import RolloutRecorder
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.results import EndedRace
-from trackmania_rl.race.spaces import race_views
 from trackmania_rl.race.types import Observation, RaceEnd
-from trackmania_rl.race.views import LastRows
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
-from trackmania_rl.tmi_interaction.race_machine import RaceMachine, compile_ahead
+from trackmania_rl.tmi_interaction.race_machine import ONLY_RACE, RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.speed_watch import SpeedWatch
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTransport
@@ -83,11 +80,9 @@ class GameInstanceManager:
         self._observation = observation
         self._launcher = launcher
         self._connect = connect
-        self._features = FeatureBuilder(self.layout, game)
         self._maps: OrderedDict[MapEntry, GameMap] = OrderedDict()  # the one raced on last is last
         self._transport: GameTransport | None = None
         self._machine: RaceMachine | None = None
-        self._recorder: RolloutRecorder | None = None
         self._started_at_s = 0.0
         self._speed = SpeedWatch()
 
@@ -122,7 +117,7 @@ class GameInstanceManager:
         Args:
             map_entry: the map.
             decide: chooses each action; what it raises ends the race and passes through.
-            frames: (n, 1, H, W) uint8 room for the race's frames, see `RolloutRecorder`.
+            frames: (n, 1, H, W) uint8 room for the race's frames, see `Races`.
 
         Raises:
             UserError: if map, line or port can't be used.
@@ -130,7 +125,7 @@ class GameInstanceManager:
         """
         game_map = self._map(map_entry)
         if self._machine is None:
-            compile_ahead(self._features, self._game, game_map)
+            compile_ahead(self._game, self.layout, game_map)
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return self._play(game_map, self.ensure_running(), decide, frames)
@@ -144,8 +139,8 @@ class GameInstanceManager:
 
     def under_way(self, states: range) -> dict[str, Any]:
         """Return a part of the race under way, while it waits for a decision; see `Games.under_way`."""
-        assert self._recorder is not None, "no race is under way"
-        return self._recorder.under_way(states)
+        assert self._machine is not None, "no race is under way"
+        return self._machine.races.under_way(0, states)
 
     def ensure_running(self) -> RaceMachine:
         """Connect to a game that runs; start one if there is none, or if it has become old or slow.
@@ -169,7 +164,7 @@ class GameInstanceManager:
         self._transport = self._connect(
             self._launcher.port, self._game.tmi_protection_timeout_s, self._launcher.show_window
         )
-        self._machine = RaceMachine(self._transport, self._game, self._features, self._launcher.commands_on_connect)
+        self._machine = RaceMachine(self._transport, self._game, self.layout, self._launcher.commands_on_connect)
         return self._machine
 
     def close(self) -> None:
@@ -207,23 +202,18 @@ class GameInstanceManager:
     def _play(
         self, game_map: GameMap, machine: RaceMachine, decide: Decide, frames: npt.NDArray[np.uint8] | None
     ) -> EndedRace:
-        self._recorder = recorder = RolloutRecorder(self._game, game_map.zones, frames)
-        last_rows = LastRows(race_views(self.layout, self._game))
         policy_s = 0.0
         self._launcher.show_window()
-        seen: Observation | RaceEnd = machine.reset(game_map)
+        seen: Observation | RaceEnd = machine.reset(game_map, frames)
         self._launcher.focus_window()
         while not isinstance(seen, RaceEnd):
             began_s = time.perf_counter()
-            image, floats = last_rows.see(seen.frame, seen.floats)
-            decision = decide(image, seen._replace(floats=floats))
-            last_rows.act(decision.action)
+            images, floats = machine.races.look(ONLY_RACE)
+            decision = decide(images[0], seen._replace(floats=floats[0]))
             policy_s += time.perf_counter() - began_s
-            recorder.on_decision(seen, decision)
-            seen = machine.step(decision.action)
+            seen = machine.step(decision)
         self._speed.add_race(seen.race_time_ms / 1000, machine.timings.wait_game_s)
-        recorder.on_end(seen)
-        return EndedRace(seen, recorder.rollout_results(), recorder.end_race_stats(machine.timings, policy_s))
+        return machine.races.ended(0, seen, machine.timings, policy_s)
 
     def _map(self, entry: MapEntry) -> GameMap:
         if entry not in self._maps:

@@ -12,11 +12,9 @@ game cannot run on before the answer, so neither freezing nor a frame is needed,
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import cv2
@@ -25,16 +23,17 @@ import numpy.typing as npt
 
 from trackmania_rl.protocol.messages import MessageId
 from trackmania_rl.protocol.state_blob import (
+    HEAD_BYTES,
     StateBlobError,
     StateView,
-    new_state_blob,
     with_last_checkpoint_time_cleared,
 )
-from trackmania_rl.race.actions import Action, actions_of_game
-from trackmania_rl.race.cutoffs import CutoffReason, CutoffWatch
-from trackmania_rl.race.observation import FeatureBuilder
+from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.cutoffs import GOING_ON
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.races import NOT_FINITE, Races
 from trackmania_rl.race.types import GameTimings, Observation, RaceEnd, times_passed
-from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.race_start import RaceStart
 from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTransport
@@ -46,6 +45,9 @@ MAX_IGNORED_REPORTS: Final = 1000
 """Reports in a row that bring no decision nearer, before the game is taken to be broken."""
 LATEST_FINISH_ACTIONS: Final = 20
 """Longest time from the last decision to a finish, in actions: one, but steps may come late."""
+ONLY_RACE: Final = np.zeros(1, dtype=np.int64)
+"""The race of a game, in arrays of K = 1."""
+HEAD_WORDS: Final = HEAD_BYTES // 4
 
 
 def finish_time_ms(state: StateView) -> int:
@@ -54,38 +56,19 @@ def finish_time_ms(state: StateView) -> int:
     return int(times_ms[-1]) if len(times_ms) > 0 and times_ms[-1] >= 0 else state.race_time_ms
 
 
-def compile_ahead(features: FeatureBuilder, settings: GameSettings, game_map: GameMap) -> None:
-    """Have everything compiled that a decision goes through, which costs microseconds where that is done.
+def compile_ahead(settings: GameSettings, layout: ObservationLayout, game_map: GameMap) -> None:
+    """Compile everything that a decision needs. Later calls take microseconds.
 
     Compiling takes seconds, while a game that waits for an answer drops its client after 10 s.
 
     Args:
-        features: whose next race begins with a `reset` as any other.
-        settings: the cut-offs.
+        settings: of the races.
+        layout: of their observation.
         game_map: any map.
     """
-    features.reset(game_map.zones, game_map.road)
-    features.build(StateView(bytes(new_state_blob(1, 1))))  # read-only, as those of a game: numba tells the two apart
-    CutoffWatch(settings).check(0, 0.0)
-
-
-@dataclass
-class _RaceUnderWay:
-    """What the machine remembers of the race that it plays.
-
-    Attributes:
-        zones: of the map.
-        cutoffs: when to give the race up.
-        clock_ms: race time when the last decision was due.
-        furthest_m: the most metres along the line so far.
-        seen: what there was to see then; with the picture before until its own is there.
-    """
-
-    zones: VirtualCheckpoints
-    cutoffs: CutoffWatch
-    clock_ms: int = 0
-    furthest_m: float = -math.inf
-    seen: Observation | None = None
+    races = Races(1, settings, layout)
+    races.begin(0, game_map.zones, game_map.road, settings)
+    races.observe(ONLY_RACE, 0, np.zeros((1, HEAD_WORDS), dtype=np.uint32))
 
 
 class RaceMachine:
@@ -96,33 +79,41 @@ class RaceMachine:
     Args:
         transport: the game.
         settings: actions, image, speed, timeouts and cut-offs.
-        features: makes the floats.
+        layout: every float of the observation.
         commands_on_connect: console commands for this game instance, beside `race_start.CONNECT_COMMANDS`.
 
     Attributes:
         settings: may be replaced between two races by settings with the same actions and image.
+        races: the current race, number 0, in arrays of its own; each race gets new ones.
         timings: where the time of the current race went.
     """
+
+    races: Races
 
     def __init__(
         self,
         transport: GameTransport,
         settings: GameSettings,
-        features: FeatureBuilder,
+        layout: ObservationLayout,
         commands_on_connect: tuple[str, ...] = (),
     ) -> None:
         self.settings = settings
         self.timings = GameTimings()
         self._transport = transport
-        self._features = features
+        self._layout = layout
         self._start = RaceStart(transport, commands_on_connect)
         self._actions = actions_of_game(settings)
-        self._no_frame = np.empty((1, 0, 0), dtype=np.uint8)
+        self._heads = np.empty((1, HEAD_WORDS), dtype=np.uint32)
         self._held: GameEvent | None = None
-        self._under_way: _RaceUnderWay | None = None
+        self._clock_ms = 0  # race time when the last decision was due
+        self._seen_row = 0  # of the newest state observed
 
-    def reset(self, game_map: GameMap) -> Observation:
+    def reset(self, game_map: GameMap, frames: npt.NDArray[np.uint8] | None = None) -> Observation:
         """Bring the car to the start of a map at race time 0; also in the middle of a race.
+
+        Args:
+            game_map: the map.
+            frames: room for the race's frames, see `Races`.
 
         Raises:
             GameError: if the game is gone, silent or speaks nonsense.
@@ -132,18 +123,14 @@ class RaceMachine:
         with _state_errors_as_protocol_errors():
             held, blob = self._start.reach(game_map.path, self._held, self.settings)
             self._held = held
-            self._under_way = _RaceUnderWay(game_map.zones, CutoffWatch(self.settings))
-            self._features.reset(game_map.zones, game_map.road)
+            self.races = Races(1, self.settings, self._layout, frames)
+            self.races.begin(0, game_map.zones, game_map.road, self.settings)
             observation = self._arrive(held, 0, StateView(blob))
-        if isinstance(observation, RaceEnd):
-            raise GameProtocolError("the race was over at its start")
+        assert isinstance(observation, Observation), "no race ends in its first state"
         return observation
 
-    def step(self, action: Action) -> Observation | RaceEnd:
+    def step(self, decision: PolicyDecision) -> Observation | RaceEnd:
         """Hold an action until the next decision, or the end of the race.
-
-        Args:
-            action: index into `settings.inputs`, or an analog action.
 
         Raises:
             GameError: if the game is gone, silent or speaks nonsense.
@@ -152,11 +139,11 @@ class RaceMachine:
         """
         if self._held is None:
             raise RuntimeError("step needs a race under way: call reset first")
-        self._transport.set_input(self._actions.held(np.asarray([action]))[0])
+        self._transport.set_input(self._actions.held(np.asarray([decision.action]))[0])
         if self.settings.takes_pictures:
             self._transport.set_speed(self.settings.running_speed)
         self._answer(self._held, then_get_state=True)
-        self._features.record_action(action)
+        self.races.act(0, decision.action, decision.is_greedy, decision.q_values)
         with _state_errors_as_protocol_errors():
             for _ in range(MAX_IGNORED_REPORTS):
                 event = self._next_event()
@@ -165,17 +152,10 @@ class RaceMachine:
                 if self._ends_the_race(event):
                     return self._finish(event)
                 self._answer(event, then_get_state=True)
-        raise GameProtocolError(
-            f"{MAX_IGNORED_REPORTS} reports after race time {self._race.clock_ms} ms, but no next step"
-        )
-
-    @property
-    def _race(self) -> _RaceUnderWay:
-        assert self._under_way is not None, "call reset first"
-        return self._under_way
+        raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports after race time {self._clock_ms} ms, but no next step")
 
     def _is_next_decision(self, clock_ms: int) -> bool:
-        late_ms = clock_ms - self._race.clock_ms - self.settings.ms_per_action
+        late_ms = clock_ms - self._clock_ms - self.settings.ms_per_action
         if late_ms > 0 and clock_ms % self.settings.ms_per_action == 0:
             log.warning("the step at %d ms came %d ms late", clock_ms, late_ms)
             return True
@@ -184,52 +164,48 @@ class RaceMachine:
 
     def _ends_the_race(self, event: GameEvent) -> bool:
         if event.is_finish:
-            if self._race.clock_ms > 0:
+            if self._clock_ms > 0:
                 return True
             self._transport.prevent_finish()  # nobody finishes in a race's first action: it is the last race's echo
         # An unexpected step may be one of a race that is over without a word.
         return event.id == MessageId.RUN_STEP and self._transport.is_race_finished()
 
     def _arrive(self, event: GameEvent, clock_ms: int, state: StateView) -> Observation | RaceEnd:
-        """Look at a state in which a decision is due, while its step is held."""
-        race = self._race
+        """Observe a state in which a decision is due, while its step is held."""
         self._held = event
-        race.clock_ms = clock_ms
-        seen = self._look(clock_ms, state)
-        race.furthest_m = max(race.furthest_m, seen.meters)
-        reason = race.cutoffs.check(clock_ms, race.furthest_m)
+        self._clock_ms = clock_ms
+        is_cut_off = self._observe(clock_ms, state)
         if self.settings.takes_pictures:
-            frame = self._take_frame(event, is_cut_off=reason is not None)
-            if isinstance(frame, GameEvent):
-                return self._finish(frame)
-            self._features.look(frame, seen.floats)
-            race.seen = seen = seen._replace(frame=frame if self.settings.has_image else self._no_frame)
-        return seen if reason is None else self._end(reason, clock_ms, state, seen)
+            finish = self._take_frame(event, is_cut_off)
+            if finish is not None:
+                return self._finish(finish)
+        if not is_cut_off:
+            return self.races.newest(0)
+        self._leave_waiting()
+        return self.races.cut_off(0, times_passed(state.checkpoint_times_ms.tolist()))
 
-    def _look(self, clock_ms: int, state: StateView) -> Observation:
-        """See the race's next state, with the last picture there is."""
-        race = self._race
+    def _observe(self, clock_ms: int, state: StateView) -> bool:
+        """Write the race's newest state; return whether the race is cut off in it."""
         began_s = time.perf_counter()
-        features = self._features.build(state)
+        self._heads[0] = np.frombuffer(state.blob, dtype="<u4", count=HEAD_WORDS)
+        self.races.observe(ONLY_RACE, clock_ms, self._heads)
+        self._seen_row = int(self.races.rows[0])
+        verdict = self.races.verdicts[0]
         self.timings.features_s += time.perf_counter() - began_s
-        race.seen = Observation(
-            frame=self._no_frame if race.seen is None else race.seen.frame,
-            floats=features.floats,
-            car=features.car,
-            zone_idx=features.zone_idx,
-            meters=features.meters,
-            race_time_ms=clock_ms,
-            position_m=state.position_m.copy(),
-            speed_m_s=math.hypot(*state.velocity_m_s.tolist()),
-        )
-        return race.seen
+        if verdict == NOT_FINITE:
+            broken = self.races.broken_blocks(0)
+            raise StateBlobError(f"the game sent a state with numbers that are not finite, in {broken}")
+        return bool(verdict != GOING_ON)
 
-    def _take_frame(self, step: GameEvent, is_cut_off: bool) -> npt.NDArray[np.uint8] | GameEvent:
-        """Freeze the game in a step and wait for its picture; or for the report of a finish that comes in between.
+    def _take_frame(self, step: GameEvent, is_cut_off: bool) -> GameEvent | None:
+        """Freeze the game in a step and wait for its picture, which becomes that of the newest state.
 
         Args:
             step: in which a decision is due.
             is_cut_off: whether the race ends there, so that no finish counts any more.
+
+        Returns:
+            The report of a finish, if one comes first.
         """
         self._transport.rewind_to_current_state()
         self._transport.set_speed(0.0)
@@ -239,9 +215,10 @@ class RaceMachine:
             event = self._next_event()
             if event.frame is not None:
                 self._held = event
-                gray = np.empty((1, *event.frame.shape[:2]), dtype=np.uint8)
-                cv2.cvtColor(event.frame, cv2.COLOR_BGRA2GRAY, dst=gray[0])
-                return gray
+                pictures, rows = self.races.pictures()
+                cv2.cvtColor(event.frame, cv2.COLOR_BGRA2GRAY, dst=pictures[0, rows[0]])
+                self.races.measure_pictures([0])
+                return None
             if is_cut_off:
                 if event.is_finish:
                     self._transport.prevent_finish()
@@ -249,42 +226,34 @@ class RaceMachine:
                 self._transport.unrequest_frame()
                 return event
             self._answer(event)
-        raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports at race time {self._race.clock_ms} ms, but no frame")
+        raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports at race time {self._clock_ms} ms, but no frame")
 
     def _finish(self, event: GameEvent) -> RaceEnd:
         """End a finished race: undo the finish in the game, so that it stays in the race."""
-        race = self._race
         self._held = event
         blob = event.state or self._transport.get_state()
         state = StateView(blob)
         clock_ms = finish_time_ms(state)
-        since_decision_ms = clock_ms - race.clock_ms
+        since_decision_ms = clock_ms - self._clock_ms
         if not -1 < since_decision_ms / self.settings.ms_per_action <= LATEST_FINISH_ACTIONS:
             raise GameProtocolError(
-                f"a finish at {clock_ms} ms, but the last decision was at {race.clock_ms} ms of the race"
+                f"a finish at {clock_ms} ms, but the last decision was at {self._clock_ms} ms of the race"
             )
+        n_actions = int(self.races.rows[0])
+        if n_actions == 0:
+            raise GameProtocolError("the race was over at its start")
         self._transport.rewind_to_state(with_last_checkpoint_time_cleared(blob))
-        last = race.seen
-        is_where_last_decided = last is not None and np.array_equal(state.position_m, last.position_m)
-        if last is None or not is_where_last_decided:
-            last = self._look(clock_ms, state)
-        return self._end(None, clock_ms, state, last._replace(race_time_ms=clock_ms))
+        if not np.array_equal(state.position_m, self.races.columns.position_m[0, self._seen_row]):
+            self._observe(clock_ms, state)
+        elif self._seen_row < n_actions:
+            self.races.stand_still(0)
+        self._leave_waiting()
+        return self.races.finish(0, clock_ms, times_passed(state.checkpoint_times_ms.tolist()))
 
-    def _end(self, reason: CutoffReason | None, clock_ms: int, state: StateView, last: Observation) -> RaceEnd:
+    def _leave_waiting(self) -> None:
         """Leave the game waiting on the report that is held for as long as it takes until the next race."""
-        race = self._race
         self._transport.set_timeout(self.settings.timeout_between_races_ms)
         self._transport.flush()
-        assert self._features.tracker is not None
-        is_finished = reason is None
-        return RaceEnd(
-            cutoff_reason=reason,
-            race_time_ms=clock_ms,
-            furthest_zone_idx=race.zones.finish_zone_idx if is_finished else self._features.tracker.furthest_zone_idx,
-            furthest_m=race.zones.finish_m if is_finished else race.furthest_m,
-            checkpoint_times_ms=times_passed(state.checkpoint_times_ms.tolist()),
-            last=last,
-        )
 
     def _next_event(self) -> GameEvent:
         began_s = time.perf_counter()
