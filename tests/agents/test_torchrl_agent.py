@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from tensordict import TensorDict
-from torchrl.objectives import LossModule, SACLoss
+from torchrl.objectives import A2CLoss, LossModule, SACLoss
 
 from trackmania_rl.agents import torchrl_agent
 from trackmania_rl.agents.builder import check_decision
@@ -20,7 +20,7 @@ from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, TorchRLAgent, TorchRLLearner
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings
+from trackmania_rl.settings import Settings, SettingsError
 
 BATCH, FLOATS, CHOICES, NUMBERS = 11, 5, 7, 3
 LOSSES = tuple(torchrl_agent.NETWORKS)
@@ -203,3 +203,19 @@ def test_a_gradient_that_is_not_finite_moves_no_weights_to_nowhere(loss: type[Lo
     assert not_finite_tensors(learner.state_dict()) == []
     assert torch.isfinite(update(learner, batch_of(spaces_for(loss), seed=2))["grad_norm"])
     assert not_finite_tensors(learner.state_dict()) == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "gamma", "message"),
+    [
+        (SACLoss, {}, 1, r"SACLoss is for actions that are numbers, .* but the games take Discrete\(7\)"),
+        (A2CLoss, {}, 1, r"TorchRLAgent\(loss=A2CLoss\): choose one of SACLoss, "),
+        (torchrl_agent.DQNLoss, {"dubble_dqn": True}, 1, "DQNLoss has no option dubble_dqn"),
+        (torchrl_agent.DQNLoss, {}, 2, r"gamma_schedule = .* has one discount all the time; set gamma_schedule ="),
+    ],
+)
+def test_what_does_not_fit_is_named(settings: Settings, loss, options: dict, gamma: int, message: str) -> None:
+    schedule = tuple((frame, 0.9) for frame in range(gamma))
+    settings = settings.model_copy(update={"agent": settings.agent.model_copy(update={"gamma_schedule": schedule})})
+    with pytest.raises(SettingsError, match=message):
+        TorchRLAgent(settings, spaces_for(torchrl_agent.DQNLoss), SeedTree(0), loss=loss, **options)

@@ -20,7 +20,7 @@ from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.race_games import RaceGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
-from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.settings import MapEntry, Settings, SettingsError
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
@@ -300,6 +300,9 @@ def test_in_halves_every_game_drives_its_own_race(maps_folder: Path, make_settin
         assert halves[0] == halves[2] != halves[1] == halves[3]
         for ours, theirs in zip(races, expected, strict=True):
             assert_same(ours, theirs)
+    games.game = settings.game.model_copy(update={"cutoff_race_longer_than_ms": 300})
+    races, _ = play_in_process(games, entry_of, plans)
+    assert [len(columns["actions"]) for columns, _ in races] == [7] * 5
     assert games.close()
 
 
@@ -324,6 +327,8 @@ def test_floats_of_ones_own_are_kept_as_they_were_shown(maps_folder: Path, make_
     assert builder.spaces.n_floats == plain.spaces.n_floats + 2
     assert builder.spaces.float_mean[-2:] == (3.0, 0.0)
     assert builder.spaces.float_std[-2:] == (2.0, 1.0)
+    with pytest.raises(SettingsError, match=r"has 1 numbers in own_mean and 2 in own_std, .*\(2, 2\)"):
+        type("OneMeanTooFew", (TwoFloats,), {"own_mean": (3.0,)})(settings)
     races, all_received = play_in_process(builder.make_games(0, maps_folder, rng), entry_of, plans)
     expected, _ = play_in_process(plain.make_games(0, maps_folder, rng), entry_of, plans)
     for game, (columns, _) in enumerate(races):

@@ -173,6 +173,12 @@ def test_what_cannot_be_learned_is_told(settings: Settings, env: Any, message: s
         GymnasiumGames(settings, env=env)
 
 
+def test_a_part_that_makes_no_games_is_named(settings: Settings) -> None:
+    game = settings.game.model_copy(update={"games": "builtins:id"})
+    with pytest.raises(SettingsError, match=r"games = 'builtins:id' made a int; it needs spaces"):
+        make_games_builder(settings.model_copy(update={"game": game}))
+
+
 @pytest.mark.parametrize(
     ("env", "fault"),
     [

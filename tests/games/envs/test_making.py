@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import importlib
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,7 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import RaceEnv, RaceVectorEnv, make_race_env, make_race_vector_env
+from trackmania_rl.games.envs.making import make_real_time_race_env
 from trackmania_rl.settings import MapEntry
 
 COAST = 3
@@ -56,6 +59,8 @@ def test_an_environment_that_cannot_be_made_leaves_nothing_behind(
     track = "generated:0.2:7"
     with pytest.raises(UserError, match="absent"):
         make_race_env([track, "absent"])
+    with pytest.raises(UserError, match=r"config = 'absent\.py': there is no such file here, nor in"):
+        make_race_env(track, config="absent.py")
     with pytest.raises(UserError, match="choose one of human, rgb_array"):
         make_race_env(track, render_mode="ansi")
     with pytest.raises(UserError, match=r"reward = 'score': choose one of progress, trainer"):
@@ -63,6 +68,26 @@ def test_an_environment_that_cannot_be_made_leaves_nothing_behind(
     with pytest.raises(UserError, match="autoreset_mode = 'Sometimes': choose one of NEXT_STEP, DISABLED"):
         make_race_vector_env(2, track, autoreset_mode="Sometimes")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("needed", "module", "extra"),
+    [("rtgym.envs.real_time_env", "real_time", "realtime"), ("stable_baselines3.common.vec_env", "sb3", "sb3")],
+)
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, needed: str, module: str, extra: str) -> None:
+    monkeypatch.setitem(sys.modules, needed, None)
+    monkeypatch.delitem(sys.modules, f"trackmania_rl.games.envs.{module}", raising=False)
+    with pytest.raises(UserError, match=rf'pip install "trackmania-rl\[{extra}\]"'):
+        make_real_time_race_env("valley") if module == "real_time" else importlib.import_module(
+            "trackmania_rl.games.envs.sb3"
+        )
+
+
+def test_two_maps_of_the_same_name_are_refused(make_env: MakeEnv, tracks: dict[str, str], tmp_path: Path) -> None:
+    for file in Path(tracks["lane"]).parent.glob("lane*"):
+        shutil.copy(file, tmp_path)
+    with pytest.raises(UserError, match="are both named lane"):
+        make_env("lane", str(tmp_path / "lane.toml"))
 
 
 def test_importing_the_package_registers_the_environments_without_their_code() -> None:

@@ -104,6 +104,8 @@ def test_wrong_uses_are_refused(make_envs: MakeEnvs) -> None:
     envs = make_envs(2, "straight")
     with pytest.raises(ResetNeeded, match="call reset first"):
         envs.step([0, 0])
+    with pytest.raises(ResetNeeded, match=r"games \[0\] have no race"):
+        envs.reset(options={"reset_mask": np.array([False, True])})
     with pytest.raises(UserError, match=r"a mask is an array of bool with the shape \(2,\)"):
         envs.reset(options={"reset_mask": [True]})
     with pytest.raises(UserError, match="the maps of this environment are straight"):

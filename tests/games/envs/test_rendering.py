@@ -1,5 +1,6 @@
 """What `RaceEnv.render` shows."""
 
+import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 
-from trackmania_rl.games.envs import RaceEnv
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs import RaceEnv, RaceVectorEnv
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.track_file import load_track
 
@@ -45,6 +48,36 @@ def test_a_game_behind_a_socket_shows_the_newest_frame_of_its_image(make_env: Ma
     shown = env.render()
     assert shown.shape == (30, 40, 3)
     assert (shown == seen[-1][..., np.newaxis]).all()
+
+
+def test_many_games_are_shown_as_one_is(make_envs: Callable[..., RaceVectorEnv]) -> None:
+    envs = make_envs(2, "lane", render_mode="rgb_array")
+    with pytest.raises(ResetNeeded, match="call reset first"):
+        envs.render()
+    envs.reset()
+    for _ in range(5):
+        envs.step([0, 3])
+    shown = envs.render()
+    assert [picture.shape for picture in shown] == [(240, 320, 3)] * 2
+    assert (shown[0] != shown[1]).any(), "the second car stands still"
+    assert make_envs(2, "lane").render() is None
+
+
+def test_what_cannot_be_shown_is_named(
+    make_env: MakeEnv, make_envs: Callable[..., RaceVectorEnv], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_env("straight", overrides=SOCKET, render_mode="rgb_array")
+    with pytest.raises(ResetNeeded, match="call reset first"):
+        env.render()
+    env.reset()
+    env.step(0)
+    with pytest.raises(UserError, match="image_width_px"):
+        env.render()
+    with pytest.raises(UserError, match='render_mode = "human": many games have only rgb_array'):
+        make_envs(2, "lane", render_mode="human")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs the package pygame: .*\[window\]"):
+        make_env("straight", render_mode="human")
 
 
 def test_a_window_shows_the_race_at_the_clocks_speed(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:

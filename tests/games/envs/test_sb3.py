@@ -83,6 +83,20 @@ def test_ppo_learns_in_it_and_is_evaluated(make_vec_env: MakeVecEnv) -> None:
     assert all(length >= 10 for length in lengths)
 
 
+def test_options_choose_maps_for_one_reset_and_games_are_drawn(make_vec_env: MakeVecEnv) -> None:
+    envs = make_vec_env(3, "straight", "lane", render_mode="rgb_array")
+    chosen = ["lane", "straight", "lane"]
+    envs.set_options([{"map": name} for name in chosen])
+    envs.reset()
+    assert [info["map"] for info in envs.reset_infos] == chosen
+    assert envs._options == [{}] * 3
+    assert [picture.shape for picture in envs.get_images()] == [(240, 320, 3)] * 3
+    with pytest.raises(UserError, match="no attributes of their own"):
+        envs.set_attr("settings", None)
+    with pytest.raises(UserError, match="no methods of their own"):
+        envs.env_method("step")
+
+
 def test_no_game_at_all_is_told() -> None:
     with pytest.raises(UserError, match="num_envs = 0: it takes 1 game or more"):
         RaceVecEnv(0)
