@@ -505,7 +505,7 @@ tensorboard_interval_s = 10.0
 histogram_interval_s = 120.0
 
 # Time between two sets of pictures of what the driver expects, where it errs and how it drives, in the run's folder
-# pictures/ and for the loggers; the first comes after a minute. 0 for none. See docs/pictures_of_a_run.rst.
+# diagnostics/ and for the loggers; the first comes after a minute. 0 for none. See docs/diagnostics.rst.
 pictures_interval_s = 600.0
 
 # The loss on the test side is measured every so many batches.

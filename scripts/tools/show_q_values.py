@@ -29,8 +29,7 @@ from trackmania_rl.protocol.input_script import read_input_script  # noqa: E402
 from trackmania_rl.race.actions import actions_of_game  # noqa: E402
 from trackmania_rl.settings import Settings, SettingsError, load_settings  # noqa: E402
 from trackmania_rl.settings.live import SNAPSHOT_FILE  # noqa: E402
-from trackmania_rl.telemetry.mind.album import write_picture  # noqa: E402
-from trackmania_rl.telemetry.mind.numbers import key_action_name  # noqa: E402
+from trackmania_rl.telemetry.diagnostics import key_action_name, write_picture  # noqa: E402
 from trackmania_rl.telemetry.q_values import (  # noqa: E402
     Q_VALUES_FILE,
     RaceValues,

@@ -1,4 +1,4 @@
-"""The commands `evaluate.py`, `replay_inputs.py`, `tools/driver.py` and `tools/draw_mind.py`, run in this process."""
+"""The commands `evaluate.py`, `replay_inputs.py`, `tools/driver.py` and `tools/draw_diagnostics.py`."""
 
 import json
 import os
@@ -15,10 +15,9 @@ import psutil
 import pytest
 
 from trackmania_rl.settings import DRIVER_SETTINGS, Settings, load_settings
-from trackmania_rl.telemetry.mind import album
-from trackmania_rl.telemetry.mind.index import read_index
+from trackmania_rl.telemetry import diagnostics
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.mind_of_run import drive_and_gather, load_mind
+from trackmania_rl.training.diagnostics import drive_and_gather, load_subject
 
 from .conftest import FORWARD, FRAMES_TOTAL, TRAINING_S, MakeScript
 
@@ -135,26 +134,23 @@ def test_diagnostics_are_of_races_driven_by_a_checkpoint_or_a_driver(
     script: MakeScript,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run, kept = load_mind(run_folder), load_mind(run_folder, driver_file)
-    assert (run.frames_total, kept.frames_total, kept.memory) == (FRAMES_TOTAL, FRAMES_TOTAL, None)
-    [entry] = map_entries(run.settings, maps_folder)
-    for mind in (run, kept):
-        numbers = drive_and_gather(mind, entry, 2, maps_folder)
-        assert numbers.about.map_name == "bend"
-        assert numbers.about.training_s == pytest.approx(TRAINING_S)
-        assert numbers.expectations is not None
-        assert (numbers.expectations.best_actions == FORWARD).all()
-        assert numbers.race is not None
-        assert (numbers.race.kind, numbers.race.is_finished) == ("evaluated", True)
-        assert numbers.surprises is not None
-        assert set(numbers.surprises.kind.tolist()) == {"evaluated"}
-        assert numbers.errors is None, "the memory is empty"
-    monkeypatch.setattr(album, "KINDS", [kind for kind in album.KINDS if kind.name == "racing_line"])  # soon drawn
-    code, out, err = script("tools/draw_mind", run_folder, "--races", 1, "--output", tmp_path / "pictures")
+    for checkpoint in (None, driver_file):
+        subject, actor = load_subject(run_folder, checkpoint)
+        assert subject.frames_total == FRAMES_TOTAL
+        [entry] = map_entries(subject.settings, maps_folder)
+        data = drive_and_gather(subject, actor, entry, 2, maps_folder)
+        assert data["about"].map_name == "bend"
+        assert data["about"].training_s == pytest.approx(TRAINING_S)
+        assert (data["expectations"].returns.mean(axis=1).argmax(axis=1) == FORWARD).all()
+        assert len(data["about"].driven_m) > 0
+        assert set(data["largest"].kind.tolist()) == set(data["errors"].kind.tolist()) == {"evaluated"}
+    kinds = {"racing_line": diagnostics.KINDS["racing_line"]}
+    monkeypatch.setattr(diagnostics, "KINDS", kinds)  # soon drawn
+    code, out, err = script("tools/draw_diagnostics", run_folder, "--races", 1, "--output", tmp_path / "diagnostics")
     assert (code, err) == (0, "")
-    [drawn] = read_index(tmp_path / "pictures")
-    assert (drawn.map, drawn.frames) == ("bend", FRAMES_TOTAL)
-    assert str(tmp_path / "pictures" / drawn.file) in out
+    [drawn] = diagnostics.list_pictures(tmp_path / "diagnostics")
+    assert (drawn["map"], drawn["frames"]) == ("bend", FRAMES_TOTAL)
+    assert str(tmp_path / "diagnostics" / drawn["file"]) in out
 
 
 def test_what_the_user_can_mend_is_told_in_one_line(
@@ -195,9 +191,9 @@ def test_what_the_user_can_mend_is_told_in_one_line(
         ("tools/driver", "no such run folder", ("pack", tmp_path / "absent")),
         ("tools/driver", "is called NAME.driver", ("pack", run_folder, "-o", tmp_path / "a.pt")),
         ("tools/driver", "absent.driver: cannot be read", ("show", tmp_path / "absent.driver")),
-        ("tools/draw_mind", "there is no such run folder", (tmp_path / "absent",)),
-        ("tools/draw_mind", "there is no such checkpoint", (run_folder, "--checkpoint", tmp_path / "000099")),
-        ("tools/draw_mind", "the maps of this run are bend", (run_folder, "--map", "nowhere")),
+        ("tools/draw_diagnostics", "there is no such run folder", (tmp_path / "absent",)),
+        ("tools/draw_diagnostics", "there is no such checkpoint", (run_folder, "--checkpoint", tmp_path / "000099")),
+        ("tools/draw_diagnostics", "the maps of this run are bend", (run_folder, "--map", "nowhere")),
     ]
     for name, message, arguments in cases:
         code, _, err = script(name, *arguments)

@@ -1,6 +1,5 @@
 """Diagnostic pictures of a run: of its numbers, of a record's Q values, of lines."""
 
-import dataclasses
 from pathlib import Path
 from types import ModuleType
 
@@ -14,62 +13,68 @@ from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.runs import save_best_run
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import write_snapshot
-from trackmania_rl.telemetry.mind import __main__ as program
-from trackmania_rl.telemetry.mind import style
-from trackmania_rl.telemetry.mind.album import KINDS, draw_set
-from trackmania_rl.telemetry.mind.error_pictures import means_by_bin, quantiles_by_bin
-from trackmania_rl.telemetry.mind.index import read_index
-from trackmania_rl.telemetry.mind.numbers import (
-    About,
-    Comparison,
-    DrivenRace,
-    ErrorsByHorizon,
-    Expectations,
-    MindNumbers,
-    Surprises,
+from trackmania_rl.telemetry import diagnostics
+from trackmania_rl.telemetry.diagnostics import (
+    KINDS,
+    SETS_KEPT,
+    Section,
+    binned,
+    draw_diagnostics,
     key_action_name,
-    load_numbers,
-    save_numbers,
+    list_pictures,
+    load_data,
+    save_data,
 )
 
 RNG = np.random.default_rng(8)
 KEYS = np.array([[1, 0, 0], [1, 0, -1], [0, 0, 0], [0, 1, 1]], dtype=np.float64)
 
 
-def driven(n_actions: int, kind: str = "evaluated") -> DrivenRace:
-    way_m = np.linspace(0, 90, n_actions)
-    position_m = np.stack([np.sin(way_m / 20), 0 * way_m, way_m], axis=1)
-    controls = KEYS[RNG.integers(0, 4, n_actions)]
-    return DrivenRace(kind, True, n_actions * 50 - 20, np.array([n_actions * 50 - 20]), position_m, way_m, controls)
-
-
-def tiny_numbers() -> MindNumbers:
+def tiny_data() -> diagnostics.Data:
     """All sections, with 4 actions, 3 states and 8 taus."""
-    race = driven(40)
-    names = np.array([key_action_name(*row) for row in KEYS.tolist()])
-    n = 60
-    return MindNumbers(
-        about=About("valley", "valley", 12345, 61.5, 50, 100, names, KEYS, race.position_m),
-        expectations=Expectations(
+    meters, n = np.linspace(0, 90, 40), 60
+    position_m = np.stack([np.sin(meters / 20), 0 * meters, meters], axis=1)
+    return {
+        "about": Section(
+            map_name="valley",
+            track="valley",
+            frames_total=12345,
+            training_s=61.5,
+            s_per_action=0.05,
+            mini_race_actions=100,
+            action_names=np.array([key_action_name(*row) for row in KEYS.tolist()]),
+            action_controls=KEYS,
+            line_m=position_m,
+            driven_m=position_m,
+        ),
+        "expectations": Section(
             time_s=np.array([0.5, 1.0, 1.5]),
-            meters=race.meters[[10, 20, 30]],
-            position_m=race.position_m[[10, 20, 30]],
+            meters=meters[[10, 20, 30]],
+            position_m=position_m[[10, 20, 30]],
             speed_km_h=np.array([100.0, 120.0, 140.0]),
             taus=(np.arange(8) + 0.5) / 8,
             returns=RNG.standard_normal((3, 8, 4)),
             elapsed_actions=np.arange(0.0, 100.0, 9.0),
             values=RNG.standard_normal((3, 12, 4)),
         ),
-        comparison=Comparison(
-            np.repeat([0, 1], 30), np.ones(n, dtype=bool), RNG.uniform(0, 90, n), RNG.normal(size=n), RNG.normal(size=n)
+        "comparison": Section(
+            race=np.repeat([0, 1], 30),
+            meters=RNG.uniform(0, 90, n),
+            predicted=RNG.normal(size=n),
+            realised=RNG.normal(size=n),
         ),
-        errors=ErrorsByHorizon(RNG.random(n) < 0.5, RNG.integers(1, 101, n), RNG.random(n), RNG.normal(size=n)),
-        surprises=Surprises(
+        "errors": Section(
+            kind=np.where(RNG.random(n) < 0.5, "explored", "evaluated"),
+            actions_left=RNG.integers(1, 101, n),
+            loss=RNG.random(n),
+            error=RNG.normal(size=n),
+            target=RNG.normal(size=n),
+        ),
+        "largest": Section(
             kind=np.array(["explored", "evaluated"]),
             time_s=np.array([0.5, 1.0]),
             meters=np.array([20.0, np.nan]),
             position_m=np.array([[0.0, 0, 20], [np.nan] * 3]),
-            direction=np.array([[0.0, 1], [np.nan] * 2]),
             speed_km_h=np.array([100.0, np.nan]),
             action=np.array(["gas", "brake right"]),
             n_steps=np.array([3, 1]),
@@ -78,61 +83,67 @@ def tiny_numbers() -> MindNumbers:
             predicted=np.array([-1.0, np.nan]),
             target=np.array([0.5, np.nan]),
             realised=np.array([np.nan, 0.2]),
-            frames=RNG.integers(0, 256, (2, 9, 11)).astype(np.uint8),
         ),
-        race=race,
-        best=driven(36, "explored"),
-    )
+    }
 
 
 def test_every_kind_of_picture_is_drawn_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(style, "DOTS_PER_INCH", 40)  # soon drawn
-    monkeypatch.setattr(program.psutil.Process, "nice", lambda *_: None)
-    numbers, folder = tmp_path / "numbers.npz", tmp_path / "pictures"
-    save_numbers(numbers, tiny_numbers())
-    monkeypatch.setattr("sys.argv", ["mind", str(numbers), str(folder)])
-    assert program.main() == 0
-    listed = read_index(folder)
-    assert [(entry.file, entry.title) for entry in listed] == [
-        (f"000000012345_valley_{kind.name}.png", kind.title) for kind in KINDS
-    ]
-    assert all(entry.map == "valley" and entry.frames == 12345 and entry.caption for entry in listed)
+    monkeypatch.setattr(diagnostics, "DOTS_PER_INCH", 40)  # soon drawn
+    monkeypatch.setattr(diagnostics.psutil.Process, "nice", lambda *_: None)
+    data, folder = tmp_path / "data.npz", tmp_path / "diagnostics"
+    save_data(data, tiny_data())
+    monkeypatch.setattr("sys.argv", ["diagnostics", str(data), str(folder)])
+    assert diagnostics.main() == 0
+    listed = list_pictures(folder)
+    assert [entry["file"] for entry in listed] == [f"000000012345_valley_{kind}.png" for kind in KINDS]
+    assert all(entry["map"] == "valley" and entry["frames"] == 12345 and entry["caption"] for entry in listed)
     for entry in listed:
-        with Image.open(folder / entry.file) as picture:
+        with Image.open(folder / entry["file"]) as picture:
             assert min(picture.size) > 100
 
 
-def test_pictures_without_numbers_are_left_out(tmp_path: Path) -> None:
-    numbers = tiny_numbers()
-    about = dataclasses.replace(numbers.about, action_controls=np.zeros((0, 3)), line_m=np.zeros((0, 3)))
-    assert draw_set(MindNumbers(about), tmp_path / "pictures") == []
-    means = dataclasses.replace(numbers.expectations, taus=np.zeros(0), returns=np.zeros((3, 1, 4)))
-    without_quantiles = MindNumbers(numbers.about, expectations=means)
-    drawn = [kind.name for kind in KINDS if kind.draw(without_quantiles) is not None]
-    assert drawn == ["values_over_elapsed_time"]
+def test_the_newest_sets_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnostics, "KINDS", {"racing_line": KINDS["racing_line"]})
+    data = tiny_data()
+    for number in range(SETS_KEPT + 2):
+        data["about"].frames_total = 1000 + number
+        draw_diagnostics(data, tmp_path)
+    (tmp_path / "000000001000_valley_strange.png").touch()
+    assert [entry["frames"] for entry in list_pictures(tmp_path)] == list(range(1000 + SETS_KEPT + 1, 1001, -1))
+
+
+def test_pictures_without_data_are_left_out(tmp_path: Path) -> None:
+    data = tiny_data()
+    means = Section(**vars(data["expectations"]) | {"taus": np.zeros(0), "returns": np.zeros((3, 1, 4))})
+    without_quantiles = {"about": data["about"], "expectations": means}
+    drawn = [kind for kind, draw in KINDS.items() if draw(without_quantiles) is not None]
+    assert drawn == ["values_over_elapsed_time", "racing_line"]
+    for name in ("action_controls", "line_m", "driven_m"):
+        setattr(data["about"], name, np.zeros((0, 3)))
+    assert draw_diagnostics({"about": data["about"]}, tmp_path / "diagnostics") == []
 
 
 def test_files_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "numbers.npz"
+    file = tmp_path / "data.npz"
     for content in (None, b"", b"PK\x03\x04 nonsense"):
         if content is not None:
             file.write_bytes(content)
-        with pytest.raises(UserError, match="holds no numbers of a run's pictures") as error:
-            load_numbers(file)
+        with pytest.raises(UserError, match="holds no diagnostics") as error:
+            load_data(file)
         assert "\n" not in str(error.value)
     with pytest.raises(UserError, match="cannot be written"):
-        draw_set(tiny_numbers(), file / "pictures")
+        draw_diagnostics(tiny_data(), file / "diagnostics")
 
 
 def test_bins_are_those_counted_by_hand() -> None:
     at, values, edges = RNG.uniform(-1, 11, 50), RNG.normal(size=50), np.array([0.0, 2, 5, 5.001, 10])
     for index in range(4):
         inside = values[(at >= edges[index]) & (at < edges[index + 1])]
-        mean, quantiles = means_by_bin(at, values, edges)[index], quantiles_by_bin(at, values, edges, (0.1, 0.5))[index]
+        of_bin = binned(at, values, edges)[index]
         if len(inside) == 0:
-            assert np.isnan([mean, *quantiles]).all()
+            assert np.isnan(of_bin).all()
         else:
-            np.testing.assert_allclose([mean, *quantiles], [inside.mean(), *np.quantile(inside, [0.1, 0.5])])
+            np.testing.assert_allclose(of_bin, [inside.mean(), *np.quantile(inside, [0.1, 0.9])])
 
 
 N_DECISIONS = 45

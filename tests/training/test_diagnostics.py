@@ -14,12 +14,10 @@ from trackmania_rl.agents.iqn import Taus, Transitions
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.telemetry.mind.index import Entry, add_to_index
-from trackmania_rl.telemetry.mind.numbers import MindNumbers, load_numbers
-from trackmania_rl.training.hooks import figures, pictures
-from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
-from trackmania_rl.training.hooks.pictures import DrawPictures
-from trackmania_rl.training.mind_numbers import realised_returns
+from trackmania_rl.telemetry.diagnostics import Data, load_data
+from trackmania_rl.training.diagnostics import realised_returns
+from trackmania_rl.training.hooks import diagnostics, figures
+from trackmania_rl.training.hooks.diagnostics import DrawDiagnostics
 
 from .conftest import MakeRace, MakeRun
 
@@ -87,7 +85,7 @@ class KeepingLogger:
         self.pictures: list[tuple[str, tuple[int, ...]]] = []
 
     def log_picture(self, name: str, picture: np.ndarray, _: int) -> None:
-        if name.startswith("rollout/mind/"):
+        if name.startswith("rollout/diagnostics/"):
             self.pictures.append((name, picture.shape))
 
     def __getattr__(self, _: str) -> Any:
@@ -95,19 +93,18 @@ class KeepingLogger:
 
 
 class Drawn:
-    """A drawing process that has ended; it left one picture of the numbers that it was given."""
+    """A drawing process that has ended; it left one picture of the data that it was given."""
 
     def __init__(self, returncode: int = 0) -> None:
         self.returncode = returncode
-        self.numbers: list[MindNumbers] = []
+        self.data: list[Data] = []
 
-    def __call__(self, module: str, numbers: str, folder: str, *, gives_way: bool) -> "Drawn":
-        assert (module, gives_way) == ("trackmania_rl.telemetry.mind", True)
-        self.numbers.append(load_numbers(Path(numbers)))
-        about = self.numbers[-1].about
-        file = f"{about.frames_total:012d}_{about.map_name}_a.png"
+    def __call__(self, module: str, data: str, folder: str, *, gives_way: bool) -> "Drawn":
+        assert (module, gives_way) == ("trackmania_rl.telemetry.diagnostics", True)
+        self.data.append(load_data(Path(data)))
+        about = self.data[-1]["about"]
+        file = f"{about.frames_total:012d}_{about.map_name}_largest_errors.png"
         Image.new("RGB", (7, 5)).save(Path(folder) / file)
-        add_to_index(Path(folder), [Entry(file, "a", about.map_name, "", "", about.frames_total, 1.0, "")])
         return self
 
     def poll(self) -> int:
@@ -120,7 +117,7 @@ class Drawn:
         return "", "first line\nerror: no paper"
 
 
-def test_a_set_is_of_an_evaluated_race_beside_the_best_one_which_is_resumed(
+def test_a_set_is_of_the_newest_evaluated_race(
     live: LiveSettings,
     make_run: MakeRun,
     make_race: MakeRace,
@@ -129,9 +126,9 @@ def test_a_set_is_of_an_evaluated_race_beside_the_best_one_which_is_resumed(
 ) -> None:
     logger, drawn = KeepingLogger(), Drawn()
     monkeypatch.setattr(figures, "open_loggers", lambda *_: [logger])
-    monkeypatch.setattr(pictures, "start_in_background", drawn)
+    monkeypatch.setattr(diagnostics, "start_in_background", drawn)
     run = make_run()
-    hook = run.hook(DrawPictures)
+    hook = run.hook(DrawDiagnostics)
     run.train_on([make_race(30, True), make_race(60, True)])
     before, generator = flatten_parameters(run.agent.exploration_network).clone(), run.buffer.generator.get_state()
     hook._is_due = True  # by the clock it is not within a test
@@ -141,23 +138,17 @@ def test_a_set_is_of_an_evaluated_race_beside_the_best_one_which_is_resumed(
     hook.tick()
     assert torch.equal(flatten_parameters(run.agent.exploration_network), before)
     assert torch.equal(run.buffer.generator.get_state(), generator), "training draws the same random numbers after it"
-    assert logger.pictures == [("rollout/mind/a/valley", (5, 7, 3))]
-    [numbers] = drawn.numbers
-    assert numbers.about.frames_total == 30 + 60 + 31 + 32 + 34
-    assert numbers.race is not None
-    assert (numbers.race.kind, len(numbers.race.meters)) == ("evaluated", 34)
-    assert numbers.best is not None
-    assert (numbers.best.kind, len(numbers.best.meters)) == ("explored", 30), "the first finish was the fastest"
-    compared, columns = numbers.comparison, race.rollout_results
-    assert compared is not None
-    of_race = compared.predicted[-34:]
+    assert logger.pictures == [("rollout/diagnostics/largest_errors/valley", (5, 7, 3))]
+    [data] = drawn.data
+    assert data["about"].frames_total == 30 + 60 + 31 + 32 + 34
+    assert len(data["about"].driven_m) == 34
+    of_race, columns = data["comparison"].predicted[-34:], race.rollout_results
     np.testing.assert_allclose(of_race, columns["q_values"][np.arange(34), columns["actions"]], rtol=1e-5)
+    assert set(data["errors"].kind) == {"explored", "evaluated"}
+    assert 0 < data["errors"].actions_left.min() <= data["errors"].actions_left.max() <= data["about"].mini_race_actions
 
-    assert run.hook(SaveCheckpoints).try_to_save()
-    best = [one.hook(DrawPictures)._best["valley"] for one in (run, make_run())]
-    np.testing.assert_array_equal(best[0].position_m, best[1].position_m)
     drawn.returncode = 1
     hook._is_due = True
     run.train_on([make_race(32, False), make_race(20, True, is_explo=False)])
     hook.end()
-    assert f"the pictures in {run.context.folder.pictures} could not be drawn: error: no paper" in caplog.text
+    assert f"the diagnostics in {run.context.folder.diagnostics} could not be drawn: error: no paper" in caplog.text

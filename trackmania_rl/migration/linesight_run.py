@@ -296,7 +296,6 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
             "SampleAtReplayRatio": {"stored_before": transitions, "transitions_due": 0},
             "FollowCollectors": {"collectors": {}},
             "RecordEvaluations": {"since_last": {}},
-            "DrawPictures": {"best": {}},
         },
     }
 

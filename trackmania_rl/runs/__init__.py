@@ -17,7 +17,7 @@
         races.undone.jsonl         those that a run which was killed does not count any more
         seeds.json                 the run's seed, and those of the learner's parts
         settings_in_force.json     the settings that were in force last
-        pictures/                  what the driver expects and where it errs, with an index
+        diagnostics/               plots of values, quantiles, errors and expectations
         sessions.txt               how often the run was started
         train.log                  what was logged
         evaluation/                what scripts/evaluate.py wrote

@@ -75,9 +75,9 @@ class RunFolder:
         return self.path / "recordings"
 
     @property
-    def pictures(self) -> Path:
-        """What the driver expects, where it errs and how it drives, with an index."""
-        return self.path / "pictures"
+    def diagnostics(self) -> Path:
+        """Plots of values, quantiles, errors and expectations."""
+        return self.path / "diagnostics"
 
     @property
     def races(self) -> Path:

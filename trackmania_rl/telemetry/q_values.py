@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.protocol.input_script import InputEvent
+from trackmania_rl.telemetry.diagnostics import TEST, TEXT, TRAIN, Array, new_figure, tidy
 from trackmania_rl.telemetry.input_timeline import InputTimeline
-from trackmania_rl.telemetry.mind.numbers import Array
-from trackmania_rl.telemetry.mind.style import TEST, TEXT, TRAIN, new_figure, tidy
 
 Q_VALUES_FILE: Final = "q_values.npy"
 NO_ACTION: Final = -1

@@ -25,6 +25,7 @@ from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.datasets import LearnFromDataSets
+from trackmania_rl.training.hooks.diagnostics import DrawDiagnostics
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
 from trackmania_rl.training.hooks.hook import Hook
@@ -32,7 +33,6 @@ from trackmania_rl.training.hooks.kept_drivers import KeepDrivers
 from trackmania_rl.training.hooks.layer_figures import LayerFigures
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
 from trackmania_rl.training.hooks.periodic_reset import ResetPeriodically
-from trackmania_rl.training.hooks.pictures import DrawPictures
 from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
 from trackmania_rl.training.hooks.progress import FollowCollectors
 from trackmania_rl.training.hooks.publishing import PublishRunState
@@ -174,7 +174,7 @@ def make_trainer(
     shipped += [ResetPeriodically(sampling), sampling, numbers]
     shipped += [PublishRunState(numbers)]
     shipped += [figures, LayerFigures(), MeasureQuantileSpread(), test_loss, loggers]
-    shipped += [RecordEvaluations(races, loggers, disk), DrawPictures(races, loggers, disk)]
+    shipped += [RecordEvaluations(races, loggers, disk), DrawDiagnostics(races, loggers, disk)]
     shipped += [checkpoints, KeepDrivers(checkpoints)]
     shipped += [ShowInTerminal(view or TerminalView()), TellStatus()]
     shipped += [CheckPipeline()] * run.settings.run.crc_debug

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import parse_npy, read_bounded
-from trackmania_rl.telemetry.mind.index import read_index
+from trackmania_rl.telemetry.diagnostics import list_pictures
 from trackmania_rl.telemetry.page.run_on_disk import RunOnDisk
 
 MOST_SHOWN: Final = 200
@@ -21,7 +21,7 @@ MOST_Q_VALUES_BYTES: Final = 64 << 20
 """Of a record's Q values; a larger file is not read."""
 FILM_FOLDERS: Final = ("best_runs", "evaluation", "recordings", "videos")
 FILM_ENDINGS: Final = (".mp4", ".webm")
-PICTURES: Final = "pictures"
+DIAGNOSTICS: Final = "diagnostics"
 
 _NAME: Final = re.compile(r"(.+)_(\d+)")
 
@@ -110,7 +110,8 @@ class RunFiles:
             ],
             "films": [{"name": file.name, "file": self._name(file), "mb": _mb(file)} for file in self.films()],
             "pictures": [
-                asdict(entry) | {"file": f"{PICTURES}/{entry.file}"} for entry in read_index(self._run.path / PICTURES)
+                entry | {"file": f"{DIAGNOSTICS}/{entry['file']}"}
+                for entry in list_pictures(self._run.path / DIAGNOSTICS)
             ],
         }
 
@@ -121,8 +122,8 @@ class RunFiles:
     def _files(self) -> Iterator[Path]:
         yield from (file for best in self.best_runs() for file in (best.inputs, best.driver) if file is not None)
         yield from self.films()
-        folder = self._run.path / PICTURES
-        yield from (folder / entry.file for entry in read_index(folder) if (folder / entry.file).is_file())
+        folder = self._run.path / DIAGNOSTICS
+        yield from (folder / entry["file"] for entry in list_pictures(folder))
 
     def _name(self, file: Path) -> str:
         return file.relative_to(self._run.path).as_posix()

@@ -1,4 +1,4 @@
-// Records and films, races by map, runs, pictures of what the driver expects, and messages.
+// Records and films, races by map, runs, diagnostics, and messages.
 
 import { byId, count, duration, el, labelled, medalBadge, raceTime } from "./format.js";
 import { isOwn, on, store } from "./store.js";
@@ -54,7 +54,7 @@ function showFilm(film) {
 
 function showPictures() {
   const sets = [...new Set(store.files.pictures.map(setOf))], select = byId("picture-set");
-  byId("mind").hidden = byId("mind-link").hidden = !sets.length;
+  byId("diagnostics").hidden = byId("diagnostics-link").hidden = !sets.length;
   const chosen = sets.includes(select.value) && select.value !== select.options[0]?.value ? select.value : sets[0];
   select.replaceChildren(...sets.map((name) => el("option", { value: name }, name)));
   if (chosen) select.value = chosen;

@@ -1,13 +1,12 @@
-"""Draw what a run's driver expects, where it errs and how it drives, by its checkpoint: docs/pictures_of_a_run.rst.
+"""Draw plots of a run's values, quantiles, errors and expectations from a checkpoint: docs/diagnostics.rst.
 
 A training draws the same by itself every pictures_interval_s. Here races are driven anew, greedily, in one game of the
-run's own kind: the first as it comes, the others with a few forced actions at their start. Loss by horizon needs a
-checkpoint that holds the replay memory (checkpoint_holds_replay).
+run's own kind: the first as it comes, the others with a few forced actions at their start.
 
 Examples:
-  python scripts/tools/draw_mind.py save/simulated
-  python scripts/tools/draw_mind.py save/simulated --map kart --races 10 --output kart_pictures
-  python scripts/tools/draw_mind.py save/simulated --checkpoint save/simulated/drivers/000000512345.driver
+  python scripts/tools/draw_diagnostics.py save/simulated
+  python scripts/tools/draw_diagnostics.py save/simulated --map kart --races 10 --output kart_diagnostics
+  python scripts/tools/draw_diagnostics.py save/simulated --checkpoint save/simulated/drivers/000000512345.driver
 """
 
 from __future__ import annotations
@@ -38,28 +37,28 @@ def main(words: list[str] | None = None) -> None:
     add("--map", metavar="NAME", help="as of scripts/evaluate.py (default: the first map of the map cycle)")
     add("--races", type=whole_number(1), default=5, metavar="N", help="races to drive (default %(default)s)")
     add("--checkpoint", type=Path, metavar="PATH", help="another checkpoint of this run, or a file of its drivers/")
-    add("--output", type=Path, metavar="FOLDER", help="where the pictures go (default: RUN/pictures)")
+    add("--output", type=Path, metavar="FOLDER", help="where the pictures go (default: RUN/diagnostics)")
     add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: as in training)")
     draw(parser.parse_args(words))
 
 
 def draw(asked: argparse.Namespace) -> None:
-    """Drive, draw, and say which files there are."""
+    """Drive, draw, and print the files."""
     # Torch takes seconds to import: after the command line and its mistakes.
-    from trackmania_rl.telemetry.mind.album import draw_set
+    from trackmania_rl.telemetry.diagnostics import draw_diagnostics
     from trackmania_rl.track.named_maps import map_entries
-    from trackmania_rl.training.mind_of_run import drive_and_gather, load_mind
+    from trackmania_rl.training.diagnostics import drive_and_gather, load_subject
 
     console = Console()
-    run = load_mind(asked.run, asked.checkpoint, asked.device)
-    output = asked.output or asked.run / "pictures"
-    maps_folder = PROJECT_FOLDER / run.settings.game.maps_folder
+    subject, actor = load_subject(asked.run, asked.checkpoint, asked.device)
+    output = asked.output or asked.run / "diagnostics"
+    maps_folder = PROJECT_FOLDER / subject.settings.game.maps_folder
     names = [] if asked.map is None else [asked.map]
-    entry = map_entries(run.settings, maps_folder, names, output / "generated_tracks")[0]
+    entry = map_entries(subject.settings, maps_folder, names, output / "generated_tracks")[0]
     with console.status(f"driving {entry.map_name}"):
-        numbers = drive_and_gather(run, entry, asked.races, maps_folder)
+        data = drive_and_gather(subject, actor, entry, asked.races, maps_folder)
     with console.status("drawing"):
-        draw_set(numbers, output, lambda file: console.print(f"wrote {file}", soft_wrap=True, highlight=False))
+        draw_diagnostics(data, output, lambda file: console.print(f"wrote {file}", soft_wrap=True, highlight=False))
 
 
 if __name__ == "__main__":

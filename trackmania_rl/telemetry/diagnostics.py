@@ -1,0 +1,500 @@
+"""Plots of values, quantiles, errors and expectations of a run, from data that `training.diagnostics` gathers.
+
+``python -m trackmania_rl.telemetry.diagnostics DATA.npz FOLDER`` draws a set in a process of low priority.
+
+The data are sections of named arrays and texts. A section without data is absent; NaN stands for unknown values.
+Lengths: A actions, N taus, K states, E elapsed times, T actions of a race, B transitions.
+
+about: source of the data
+    map_name, track (its file, or the name of a generated track), frames_total, training_s, s_per_action
+    mini_race_actions (0 without mini-races), action_names (A,), line_m (M, 3) reference line, maybe empty
+    driven_m (T, 3) positions in the newest evaluated race, maybe empty
+    action_controls (A, 3) gas, brake (0 or 1) and steer (-1 left to 1); (0, 3) where actions are no keys
+expectations: returns that the agent expects in K states of the newest evaluated race
+    time_s (K,), meters (K,), position_m (K, 3), speed_km_h (K,)
+    taus (N,) and returns (K, N, A) with the whole mini-race ahead; (0,) and means (K, 1, A) without quantiles
+    elapsed_actions (E,) of the mini-race and values (K, E, A), mean returns; E = 0 without mini-races
+comparison: B actions of recent evaluated races of the map
+    race (B,) number of the race, meters (B,), predicted (B,), realised (B,) rewards of the mini-race
+errors: B transitions of the newest races, each at another horizon
+    kind (B,) "explored" or "evaluated", actions_left (B,) of the mini-race, loss (B,), error (B,), target (B,)
+largest: the B transitions of the newest races with the largest errors, largest first
+    kind (B,), time_s (B,), meters (B,), position_m (B, 3), speed_km_h (B,), action (B,) text
+    n_steps (B,), reward (B,) of these, error (B,) target - prediction or loss, predicted, target, realised (B,)
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from PIL import Image
+
+from trackmania_rl.cli import command
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import replace_patiently
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
+from trackmania_rl.telemetry.racing_line import ROAD_WIDTH_M, Picture, draw_racing_line
+
+Array = npt.NDArray[Any]
+Section = SimpleNamespace
+Data = dict[str, Section]
+
+SETS_KEPT: Final = 10
+NICENESS: Final = 15
+PNG_COLOURS: Final = 256
+PEDALS: Final = (("gas", (1, 0)), ("no pedal", (0, 0)), ("brake", (0, 1)), ("gas and brake", (1, 1)))
+_HORIZONS: Final = 12
+
+DOTS_PER_INCH = 100
+TEXT, FAINT, GRID = "#222222", "#777777", "#e4e4e4"
+TRAIN, TEST = "#0072b2", "#d55e00"  # Okabe and Ito's palette: readable with red-green blindness
+_STEERING: Final = {-1: "#0072b2", 0: "#333333", 1: "#d55e00"}
+_DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))  # of PEDALS
+_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#333333", "#e69f00", "#56b4e9")
+
+
+def save_data(file: Path, data: Data) -> None:
+    """Write the data for another process.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    with file.open("wb") as opened:
+        np.savez(opened, **{f"{name}/{key}": value for name, of in data.items() for key, value in vars(of).items()})
+
+
+def load_data(file: Path) -> Data:
+    """Read the data of `save_data`.
+
+    Raises:
+        UserError: if the file is missing or damaged.
+    """
+    data: Data = {}
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            for name in stored.files:
+                section, _, key = name.partition("/")
+                value = stored[name]
+                setattr(data.setdefault(section, Section()), key, value.item() if value.ndim == 0 else value)
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise UserError(f"{file}: holds no diagnostics: {one_line(error)}") from error
+    return data
+
+
+def key_action_name(gas: float, brake: float, steer: float) -> str:
+    """Name an action of keys: "gas", "brake left", "left"..."""
+    pedals = next(name for name, pressed in PEDALS if pressed == (int(gas > 0), int(brake > 0)))
+    if steer == 0:
+        return pedals
+    side = "left" if steer < 0 else "right"
+    return side if pedals == "no pedal" else f"{pedals} {side}"
+
+
+def speeds_m_s(position_m: Array, s_per_action: float) -> Array:
+    """Return (T,) speeds from positions (T, 3) at the decisions of a race."""
+    if len(position_m) < 2:
+        return np.zeros(len(position_m))
+    return np.linalg.norm(np.gradient(position_m.astype(np.float64), s_per_action, axis=0), axis=1)
+
+
+def draw_diagnostics(data: Data, folder: Path, log: Callable[[Path], object] = lambda _: None) -> list[Path]:
+    """Draw all kinds that there is data for as {frames}_{map}_{kind}.png, and remove all but the newest sets.
+
+    Args:
+        data: to draw.
+        folder: is made if it does not exist.
+        log: is called with each file.
+
+    Raises:
+        UserError: if a file cannot be written.
+    """
+    about = data["about"]
+    recipe = TrackRecipe.from_name(about.track)
+    if len(about.line_m) == 0 and recipe is not None:
+        about.line_m = generate_track(recipe).laid_out.line_m
+    files = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, draw in KINDS.items():
+            picture = draw(data)
+            if picture is not None:
+                files.append(folder / f"{about.frames_total:012d}_{about.map_name}_{kind}.png")
+                write_picture(files[-1], picture)
+                log(files[-1])
+        listed = list_pictures(folder)
+        sets = dict.fromkeys([(about.frames_total, about.map_name), *((e["frames"], e["map"]) for e in listed)])
+        for entry in listed:
+            if (entry["frames"], entry["map"]) not in list(sets)[:SETS_KEPT]:
+                (folder / entry["file"]).unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"diagnostics {folder}: cannot be written: {error.strerror}") from error
+    return files
+
+
+def list_pictures(folder: Path) -> list[dict[str, Any]]:
+    """List file, kind, map, frames, title and caption of the pictures in a folder, the newest set first."""
+    order = list(KINDS)
+    listed = []
+    for file in folder.glob("*.png"):
+        match = re.fullmatch(rf"(\d{{12}})_(.+)_({'|'.join(order)})\.png", file.name)
+        if match is not None and file.is_file() and not file.is_symlink():
+            frames, map_name, kind = match.groups()
+            about = {"map": map_name, "frames": int(frames), "title": kind.replace("_", " ").capitalize()}
+            listed.append({"file": file.name, "kind": kind, "caption": inspect.getdoc(KINDS[kind])} | about)
+    return sorted(listed, key=lambda entry: (-entry["frames"], entry["map"], order.index(entry["kind"])))
+
+
+def write_picture(file: Path, picture: Figure | Picture) -> None:
+    """Write a PNG with a palette, which takes a third of the space.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    if isinstance(picture, Figure):
+        canvas = picture.canvas
+        assert isinstance(canvas, FigureCanvasAgg)
+        canvas.draw()
+        picture = np.asarray(canvas.buffer_rgba())[:, :, :3]
+    part = file.with_name(f".{file.name}.part")
+    image = Image.fromarray(np.ascontiguousarray(picture))
+    image.quantize(PNG_COLOURS, dither=Image.Dither.NONE).save(part, format="PNG", optimize=True)
+    replace_patiently(part, file)
+
+
+def draw_quantile_functions(data: Data) -> Figure | None:
+    """Return of each action in four states of the newest evaluated race, from the worst luck (tau = 0) to the best (1).
+
+    Steep: uncertain; flat: sure. The driver takes the action with the highest mean.
+    """
+    seen = data.get("expectations")
+    if seen is None or len(seen.taus) < 2:
+        return None
+    title = f"Quantile functions of the return of {_ahead(data['about'])}"
+    return _draw_fans(data, title, seen.taus, seen.returns, "tau (share of worse outcomes)", "return (reward)")
+
+
+def draw_return_distributions(data: Data) -> Figure | None:
+    """Densities of the same returns, one row for each action.
+
+    Actions whose hills are apart matter in that state. Where all hills overlap, the choice hardly matters.
+    """
+    seen, about = data.get("expectations"), data["about"]
+    if seen is None or len(seen.taus) < 2:
+        return None
+    figure = new_figure((13.0, 1.9 + 0.42 * len(about.action_names)))
+    _head(figure, about, f"Distributions of the return of {_ahead(about)}; filled strongly: the best action")
+    panels = np.atleast_1d(figure.subplots(1, len(seen.time_s), sharey=True))
+    for state, axes in enumerate(panels.tolist()):
+        returns = seen.returns[state]  # (N, A)
+        means = returns.mean(axis=0)
+        best = int(means.argmax())
+        rows = np.arange(returns.shape[1])
+        hills = axes.violinplot(returns, -rows, orientation="horizontal", side="high", widths=1.7, showextrema=False)
+        for action, (hill, (colour, _)) in enumerate(zip(hills["bodies"], _styles(about), strict=True)):
+            hill.set(facecolor=colour, alpha=0.9 if action == best else 0.45, zorder=action + 2)
+            right = "" if action == best else f"{means[action] - means[best]:+.3f}"
+            axes.annotate(right, (1, -action), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom")
+        axes.plot(means, -rows, "|", color=TEXT, markersize=9, zorder=99)
+        axes.set_xlim(right=returns.max() + 0.25 * np.ptp(returns))  # room for the numbers
+        axes.set_title(_state_title(about, seen, state), fontsize=10, color=TEXT, parse_math=False)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        tidy(axes, "", "")
+    panels[0].set_yticks(-np.arange(len(about.action_names)), about.action_names.tolist(), fontsize=10)
+    figure.supxlabel("return (reward); mark: the mean; numbers: means, less that of the best action", fontsize=10)
+    return figure
+
+
+def draw_values_over_elapsed_time(data: Data) -> Figure | None:
+    """Value of each action as the mini-race runs out.
+
+    All end near 0, as nothing is left to earn. The fan between the actions is widest where most is at stake.
+    """
+    seen, about = data.get("expectations"), data["about"]
+    if seen is None or len(seen.elapsed_actions) == 0:
+        return None
+    title = f"Value against the elapsed time of the mini-race of {about.mini_race_actions * about.s_per_action:g} s"
+    elapsed_s = seen.elapsed_actions * about.s_per_action
+    return _draw_fans(data, title, elapsed_s, seen.values, "elapsed time of the mini-race (s)", "value Q (reward)")
+
+
+def _draw_fans(data: Data, title: str, x: Array, values: Array, x_label: str, y_label: str) -> Figure:
+    """Draw a column for each state: values (K, X, A) over x (X,), and below their difference to the best action."""
+    about, seen = data["about"], data.get("expectations")
+    assert seen is not None
+    n_states, has_map = len(seen.time_s), bool(np.isfinite(seen.position_m).all())
+    figure = new_figure((3.1 * n_states + 2.2 * has_map, 7.6))
+    _head(figure, about, f"{title}; thick: the best action")
+    grid = figure.add_gridspec(2, n_states + has_map, width_ratios=[1.0] * n_states + [0.8] * has_map)
+    for state in range(n_states):
+        best = int(seen.returns[state].mean(axis=0).argmax())
+        differences = values[state] - values[state][:, [best]]
+        for row, shown in enumerate((values[state], differences)):
+            axes = figure.add_subplot(grid[row, state])
+            for action, (colour, dash) in enumerate(_styles(about)):
+                width = 3.2 if action == best else 1.3
+                axes.plot(x, shown[:, action], color=colour, linestyle=dash, linewidth=width, zorder=2 + width)
+            labels = (y_label, "minus that of the best action (reward)")
+            tidy(axes, x_label if row else "", "" if state else labels[row])
+            axes.set_xlim(0, x[-1])
+            if row == 0:
+                axes.set_title(_state_title(about, seen, state), fontsize=10, color=TEXT, parse_math=False)
+    if has_map:
+        _draw_places(figure.add_subplot(grid[:, n_states]), data, seen.position_m)
+    _action_legend(figure, about)
+    return figure
+
+
+def draw_predicted_and_realised(data: Data) -> Figure | None:
+    """Q of the action taken against the rewards of its mini-race, in recent evaluated races, and the error by place.
+
+    On the dashed line the prediction came true.
+    """
+    compared, about = data.get("comparison"), data["about"]
+    if compared is None or len(compared.predicted) < 2:
+        return None
+    predicted, realised = compared.predicted, compared.realised
+    error = predicted - realised
+    n_races, has_meters = len(np.unique(compared.race)), bool(np.isfinite(compared.meters).any())
+    figure = new_figure((13.0, 6.4))
+    _head(figure, about, f"Predicted and realised value of every action of {n_races} evaluated races")
+    panels = np.atleast_1d(figure.subplots(1, 1 + has_meters)).tolist()
+    low, high = float(min(predicted.min(), realised.min())), float(max(predicted.max(), realised.max()))
+    limits = low - 0.04 * max(high - low, 1e-3), high + 0.04 * max(high - low, 1e-3)
+    extent = (*limits, *limits)
+    counts = panels[0].hexbin(predicted, realised, gridsize=42, extent=extent, mincnt=1, norm=LogNorm(), cmap="viridis")
+    bar = figure.colorbar(counts, ax=panels[0], label="actions", shrink=0.8, pad=0.01)
+    bar.ax.yaxis.set_major_formatter("{x:.0f}")
+    panels[0].plot(limits, limits, color=TEST, linewidth=1.4, linestyle="--", label="as predicted")
+    panels[0].set(xlim=limits, ylim=limits, aspect="equal")
+    panels[0].legend(fontsize=9, frameon=False, loc="upper left")
+    tidy(panels[0], "predicted: Q of the action taken (reward)", "realised: rewards of the mini-race")
+    spread = min(float(predicted.std()), float(realised.std()))
+    correlation = f", correlation {np.corrcoef(predicted, realised)[0, 1]:.2f}" if spread > 1e-9 else ""
+    root_mean_square = math.sqrt(float(np.square(error).mean()))
+    panels[0].set_title(
+        f"predicted - realised: mean {error.mean():+.3f}, root mean square {root_mean_square:.3f}{correlation}\n"
+        "above the dashed line: better than predicted",
+        fontsize=10,
+    )
+    if has_meters:
+        at_m = compared.meters
+        edges = np.linspace(float(np.nanmin(at_m)), float(np.nanmax(at_m)) + 1e-6, 51)
+        _draw_binned(panels[1], at_m, error, edges, (edges[:-1] + edges[1:]) / 2, TRAIN, "four of five actions")
+        panels[1].axhline(0, color=FAINT, linewidth=0.9)
+        panels[1].set_title("error along the track, mean; above 0: too optimistic", fontsize=10)
+        panels[1].legend(fontsize=9, frameon=False)
+        tidy(panels[1], f"distance along {about.map_name} (m)", "predicted - realised (reward)")
+    return figure
+
+
+def draw_loss_by_horizon(data: Data) -> Figure | None:
+    """Loss and error of transitions of the newest races against the time left in the mini-race.
+
+    A mean error away from 0: values are biased at that horizon.
+    """
+    errors, about = data.get("errors"), data["about"]
+    if errors is None or about.mini_race_actions == 0 or len(errors.loss) < _HORIZONS:
+        return None
+    shown = [(errors.loss, "loss per transition")]
+    if np.isfinite(errors.target).any():
+        shown += [(errors.error, "target - prediction (reward)")]
+    figure = new_figure((6.5 * len(shown), 6.0))
+    _head(figure, about, "Loss by horizon: transitions of the newest races, by the time left in their mini-race")
+    edges = np.linspace(0.5, about.mini_race_actions + 0.5, _HORIZONS + 1)
+    left_s = (edges[:-1] + edges[1:]) / 2 * about.s_per_action
+    panels = np.atleast_1d(figure.subplots(1, len(shown))).tolist()
+    for axes, (values, label) in zip(panels, shown, strict=True):
+        for kind, colour in (("explored", TRAIN), ("evaluated", TEST)):
+            of_kind = errors.kind == kind
+            if of_kind.any():
+                label_of_kind = f"{kind} ({of_kind.sum():,})"
+                _draw_binned(axes, errors.actions_left[of_kind], values[of_kind], edges, left_s, colour, label_of_kind)
+        axes.legend(fontsize=9, frameon=False)
+        tidy(axes, "time left in the mini-race (s)", label)
+        axes.set_title("line: mean; band: four of five transitions", fontsize=10)
+    panels[0].set_ylim(bottom=0)
+    panels[-1].axhline(0, color=FAINT, linewidth=0.9)
+    return figure
+
+
+def draw_largest_errors(data: Data) -> Figure | None:
+    """Transitions of the newest explored and evaluated race with the largest errors, and their places on the track.
+
+    Target: what learning aims at. Realised: what the mini-race that began there brought.
+    """
+    largest, about = data.get("largest"), data["about"]
+    if largest is None or len(largest.time_s) == 0:
+        return None
+    n_shown = len(largest.time_s)
+    has_map = bool(np.isfinite(largest.position_m).any())
+    figure = new_figure((8.0 + 4.5 * has_map, 1.6 + 0.95 * n_shown))
+    _head(figure, about, "Largest errors of the newest races")
+    panels = figure.subplots(1, 1 + has_map, width_ratios=[1.8, 1.0][: 1 + has_map], squeeze=False)[0].tolist()
+    rows = np.arange(n_shown)
+    for offset, name, colour in ((-0.26, "predicted", TRAIN), (0.0, "target", TEST), (0.26, "realised", FAINT)):
+        bars = panels[0].barh(rows + offset, getattr(largest, name), 0.24, color=colour, label=name)
+        panels[0].bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
+    panels[0].set_yticks(rows, [_description(about, largest, row) for row in range(n_shown)], parse_math=False)
+    panels[0].axvline(0, color=TEXT, linewidth=0.8)
+    panels[0].margins(x=0.12)
+    panels[0].invert_yaxis()
+    panels[0].legend(fontsize=9, frameon=False)
+    tidy(panels[0], "return (reward)", "")
+    if has_map:
+        _draw_places(panels[1], data, largest.position_m)
+    return figure
+
+
+def _description(about: Section, largest: Section, row: int) -> str:
+    meters, speed, length_s = largest.meters[row], largest.speed_km_h[row], largest.n_steps[row] * about.s_per_action
+    where = "" if np.isnan(meters) else f", {meters:.0f} m"
+    how = "" if np.isnan(speed) else f" at {speed:.0f} km/h"
+    return (
+        f"{row + 1}: {largest.kind[row]}, {largest.time_s[row]:.2f} s{where}\n{largest.action[row]}{how}\n"
+        f"reward of {length_s:g} s: {largest.reward[row]:.3f}; error {largest.error[row]:+.3f}"
+    )
+
+
+def binned(at: Array, values: Array, edges: Array) -> Array:
+    """Return (E - 1, 3) mean, first and last decile of the values (n,) whose places (n,) are between two edges (E,)."""
+    bins = np.digitize(at, edges) - 1
+    result = np.full((len(edges) - 1, 3), np.nan)
+    for index in np.unique(bins[(bins >= 0) & (bins < len(result))]):
+        inside = values[bins == index]
+        result[index] = inside.mean(), *np.quantile(inside, (0.1, 0.9))
+    return result
+
+
+def _draw_binned(axes: Axes, at: Array, values: Array, edges: Array, centres: Array, colour: str, label: str) -> None:
+    mean, low, high = binned(at, values, edges).T
+    axes.fill_between(centres, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(centres, mean, ".-", color=colour, linewidth=1.8, label=label)
+
+
+def draw_line_by_speed(data: Data) -> Picture | None:
+    """Newest evaluated race from above, coloured by speed."""
+    about = data["about"]
+    if len(about.driven_m) == 0:
+        return None
+    return draw_racing_line(
+        about.line_m if len(about.line_m) else about.driven_m,
+        about.driven_m,
+        round(1000 * about.s_per_action),
+        title=f"{about.map_name}: newest evaluated race",
+        subtitle=f"{about.track}, {about.frames_total:,} frames",
+        road_width_m=ROAD_WIDTH_M,
+    )
+
+
+def new_figure(size_in: tuple[float, float]) -> Figure:
+    """Return an empty figure."""
+    figure = Figure(figsize=size_in, dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def tidy(axes: Axes, x_label: str, y_label: str) -> None:
+    """Label axes, and draw a grid behind them."""
+    axes.set_xlabel(x_label, fontsize=10)
+    axes.set_ylabel(y_label, fontsize=10)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _head(figure: Figure, about: Section, title: str) -> None:
+    when = f"{about.map_name}, {about.frames_total:,} frames, {about.training_s / 60:.1f} min of training"
+    figure.suptitle(f"{title}\n{when}", fontsize=13, color=TEXT, parse_math=False)
+
+
+def _ahead(about: Section) -> str:
+    length_s = about.mini_race_actions * about.s_per_action
+    return f"the next {length_s:g} s" if length_s else "the rest of the race"
+
+
+def _state_title(about: Section, seen: Section, state: int) -> str:
+    means = seen.returns[state].mean(axis=0)
+    where = "" if np.isnan(seen.meters[state]) else f", {seen.meters[state]:.0f} m"
+    speed = "" if np.isnan(seen.speed_km_h[state]) else f", {seen.speed_km_h[state]:.0f} km/h"
+    best = f"{about.action_names[means.argmax()]}: Q = {means.max():.3f}"
+    return f"{state + 1}: {seen.time_s[state]:.1f} s{where}{speed}\n{best}"
+
+
+def _styles(about: Section) -> list[tuple[str, Any]]:
+    """Return colour and dash of each action: steering and pedals where actions are keys."""
+    if len(about.action_controls) == 0:
+        n_colours = len(_COLOURS)
+        return [(_COLOURS[i % n_colours], _DASHES[i // n_colours % 4]) for i in range(len(about.action_names))]
+    dashes = {pressed: dash for (_, pressed), dash in zip(PEDALS, _DASHES, strict=True)}
+    return [
+        (_STEERING[int(np.sign(steer))], dashes[int(gas > 0), int(brake > 0)])
+        for gas, brake, steer in about.action_controls.tolist()
+    ]
+
+
+def _action_legend(figure: Figure, about: Section) -> None:
+    handles = [
+        Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=name)
+        for name, (colour, dash) in zip(about.action_names.tolist(), _styles(about), strict=True)
+    ]
+    n_columns = min(len(handles), 6)
+    figure.legend(handles=handles, loc="outside lower center", ncols=n_columns, fontsize=9, frameon=False)
+
+
+def _draw_places(axes: Axes, data: Data, position_m: Array) -> None:
+    """Draw road and race from above, x to the right and z down as on the game's maps, and number places (n, 3)."""
+    line_m, driven_m = data["about"].line_m, data["about"].driven_m
+    if len(line_m):
+        axes.plot(line_m[:, 0], line_m[:, 2], color="#d0d0d0", linewidth=7.0, solid_capstyle="round", zorder=1)
+    axes.plot(driven_m[:, 0], driven_m[:, 2], color=FAINT, linewidth=1.0, zorder=2)
+    for number, (x_m, _, z_m) in enumerate(position_m.tolist(), start=1):
+        axes.plot(x_m, z_m, "o", markersize=15, color=TEXT, markeredgecolor="white", zorder=5)
+        axes.text(x_m, z_m, str(number), color="white", fontsize=9, ha="center", va="center", zorder=6, clip_on=True)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.invert_yaxis()
+    axes.margins(0.08)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    axes.set_title("where: from above", fontsize=10, color=FAINT)
+
+
+KINDS: dict[str, Callable[[Data], Figure | Picture | None]] = {
+    "quantile_functions": draw_quantile_functions,
+    "return_distributions": draw_return_distributions,
+    "values_over_elapsed_time": draw_values_over_elapsed_time,
+    "predicted_and_realised": draw_predicted_and_realised,
+    "loss_by_horizon": draw_loss_by_horizon,
+    "largest_errors": draw_largest_errors,
+    "racing_line": draw_line_by_speed,
+}
+"""Functions by the name in the file. The page shows their docstrings as captions."""
+
+
+@command
+def main() -> None:
+    """Run the command line."""
+    psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS if sys.platform == "win32" else NICENESS)
+    data, folder = map(Path, sys.argv[1:])
+    draw_diagnostics(load_data(data), folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Pictures of what a driver expects, where it errs, and how it drives."""

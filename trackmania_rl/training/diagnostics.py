@@ -1,0 +1,403 @@
+"""Data of the plots in `telemetry.diagnostics`: from an agent and recent races, or from a checkpoint.
+
+Gathering changes nothing of what a run learns and draws no random numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from trackmania_rl.agents.agent import Agent
+from trackmania_rl.agents.builder import Actor, make_agent_builder
+from trackmania_rl.agents.run_network import pick_device
+from trackmania_rl.buffer_management import rows_of_rollout
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini_races
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.experience_replay.transition_storage import Transitions, TransitionStorage
+from trackmania_rl.games.protocol import rollout
+from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.parts import make_part
+from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.rewards import Reward, RewardedRace
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import CheckpointError
+from trackmania_rl.runs.driver_file import is_driver_file
+from trackmania_rl.schedules import linear
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import MapEntry, Settings, settings_from_flat
+from trackmania_rl.telemetry.diagnostics import Array, Data, Section, key_action_name, speeds_m_s
+from trackmania_rl.track.reference_line import load_reference_line
+from trackmania_rl.training.collector import stats_of_entry
+from trackmania_rl.training.driver_loading import load_run_settings, read_run, read_state
+from trackmania_rl.training.evaluation import FORCED_START_ACTIONS, forced_actions, greedy_after
+
+N_STATES: Final = 4
+N_TAUS: Final = 64
+N_ELAPSED: Final = 26
+N_LARGEST: Final = 6
+APART_S: Final = 1.0
+"""Shortest time between two of the largest errors of one race, as neighbours are nearly the same."""
+N_SAMPLED: Final = 1024
+N_SAMPLED_WITH_IMAGE: Final = 256
+
+
+@dataclass(frozen=True)
+class RecentRace:
+    """A race: copies of its columns (`race.results.rollout_results`) and its `end_race_stats`."""
+
+    columns: dict[str, Any]
+    stats: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """`explored` or `evaluated`."""
+        return "explored" if self.stats["is_explo"] else "evaluated"
+
+    @property
+    def position_m(self) -> Array:
+        """(T, 3); NaN without a map."""
+        nowhere = np.full((len(self.columns["actions"]), 3), np.nan)
+        return np.asarray(self.columns.get("position_m", nowhere))
+
+    @property
+    def meters(self) -> Array:
+        """(T,) along the line; NaN without a map."""
+        if "position_m" not in self.columns:
+            return self.position_m[:, 0]
+        return np.asarray(self.columns["meters_advanced_along_centerline"][: len(self.position_m)], dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An agent and what its data depend on."""
+
+    agent: Agent
+    settings: Settings
+    spaces: Spaces
+    reward: Reward
+    frames_total: int
+    training_s: float
+    line_m: Array | None = None
+
+    @property
+    def rules(self) -> MiniRaceRules:
+        """Mini-races and discount in force."""
+        gamma = linear(self.settings.agent.gamma_schedule, self.frames_total)
+        return MiniRaceRules.from_settings(self.settings.replay, gamma)
+
+    @property
+    def s_per_action(self) -> float:
+        """Duration of an action."""
+        return self.settings.game.ms_per_action / 1000
+
+    def rewarded(self, race: RecentRace) -> RewardedRace:
+        """Return the rewards of a race."""
+        return self.reward(race.columns, self.settings, self.frames_total)
+
+    def transitions(self, race: RecentRace, index: Array) -> Transitions:
+        """Return the transitions that begin at some states of a race, as the replay memory gathers them."""
+        settings, spaces = self.settings, self.spaces
+        rows = rows_of_rollout(
+            race.columns, self.rewarded(race), settings.replay, 0, settings.game.soft_horizon_actions
+        )
+        ring = RingBuffer(len(rows), spaces.n_own_floats, spaces.image_size_px, "cpu", spaces.action_shape)
+        ring.append(rows)
+        storage = TransitionStorage(ring, settings.replay.n_steps, spaces.views)
+        return storage.get(torch.as_tensor(index, dtype=torch.int64))
+
+    def realised(self, race: RecentRace) -> Array:
+        """Return (T,) the rewards of the mini-races that begin at a race's actions; NaN where they were cut off."""
+        is_finished = "race_time" in race.columns or bool(race.columns.get("terminated", False))
+        is_terminal = is_finished and not self.settings.replay.no_done_at_end
+        return realised_returns(self.rewarded(race), self.rules, is_terminal=is_terminal)
+
+
+def gather(
+    subject: Subject,
+    newest: RecentRace,
+    evaluated: Sequence[RecentRace],
+    explored: RecentRace | None,
+) -> Data:
+    """Gather the data of all plots.
+
+    Args:
+        subject: the agent.
+        newest: the newest evaluated race, with its frames.
+        evaluated: recent evaluated races, the newest among them; those on other maps are left out.
+        explored: a recent explored race of the same map, with its frames.
+    """
+    of_map = [race for race in evaluated if race.stats["map_name"] == newest.stats["map_name"]]
+    races = [newest] if explored is None else [newest, explored]
+    expectations = _expectations(subject, newest)
+    sections = {
+        "about": _about(subject, newest),
+        "expectations": expectations,
+        "comparison": None if expectations is None else _comparison(subject, of_map),
+        "errors": _errors_by_horizon(subject, races),
+        "largest": _largest_errors(subject, races),
+    }
+    return {name: section for name, section in sections.items() if section is not None}
+
+
+def realised_returns(rewarded: RewardedRace, rules: MiniRaceRules, *, is_terminal: bool) -> Array:
+    """Return (T,) the returns of the mini-races that begin at a race's T actions; NaN where the race was cut off.
+
+    Args:
+        rewarded: the race.
+        rules: discount, and length of a mini-race.
+        is_terminal: whether nothing comes after the race's last action.
+    """
+    n_actions = len(rewarded.rewards)
+    n_ahead = n_actions if rules.duration_actions is None else min(rules.duration_actions, n_actions)
+    # The shaping of a whole mini-race is -potential of where it begins, see `buffer_collate_function`.
+    returns: Array = -rewarded.potentials[:-1].astype(np.float64)
+    for ahead in range(n_ahead):
+        returns[: n_actions - ahead] += rules.gamma**ahead * rewarded.rewards[ahead:]
+    if not is_terminal:
+        n_known = 0 if rules.duration_actions is None else max(n_actions - rules.duration_actions + 1, 0)
+        returns[n_known:] = np.nan
+    return returns
+
+
+def _about(subject: Subject, newest: RecentRace) -> Section:
+    game, n_actions = subject.settings.game, subject.spaces.n_values
+    names, controls = [f"action {action}" for action in range(n_actions)], np.zeros((0, 3))
+    if "position_m" in newest.columns and game.actions == "keys":
+        controls = actions_of_game(game).controls(np.arange(n_actions))
+        names = [key_action_name(*row) for row in controls.tolist()]
+    return Section(
+        map_name=str(newest.stats["map_name"]),
+        track=str(newest.stats.get("track", "")),
+        frames_total=subject.frames_total,
+        training_s=subject.training_s,
+        s_per_action=subject.s_per_action,
+        mini_race_actions=subject.rules.duration_actions or 0,
+        action_names=np.array(names),
+        action_controls=controls,
+        line_m=np.zeros((0, 3)) if subject.line_m is None else np.asarray(subject.line_m),
+        driven_m=newest.position_m if "position_m" in newest.columns else np.zeros((0, 3)),
+    )
+
+
+def _expectations(subject: Subject, race: RecentRace) -> Section | None:
+    """Return the expectations in states evenly spread over a race; None of an agent without values of actions."""
+    n_actions = len(race.position_m)
+    states = ((np.arange(min(N_STATES, n_actions)) + 0.5) / min(N_STATES, n_actions) * n_actions).astype(np.int64)
+    transitions = subject.transitions(race, states)
+    img, floats = transitions.state_img, torch.as_tensor(transitions.state_float)
+    taus = (torch.arange(N_TAUS) + 0.5) / N_TAUS
+    returns = subject.agent.returns_at(img, floats, taus)
+    if returns is None:
+        return None
+    duration = subject.rules.duration_actions
+    elapsed = np.unique(np.linspace(0, duration - 1, N_ELAPSED).round()) if duration is not None else np.zeros(0)
+    values = torch.zeros(len(states), 0, returns.shape[2])
+    if len(elapsed):
+        swept = floats.repeat_interleave(len(elapsed), dim=0)
+        swept[:, ELAPSED_ACTIONS_FLOAT] = torch.as_tensor(np.tile(elapsed, len(states)), dtype=swept.dtype)
+        at_elapsed = subject.agent.returns_at(img.repeat_interleave(len(elapsed), dim=0), swept, taus)
+        assert at_elapsed is not None
+        values = at_elapsed.mean(dim=1).unflatten(0, (len(states), len(elapsed)))
+    return Section(
+        **_places(subject, race, states),
+        taus=taus.numpy() if returns.shape[1] > 1 else np.zeros(0),
+        returns=returns.cpu().numpy(),
+        elapsed_actions=elapsed,
+        values=values.cpu().numpy(),
+    )
+
+
+def _places(subject: Subject, race: RecentRace, index: Array) -> dict[str, Array]:
+    return {
+        "time_s": index * subject.s_per_action,
+        "meters": race.meters[index],
+        "position_m": race.position_m[index],
+        "speed_km_h": 3.6 * speeds_m_s(race.position_m, subject.s_per_action)[index],
+    }
+
+
+def _comparison(subject: Subject, races: Sequence[RecentRace]) -> Section:
+    parts = []
+    for number, race in enumerate(races):
+        realised, actions = subject.realised(race), np.asarray(race.columns["actions"])
+        predicted = np.asarray(race.columns["q_values"], dtype=np.float64)[np.arange(len(actions)), actions]
+        known = np.isfinite(realised) & np.isfinite(predicted)
+        columns = {"race": np.full(len(actions), number), "meters": race.meters}
+        columns |= {"predicted": predicted, "realised": realised}
+        parts.append({name: values[known] for name, values in columns.items()})
+    return Section(**_joined(parts))
+
+
+def _errors_by_horizon(subject: Subject, races: Sequence[RecentRace]) -> Section | None:
+    """Return the errors of transitions of some races, at horizons evenly spread over the mini-race."""
+    duration = subject.rules.duration_actions
+    if duration is None:
+        return None
+    parts = []
+    for race in races:
+        index = _sampled(subject, races, race)
+        elapsed = np.arange(len(index)) * 7919 % duration  # a prime number: all horizons at all places
+        errors = _errors(subject, race, index, elapsed)
+        if errors is not None:
+            parts.append(errors | {"kind": np.full(len(index), race.kind), "actions_left": duration - elapsed})
+    return Section(**_joined(parts)) if parts else None
+
+
+def _largest_errors(subject: Subject, races: Sequence[RecentRace]) -> Section | None:
+    """Return the largest errors of some races, with the whole mini-race ahead."""
+    parts = []
+    for race in races:
+        index = _sampled(subject, races, race)
+        errors = _errors(subject, race, index, np.zeros(len(index)))
+        if errors is not None:
+            texts = {"kind": np.full(len(index), race.kind), "action": _action_texts(subject, race, index)}
+            parts.append(errors | texts | _places(subject, race, index) | {"realised": subject.realised(race)[index]})
+    if not parts:
+        return None
+    columns = _joined(parts)
+    chosen: list[int] = []
+    for row in np.argsort(-np.abs(columns["error"])).tolist():
+        is_near = np.abs(columns["time_s"][chosen] - columns["time_s"][row]) < APART_S
+        of_race = columns["kind"][chosen] == columns["kind"][row]
+        if np.isfinite(columns["error"][row]) and not (is_near & of_race).any():
+            chosen.append(row)
+    return Section(**{name: values[chosen[:N_LARGEST]] for name, values in columns.items()})
+
+
+def _sampled(subject: Subject, races: Sequence[RecentRace], race: RecentRace) -> Array:
+    """Return the states of a race that errors are computed of; with images fewer, which take longer to read."""
+    most = N_SAMPLED_WITH_IMAGE if subject.spaces.has_image else N_SAMPLED
+    every = max(1, sum(len(one.position_m) for one in races) // most)
+    return np.arange(0, len(race.position_m), every)
+
+
+def _errors(subject: Subject, race: RecentRace, index: Array, elapsed: Array) -> dict[str, Array] | None:
+    """Return the errors of transitions (B,) of a race, at elapsed times of their mini-races.
+
+    NaN for values that the agent does not give; its loss in place of the error. None if it gives nothing.
+    """
+    transitions = subject.transitions(race, index)
+    n_steps = np.asarray(transitions.n_steps).copy()
+    batch = cut_to_mini_races(transitions, torch.as_tensor(elapsed, dtype=torch.int64), subject.rules)
+    reward = batch["reward"].numpy().copy()
+    errors = subject.agent.errors_of(batch)
+    if errors is None:
+        return None
+    loss = errors.loss.cpu().numpy()
+    predicted = target = np.full(len(loss), np.nan)
+    if errors.predicted is not None and errors.target is not None:
+        predicted, target = errors.predicted.cpu().numpy(), errors.target.cpu().numpy()
+    error = np.where(np.isnan(target), loss, target - predicted)
+    of_agent = {"loss": loss, "predicted": predicted, "target": target, "error": error}
+    return of_agent | {"n_steps": n_steps, "reward": reward}
+
+
+def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _action_texts(subject: Subject, race: RecentRace, index: Array) -> Array:
+    """Return (B,) names of the actions taken, or their numbers."""
+    actions = np.asarray(race.columns["actions"])[index]
+    if actions.ndim == 1:
+        names: Array = _about(subject, race).action_names
+        return names[actions]
+    return np.array([", ".join(f"{number:+.2f}" for number in action) for action in actions.tolist()])
+
+
+def load_subject(
+    run_folder: Path, checkpoint: Path | None = None, torch_device: str | None = None
+) -> tuple[Subject, Actor]:
+    """Load a run's agent from a checkpoint, and an actor with its weights.
+
+    Args:
+        run_folder: save/{run_name}.
+        checkpoint: another checkpoint of this run, or a file of its drivers/; None for its newest checkpoint.
+        torch_device: where to compute; None: as the run does.
+
+    Raises:
+        UserError: if folder, configuration or checkpoint are missing, damaged or don't fit each other.
+    """
+    settings = _for_one_game(load_run_settings(run_folder), torch_device)
+    spaces, seeds = make_games_builder(settings).spaces, SeedTree(settings.run.seed)
+    builder = make_agent_builder(settings, spaces, seeds)
+    agent = builder.make_learner(builder.make_network())
+    try:
+        if checkpoint is not None and is_driver_file(checkpoint):  # networks alone
+            file, kept = checkpoint, read_run(run_folder, checkpoint)
+            agent.load_weights(kept.weights)
+            statistics = kept.statistics
+        else:
+            file, state = read_state(run_folder, checkpoint, settings)
+            agent.load_state_dict(state["agent"])
+            statistics = state["hooks"]["CountRaces"]
+        frames_total, training_s = int(statistics["frames_total"]), float(statistics["training_s"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
+    except (RuntimeError, ValueError) as error:
+        raise CheckpointError(f"{file} does not fit the configuration in {run_folder}: {one_line(error)}") from error
+    takes = "settings, spaces, seeds"
+    reward: Reward = make_part(settings.reward.reward, "reward", settings, spaces, seeds, takes=takes)
+    device = pick_device(settings.run.torch_device)
+    actor = builder.make_actor(agent.evaluation_network, device, seeds.rng("diagnostics/actor"))
+    return Subject(agent, settings, spaces, reward, frames_total, training_s), actor
+
+
+def drive_and_gather(subject: Subject, actor: Actor, entry: MapEntry, n_races: int, maps_folder: Path) -> Data:
+    """Drive a map greedily and gather the data of the plots.
+
+    Args:
+        subject: the agent.
+        actor: drives.
+        entry: the map.
+        n_races: 1 or more; the first is greedy throughout, later ones begin as those of `evaluate_map` do.
+        maps_folder: with tracks and reference lines.
+
+    Raises:
+        UserError: if the map can't be used.
+        GameError: if the game keeps failing.
+    """
+    settings, races = subject.settings, []
+    rng = SeedTree(settings.run.seed).rng("diagnostics/games")
+    with contextlib.closing(make_games_builder(settings).make_games(0, maps_folder, rng)) as games:
+        for number in range(1, n_races + 1):
+            n_forced = FORCED_START_ACTIONS if number > 1 else 0
+            forced = forced_actions(settings, subject.spaces, entry, number, n_forced)
+            ended = rollout(games, entry, functools.partial(greedy_after, forced, actor))
+            stats = ended.end_race_stats | stats_of_entry(entry) | {"is_explo": False}
+            races.append(copy_of_race(ended.rollout_results, stats))
+    if "position_m" in races[0].columns:
+        with contextlib.suppress(UserError):  # a generated track has no file
+            spacing_m = settings.observation.distance_between_zone_centers_m
+            line_m = load_reference_line(maps_folder / entry.reference_line, spacing_m)
+            subject = dataclasses.replace(subject, line_m=line_m)
+    return gather(subject, races[0], races, None)
+
+
+def copy_of_race(columns: Mapping[str, Any], stats: Mapping[str, Any], *, with_frames: bool = True) -> RecentRace:
+    """Copy a race out of memory that the next race overwrites."""
+    kept = {name: value for name, value in columns.items() if with_frames or name != "frames"}
+    copies = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in kept.items()}
+    return RecentRace(copies, dict(stats))
+
+
+def _for_one_game(settings: Settings, torch_device: str | None) -> Settings:
+    """Return a run's settings for one game in one process, without compilation."""
+    changes: dict[str, Any] = {"use_torch_compile": False, "n_collectors": 1, "games_per_collector": 1}
+    changes |= {"sampling": "asynchronous"}
+    if settings.game.game == "simulated":
+        changes["game_transport"] = "in_process"
+    if torch_device is not None:
+        changes["torch_device"] = torch_device
+    return settings_from_flat(settings.flat() | changes)
