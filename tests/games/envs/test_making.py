@@ -14,10 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
-from trackmania_rl.games.envs.making import make_real_time_race_env
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RaceEnv, RaceVectorEnv, make_race_env, make_race_vector_env
+from trackmania_rl.games.envs import (
+    RaceEnv,
+    RaceVectorEnv,
+    make_race_env,
+    make_race_vector_env,
+    make_real_time_race_env,
+)
 from trackmania_rl.settings import MapEntry
 
 COAST = 3
