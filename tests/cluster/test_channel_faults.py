@@ -50,7 +50,7 @@ def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels: Channels) 
     sink = channels.rollouts.open_collector(0)
     assert isinstance(sink, RaySink)
     assert isinstance(channels.rollouts, RayRolloutSource)
-    view = channels.run_state.view()
+    view, late = channels.run_state.view(), channels.run_state.view()
     channels.run_state.publish(frames_total=13)
     wait_until(lambda: view.pull() or view.frames_total == 13)
     put(sink, 1)
@@ -58,7 +58,6 @@ def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels: Channels) 
     put(sink, 2)
     ray.kill(channels.rollouts.relay, no_restart=False)
     put(sink, 3)
-    channels.run_state.publish(frames_total=17)
     numbers = []
     for _ in range(2):
         with got(channels) as rollout:
@@ -69,6 +68,9 @@ def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels: Channels) 
     assert channels.rollouts.left_out["races_had_before"] >= 1, "the one that is held"
     assert held.rollout_results["frames"][0, 0, 0, 0] == 1
     held.release()
+    wait_until(lambda: late.pull() or late.frames_total == 13)  # the relay that came back is told the news again
+    ray.kill(channels.rollouts.relay, no_restart=False)
+    channels.run_state.publish(frames_total=17)
     wait_until(lambda: view.frames_total == 17)
     for number in (4, 5, 6, 7, 8):  # all room has come back
         put(sink, number)
