@@ -288,6 +288,28 @@ def test_a_collector_that_is_gone_shows_nothing(
     assert LiveReader(tmp_path, driving.clock).cars() == []
 
 
+@pytest.mark.parametrize(
+    ("at", "wrong", "told"),
+    [
+        (slice(0, 4), b"what", "does not show a training's games; delete it"),
+        (slice(8, 9), b"\x4d", "is of version 77, and this program reads"),
+        (slice(12, 16), b"\xff\xff\xff\x7f", "is damaged: delete it"),
+    ],
+)
+def test_a_file_of_something_else_is_named_once(
+    at: slice, wrong: bytes, told: str, make_driving: Make, reader: LiveReader, tmp_path: Path, caplog
+) -> None:
+    driving = make_driving(n_games=2)
+    (file,) = (tmp_path / FOLDER).iterdir()
+    content = bytearray(file.read_bytes())
+    content[at] = wrong
+    file.with_name("collector-3.1.bin").write_bytes(content)
+    for _ in range(3):
+        driving.clock.now_s += 2
+        assert reader.cars() == []
+    assert caplog.text.count(told) == 1
+
+
 def test_games_that_cannot_be_shown_are_played_on(
     make_driving: Make, reader: LiveReader, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -138,6 +138,10 @@ def test_a_video_that_cannot_be_written_or_read_is_one_line(tmp_path, monkeypatc
         write_video(tmp_path / "file" / "race.mp4", make_frames())
     with pytest.raises(UserError, match=r"race\.avi has to be an \.mp4"):
         VideoFile(tmp_path / "race.avi", 20.0)
+    with pytest.raises(ValueError, match="it must be above 0"):
+        VideoFile(tmp_path / "race.mp4", 0.0)
+    with pytest.raises(ValueError, match=r"give \(H, W, 4\) uint8"):
+        write_video(tmp_path / "race.mp4", make_frames()[..., :3])
     for name, message in (("file", "no video"), ("absent.mp4", "no such video")):
         with pytest.raises(UserError, match=message) as error:
             video_facts(tmp_path / name)
@@ -241,6 +245,7 @@ def test_keys_are_drawn_over_a_video(widget: ModuleType, tmp_path: Path, capsys:
         "no video that ffmpeg can read": [race, "--video", race, "--output", "a.mp4"],
         "end in .webm or .mov": [race, "--output", "a.mp4"],
         "the video itself": [race, "--video", recorded, "--output", recorded],
+        "320x200 pixels are too few for": [race, "--video", recorded, "--output", output, "--height", "300"],
         "before the video begins": [race, "--offset", "-60", "--output", str(tmp_path / "out.webm")],
     }
     for message, words in cases.items():
