@@ -94,3 +94,5 @@ def test_rows_and_sizes_that_do_not_fit_are_refused_and_nothing_is_written():
         ring.resize(0)
     with pytest.raises(ValueError, match="0 rows"):
         RingBuffer(0, N_FLOATS)
+    with pytest.raises(ValueError, match="states of 0 floats"):
+        RingBuffer(5, 0)
