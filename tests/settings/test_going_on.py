@@ -49,6 +49,7 @@ def test_a_checkpoint_tells_nobodys_paths_and_names(settings: Settings) -> None:
         ("engine_ticks_per_action", 7),
         ("temporal_mini_race_duration_actions", 99),
         ("real_checkpoint_radius_m", 11.0),
+        ("expected_reward_per_action", -0.25),
     ],
 )
 def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(
