@@ -55,7 +55,12 @@ def test_the_game_goes_on_while_the_driver_thinks(make_env: MakeEnv, monkeypatch
     with pytest.warns(UserWarning, match=r"a time step timed out: more than 0\.0025 s passed"):
         env.step(0)
     *_, info = env.step(0)
-    assert info["race_time_ms"] >= 35 * 50, "nobody has asked for these"
+    n_asked_for = 3
+    while info["race_time_ms"] < 35 * 50 and n_asked_for < 30:  # other programs may keep the processor busy
+        time.sleep(40 * STEP_S)
+        *_, info = env.step(0)
+        n_asked_for += 1
+    assert info["race_time_ms"] >= 35 * 50, "more time steps than were asked for"
     assert info["meters"] > 10
 
 
