@@ -382,12 +382,9 @@ iqn_embedding_dimension = 32
 # then passes through the network once, not once for each quantile, and all states of a batch have the same.
 quantile_factors_multiply = "hidden_layers"
 
-# Gain of the heads' last layers when they are drawn. Small, a fresh network is nearly nothing but the value baseline,
-# and its noise is not taken for value.
-output_layer_init_gain = 0.05
-
 # Value baseline: Q = network + this x the actions left in the mini-race, so that a fresh network starts near the truth.
-# About the reward of one action at the speed expected early on; 0 for none.
+# About the reward of one action at the speed expected early on; 0 for none. With it the heads' last layers are drawn
+# small, so that the noise of a fresh network is not taken for value.
 expected_reward_per_action = -0.045
 
 # Quantiles per state in training and in play (even, as they are symmetric around 0.5).
@@ -412,10 +409,6 @@ weight_decay_lr_ratio = 1 / 50
 clip_grad_value = 1000.0
 clip_grad_norm = 30.0
 
-# An update whose loss or gradient is infinite or no number (NaN) moves nothing, and is counted. So many of them in a
-# row end the training; its last checkpoint stays as it is.
-most_not_finite_updates_in_a_row = 100
-
 # Threshold of the quantile Huber loss between square and linear.
 iqn_kappa = 5e-3
 
@@ -426,16 +419,9 @@ use_ddqn = False
 # overestimates less.
 target_action = "argmax_of_mean"
 
-# Worst and best reward that one action can bring; targets are held to that x the actions left in the mini-race, so that
-# an overestimate cannot feed on itself. Change it with the rewards: here, 50 ms in reverse, and 50 ms at 580 km/h.
-# Not with shaped rewards; None for no bounds.
-return_bounds_per_action = (-0.08, 0.02)
-
-# Divide each transition's loss by the square root of its target's own quantile loss: noisy states weigh less. The
-# divisor is clamped below at the running mean / clamp_ratio; the mean moves by average_rate a batch.
-use_target_self_loss_scaling = True
+# Each transition's loss is divided by the square root of its target's own quantile loss: noisy states weigh less. The
+# divisor is clamped below at its running mean / this ratio.
 target_self_loss_clamp_ratio = 4.0
-target_self_loss_average_rate = 0.01
 
 # The target network moves by this share towards the online one, each time so many transitions were trained on.
 soft_update_tau = 0.01

@@ -26,7 +26,6 @@ map_cycle = (
 # One discount all the time, and nothing that is about the rewards of races or the blocks of their observation.
 gamma_schedule = ((0, 0.99),)
 expected_reward_per_action = 0.0
-return_bounds_per_action = None
 fourier_wavelengths = {}
 
 # The network is small, so compiling it would take longer than it saves.

@@ -24,7 +24,6 @@ actions = "analog"
 temporal_mini_race_duration_actions = None
 gamma_schedule = ((0, 0.99),)
 expected_reward_per_action = 0.0
-return_bounds_per_action = None
 oversample_long_term_steps = 0
 min_horizon_to_update_priority_actions = None
 

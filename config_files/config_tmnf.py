@@ -59,12 +59,10 @@ dense_hidden_dimension = 1024
 iqn_embedding_dimension = 64
 use_layer_norm = False
 quantile_factors_multiply = "features"
-output_layer_init_gain = 1.0
 fourier_wavelengths = {}
 
-# Values start at nothing, and are not bounded, as shaping moves them.
+# Values start at nothing.
 expected_reward_per_action = 0.0
-return_bounds_per_action = None
 shaped_reward_dist_to_cur_vcp = -0.1
 target_action = "max_of_each_quantile"
 

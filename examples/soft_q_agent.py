@@ -2,7 +2,7 @@
 
     python scripts/train.py --set run_name=soft --set agent=examples.soft_q_agent:SoftQAgent \
         --set temporal_mini_race_duration_actions=None --set 'gamma_schedule=((0, 0.98),)' \
-        --set expected_reward_per_action=0.0 --set return_bounds_per_action=None
+        --set expected_reward_per_action=0.0
 
 What is its own is the loss. Driving by values, optimizer, target network and checkpoints are parts that ship, for any
 loss of torchrl's kind; `trackmania_rl/agents/builder.py` says what an agent has to have that brings all of it.

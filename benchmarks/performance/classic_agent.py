@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
+from trackmania_rl.agents.iqn import SELF_LOSS_RATE
 from trackmania_rl.settings import AgentSettings, Settings
 
 
@@ -123,23 +124,18 @@ class ClassicUpdate:
         settings = self.settings
         with torch.no_grad():
             next_returns = self.target(batch.next_state_img, batch.next_state_float, next_tau)
-            if settings.return_bounds_per_action is not None:
-                left = (self.target.duration_actions - batch.next_state_float[:, 0])[:, None, None]
-                worst, best = settings.return_bounds_per_action
-                next_returns = torch.max(torch.min(next_returns, best * left), worst * left)
             action = next_returns.mean(dim=1).argmax(dim=1)
             chosen = next_returns.gather(2, action[:, None, None].expand(-1, settings.iqn_n, 1))[:, :, 0]
             targets = batch.reward[:, None] + batch.gamma_n[:, None] * chosen
         returns = self.online(batch.state_img, batch.state_float, tau)
         predictions = returns.gather(2, batch.action[:, None, None].expand(-1, settings.iqn_n, 1))[:, :, 0]
         loss = self._loss(targets, predictions, tau)
-        if settings.use_target_self_loss_scaling:
-            with torch.no_grad():
-                own = self._loss(targets, targets, next_tau).clamp_min(
-                    self.mean_self_loss / settings.target_self_loss_clamp_ratio
-                )
-                self.mean_self_loss.lerp_(own.mean(), settings.target_self_loss_average_rate)
-            loss = loss * (self.mean_self_loss / own).sqrt()
+        with torch.no_grad():
+            own = self._loss(targets, targets, next_tau).clamp_min(
+                self.mean_self_loss / settings.target_self_loss_clamp_ratio
+            )
+            self.mean_self_loss.lerp_(own.mean(), SELF_LOSS_RATE)
+        loss = loss * (self.mean_self_loss / own).sqrt()
         return loss.sum()
 
     def _draw_tau(self, like: Tensor) -> Tensor:

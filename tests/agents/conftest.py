@@ -26,9 +26,7 @@ SMALL = {
     "iqn_k": 6,
     "iqn_kappa": 0.3,
     "expected_reward_per_action": 0.0,
-    "output_layer_init_gain": 1.0,
     "use_layer_norm": False,
-    "return_bounds_per_action": None,
 }
 
 

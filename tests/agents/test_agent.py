@@ -165,7 +165,7 @@ def our_records(caplog):
 def assert_compiled_updates_equal_eager_ones(make_agent, make_batch, update, caplog, **options):
     """Losses, figures, priorities and weights, and losses in evaluation."""
     torch._dynamo.reset()  # forget what another test compiled
-    options = {"has_image": True, "use_layer_norm": True, "use_target_self_loss_scaling": True} | options
+    options = {"has_image": True, "use_layer_norm": True} | options
     compiled, eager = (make_agent(use_torch_compile=is_compiled, **options) for is_compiled in (True, False))
     for step in range(8):
         batches = [make_batch(has_image=True, seed=step) for _ in range(2)]
@@ -278,10 +278,7 @@ def test_a_gpu_compiles_records_and_plays_back_the_update_of_the_eager_agent(
     if not torch.cuda.is_available():
         pytest.skip(NEEDS_GPU)
     options = {"device": "cuda", "autocast_dtype": dtype, "quantile_factors_multiply": multiplied, "has_image": True}
-    recorded, eager = (
-        make_agent(use_torch_compile=is_recorded, use_target_self_loss_scaling=True, **options)
-        for is_recorded in (True, False)
-    )
+    recorded, eager = (make_agent(use_torch_compile=is_recorded, **options) for is_recorded in (True, False))
     recorded.rehearse_update(make_batch(has_image=True, device="cuda"))
     for step in range(8):
         before = weights_of(recorded).clone()

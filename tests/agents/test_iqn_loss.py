@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from trackmania_rl.agents import iqn
 from trackmania_rl.agents.iqn import (
     IQNLoss,
     SelfLossScaling,
@@ -16,7 +17,6 @@ from trackmania_rl.agents.iqn import (
     of_action,
     quantile_huber_loss,
     target_returns,
-    within_bounds,
 )
 
 
@@ -92,8 +92,9 @@ def test_targets_equal_loops(agent_settings, make_batch, way):
     assert torch.all(targets[1] == batch["reward"][1])  # terminal: nothing after the reward counts
 
 
-def test_self_loss_scaling_equals_plain_running_means(agent_settings):
-    settings = agent_settings(target_self_loss_average_rate=0.25, target_self_loss_clamp_ratio=2.0)
+def test_self_loss_scaling_equals_plain_running_means(agent_settings, monkeypatch):
+    monkeypatch.setattr(iqn, "SELF_LOSS_RATE", 0.25)
+    settings = agent_settings(target_self_loss_clamp_ratio=2.0)
     scaling = SelfLossScaling()
     generator = torch.Generator().manual_seed(0)
     mean = clamped_mean = 0.0
@@ -131,11 +132,8 @@ def test_targets_that_are_no_numbers_do_not_stay_in_the_running_means(agent_sett
         assert all(map(torch.equal, before, scaling.buffers()))
 
 
-@pytest.mark.parametrize("use_target_self_loss_scaling", [False, True])
-def test_the_loss_sums_weighted_losses_and_leaves_errors_of_the_mean_in_the_batch(
-    agent_settings, make_batch, use_target_self_loss_scaling
-):
-    settings = agent_settings(use_target_self_loss_scaling=use_target_self_loss_scaling)
+def test_the_loss_sums_weighted_losses_and_leaves_errors_of_the_mean_in_the_batch(agent_settings, make_batch):
+    settings = agent_settings()
     batch = make_batch()
     loss = IQNLoss(Scripted(11), settings, device=CPU, seed=5)
     loss.target.seed = 12
@@ -146,23 +144,10 @@ def test_the_loss_sums_weighted_losses_and_leaves_errors_of_the_mean_in_the_batc
     tau = taus.prediction
     predictions = of_action(loss.online(None, None, tau), batch["action"]).detach()
     each = naive_quantile_huber_loss(targets.tolist(), predictions.tolist(), tau.tolist(), settings.iqn_kappa)
-    weights = batch["weight"]
-    if use_target_self_loss_scaling:
-        weights = weights * SelfLossScaling()(targets, taus.target, settings)
+    weights = batch["weight"] * SelfLossScaling()(targets, taus.target, settings)
     assert losses["loss"].item() == pytest.approx(np.dot(weights.numpy(), each), rel=1e-5)
     assert losses["loss"].requires_grad
     torch.testing.assert_close(batch["td_error"], (targets.mean(1) - predictions.mean(1)).abs())
     assert losses["mean_q"].item() == pytest.approx(predictions.mean().item(), rel=1e-5)
     assert not losses["mean_q"].requires_grad
-    assert loss.scaling.batches == use_target_self_loss_scaling
-
-
-def test_returns_are_held_to_what_the_actions_left_can_bring() -> None:
-    returns = torch.tensor([[[-9.0, 0.5, 9.0]], [[-9.0, 0.5, 9.0]]])  # (B=2, M=1, A=3)
-    bounded = within_bounds(returns, torch.tensor([10.0, 1.0]), (-0.25, 0.125))
-    assert bounded.tolist() == [[[-2.5, 0.5, 1.25]], [[-0.25, 0.125, 0.125]]]
-    # 0 is always within reach: a race may end, and a discount shrinks.
-    returns, left = torch.tensor([[[-9.0, 0.0, 9.0]]]), torch.tensor([1.0])
-    for rewards, reachable in (((-0.5, -0.1), (-0.5, 0.0)), ((0.1, 0.5), (0.0, 0.5))):
-        expected = torch.tensor([[[reachable[0], 0.0, reachable[1]]]])
-        torch.testing.assert_close(within_bounds(returns, left, rewards), expected)
+    assert loss.scaling.batches == 1

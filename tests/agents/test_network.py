@@ -173,8 +173,10 @@ def test_waves_of_floats_are_read_beside_the_floats(agent_settings, make_network
     torch.testing.assert_close(network.features(batch["state_img"], batch["state_float"]), expected)
 
 
-def test_initial_weights_are_orthogonal_and_come_from_the_generator(agent_settings, make_network):
-    network, same, other = (make_network(agent_settings(), seed=seed) for seed in (3, 3, 4))
+@pytest.mark.parametrize(("baseline", "last_gain"), [(0.0, 1.0), (-0.045, 0.05)])
+def test_initial_weights_are_orthogonal_and_come_from_the_generator(agent_settings, make_network, baseline, last_gain):
+    settings = agent_settings(expected_reward_per_action=baseline)
+    network, same, other = (make_network(settings, seed=seed) for seed in (3, 3, 4))
     for a, b, c in zip(network.parameters(), same.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
         assert not a.any() if a.ndim == 1 else not torch.equal(a, c)
@@ -182,8 +184,8 @@ def test_initial_weights_are_orthogonal_and_come_from_the_generator(agent_settin
     for layer, squared_gain in (
         (network.float_feature_extractor[2], hidden_gain),
         (network.iqn_fc[0], 2 * hidden_gain),
-        (network.A_head[2], 1.0),
-        (network.V_head[2], 1.0),
+        (network.A_head[2], last_gain**2),
+        (network.V_head[2], last_gain**2),
     ):
         weight = layer.weight.detach()
         gram = weight @ weight.T

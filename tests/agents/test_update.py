@@ -40,7 +40,7 @@ class PlainTraining:
             targets = batch["reward"][:, None] + batch["gamma_n"][:, None] * next_returns[rows, :, best]
         predictions = self.online(batch["state_img"], batch["state_float"], taus.prediction)[rows, :, batch["action"]]
         losses = torch_quantile_huber_loss(targets, predictions, taus.prediction, settings.iqn_kappa)
-        scale = self.scaling(targets, taus.target, settings) if settings.use_target_self_loss_scaling else 1.0
+        scale = self.scaling(targets, taus.target, settings)
         td_error = (targets.mean(dim=1) - predictions.mean(dim=1)).abs().detach()
         return (batch["weight"] * scale * losses).sum(), td_error
 
@@ -81,7 +81,6 @@ def test_updates_equal_the_plain_form(make_agent, make_batch, update, has_image,
         use_ddqn=use_ddqn,
         target_action="argmax_of_mean",
         quantile_factors_multiply=multiplied,
-        use_target_self_loss_scaling=True,
         clip_grad_value=2.0,
         clip_grad_norm=3.0,
         weight_decay_lr_ratio=0.5,
@@ -139,11 +138,8 @@ def test_clipping_and_step_are_torchs(make_agent, betas):
         torch.testing.assert_close(state[name], torch.cat(of_plain), rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("use_target_self_loss_scaling", [False, True])
-def test_a_first_gradient_with_a_nan_moves_nothing_and_leaves_no_trace(
-    make_agent, make_batch, update, use_target_self_loss_scaling
-):
-    agent = make_agent(use_target_self_loss_scaling=use_target_self_loss_scaling, weight_decay_lr_ratio=0.0)
+def test_a_first_gradient_with_a_nan_moves_nothing_and_leaves_no_trace(make_agent, make_batch, update):
+    agent = make_agent(weight_decay_lr_ratio=0.0)
     weights = agent.step.weights
     before = weights.detach().clone()
     batch = make_batch(seed=1)

@@ -211,7 +211,7 @@ NO_WAVES = "fourier_wavelengths={}"
         ([WITH_RANGES], "fourier_wavelengths: zone_centers_m is no block of the observation"),
         ([WITH_RANGES, "range_finder_source=picture"], "image_width_px and image_height_px are 0"),
         (
-            [WITH_RANGES, "shaped_reward_dist_to_cur_vcp=-0.1", "return_bounds_per_action=None"],
+            [WITH_RANGES, "shaped_reward_dist_to_cur_vcp=-0.1"],
             "is computed from zone_centers_m, which observation_blocks leaves out",
         ),
         ([WITH_RANGES, "game=tmnf"], 'set range_finder_source = "picture"'),

@@ -243,7 +243,6 @@ def map_cycle(**entry: object) -> list[str]:
         (["timeout_during_race_ms=4294967296"], r"timeout_during_race_ms = 4294967296"),
         (["running_speed=1e39"], r"running_speed = 1e\+39"),
         (["n_zone_centers_in_inputs=1", "shaped_reward_point_to_vcp_ahead=0.1"], r"to 2 or more, or leave the reward"),
-        (["shaped_reward_dist_to_cur_vcp=-0.1"], r"shaped_reward_dist_to_cur_vcp = -0.1 adds the potential of a state"),
         (["range_finder_border_gray=(9, 3)"], "the darkest gray of the border comes first"),
         (["conv_channels=(3,)"], "have one entry for each convolution"),
         (["crc_debug=True", "batch_mode=truncate_episodes"], "crc_debug = True checks whole races"),

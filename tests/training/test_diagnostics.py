@@ -59,14 +59,12 @@ def test_errors_are_those_of_the_loss_and_cost_no_random_number(make_run: MakeRu
     assert errors.target is not None
     assert torch.equal(loss.generator.get_state(), generator)
     tau = ((torch.arange(loss.settings.iqn_n) + 0.5) / loss.settings.iqn_n).unsqueeze(0)
-    settings = loss.settings
-    loss.settings = settings.model_copy(update={"use_target_self_loss_scaling": False})
+    settings, taus = loss.settings, Taus(tau, tau if loss.settings.use_ddqn else None, tau)
     loss.eval()
-    batch["weight"] = torch.ones(len(batch))
     with torch.no_grad():
-        total, td_error, mean_q = loss.compute_losses(
-            Transitions.from_batch(batch, loss.device), Taus(tau, tau if settings.use_ddqn else None, tau)
-        )
+        targets, _ = loss.targets_and_predictions(Transitions.from_batch(batch, loss.device), taus)
+        batch["weight"] = 1 / loss.scaling(targets, tau, settings)
+        total, td_error, mean_q = loss.compute_losses(Transitions.from_batch(batch, loss.device), taus)
     torch.testing.assert_close(errors.loss.sum(), total)
     torch.testing.assert_close((errors.target - errors.predicted).abs(), td_error)
     torch.testing.assert_close(errors.predicted.mean(), mean_q)

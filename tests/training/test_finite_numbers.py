@@ -60,18 +60,18 @@ def test_updates_are_counted_and_warned_of_at_the_tenth(run: LocalRun, caplog: p
 
 
 def test_so_many_in_a_row_end_the_run_and_its_checkpoint_stays(live: LiveSettings, make_run: MakeRun) -> None:
-    edit(live, most_not_finite_updates_in_a_row=7, checkpoint_interval_s=1e-9)
+    edit(live, checkpoint_interval_s=1e-9)
     run = make_run()
     hook, checkpoints = run.hook(WatchNumbers), run.hook(SaveCheckpoints)
     assert checkpoints.try_to_save()
     sound = find_manifests(run.context.folder.path)
-    for _ in range(6):
+    for _ in range(99):
         hook.optimizer(losses(NAN))
     checkpoints.tick()
     assert find_manifests(run.context.folder.path) == sound, "in doubt, none is written"
-    with pytest.raises(NumbersNotFiniteError, match=r"^7 updates in a row had a loss or a gradient"):
+    with pytest.raises(NumbersNotFiniteError, match=r"^100 updates in a row had a loss or a gradient"):
         hook.optimizer(losses(NAN))
-    with pytest.raises(NumbersNotFiniteError, match="7 updates in a row"):
+    with pytest.raises(NumbersNotFiniteError, match="100 updates in a row"):
         checkpoints.end()
     assert find_manifests(run.context.folder.path) == sound
 

@@ -94,7 +94,7 @@ def test_a_round_and_its_table_continue_in_a_resumed_run(
     assert [(row["explored_races"], row["explored_meters"]) for row in rows] == [("2", "400")]
 
 
-UNITS = {"expected_reward_per_action": 0.0, "return_bounds_per_action": None}
+UNITS = {"expected_reward_per_action": 0.0}
 
 
 class SeenRewards(Hook):
@@ -123,7 +123,7 @@ def test_rewards_are_scaled_as_torchrls_normalizer_does_also_in_a_resumed_run(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace, subtract_mean: bool
 ) -> None:
     named = functools.partial(ScaleRewards, decay=0.9, scale=2.0, subtract_mean=subtract_mean)
-    with pytest.raises(UserError, match=r"set them to 0\.0 and None"):
+    with pytest.raises(UserError, match=r"set it to 0\.0"):
         make_run([ScaleRewards()], name="units")
     run, before, after = train(make_run, make_race, live, named)
     oracle = RewardNormalizer(decay=0.9, scale=2.0, reward_key="reward")

@@ -39,6 +39,10 @@ IMAGES_AT_ONCE = 64
 """A processor's convolutions go through a batch in microbatches of so many images, which stay in its caches."""
 NORM_EPSILON = 1e-6
 """As in torch's `clip_grad_norm_`."""
+GAIN_ON_BASELINE = 0.05
+"""Gain of the heads' last layers when they are drawn, with a value baseline."""
+SELF_LOSS_RATE = 0.01
+"""By which the running means of the targets' own losses move."""
 SMALLEST_DIVISOR = 1e-6
 """Below this a divisor (the root of a target's own loss) counts as this: a terminal transition's is 0."""
 
@@ -208,12 +212,7 @@ class QuantileNetwork(nn.Module):
         """
         if self.mini_race_duration_actions is None:
             return floats.new_zeros(len(floats))
-        return self.expected_reward_per_action * self.actions_left(floats)
-
-    def actions_left(self, floats: Tensor) -> Tensor:
-        """Count the actions (B,) of the mini-race that are still to come in the states with these floats (B, F)."""
-        assert self.mini_race_duration_actions is not None, "the settings are checked for this"
-        return self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT]
+        return self.expected_reward_per_action * (self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT])
 
 
 class IQN_Network(QuantileNetwork):
@@ -242,7 +241,6 @@ class IQN_Network(QuantileNetwork):
 
     def __init__(self, settings: AgentSettings, sizes: Sizes, generator: torch.Generator) -> None:
         super().__init__(settings, sizes)
-        self.output_layer_init_gain = settings.output_layer_init_gain
         self.quantiles_multiply_hidden_layers = settings.quantile_factors_multiply == "hidden_layers"
         feature_dim = settings.float_hidden_dim
         self.img_head: nn.Module | None = None
@@ -269,9 +267,14 @@ class IQN_Network(QuantileNetwork):
         return convolutions(settings, *image_shape)
 
     def gain_of(self, layer: str) -> float:
-        """Draw `iqn_fc` larger, as the variance of the cosines that it reads is one half; last layers as configured."""
+        """Draw `iqn_fc` larger, as the variance of the cosines that it reads is one half.
+
+        With a value baseline, the heads' last layers are drawn small: a fresh network is then nearly nothing but the
+        baseline, and its noise is not taken for value.
+        """
         if layer in ("A_head.2", "V_head.2"):
-            return self.output_layer_init_gain / nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
+            gain = 1.0 if self.expected_reward_per_action == 0 else GAIN_ON_BASELINE
+            return gain / nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
         return math.sqrt(2) if layer == "iqn_fc.0" else 1.0
 
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
@@ -338,9 +341,6 @@ def target_returns(
     all taus, by the target network's own mean (as in the IQN paper, which draws further taus for the choice), and
     double DQN (van Hasselt et al. 2016, arXiv:1509.06461) one action by the online network's mean.
 
-    So that an overestimate cannot feed on itself, returns can be held between the worst and the best reward x the
-    actions left in the mini-race.
-
     Returns:
         (B, M) without gradient.
     """
@@ -348,9 +348,6 @@ def target_returns(
     next_state = (batch.next_state_img, batch.next_state_float)
     with torch.no_grad():
         next_returns = target(*next_state, taus.target)  # (B, M, A)
-        if settings.return_bounds_per_action is not None:
-            left = target.actions_left(batch.next_state_float)
-            next_returns = within_bounds(next_returns, left, settings.return_bounds_per_action)
         if settings.use_ddqn:
             assert taus.choice is not None, "taus are drawn for the same settings"
             chosen = of_action(next_returns, online(*next_state, taus.choice).mean(dim=1).argmax(dim=1))
@@ -359,16 +356,6 @@ def target_returns(
         else:
             chosen = next_returns.amax(dim=2)
         return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen  # (B, M)
-
-
-def within_bounds(returns: Tensor, actions_left: Tensor, bounds_per_action: tuple[float, float]) -> Tensor:
-    """Clip returns (B, M, A) to what the actions left (B,) can bring at worst and at best.
-
-    A race may end before the mini-race does, and a discount shrinks what is far, so 0 is always within the bounds.
-    """
-    worst, best = bounds_per_action
-    left = actions_left[:, None, None]
-    return returns.clamp(min(worst, 0.0) * left, max(best, 0.0) * left)
 
 
 def of_action(returns: Tensor, action: Tensor) -> Tensor:
@@ -415,7 +402,7 @@ class SelfLossScaling(nn.Module):
 
     Attributes:
         mean, clamped_mean: () running means of the divisors before and after clamping. They are plain means at first,
-            until `target_self_loss_average_rate` is the larger weight.
+            until `SELF_LOSS_RATE` is the larger weight.
         batches: () how many batches went in.
     """
 
@@ -434,10 +421,10 @@ class SelfLossScaling(nn.Module):
         Args:
             targets: (B, M).
             tau: (B, M), at which they are; (1, M) where all states have the same.
-            settings: kappa, clamp ratio and rate.
+            settings: kappa and clamp ratio.
         """
         divisors = quantile_huber_loss(targets, targets, tau, settings.iqn_kappa).sqrt()
-        rate = (1 / (self.batches + 1)).clamp_min(settings.target_self_loss_average_rate)
+        rate = (1 / (self.batches + 1)).clamp_min(SELF_LOSS_RATE)
         if not self.training:
             rate = rate * (self.batches == 0)  # the first batch sets the means, also where it is only looked at
         batch_mean = divisors.mean()
@@ -512,9 +499,7 @@ class IQNLoss(LossModule):
         """Compute targets, predictions, loss, its scaling and weighting; returns what `forward` does: (), (B,), ()."""
         targets, predictions = self.targets_and_predictions(batch, taus)  # (B, M), (B, N)
         losses = quantile_huber_loss(targets, predictions, taus.prediction, self.settings.iqn_kappa)  # (B,)
-        weights = batch.weight
-        if self.settings.use_target_self_loss_scaling:
-            weights = weights * self.scaling(targets, taus.target, self.settings)
+        weights = batch.weight * self.scaling(targets, taus.target, self.settings)
         assert losses.shape == weights.shape == batch.action.shape
         mean_prediction = predictions.detach().mean(dim=1)
         return (weights * losses).sum(), (targets.mean(dim=1) - mean_prediction).abs(), mean_prediction.mean()

@@ -102,8 +102,7 @@ def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | 
         env = games.keywords.get("env") if isinstance(games, NamedPart) else None
         return _written_down(gymnasium.spec(env)) if isinstance(env, str) else None
     spec = copy.deepcopy(gymnasium.spec(RACE_ID))
-    # Schedules are stretched already, and an environment has no bounds of returns, which must fit the rewards.
-    overrides = _values(settings) | {"schedule_stretch": 1.0, "return_bounds_per_action": None}
+    overrides = _values(settings) | {"schedule_stretch": 1.0}  # schedules are stretched already
     names = [portable(name) for name in maps]
     spec.kwargs = {"maps": names, "overrides": overrides, "reward": TRAINER, "normalize": False}
     return spec

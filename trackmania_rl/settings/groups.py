@@ -202,17 +202,13 @@ class AgentSettings(Group):
     dense_hidden_dimension: Driver[PositiveInt]
     iqn_embedding_dimension: Driver[PositiveInt]
     quantile_factors_multiply: Driver[Literal["features", "hidden_layers"]]
-    output_layer_init_gain: Restart[PositiveFloat]
     iqn_n: Annotated[int, Field(ge=2, multiple_of=2)]
     iqn_k: Driver[Annotated[int, Field(ge=2, multiple_of=2)]]
     iqn_kappa: PositiveFloat
     use_ddqn: bool
     target_action: Literal["max_of_each_quantile", "argmax_of_mean"]
-    use_target_self_loss_scaling: bool
     target_self_loss_clamp_ratio: PositiveFloat
-    target_self_loss_average_rate: Annotated[float, Field(gt=0, le=1)]
     expected_reward_per_action: Driver[Finite]
-    return_bounds_per_action: tuple[Finite, Finite] | None
     gamma_schedule: DiscountSchedule
     lr_schedule: LearningRateSchedule
     adam_epsilon: PositiveFloat
@@ -221,7 +217,6 @@ class AgentSettings(Group):
     weight_decay_lr_ratio: NonNegativeFloat
     clip_grad_value: PositiveFloat
     clip_grad_norm: PositiveFloat
-    most_not_finite_updates_in_a_row: Annotated[PositiveInt, Unit("batches")]
     autocast_dtype: Driver[Literal["float32", "float16", "bfloat16"]]
     soft_update_tau: Annotated[float, Field(gt=0, le=1)]
     number_memories_trained_on_between_target_network_updates: Annotated[PositiveInt, Unit("transitions")]
@@ -237,13 +232,6 @@ class AgentSettings(Group):
         if len(lengths) != 1:
             raise ValueError("conv_channels, conv_kernel_sizes and conv_strides have one entry for each convolution")
         return self
-
-    @field_validator("return_bounds_per_action")
-    @classmethod
-    def _bounds_ascend(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
-        if bounds is not None and bounds[0] >= bounds[1]:
-            raise ValueError("the worst reward of an action comes first and is below the best one")
-        return bounds
 
 
 class ExplorationSettings(Group):
@@ -377,26 +365,13 @@ class Settings(Group):
         return self
 
     @model_validator(mode="after")
-    def _bounds_are_those_of_rewards_alone(self) -> Settings:
-        shaping = ("shaped_reward_dist_to_cur_vcp", "shaped_reward_point_to_vcp_ahead")
-        asked_for = [f"{name} = {self.flat()[name]!r}" for name in shaping if self.flat()[name] != 0]
-        if asked_for and self.agent.return_bounds_per_action is not None:
-            raise ValueError(
-                f"return_bounds_per_action = {self.agent.return_bounds_per_action} holds returns to rewards x actions "
-                f"left, but {' and '.join(asked_for)} adds the potential of a state to its return, however few actions "
-                "are left: set return_bounds_per_action = None, or the shaping to 0"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _guesses_have_mini_races(self) -> Settings:
-        if self.replay.temporal_mini_race_duration_actions is None:
-            for name, off in (("expected_reward_per_action", 0.0), ("return_bounds_per_action", None)):
-                if (value := self.flat()[name]) != off:
-                    raise ValueError(
-                        f"{name} = {value} counts the actions left in a mini-race, but there are none "
-                        f"(temporal_mini_race_duration_actions = None): set {name} = {off}"
-                    )
+        value = self.agent.expected_reward_per_action
+        if value != 0 and self.replay.temporal_mini_race_duration_actions is None:
+            raise ValueError(
+                f"expected_reward_per_action = {value} counts the actions left in a mini-race, but there are none "
+                "(temporal_mini_race_duration_actions = None): set expected_reward_per_action = 0.0"
+            )
         return self
 
     @model_validator(mode="after")

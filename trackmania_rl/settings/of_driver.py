@@ -17,7 +17,6 @@ WITHOUT_LEARNING: Final[Mapping[str, Any]] = {
     "offline": (),
     "oversample_long_term_steps": 0,
     "gamma_schedule": ((0, 1.0),),
-    "return_bounds_per_action": None,
     "final_speed_reward_per_m_per_s": 0.0,
     "engineered_speedslide_reward_schedule": NOTHING,
     "engineered_neoslide_reward_schedule": NOTHING,

@@ -18,6 +18,8 @@ from trackmania_rl.training.hooks.hook import Hook
 
 log = logging.getLogger(__name__)
 
+MOST_IN_A_ROW: Final = 100
+"""So many updates in a row that are not finite end the training."""
 FIRST_WARNING_AT: Final = 10
 """Updates that are not finite before a warning; the next ones come at ten times as many each."""
 LOOK_EVERY_ON_GPU: Final = 32
@@ -34,7 +36,7 @@ class WatchNumbers(Hook):
     """Looks at each update's loss and gradient, and before anything is kept or published at the weights.
 
     One update that is not finite does no harm: agents that ship leave such a gradient out. It is counted. Many of them
-    in a row (`most_not_finite_updates_in_a_row`) end the run, and so do weights, target network, averaged weights or an
+    in a row (`MOST_IN_A_ROW`) end the run, and so do weights, target network, averaged weights or an
     optimizer's state that are not finite, since they never become finite again. Whoever keeps or publishes weights
     asks `require_sound` or `require_sound_networks` first, so that what was good before stays.
     """
@@ -47,12 +49,11 @@ class WatchNumbers(Hook):
         """Take an update's losses and its gradient's norm; NaN or infinity in either is in their sum as well.
 
         Raises:
-            NumbersNotFiniteError: if so many updates in a row were not finite as the settings allow.
+            NumbersNotFiniteError: if too many updates in a row were not finite.
         """
         figures = [value for name, value in losses.items() if name.startswith("loss") or name == "grad_norm"]
         self._unseen.append(sum(figures[1:], figures[0]).detach())
-        most = self.run.settings.agent.most_not_finite_updates_in_a_row
-        if figures[0].device.type == "cpu" or len(self._unseen) >= min(most, LOOK_EVERY_ON_GPU):
+        if figures[0].device.type == "cpu" or len(self._unseen) >= LOOK_EVERY_ON_GPU:
             self.look()
 
     def look(self) -> None:
@@ -125,7 +126,7 @@ class WatchNumbers(Hook):
 
     def _require_few_in_a_row(self) -> None:
         in_a_row = self.run.statistics.updates_not_finite_in_a_row
-        if in_a_row >= self.run.settings.agent.most_not_finite_updates_in_a_row:
+        if in_a_row >= MOST_IN_A_ROW:
             raise NumbersNotFiniteError(
                 f"{in_a_row:,} updates in a row had a loss or a gradient that is not finite, so the training ends "
                 f"without another checkpoint. {self._what_to_do()}"

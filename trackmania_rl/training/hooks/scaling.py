@@ -44,13 +44,11 @@ class ScaleRewards(Hook):
         Raises:
             UserError: if something is.
         """
-        settings = self.run.settings.agent
-        in_units_of_reward = settings.expected_reward_per_action != 0 or settings.return_bounds_per_action is not None
-        if isinstance(self.run.agent, IQNAgent) and in_units_of_reward:
+        expected = self.run.settings.agent.expected_reward_per_action
+        if isinstance(self.run.agent, IQNAgent) and expected != 0:
             raise UserError(
-                "hooks: ScaleRewards scales the rewards, but expected_reward_per_action = "
-                f"{settings.expected_reward_per_action} and return_bounds_per_action = "
-                f"{settings.return_bounds_per_action} are in units of reward as they are: set them to 0.0 and None"
+                f"hooks: ScaleRewards scales the rewards, but expected_reward_per_action = {expected} is in units of "
+                "reward as they are: set it to 0.0"
             )
 
     def process_optim_batch(self, batch: TensorDictBase) -> TensorDictBase:
