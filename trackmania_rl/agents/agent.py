@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.objectives import LossModule
+from typing_extensions import override
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters, views_of
 from trackmania_rl.agents.iqn import (
@@ -33,8 +35,6 @@ LAST_LAYERS = ("A_head.2.", "V_head.2.")
 """Beginnings of the names of the parameters that make the heads' outputs."""
 AVERAGE_SPANS_ONE_IN = 10
 """Early in a run averaged weights span about the last tenth of all publications."""
-
-Network = TypeVar("Network", bound=nn.Module)
 
 
 class Layer(NamedTuple):
@@ -67,30 +67,52 @@ class TransitionErrors(NamedTuple):
     target: Tensor | None
 
 
-class Agent(Protocol):
-    """What the learner's Trainer and hooks need.
+class Agent(ABC):
+    """What the learner's Trainer and hooks need: networks, updates, and an average of the weights.
+
+    Args:
+        loss_module: from a batch to losses.
+        network: the network that explores, on its device.
+        settings: of the agent.
 
     Attributes:
+        loss_module, exploration_network, settings: as given.
+        averaged_network: the average of the weights that `average_weights` took.
+        n_averaged: how many weights went in.
         updates: number of updates made.
     """
 
-    updates: int
-
-    @property
-    def loss_module(self) -> LossModule:
-        """From a batch to losses."""
-
-    @property
-    def exploration_network(self) -> nn.Module:
-        """The network that explores."""
+    def __init__(self, loss_module: LossModule, network: nn.Module, settings: AgentSettings) -> None:
+        self.loss_module = loss_module
+        self.exploration_network = network
+        self.settings = settings
+        self.averaged_network = copy.deepcopy(network).requires_grad_(False)
+        self._averaged_weights = flatten_parameters(self.averaged_network)
+        self.n_averaged = 0
+        self.updates = 0
 
     @property
     def evaluation_network(self) -> nn.Module:
-        """The network to drive with where only the result counts."""
+        """The network of evaluation races: the averaged one, or that which explores where weights are not averaged."""
+        return self.averaged_network if self.settings.evaluation_weights_decay > 0 else self.exploration_network
+
+    def average_weights(self) -> None:
+        """Take the weights into the average; called at each publication of weights.
+
+        It spans about the last tenth of all that went in, until that is 1 / (1 - `evaluation_weights_decay`) of them:
+        early on, while weights improve fast, it follows closely. (That beginning is polynomial-decay averaging, Shamir
+        & Zhang 2013, arXiv:1212.1824.)
+        """
+        self.n_averaged += 1
+        share_early_on = AVERAGE_SPANS_ONE_IN / (AVERAGE_SPANS_ONE_IN + self.n_averaged)
+        share = max(1 - self.settings.evaluation_weights_decay, share_early_on)
+        self._averaged_weights.lerp_(flatten_parameters(self.exploration_network), share)
 
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
-        """Take over the settings of the next updates."""
+        """Take over the settings of the next updates, sizes excepted."""
+        self.settings = settings
 
+    @abstractmethod
     def update(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDictBase:
         """Make one update with a batch, which gets `td_error` (B,) where the loss has one.
 
@@ -101,128 +123,6 @@ class Agent(Protocol):
         Returns:
             The losses (), and `grad_norm` (), without gradient.
         """
-
-    def average_weights(self) -> None:
-        """Take the weights into the evaluation network's average; called at each publication of weights."""
-
-    def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut) -> None:
-        """Make an update and take it back, so that what the first one compiles or records is ready."""
-
-    def reset_partially(self) -> None:
-        """Mix the network with a fresh one."""
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Start from the weights of a trained network."""
-
-    def layers(self) -> dict[str, Layer]:
-        """Show what training keeps of each parameter that learns, by its name."""
-
-    def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
-        """Tell what it expects in B states, for pictures; draws no random numbers.
-
-        Args:
-            img: (B, S, H, W) uint8, on any device, like the others.
-            floats: (B, F) float32.
-            taus: (N,) in [0, 1].
-
-        Returns:
-            (B, N, A), the returns of all actions at these taus; (B, 1, A), their means, of an agent that knows no
-            distributions; None if it does not value single actions.
-        """
-
-    def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
-        """Tell how wrong it is about B transitions, for pictures; draws no random numbers. None if it cannot tell."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on, apart from the settings; loads with `weights_only=True`.
-
-        Its "online" and "averaged" are the states of the network that explores, and of its average.
-        """
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict()` was taken."""
-
-
-class AveragedWeights(Generic[Network]):
-    """The average of what a network's weights were.
-
-    Args:
-        network: on its device; it is copied.
-
-    Attributes:
-        network: the copy that holds the average.
-        n_averaged: how many weights went in.
-    """
-
-    def __init__(self, network: Network) -> None:
-        self.network = copy.deepcopy(network).requires_grad_(False)
-        self.n_averaged = 0
-        self._weights = flatten_parameters(self.network)
-
-    def take(self, weights: Tensor, decay: float) -> None:
-        """Take weights (P,) into the average.
-
-        It spans about the last tenth of all that went in, until that is 1 / (1 - `decay`) of them: early on, while
-        weights improve fast, it follows closely. (That beginning is polynomial-decay averaging, Shamir & Zhang 2013,
-        arXiv:1212.1824.)
-        """
-        self.n_averaged += 1
-        share_early_on = AVERAGE_SPANS_ONE_IN / (AVERAGE_SPANS_ONE_IN + self.n_averaged)
-        self._weights.lerp_(weights.detach(), max(1 - decay, share_early_on))
-
-
-class IQNAgent:
-    """Online, target and averaged network, optimizer, and the random state they draw from.
-
-    Args:
-        network: becomes the online network; moved to `device`.
-        settings: of the algorithm.
-        device: where to compute.
-        seed: of the taus drawn and of the fresh networks at resets.
-        use_torch_compile: compile the update, where there is a compiler (half a minute at first, faster afterwards).
-
-    Attributes: see `Agent`.
-    """
-
-    loss_class: ClassVar[type[IQNLoss]] = IQNLoss
-
-    def __init__(
-        self,
-        network: QuantileNetwork,
-        settings: AgentSettings,
-        *,
-        device: torch.device,
-        seed: int,
-        use_torch_compile: bool = False,
-    ) -> None:
-        self.updates = 0
-        self.loss_module = self.loss_class(
-            network, settings, device=device, seed=seed, dtype=arithmetic_dtype(device, settings)
-        )
-        self._averaged = AveragedWeights(self.loss_module.online)
-        self.step = IQNUpdate(self.loss_module, use_torch_compile=use_torch_compile)
-
-    @property
-    def exploration_network(self) -> QuantileNetwork:
-        """The online network."""
-        return self.loss_module.online
-
-    @property
-    def evaluation_network(self) -> QuantileNetwork:
-        """The averaged network, or the online one where weights are not averaged."""
-        is_averaged = self.loss_module.settings.evaluation_weights_decay > 0
-        return self._averaged.network if is_averaged else self.loss_module.online
-
-    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
-        """Take over the settings of the next updates, sizes excepted."""
-        self.loss_module.settings = settings
-        self.step.follow(settings, learning_rate)
-
-    def update(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDict:
-        """Make one update with a batch; see `IQNUpdate`."""
-        losses = self.step(batch, process_losses)
-        self.updates += 1
-        return losses
 
     def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut = lambda work: work()) -> None:
         """Make an update and take it back, so that what the first one compiles or records is ready.
@@ -239,13 +139,112 @@ class IQNAgent:
         finally:  # also if it was interrupted: a checkpoint is written after that
             self.load_state_dict(before)
 
-    def average_weights(self) -> None:
-        """Take the online weights into the exponential average; call at each publication of weights."""
-        self._averaged.take(self.step.weights, self.loss_module.settings.evaluation_weights_decay)
+    @abstractmethod
+    def reset_partially(self) -> None:
+        """Mix the network with a fresh one, which restores its ability to learn late in a run."""
 
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Start from the weights of a trained network, for example Linesight's published ones.
+
+        Args:
+            weights: a `state_dict` of the network that explores; critics begin anew.
+
+        Raises:
+            RuntimeError: if names or shapes differ; torch's text lists them.
+        """
+        for network in (self.exploration_network, self.averaged_network):
+            network.load_state_dict(weights)
+
+    @abstractmethod
+    def layers(self) -> dict[str, Layer]:
+        """Return what training keeps of each parameter that learns, by its name."""
+
+    @abstractmethod
+    def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
+        """Return what the network of evaluation races expects in B states; draws no random numbers.
+
+        Args:
+            img: (B, S, H, W) uint8, on any device, like the others.
+            floats: (B, F) float32.
+            taus: (N,) in [0, 1].
+
+        Returns:
+            (B, N, A), the returns of all actions at these taus; (B, 1, A), their means, of an agent that knows no
+            distributions; None if it does not value single actions.
+        """
+
+    @abstractmethod
+    def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
+        """Return the errors of B transitions; draws no random numbers. None if there are no targets."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next update depends on, apart from the settings; loads with `weights_only=True`."""
+        return {
+            "online": self.exploration_network.state_dict(),
+            "averaged": self.averaged_network.state_dict(),
+            "n_averaged": self.n_averaged,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state: the same batches then give the same bytes, on the same type of device and in one precision.
+
+        Raises:
+            KeyError: if an entry is missing.
+            RuntimeError: if the networks' names or shapes differ; torch's text lists them.
+        """
+        self.exploration_network.load_state_dict(state["online"])
+        self.averaged_network.load_state_dict(state["averaged"])
+        self.n_averaged = state["n_averaged"]
+        self.updates = state["updates"]
+
+
+class IQNAgent(Agent):
+    """Online, target and averaged network, optimizer, and the random state they draw from.
+
+    Args:
+        network: becomes the online network; moved to `device`.
+        settings: of the algorithm.
+        device: where to compute.
+        seed: of the taus drawn and of the fresh networks at resets.
+        use_torch_compile: compile the update, where there is a compiler (half a minute at first, faster afterwards).
+
+    Attributes:
+        step: makes the updates.
+    """
+
+    loss_class: ClassVar[type[IQNLoss]] = IQNLoss
+    loss_module: IQNLoss
+
+    def __init__(
+        self,
+        network: QuantileNetwork,
+        settings: AgentSettings,
+        *,
+        device: torch.device,
+        seed: int,
+        use_torch_compile: bool = False,
+    ) -> None:
+        dtype = arithmetic_dtype(device, settings)
+        loss = self.loss_class(network, settings, device=device, seed=seed, dtype=dtype)
+        super().__init__(loss, loss.online, settings)
+        self.step = IQNUpdate(loss, use_torch_compile=use_torch_compile)
+
+    @override
+    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
+        self.settings = self.loss_module.settings = settings
+        self.step.follow(settings, learning_rate)
+
+    @override
+    def update(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDict:
+        losses = self.step(batch, process_losses)
+        self.updates += 1
+        return losses
+
+    @override
     @torch.no_grad()
     def reset_partially(self) -> None:
-        """Mix the online network with a fresh one, which restores its ability to learn late in a run.
+        """Mix the online network with a fresh one.
 
         The shares of the fresh network are `overall_reset_mul_factor`, and `last_layer_reset_mul_factor` for the heads'
         last layers. (Shrink and perturb, Ash & Adams 2020, arXiv:1910.08475; resets, Nikishin et al. 2022,
@@ -260,20 +259,13 @@ class IQNAgent:
             share = settings.last_layer_reset_mul_factor if is_last else settings.overall_reset_mul_factor
             parameter.lerp_(fresh_parameter.to(loss.device), share)
 
+    @override
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Start from the weights of a trained network, for example Linesight's published ones.
+        super().load_weights(weights)
+        self.loss_module.target.load_state_dict(weights)
 
-        Args:
-            weights: a `state_dict` of the network.
-
-        Raises:
-            RuntimeError: if names or shapes differ; torch's text lists them.
-        """
-        for network in (self.loss_module.online, self.loss_module.target, self._averaged.network):
-            network.load_state_dict(weights)
-
+    @override
     def layers(self) -> dict[str, Layer]:
-        """Show what training keeps of each parameter; see `Agent`. All of them are views into single vectors."""
         online, step = self.loss_module.online, self.step
         state, parameters = step.optimizer.state[step.weights], list(online.parameters())
         means, mean_squares = (views_of(state[name], parameters) for name in ("exp_avg", "exp_avg_sq"))
@@ -285,13 +277,14 @@ class IQNAgent:
             )
         }
 
+    @override
     @torch.no_grad()
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
-        """Return what the network that evaluates expects; see `Agent`."""
         network, device = self.evaluation_network, self.loss_module.device
         returns: Tensor = network(img.to(device), floats.to(device), taus.to(device).unsqueeze(0))
         return returns.float()
 
+    @override
     @torch.no_grad()
     def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
         """Compare predictions and targets as an update does, at evenly spread taus and without weights or scaling."""
@@ -302,38 +295,23 @@ class IQNAgent:
         losses = quantile_huber_loss(targets, predictions, tau, loss.settings.iqn_kappa)
         return TransitionErrors(losses.float(), predictions.float().mean(dim=1), targets.float().mean(dim=1))
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on, apart from the settings; loads with `weights_only=True`."""
-        loss, step = self.loss_module, self.step
-        return {
-            "online": loss.online.state_dict(),
+        loss = self.loss_module
+        return super().state_dict() | {
             "target": loss.target.state_dict(),
-            "averaged": self._averaged.network.state_dict(),
-            "n_averaged": self._averaged.n_averaged,
-            "step": step.state_dict(),
+            "step": self.step.state_dict(),
             "scaling": loss.scaling.state_dict(),
             "generator": loss.generator.get_state(),
             "device_type": loss.device.type,
-            "updates": self.updates,
         }
 
+    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict()` was taken: the same batches then give the same bytes.
-
-        On another type of device or in another precision it goes on from the same weights, but not to the byte: random
-        states do not carry over from one type to another, and gradient scales belong to float16.
-
-        Raises:
-            KeyError: if an entry is missing.
-            RuntimeError: if the networks' names or shapes differ; torch's text lists them.
-        """
-        loss, step = self.loss_module, self.step
-        loss.online.load_state_dict(state["online"])
+        super().load_state_dict(state)
+        loss = self.loss_module
         loss.target.load_state_dict(state["target"])
-        self._averaged.network.load_state_dict(state["averaged"])
-        self._averaged.n_averaged = state["n_averaged"]
-        step.load_state_dict(state["step"])
+        self.step.load_state_dict(state["step"])
         loss.scaling.load_state_dict(state["scaling"])
-        if state["device_type"] == loss.device.type:
+        if state["device_type"] == loss.device.type:  # random states do not carry over to another type
             loss.generator.set_state(state["generator"].cpu())
-        self.updates = state["updates"]

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from tensordict import TensorDictBase
 from torch import Tensor
+from typing_extensions import override
 
 from trackmania_rl.agents.agent import IQNAgent
 from trackmania_rl.agents.builder import IQN
@@ -29,7 +30,7 @@ class ImitationLoss(IQNLoss):
     figure = "accuracy"
 
     def compute_losses(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor, Tensor]:
-        """See `IQNLoss.compute_losses`; in place of errors and mean Q come the losses and the share of hits."""
+        """Return the loss (), in place of errors the losses (B,), and in place of the mean Q the share of hits."""
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
             returns = self.online(batch.state_img, batch.state_float, taus.prediction)  # (B, N, A)
         values = returns.float().mean(dim=1)  # (B, A)
@@ -43,11 +44,13 @@ class CloningAgent(IQNAgent):
 
     loss_class = ImitationLoss
 
+    @override
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> None:
-        """Tell nothing: what the network answers is no return."""
+        return None  # the network's outputs are no returns
 
+    @override
     def errors_of(self, batch: TensorDictBase) -> None:
-        """Tell nothing: there are no targets."""
+        return None
 
 
 class BehaviourCloning(IQN):

@@ -35,11 +35,11 @@ from torchrl.objectives import (
     TD3Loss,
     ValueEstimators,
 )
+from typing_extensions import override
 
 from trackmania_rl.agents import actor_critic
-from trackmania_rl.agents.agent import AveragedWeights, CarryOut, Layer, TransitionErrors
+from trackmania_rl.agents.agent import Agent, Layer, TransitionErrors
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.iqn import ProcessLosses
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.race.policy import BatchDecision
@@ -329,38 +329,28 @@ class OffPolicyLoss(LossModule):
         return TensorDict(entries, batch_size=batch.batch_size)
 
 
-class TorchRLLearner:
+class TorchRLLearner(Agent):
     """What trains: a loss with its networks, Adam, and torchrl's soft update; see `Agent`.
 
     Args:
         loss: on its device.
         network: the one that drives, whose parameters the loss holds.
         settings: of the agent.
-
-    Attributes: see `Agent`.
     """
 
+    loss_module: OffPolicyLoss
+
     def __init__(self, loss: OffPolicyLoss, network: nn.Module, settings: AgentSettings) -> None:
-        self.updates = 0
-        self.loss_module = loss
-        self.exploration_network = network
+        super().__init__(loss, network, settings)
         self._parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.Adam(self._parameters, lr=0.0)
         has_target = any(name.startswith("target_") for name, _ in loss.loss.named_buffers())
         self._target = SoftUpdate(loss.loss, tau=settings.soft_update_tau) if has_target else None
         self._transitions_due = 0
-        self._settings = settings
-        self._averaged = AveragedWeights(network)
 
-    @property
-    def evaluation_network(self) -> nn.Module:
-        """The averaged network, or the one that explores where weights are not averaged."""
-        is_averaged = self._settings.evaluation_weights_decay > 0
-        return self._averaged.network if is_averaged else self.exploration_network
-
+    @override
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
-        """Take over the settings of the next updates, sizes and discount excepted."""
-        self._settings = settings
+        super().follow(settings, learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
             group["betas"] = (settings.adam_beta1, settings.adam_beta2)
@@ -368,8 +358,9 @@ class TorchRLLearner:
         if self._target is not None:
             self._target.eps = 1 - settings.soft_update_tau
 
+    @override
     def update(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDictBase:
-        """Make one update with a batch: loss, backward, clipping, optimizer step, target networks; see `Agent`.
+        """Make one update with a batch: loss, backward, clipping, optimizer step, target networks.
 
         A gradient that is not finite counts as 0, as a NaN in the weights would stay.
         """
@@ -379,13 +370,13 @@ class TorchRLLearner:
         total = torch.stack([value for name, value in losses.items() if name.startswith("loss")]).sum()
         self.optimizer.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_grad_norm)
+        norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip_grad_norm)
         is_not_finite = ~torch.isfinite(norm)
         for parameter in self._parameters:
             if parameter.grad is not None:
                 parameter.grad.masked_fill_(is_not_finite, 0.0)
         self.optimizer.step()
-        interval = self._settings.number_memories_trained_on_between_target_network_updates
+        interval = self.settings.number_memories_trained_on_between_target_network_updates
         n_moves, self._transitions_due = divmod(self._transitions_due + len(batch), interval)
         if self._target is not None:
             for _ in range(n_moves):
@@ -393,28 +384,13 @@ class TorchRLLearner:
         self.updates += 1
         return losses.set("grad_norm", norm).detach()
 
-    def average_weights(self) -> None:
-        """Take the weights into the average; see `Agent`."""
-        self._averaged.take(flatten_parameters(self.exploration_network), self._settings.evaluation_weights_decay)
-
-    def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut = lambda work: work()) -> None:
-        """Do nothing: nothing is compiled."""
-
+    @override
     def reset_partially(self) -> None:
-        """Refuse.
-
-        Raises:
-            SettingsError: always: resets are of networks with heads that this knows nothing of.
-        """
+        """Raise a SettingsError: the last layers to reset are not known."""
         raise SettingsError("reset_every_n_frames_generated: an agent of torchrl has no resets: set it to 0")
 
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Start from the weights of a trained network that drives; critics begin anew."""
-        for network in (self.exploration_network, self._averaged.network):
-            network.load_state_dict(weights)
-
+    @override
     def layers(self) -> dict[str, Layer]:
-        """Show what training keeps of each parameter of the loss; see `Agent`."""
         layers = {}
         for name, parameter in self.loss_module.loss.named_parameters():
             if parameter.requires_grad:
@@ -423,17 +399,17 @@ class TorchRLLearner:
                 layers[name] = Layer(parameter.detach(), gradient, moments.get("exp_avg"), moments.get("exp_avg_sq"))
         return layers
 
+    @override
     @torch.no_grad()
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
-        """Tell the values of actions, (B, 1, A), where the network that drives knows any; see `Agent`."""
         with set_interaction_type(InteractionType.DETERMINISTIC):
             decided = self.evaluation_network(self.loss_module.states({"state_img": img, "state_float": floats}))
         values: Tensor | None = decided.get("action_value", None)
         return None if values is None else values.float().unsqueeze(1)
 
+    @override
     @torch.no_grad()
     def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
-        """Tell the errors that the loss writes, if it writes any; see `Agent`."""
         loss, shown = self.loss_module, batch.copy()
         random_state = list(loss.random_state.state)
         loss.eval()
@@ -445,32 +421,25 @@ class TorchRLLearner:
         errors: Tensor | None = shown.get("td_error", None)
         return None if errors is None else TransitionErrors(errors.float(), None, None)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """See `Agent`."""
-        return {
-            "online": self.exploration_network.state_dict(),
-            "averaged": self._averaged.network.state_dict(),
-            "n_averaged": self._averaged.n_averaged,
+        return super().state_dict() | {
             "loss": {name: tensor for name, tensor in self.loss_module.state_dict().items() if torch.is_tensor(tensor)},
             "optimizer": self.optimizer.state_dict(),
             "random_state": list(self.loss_module.random_state.state),
             "transitions_due": self._transitions_due,
-            "updates": self.updates,
         }
 
+    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Agent`."""
         own = self.loss_module.state_dict()
         own.update(state["loss"])
         self.loss_module.load_state_dict(own)
-        self.exploration_network.load_state_dict(state["online"])
-        self._averaged.network.load_state_dict(state["averaged"])
-        self._averaged.n_averaged = state["n_averaged"]
+        super().load_state_dict(state)
         self.optimizer.load_state_dict(state["optimizer"])
         if len(state["random_state"]) == len(self.loss_module.random_state.state):  # else of another type of device
             self.loss_module.random_state.state = list(state["random_state"])
         self._transitions_due = state.get("transitions_due", 0)  # checkpoints of earlier versions have none
-        self.updates = state["updates"]
 
 
 SAC: Final = functools.partial(TorchRLAgent, loss=SACLoss)
