@@ -145,8 +145,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
             "--video: races in the real game are not filmed here; leave it out, and film the inputs file that is "
             "written with scripts/tools/play_inputs.py --video"
         )
-    builder = make_race_games(driver.settings.model_copy(update={"game": game}))
-    games = builder.around(builder.behind_sockets([launcher]))
+    games = make_race_games(driver.settings.model_copy(update={"game": game})).behind_sockets([launcher])
     with contextlib.closing(games), console.status("starting the game") as status:
         evaluations = []
         for entry in entries:

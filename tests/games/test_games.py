@@ -25,6 +25,7 @@ from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.track.generated_maps import GeneratedMaps
 
 FORWARD, COAST = 0, 3
@@ -310,6 +311,10 @@ def one_decision(action: int) -> BatchDecision:
     return BatchDecision(np.array([action]), np.array([True]), np.zeros((1, 12), dtype=np.float32))
 
 
+def settings_on(maps_folder: Path, settings: Settings) -> Settings:
+    return settings.model_copy(update={"game": settings.game.model_copy(update={"maps_folder": str(maps_folder)})})
+
+
 class TwoFloats(RaceGamesWithFloats):
     own_mean: Any = (3.0, 0.0)
     own_std: Any = (2.0, 1.0)
@@ -339,6 +344,17 @@ def test_floats_of_ones_own_are_kept_as_they_were_shown(maps_folder: Path, make_
         np.testing.assert_array_equal(floats[:, :-2], expected[game][0]["state_float"])
         speed_m_s = np.linalg.norm(floats[:, builder.layout["velocity_m_s"]], axis=1)
         np.testing.assert_array_equal(floats[:, -2], speed_m_s)
+
+    of_socket = TwoFloats(settings_on(maps_folder, settings))
+    games = of_socket.behind_sockets([SimulatedGameLauncher(find_free_port(), maps_folder)])
+    try:
+        [(columns, _)], all_received = play_in_process(games, entry_of, plans[:1])
+    finally:
+        games.close()
+    n_actions = len(columns["actions"])
+    np.testing.assert_array_equal(columns["state_float"][:, :-1], races[0][0]["state_float"][:, :-1])
+    shown = [received.floats[0] for received in all_received[:n_actions]]
+    np.testing.assert_array_equal(columns["state_float"][:-1], shown)
 
 
 def test_maps_in_memory_are_bounded_and_one_in_use_stays(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.cutoffs import GOING_ON
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.races import NOT_FINITE, Races
 from trackmania_rl.race.results import EndedRace
@@ -47,6 +47,7 @@ class InProcessGames:
         game: how races are played. May be replaced at any time: see `game`.
         observation: what the agent sees of them.
         maps_folder: where tracks and reference lines lie.
+        extra: a user's own floats of each state.
 
     Attributes:
         game: settings of the races begun from now on; actions, image and longest race must stay the same.
@@ -58,9 +59,16 @@ class InProcessGames:
         SettingsError: if the observation's settings contradict each other.
     """
 
-    def __init__(self, n_games: int, game: GameSettings, observation: ObservationSettings, maps_folder: Path) -> None:
+    def __init__(
+        self,
+        n_games: int,
+        game: GameSettings,
+        observation: ObservationSettings,
+        maps_folder: Path,
+        extra: ExtraFloats | None = None,
+    ) -> None:
         self.game = game
-        self.layout = ObservationLayout.from_settings(observation, game.actions)
+        self.layout = ObservationLayout.from_settings(observation, game.actions, extra)
         self.n_games = n_games
         self.races = Races(n_games, game, self.layout)
         self._observation = observation
@@ -98,6 +106,7 @@ class InProcessGames:
         self.races.observe(ids, 0, self._cars.heads)
         if self.game.takes_pictures:
             self._take_pictures([game])
+        self.races.add_extra_floats(ids)
         self._waits[game] = True
 
     def recv(self) -> Received:
@@ -162,6 +171,7 @@ class InProcessGames:
         ends = self._ends(games, is_due=self._cars.ticks[games] == n_ticks)
         if self.game.takes_pictures:
             self._take_pictures([game for game in games.tolist() if game not in ends or not ends[game].is_finished])
+        self.races.add_extra_floats(games)
         drawn_s = time.perf_counter()
         self._clock.add(driven_s - began_s + drawn_s - looked_s, looked_s - driven_s, policy_s, len(games))
         return ends

@@ -15,6 +15,7 @@ from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.parts import load_part, make_part
+from trackmania_rl.race.observation import ExtraFloats
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -58,6 +59,7 @@ class RaceGames:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._extra: ExtraFloats | None = None  # a subclass may have some
         self.spaces = race_spaces(settings)
 
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
@@ -67,23 +69,19 @@ class RaceGames:
         log.info("collector %d: %s", collector, name, extra={"phase": name})
         if game.is_in_process:
             numbers = range(game.games_per_collector)
-            return self.around(games_for(sync, numbers, lambda some: self.in_process(len(some), maps_folder)))
+            return games_for(sync, numbers, lambda some: self.in_process(len(some), maps_folder))
         launchers = [make_launcher(game, user, port, maps_folder) for port in game.tmi_ports_of(collector)]
-        return self.around(games_for(sync, launchers, self.behind_sockets))
+        return games_for(sync, launchers, self.behind_sockets)
 
     def in_process(self, n_games: int, maps_folder: Path) -> InProcessGames:
         """Make simulated games in this process."""
-        return InProcessGames(n_games, self._settings.game, self._settings.observation, maps_folder)
+        return InProcessGames(n_games, self._settings.game, self._settings.observation, maps_folder, self._extra)
 
     def behind_sockets(self, launchers: Sequence[GameLauncher]) -> SocketGames:
         """Make games that are programs of their own, one for each launcher."""
         game, observation = self._settings.game, self._settings.observation
-        managers = [GameInstanceManager(game, observation, launcher) for launcher in launchers]
+        managers = [GameInstanceManager(game, observation, launcher, extra=self._extra) for launcher in launchers]
         return SocketGames(managers, all_together=self._settings.sync.is_synchronous)
-
-    def around(self, games: Games) -> Games:
-        """Return games of these settings with what this part adds to their states: nothing, but a subclass may."""
-        return games
 
 
 def make_race_games(settings: Settings) -> RaceGames:

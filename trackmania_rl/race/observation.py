@@ -7,7 +7,8 @@ full size it has 184 floats; a configuration may leave blocks out and add others
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,18 @@ from trackmania_rl.race.observation_blocks import (
 from trackmania_rl.race.observation_kernel import ABSENT, FeatureOffsets, KernelLayout
 from trackmania_rl.race.picture_range_finder import PictureRangeFinder
 from trackmania_rl.settings import RANGE_FINDER, ROAD_AHEAD, ObservationSettings, SettingsError
+
+
+class ExtraFloats(NamedTuple):
+    """A user's own floats of each state, behind those of the layout.
+
+    Attributes:
+        n: k.
+        compute: returns (n, k) of n states' floats (n, F), not normalized.
+    """
+
+    n: int
+    compute: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.floating[Any]]]
 
 
 class ObservationLayout:
@@ -47,12 +60,18 @@ class ObservationLayout:
         waves: (float's index, wavelength in its unit) pairs: what the network sees at finer scales as well.
         measures_on_track: whether there is a range finder that measures on the track's borders.
         measures_in_picture: whether there is one that measures in the picture.
+        extra: a user's own floats, which neither blocks nor views hold.
         needs_road: whether some block tells what only the track's file does: its borders, or the road ahead.
     """
 
     def __init__(
-        self, blocks: Sequence[ObservationBlock], settings: ObservationSettings, actions: ActionsSetting
+        self,
+        blocks: Sequence[ObservationBlock],
+        settings: ObservationSettings,
+        actions: ActionsSetting,
+        extra: ExtraFloats | None = None,
     ) -> None:
+        self.extra = extra
         self.n_own_floats = blocks[-1].stop
         of_views, inputs, entries = blocks_of_views(
             settings.views,
@@ -80,12 +99,15 @@ class ObservationLayout:
         self.needs_road = self.measures_on_track or ROAD_AHEAD in self._by_name
 
     @classmethod
-    def from_settings(cls, settings: ObservationSettings, actions: ActionsSetting = "keys") -> ObservationLayout:
+    def from_settings(
+        cls, settings: ObservationSettings, actions: ActionsSetting = "keys", extra: ExtraFloats | None = None
+    ) -> ObservationLayout:
         """Lay out the blocks for these settings.
 
         Args:
             settings: of the observation.
             actions: the game's setting of this name, which says what a previous action looks like.
+            extra: a user's own floats.
 
         Raises:
             SettingsError: if `observation_blocks` has an unknown block or lacks the first one; if `state_normalization`
@@ -123,7 +145,7 @@ class ObservationLayout:
             )
         if ROAD_AHEAD in settings.observation_blocks:
             _require_places_of_road(settings)
-        return cls(blocks, settings, actions)
+        return cls(blocks, settings, actions, extra)
 
     @property
     def own_blocks(self) -> tuple[ObservationBlock, ...]:
@@ -160,6 +182,7 @@ class ObservationLayout:
             measures_on_track=self.measures_on_track,
             range_finder_reach_m=self._settings.range_finder_reach_m,
             n_road_floats=N_QUALITIES * self._settings.road_ahead_zone_centers,
+            n_floats=self.n_own_floats,
         )
 
     def picture_range_finder(self, width_px: int, height_px: int) -> PictureRangeFinder | None:

@@ -98,6 +98,7 @@ class KernelLayout(NamedTuple):
         measures_on_track: whether the range finder measures on the track; else pictures tell, if it is there at all.
         range_finder_reach_m: how far it sees.
         n_road_floats: length of the block that tells the road ahead.
+        n_floats: length of the vector.
     """
 
     at: FeatureOffsets
@@ -107,6 +108,7 @@ class KernelLayout(NamedTuple):
     measures_on_track: bool
     range_finder_reach_m: float
     n_road_floats: int
+    n_floats: int
 
 
 def _word(dtype: np.dtype[np.void], name: str) -> int:

@@ -251,6 +251,15 @@ class Races:
             ranges_m = self._picture_range_finder.measure(pictures[race, rows[race]])
             self.columns.floats[race, self.rows[race], self.layout[RANGE_FINDER]] = ranges_m
 
+    def add_extra_floats(self, races: RaceIds) -> None:
+        """Compute the user's own floats of the newest states, once the states and their pictures are complete."""
+        extra, end = self.layout.extra, self.layout.n_own_floats
+        if extra is not None:
+            at = races, self.rows[races]
+            floats = self.columns.floats[at]
+            floats[:, end:] = extra.compute(floats[:, :end])
+            self.columns.floats[at] = floats
+
     def broken_blocks(self, race: int) -> str:
         """Name what is not finite in a race's newest state."""
         floats = self.columns.floats[race, self.rows[race]]
@@ -314,6 +323,7 @@ class Races:
 
     def _room(self, n_races: int, n_states: int, frames: npt.NDArray[np.uint8] | None) -> RaceColumns:
         """Return room for the longest race; the operating system provides a page when it is first written."""
+        extra = self.layout.extra
 
         def room(dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:
             return np.empty((n_races, n_states, *shape), dtype=dtype)
@@ -324,7 +334,7 @@ class Races:
             frames_of_races = frames[None, :n_states]
         return RaceColumns(
             frames=frames_of_races,
-            floats=room(np.float32, self.layout.n_own_floats),
+            floats=room(np.float32, self.layout.n_own_floats + (extra.n if extra is not None else 0)),
             car=room(np.float32, len(CAR_COLUMNS)),
             zone_idx=room(np.int64),
             meters=room(np.float64),
@@ -430,7 +440,7 @@ def observe(
             ahead = columns.floats[race, row, start : start + layout.n_road_floats]
             look_along_road(ahead, zone_idx, layout.zone_stride, road)
         are_finite = fill_features(
-            columns.floats[race, row],
+            columns.floats[race, row, : layout.n_floats],
             columns.car[race, row],
             head_f32,
             head_i32,

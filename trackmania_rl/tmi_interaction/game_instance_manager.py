@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.results import EndedRace
 from trackmania_rl.race.types import Observation, RaceEnd
@@ -58,6 +58,7 @@ class GameInstanceManager:
         observation: what the agent sees of them.
         launcher: starts and ends the game; its port is where the game is reached.
         connect: makes the connection; by default over a socket.
+        extra: a user's own floats of each state.
 
     Attributes:
         layout: every float of the observation.
@@ -73,8 +74,9 @@ class GameInstanceManager:
         observation: ObservationSettings,
         launcher: GameLauncher,
         connect: Connect = TMInterface,
+        extra: ExtraFloats | None = None,
     ) -> None:
-        self.layout = ObservationLayout.from_settings(observation, game.actions)
+        self.layout = ObservationLayout.from_settings(observation, game.actions, extra)
         self.game_starts = 0
         self._game = game
         self._observation = observation
@@ -206,12 +208,14 @@ class GameInstanceManager:
         self._launcher.show_window()
         seen: Observation | RaceEnd = machine.reset(game_map, frames)
         self._launcher.focus_window()
+        machine.races.add_extra_floats(ONLY_RACE)
         while not isinstance(seen, RaceEnd):
             began_s = time.perf_counter()
             images, floats = machine.races.look(ONLY_RACE)
             decision = decide(images[0], seen._replace(floats=floats[0]))
             policy_s += time.perf_counter() - began_s
             seen = machine.step(decision)
+            machine.races.add_extra_floats(ONLY_RACE)
         self._speed.add_race(seen.race_time_ms / 1000, machine.timings.wait_game_s)
         return machine.races.ended(0, seen, machine.timings, policy_s)
 

@@ -385,8 +385,7 @@ def first_races(
         UserError: if a map can't be used.
     """
     settings = driver.settings
-    builder = make_race_games(settings)
-    games = builder.around(builder.in_process(n_at_a_time, maps_folder))
+    games = make_race_games(settings).in_process(n_at_a_time, maps_folder)
     waiting, under_way = iter(map_entries), {}
 
     def begin(game: int) -> None:

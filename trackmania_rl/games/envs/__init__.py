@@ -27,6 +27,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.env_races import PROGRESS, EnvRaces, TemporaryFolder
 from trackmania_rl.games.envs.race_env import RaceEnv
 from trackmania_rl.games.envs.race_vector_env import RaceVectorEnv
+from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.race_games import make_race_games
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import Settings, load_settings, settings_from_flat
@@ -200,12 +201,13 @@ def _make_races(
     else:
         entries, weights = explored_maps(settings, tracks_folder)
     builder = make_race_games(settings)
+    games: Games
     if settings.game.is_in_process:
-        games = builder.around(builder.in_process(n_games, maps_folder))
+        games = builder.in_process(n_games, maps_folder)
     else:
         port = settings.game.base_tmi_port if settings.game.games_are_kept else find_free_port()
         launcher = make_launcher(settings.game, settings.user, port, maps_folder)
-        games = builder.around(builder.behind_sockets([launcher]))
+        games = builder.behind_sockets([launcher])
     opened.callback(games.close)
     return EnvRaces(
         settings, games, builder.spaces, entries, weights, tracks_folder, reward=reward, normalize=normalize
