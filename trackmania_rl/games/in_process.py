@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
-from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.cutoffs import GOING_ON
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
@@ -39,7 +40,7 @@ class _Map(NamedTuple):
     track: TrackForBatch
 
 
-class InProcessGames:
+class InProcessGames(Games):
     """K games.
 
     Args:
@@ -92,8 +93,8 @@ class InProcessGames:
         vars(copied).update(copy.deepcopy(vars(self), memo))
         return copied
 
+    @override
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        """See `Games.begin`; what the game's last race left behind is overwritten, and `frames` is not needed here."""
         self._waits[game] = False  # also where the race can't begin
         self._ended.pop(game, None)
         number = self._map_number(map_entry)
@@ -109,34 +110,35 @@ class InProcessGames:
         self.races.add_extra_floats(ids)
         self._waits[game] = True
 
+    @override
     def recv(self) -> Received:
-        """See `Games.recv`: all games that are in a race, at once."""
         ids = np.flatnonzero(self._waits)
         images, floats = self.races.look(ids)
         ended, self._ended = self._ended, {}
         return Received(ids, images, floats, self.races.rows[ids] == 0, ended)
 
+    @override
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
-        """See `Games.send`: the games drive on until their next decision, or the race's end."""
         if len(ids) == 0:
             return
         for game, end in self._step(ids, decision, policy_s).items():
             self._waits[game] = False
             self._ended[game] = self.races.ended(game, end, *self._clock.since(self._clock_at_begin[game]))
 
+    @override
     def under_way(self, game: int, states: range) -> dict[str, Any]:
-        """See `Games.under_way`; the arrays are views, as in `recv`."""
         return self.races.under_way(game, states)
 
+    @override
     def motion(self, ids: GameIds) -> Motion:
-        """See `Games.motion`."""
         rows = self.races.rows[ids]
         return Motion._make(getattr(self.races.columns, name)[ids, rows] for name in Motion._fields)
 
+    @override
     def close(self) -> bool:
-        """See `Games.close`; there is nothing to end."""
         return True
 
+    @override
     def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
         """Draw the view from behind a game's car now, in colour, whatever the observation holds.
 
