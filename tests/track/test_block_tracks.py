@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import Block, read_challenge
 from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.protocol.input_script import Input, InputEvent
 from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, KeyState
+from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
@@ -101,6 +103,11 @@ def test_a_respawn_is_before_the_middle_of_the_block_passed_last_in_whatever_ord
         np.testing.assert_allclose(race.car["position_m"][0], (304.0, 8.0 + 1.5685, middle_m - facing * 4.8), atol=1e-3)
         np.testing.assert_allclose(race.car["rotation"][0, :, 2], (0.0, 0.0, facing), atol=1e-6)
         assert not race.car["velocity_m_s"].any()
+
+
+def test_who_knows_roads_only_refuses_it(track: Track) -> None:
+    with pytest.raises(UserError, match="made of a map's blocks"):
+        drive(track)
 
 
 @pytest.mark.parametrize(

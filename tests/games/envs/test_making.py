@@ -16,6 +16,7 @@ import pytest
 from gymnasium.utils.env_checker import data_equivalence
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.games import envs
 from trackmania_rl.games.envs import (
     RaceEnv,
     RaceVectorEnv,
@@ -76,16 +77,17 @@ def test_an_environment_that_cannot_be_made_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize(
-    ("needed", "module", "extra"),
-    [("rtgym.envs.real_time_env", "real_time", "realtime"), ("stable_baselines3.common.vec_env", "sb3", "sb3")],
+    ("needed", "module", "extra", "use"),
+    [
+        ("rtgym.envs.real_time_env", "real_time", "realtime", lambda: make_real_time_race_env("valley")),
+        ("stable_baselines3.common.vec_env", "sb3", "sb3", lambda: importlib.import_module(f"{envs.__name__}.sb3")),
+    ],
 )
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, needed: str, module: str, extra: str) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, needed: str, module: str, extra: str, use) -> None:
     monkeypatch.setitem(sys.modules, needed, None)
-    monkeypatch.delitem(sys.modules, f"trackmania_rl.games.envs.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, f"{envs.__name__}.{module}", raising=False)
     with pytest.raises(UserError, match=rf'pip install "trackmania-rl\[{extra}\]"'):
-        make_real_time_race_env("valley") if module == "real_time" else importlib.import_module(
-            "trackmania_rl.games.envs.sb3"
-        )
+        use()
 
 
 def test_two_maps_of_the_same_name_are_refused(make_env: MakeEnv, tracks: dict[str, str], tmp_path: Path) -> None:
