@@ -18,7 +18,7 @@ CM_PER_TICK = 20
 class FakeGame:
     """A car on a straight line: 20 m/s while it accelerates, else standing. A checkpoint at 20 m, the finish behind.
 
-    Implements `GameTransport`. Each behaviour that a real game does not promise is a switch.
+    Has the methods of `TMInterface`. Each behaviour that a real game does not promise is a switch.
     """
 
     finish_m: float = 41.1

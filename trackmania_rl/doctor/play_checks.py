@@ -16,7 +16,7 @@ from trackmania_rl.files import write_png
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
-from trackmania_rl.race.types import Observation, RaceEnd
+from trackmania_rl.race.results import Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, find_free_port

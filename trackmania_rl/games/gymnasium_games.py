@@ -18,7 +18,7 @@ from typing_extensions import override
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.alternating import games_for
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
-from trackmania_rl.race.observation_blocks import ObservationBlock, blocks_of_views
+from trackmania_rl.race.observation import ObservationBlock, blocks_of_views
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.results import EndedRace
 from trackmania_rl.race.spaces import Spaces

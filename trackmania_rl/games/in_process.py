@@ -21,8 +21,7 @@ from trackmania_rl.race.cutoffs import GOING_ON
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.races import NOT_FINITE, Races
-from trackmania_rl.race.results import EndedRace
-from trackmania_rl.race.types import GameTimings, RaceEnd
+from trackmania_rl.race.results import EndedRace, GameTimings, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch

@@ -22,8 +22,7 @@ from typing_extensions import override
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
-from trackmania_rl.race.results import EndedRace
-from trackmania_rl.race.types import Observation
+from trackmania_rl.race.results import EndedRace, Observation
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.game_instance_manager import Decide, GameKeepsFailingError
 

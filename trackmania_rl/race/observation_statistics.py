@@ -8,8 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.observation_blocks import FIRST_BLOCK
+from trackmania_rl.race.observation import FIRST_BLOCK, ObservationLayout
 from trackmania_rl.settings import ObservationSettings
 
 MOST_DEVIATIONS: Final = 10.0

@@ -33,9 +33,17 @@ from trackmania_rl.race.observation_kernel import (
     fill_features,
 )
 from trackmania_rl.race.range_finder import N_BEAMS, measure_ranges
-from trackmania_rl.race.results import DECISION_COLUMNS, EndedRace, RaceColumns, end_race_stats, rollout_results
+from trackmania_rl.race.results import (
+    DECISION_COLUMNS,
+    EndedRace,
+    GameTimings,
+    Observation,
+    RaceColumns,
+    RaceEnd,
+    end_race_stats,
+    rollout_results,
+)
 from trackmania_rl.race.spaces import race_views
-from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
 from trackmania_rl.race.zones import VirtualCheckpoints, meters_along_line, move_zone
 from trackmania_rl.settings import RANGE_FINDER, GameSettings
 

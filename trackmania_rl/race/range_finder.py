@@ -1,14 +1,16 @@
 """The range finder: how far the road's borders are from the car, in 19 directions from right over ahead to left.
 
-Here it is measured on the track's own borders, seen from above: hills do not count, and neither does what lies over or
-under the road. `picture_range_finder` measures the same in a picture.
+`measure_ranges` measures on the track's own borders, seen from above: hills do not count, and neither does what lies
+over or under the road. `PictureRangeFinder` follows each beam along the ground of a picture of the game until the
+road's border is met. It takes the road ahead for flat, and the camera for the one that hangs behind the car. A pixel
+belongs to the border if its gray is within the setting `range_finder_border_gray`.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -83,3 +85,133 @@ def measure_ranges(
             last_ahead, last_left = ahead, left
     for beam in range(N_BEAMS):
         ranges_m[beam] = nearest_m[beam]
+
+
+STEP_PX: Final = 0.5
+"""A beam is looked at twice in each pixel, so that a line of one pixel is not stepped over."""
+
+
+class ChaseCamera(NamedTuple):
+    """The camera behind the car, in the car's axes; the simulated game's own, which is like the real one's.
+
+    Attributes:
+        behind_m: distance behind the car's origin.
+        above_m: height above it, and above the ground.
+        pitch_down_rad: how far below straight ahead it looks.
+        field_of_view_rad: from the picture's top to its bottom.
+    """
+
+    behind_m: float = 7.5
+    above_m: float = 3.4
+    pitch_down_rad: float = math.radians(11.0)
+    field_of_view_rad: float = math.radians(60.0)
+
+
+BEHIND_THE_CAR: Final = ChaseCamera()
+CAR_BOX_M: Final = ((-1.2, 1.2), (0.0, 1.1), (-2.2, 2.4))
+"""(right, left), (bottom, top) and (rear, front) sides of the car with its shadow, which hides the ground."""
+
+
+class PictureRangeFinder:
+    """Measures the ranges in pictures of one size.
+
+    Args:
+        width_px: of the pictures.
+        height_px: likewise.
+        reach_m: what is farther is not seen.
+        border_gray: lowest and highest gray level of the road's border.
+        camera: what takes the pictures.
+
+    Attributes:
+        limits_m: (N_BEAMS,) float32, the way on which each beam leaves the picture, `reach_m` at most: no border beyond
+            it is seen.
+    """
+
+    def __init__(
+        self,
+        width_px: int,
+        height_px: int,
+        reach_m: float,
+        border_gray: tuple[int, int],
+        camera: ChaseCamera = BEHIND_THE_CAR,
+    ) -> None:
+        self._lowest, self._highest = border_gray
+        beams = [_samples(angle, width_px, height_px, reach_m, camera) for angle in BEAM_ANGLES_DEG]
+        most = max(len(pixels) for pixels, _, _ in beams)
+        # After its last sample each beam has one more, which is hit in any case.
+        self._pixels = np.zeros((N_BEAMS, most + 1), dtype=np.int64)
+        self._ranges_m = np.zeros((N_BEAMS, most + 1), dtype=np.float32)
+        self._is_over = np.ones((N_BEAMS, most + 1), dtype=np.bool_)
+        for beam, (pixels, ranges_m, end_m) in enumerate(beams):
+            n = len(pixels)
+            self._pixels[beam, :n] = pixels
+            self._ranges_m[beam, :n] = ranges_m
+            self._ranges_m[beam, n:] = end_m
+            self._is_over[beam, :n] = False
+        self.limits_m = self._ranges_m[:, -1].copy()
+        self._every_beam = np.arange(N_BEAMS)
+
+    def measure(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Measure the ranges in a gray picture (height_px, width_px).
+
+        Returns:
+            (N_BEAMS,) in metres; where there is no border, `limits_m`.
+        """
+        is_border = (frame >= self._lowest) & (frame <= self._highest)
+        widened = is_border.copy()  # else a beam may slip between two pixels of a line that touch at a corner
+        widened[:, 1:] |= is_border[:, :-1]
+        is_hit = widened.reshape(-1)[self._pixels] | self._is_over
+        ranges_m: npt.NDArray[np.float32] = self._ranges_m[self._every_beam, is_hit.argmax(axis=1)]
+        return ranges_m
+
+
+def _samples(
+    angle_deg: float, width_px: int, height_px: int, reach_m: float, camera: ChaseCamera
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], float]:
+    """List a beam's pixels from the car on, (n,) as numbers in the flat picture, the range of each, and of its end."""
+    along_m = _geometric_steps(reach_m)
+    left_m = along_m * math.sin(math.radians(angle_deg))
+    ahead_m = along_m * math.cos(math.radians(angle_deg)) + camera.behind_m
+    cosine, sine = math.cos(camera.pitch_down_rad), math.sin(camera.pitch_down_rad)
+    depth_m = ahead_m * cosine + camera.above_m * sine
+    focal_px = 0.5 * height_px / math.tan(0.5 * camera.field_of_view_rad)
+    column = 0.5 * width_px - focal_px * left_m / depth_m
+    row = 0.5 * height_px + focal_px * (camera.above_m * cosine - ahead_m * sine) / depth_m
+    is_inside = (row >= 0) & (row < height_px) & (column >= 0) & (column < width_px)
+    seen = np.flatnonzero(is_inside & ~_is_behind_car(left_m, ahead_m, camera))
+    leaves = np.flatnonzero(~is_inside)
+    seen = seen[seen < leaves[0]] if len(leaves) else seen
+    moved_px = np.hypot(np.diff(column[seen], prepend=np.inf), np.diff(row[seen], prepend=np.inf))
+    kept = []
+    since_px = math.inf
+    for place, step_px in zip(seen.tolist(), moved_px.tolist(), strict=True):
+        since_px += step_px
+        if since_px >= STEP_PX:
+            kept.append(place)
+            since_px = 0.0
+    end_m = float(along_m[leaves[0]]) if len(leaves) else reach_m
+    return row[kept].astype(np.int64) * width_px + column[kept].astype(np.int64), along_m[kept], end_m
+
+
+def _geometric_steps(reach_m: float) -> npt.NDArray[np.float64]:
+    """Ways along a beam from 0.1 m to the reach, each 0.2 % longer than the one before: less than half a pixel."""
+    n = math.ceil(math.log(reach_m / 0.1) / math.log(1.002))
+    return np.append(0.1 * 1.002 ** np.arange(n), reach_m)
+
+
+def _is_behind_car(
+    left_m: npt.NDArray[np.float64], ahead_m: npt.NDArray[np.float64], camera: ChaseCamera
+) -> npt.NDArray[np.bool_]:
+    """Say of points on the ground (n,) whether the car's box is between them and the camera."""
+    # The line from the camera (share 0) to the point (share 1), against the box's three pairs of sides.
+    begins, ends = np.zeros(len(left_m)), np.ones(len(left_m))
+    ways = (
+        (0.0, left_m, CAR_BOX_M[0]),
+        (camera.above_m, np.full(len(left_m), -camera.above_m), CAR_BOX_M[1]),
+        (-camera.behind_m, ahead_m, CAR_BOX_M[2]),
+    )
+    for start_m, way_m, (low_m, high_m) in ways:
+        way_m = np.where(np.abs(way_m) < 1e-9, 1e-9, way_m)
+        at = np.sort([(low_m - start_m) / way_m, (high_m - start_m) / way_m], axis=0)
+        begins, ends = np.maximum(begins, at[0]), np.minimum(ends, at[1])
+    return begins < ends

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -19,14 +19,12 @@ import numpy.typing as npt
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import Policy, PolicyDecision
-from trackmania_rl.race.results import EndedRace
-from trackmania_rl.race.types import Observation, RaceEnd
+from trackmania_rl.race.results import EndedRace, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
 from trackmania_rl.tmi_interaction.race_machine import ONLY_RACE, RaceMachine, compile_ahead
-from trackmania_rl.tmi_interaction.speed_watch import SpeedWatch
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
-from trackmania_rl.tmi_interaction.transport import GameError, GameTransport
+from trackmania_rl.tmi_interaction.transport import GameError
 from trackmania_rl.track.game_map import GameMap, load_game_map
 
 log = logging.getLogger(__name__)
@@ -39,7 +37,10 @@ PORT_RETRY_S: Final = 0.2
 MOST_MAPS_KEPT: Final = 16
 """Reference lines that stay in memory; the one raced on longest ago gives way."""
 
-Connect = Callable[[int, float, Callable[[], None]], GameTransport]
+RACES_AVERAGED: Final = 5
+"""One slow race says little: it may have loaded a map, or the machine was busy."""
+
+Connect = Callable[[int, float, Callable[[], None]], TMInterface]
 """(port, timeout in seconds, what helps a game that is silent) -> a connected game."""
 Decide = Callable[[npt.NDArray[np.uint8], Observation], PolicyDecision]
 """What decides, told all that there is to know of a state: (its image (S, H, W), the observation with the floats that
@@ -83,7 +84,7 @@ class GameInstanceManager:
         self._launcher = launcher
         self._connect = connect
         self._maps: OrderedDict[MapEntry, GameMap] = OrderedDict()  # the one raced on last is last
-        self._transport: GameTransport | None = None
+        self._transport: TMInterface | None = None
         self._machine: RaceMachine | None = None
         self._started_at_s = 0.0
         self._speed = SpeedWatch()
@@ -229,3 +230,35 @@ class GameInstanceManager:
         if len(self._maps) > MOST_MAPS_KEPT:
             self._maps.popitem(last=False)
         return self._maps[entry]
+
+
+class SpeedWatch:
+    """Speed of one game instance: race time by the time spent waiting for the game, averaged over the last races.
+
+    The real game becomes slow over hours, and is fast again after a restart.
+    """
+
+    def __init__(self) -> None:
+        self._races: deque[tuple[float, float]] = deque(maxlen=RACES_AVERAGED)  # (race time, waited), both in s
+        self._best = 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """Seconds of race per second of waiting over the last races; None as long as they are too few."""
+        race_s, waited_s = (sum(column) for column in zip(*self._races, strict=True)) if self._races else (0.0, 0.0)
+        return race_s / waited_s if len(self._races) == RACES_AVERAGED and waited_s > 0 else None
+
+    def share_of_best(self) -> float:
+        """Return the ratio now as a share of the best one since the game's start; 1 as long as there is none."""
+        ratio = self.ratio
+        return 1.0 if ratio is None or self._best == 0 else ratio / self._best
+
+    def add_race(self, race_s: float, waited_s: float) -> None:
+        """Take a race into account.
+
+        Args:
+            race_s: the race time driven, in seconds.
+            waited_s: wall-clock seconds for which the game was waited for meanwhile; own work does not count.
+        """
+        self._races.append((race_s, waited_s))
+        self._best = max(self._best, self.ratio or 0.0)

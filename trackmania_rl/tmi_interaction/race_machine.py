@@ -1,8 +1,7 @@
-"""A race as a step machine over the game's reports: `reset(map)`, then `step(action)` until the race ends.
+"""A race as a step machine over the game's reports: `reset(map)`, then `step(decision)` until the race ends.
 
-The machine talks to a `GameTransport` and knows no socket, no process and no policy. Between two calls the game stands
-still, because one of its reports is held back unanswered. What it copes with is listed in
-reference/tminterface2_protocol.md, "Open points".
+The machine knows no process and no policy. Between two calls the game stands still, because one of its reports is held
+back unanswered.
 
 With a picture a decision takes two reports: at the step the game is frozen and a frame requested, and the decision is
 made while the frame's report is held. Without a picture the decision is made while the step's own report is held: the
@@ -33,10 +32,11 @@ from trackmania_rl.race.cutoffs import GOING_ON
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.races import NOT_FINITE, Races
-from trackmania_rl.race.types import GameTimings, Observation, RaceEnd, times_passed
+from trackmania_rl.race.results import GameTimings, Observation, RaceEnd, times_passed
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.race_start import RaceStart
-from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTransport
+from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
+from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError
 from trackmania_rl.track.game_map import GameMap
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class RaceMachine:
 
     def __init__(
         self,
-        transport: GameTransport,
+        transport: TMInterface,
         settings: GameSettings,
         layout: ObservationLayout,
         commands_on_connect: tuple[str, ...] = (),

@@ -13,7 +13,8 @@ from typing import Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import ANALOG_LINK_VERSION, MessageId
 from trackmania_rl.settings import GameSettings
-from trackmania_rl.tmi_interaction.transport import GameEvent, GameTimeoutError, GameTransport
+from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
+from trackmania_rl.tmi_interaction.transport import GameEvent, GameTimeoutError
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class RaceStart:
         commands_on_connect: console commands for this game instance, beside `CONNECT_COMMANDS`.
     """
 
-    def __init__(self, transport: GameTransport, commands_on_connect: tuple[str, ...] = ()) -> None:
+    def __init__(self, transport: TMInterface, commands_on_connect: tuple[str, ...] = ()) -> None:
         self._transport = transport
         self._commands = (*CONNECT_COMMANDS, *commands_on_connect)
         self._has_seen_a_step = False

@@ -28,7 +28,6 @@ from trackmania_rl.tmi_interaction.transport import (
     GameEvent,
     GameProtocolError,
     GameTimeoutError,
-    GameTransport,
 )
 
 FRAME_INTERVAL_MS: Final = 50
@@ -161,7 +160,7 @@ class ScriptPlayer:
 
 
 def _watch(
-    transport: GameTransport,
+    transport: TMInterface,
     commands: tuple[str, ...],
     filming: Filming | None,
     until_ms: int,
@@ -211,7 +210,7 @@ def _watch(
         transport.answer(event)
 
 
-def _result(transport: GameTransport, event: GameEvent, is_finished: bool) -> ScriptedRace:
+def _result(transport: TMInterface, event: GameEvent, is_finished: bool) -> ScriptedRace:
     """Read the race's times from the state while the game stands still at its last event."""
     state = _state(transport)
     race_time_ms = finish_time_ms(state) if is_finished else event.race_time_ms
@@ -223,7 +222,7 @@ def _passed_ms(state: StateView) -> tuple[int, ...]:
     return tuple(int(time_ms) for time_ms in state.checkpoint_times_ms if time_ms >= 0)
 
 
-def _state(transport: GameTransport) -> StateView:
+def _state(transport: TMInterface) -> StateView:
     """Return the game's state at its last event."""
     try:
         return StateView(transport.get_state())

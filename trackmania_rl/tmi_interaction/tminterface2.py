@@ -46,7 +46,10 @@ WAITS_IN_SELECT: Final = sys.platform == "win32"
 
 
 class TMInterface:
-    """One connection to a game; a `GameTransport`.
+    """One connection to a game.
+
+    Calls without a result may be kept back until the next `answer`, `flush` or call with a result. All may raise
+    `GameConnectionError`, `GameTimeoutError` or `GameProtocolError`.
 
     Args:
         port: where the game listens on this machine.
@@ -85,7 +88,11 @@ class TMInterface:
         return int(self._socket.getsockname()[1])
 
     def next_event(self, within_s: float | None = None) -> GameEvent:
-        """See `GameTransport.next_event`."""
+        """Wait for the game's next report; the previous one must have been answered.
+
+        Args:
+            within_s: longest wait, where it is shorter than the usual one.
+        """
         if within_s is None or within_s >= self._timeout_s:
             return self._read_event()
         self._set_patience(max(within_s, SHORTEST_WAIT_S))
@@ -115,7 +122,7 @@ class TMInterface:
         return GameEvent(MessageId(raw_id), race_time_ms, current, target, frame, state)
 
     def answer(self, event: GameEvent, then_get_state: bool = False) -> None:
-        """See `GameTransport.answer`."""
+        """Let the game go on; with `then_get_state` the next event brings the state at that moment with it."""
         self._outgoing += messages.pack_id(event.id)
         if then_get_state:
             self._outgoing += messages.pack_id(MessageId.GET_STATE)
@@ -123,7 +130,7 @@ class TMInterface:
         self.flush()
 
     def flush(self) -> None:
-        """See `GameTransport.flush`."""
+        """Make sure that the game has heard everything said so far, although the event stays unanswered."""
         try:
             self._socket.sendall(self._outgoing)
         except OSError as error:
@@ -131,21 +138,21 @@ class TMInterface:
         self._outgoing.clear()
 
     def get_state(self) -> bytes:
-        """See `GameTransport.get_state`."""
+        """Return the state blob of this moment; may be empty outside a race."""
         self._outgoing += messages.pack_id(MessageId.GET_STATE)
         self.flush()
         return self._read_block()
 
     def is_race_finished(self) -> bool:
-        """See `GameTransport.is_race_finished`."""
+        """Tell whether the race is over."""
         return bool(self._ask(MessageId.RACE_FINISHED))
 
     def is_in_menus(self) -> bool:
-        """See `GameTransport.is_in_menus`."""
+        """Tell whether no map is loaded."""
         return bool(self._ask(MessageId.IS_IN_MENUS))
 
     def plugin_version(self) -> int:
-        """See `GameTransport.plugin_version`."""
+        """Tell the version of this project's plugin, or simulated game; 0 for any other. A report must be held."""
         self.command(messages.LINK_VERSION_COMMAND)
         return messages.link_version(self._ask(MessageId.IS_IN_MENUS))
 
@@ -156,56 +163,56 @@ class TMInterface:
         return self._read_block().decode(errors="replace")
 
     def rewind_to_state(self, blob: bytes) -> None:
-        """See `GameTransport.rewind_to_state`."""
+        """Restore a state that `get_state` gave."""
         self._outgoing += messages.pack_rewind_to_state(blob)
 
     def rewind_to_current_state(self) -> None:
-        """See `GameTransport.rewind_to_current_state`."""
+        """Restore the state of this moment, which drops what the game had planned for its next ticks."""
         self._outgoing += messages.pack_id(MessageId.REWIND_TO_CURRENT_STATE)
 
     def set_speed(self, speed: float) -> None:
-        """See `GameTransport.set_speed`."""
+        """Set the game's speed, as a factor of real time; 0 freezes the physics."""
         self._outgoing += messages.pack_set_speed(speed)
 
     def set_step_period(self, period_ms: int) -> None:
-        """See `GameTransport.set_step_period`."""
+        """Set every how many ms of race time RUN_STEP is reported."""
         self._outgoing += messages.pack_set_step_period(period_ms)
 
     def set_timeout(self, timeout_ms: int) -> None:
-        """See `GameTransport.set_timeout`."""
+        """Set how long the game waits for an answer before it drops the client."""
         self._outgoing += messages.pack_set_timeout(timeout_ms)
 
     def set_input(self, held: messages.HeldInputs) -> None:
-        """See `GameTransport.set_input`."""
+        """Hold exactly these from the next tick on; analog inputs only from plugin version `ANALOG_LINK_VERSION` on."""
         self._outgoing += messages.pack_set_input(held)
 
     def give_up(self) -> None:
-        """See `GameTransport.give_up`."""
+        """Begin the race again with a countdown."""
         self._outgoing += messages.pack_id(MessageId.GIVE_UP)
 
     def prevent_finish(self) -> None:
-        """See `GameTransport.prevent_finish`."""
+        """Undo the finish that has just been reached."""
         self._outgoing += messages.pack_id(MessageId.PREVENT_FINISH)
 
     def command(self, text: str) -> None:
-        """See `GameTransport.command`."""
+        """Run a console command."""
         self._outgoing += messages.pack_command(text)
 
     def toggle_interface(self, shown: bool) -> None:
-        """See `GameTransport.toggle_interface`."""
+        """Show or hide the race's interface, such as its clock, which would be in the pictures."""
         self._outgoing += messages.pack_toggle_interface(shown)
 
     def request_frame(self, width_px: int, height_px: int) -> None:
-        """See `GameTransport.request_frame`."""
+        """Ask for one picture, which comes as REQUESTED_FRAME."""
         self._frame_shape = (height_px, width_px)
         self._outgoing += messages.pack_request_frame(width_px, height_px)
 
     def unrequest_frame(self) -> None:
-        """See `GameTransport.unrequest_frame`."""
+        """Withdraw that request."""
         self._outgoing += messages.pack_id(MessageId.UNREQUEST_FRAME)
 
     def close(self) -> None:
-        """See `GameTransport.close`."""
+        """Say goodbye and let go; never raises."""
         with contextlib.suppress(OSError):
             self._set_socket_timeout(socket.SO_SNDTIMEO, GOODBYE_TIMEOUT_S)
             self._socket.sendall(messages.pack_id(MessageId.SHUTDOWN))

@@ -21,9 +21,9 @@ from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.progress_reward import ProgressReward
+from trackmania_rl.race.results import RaceEnd
 from trackmania_rl.race.rewards import Arrival, RaceReward, StepReward
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.race.types import RaceEnd
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.tmi_interaction.transport import GameError

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.env_races import MAP_OPTION, PICTURE_SIZE_PX, Array, EnvRaces, Shown, check_options
-from trackmania_rl.race.types import RaceEnd
+from trackmania_rl.race.results import RaceEnd
 
 AUTORESET_MODES: Final = (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
 MASK_OPTION: Final = "reset_mask"
