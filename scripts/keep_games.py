@@ -26,8 +26,11 @@ from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import UserSettings, load_settings  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.clients import clients_by_port  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.keeper import GameKeeper, KeeperLimits  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.keeper import (  # noqa: E402
+    GameKeeper,
+    KeeperLimits,
+    clients_by_port,
+)
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder, install_plugin  # noqa: E402
 
 log = logging.getLogger("keep_games")

@@ -29,8 +29,8 @@ from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E
 from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
 from trackmania_rl.telemetry.race_video import film_script  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.launcher import RunningGame  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.running_game import RunningGame  # noqa: E402
 from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, replays_in  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer  # noqa: E402
 

@@ -6,9 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from trackmania_rl.tmi_interaction.launchers.game_windows import ShownWindow, WindowError
-from trackmania_rl.tmi_interaction.launchers.win32_windows import open_win32_windows
-from trackmania_rl.tmi_interaction.launchers.x11_windows import open_x11_windows
+from trackmania_rl.tmi_interaction.launchers.game_windows import (
+    ShownWindow,
+    WindowError,
+    open_win32_windows,
+    open_x11_windows,
+)
 
 ROOT, GAME, OTHER, HIDDEN, CONSOLE = range(10, 15)
 

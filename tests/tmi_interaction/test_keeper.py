@@ -8,8 +8,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.tmi_interaction.greeting import Greeting
 from trackmania_rl.tmi_interaction.launchers import keeper as keepers
-from trackmania_rl.tmi_interaction.launchers.clients import Client
-from trackmania_rl.tmi_interaction.launchers.keeper import GameKeeper, KeeperLimits
+from trackmania_rl.tmi_interaction.launchers.keeper import Client, GameKeeper, KeeperLimits
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
 MAX_AGE_S, GREETS_WITHIN_S, LISTENS_WITHIN_S = 5000.0, 40.0, 100.0

@@ -18,14 +18,18 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers import launcher as launchers
 from trackmania_rl.tmi_interaction.launchers import tmnf
-from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers.choice import (
+    find_tmloader,
+    game_command,
+    make_launcher,
+    split_game_command,
+    tmloader_command,
+)
 from trackmania_rl.tmi_interaction.launchers.game_processes import identity_of
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 from trackmania_rl.tmi_interaction.launchers.kept_game import KeptGame
 from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError, SimulatedGameLauncher, find_free_port
-from trackmania_rl.tmi_interaction.launchers.linux import game_command, split_game_command
 from trackmania_rl.tmi_interaction.launchers.tmnf import TmnfLauncher, with_own_separators
-from trackmania_rl.tmi_interaction.launchers.windows import find_tmloader, tmloader_command
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the stand-in for the game needs Linux")
@@ -238,7 +242,7 @@ def test_a_game_whose_owner_is_killed_ends_at_the_latest_before_its_port_is_used
 import pathlib, time
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
-from trackmania_rl.tmi_interaction.launchers.linux import game_command
+from trackmania_rl.tmi_interaction.launchers.choice import game_command
 from trackmania_rl.tmi_interaction.launchers.tmnf import TmnfLauncher
 user = UserSettings(game_command={shlex.join([*hand_over, "--", *game, "{port}"])!r}, trackmania_base_path="",
                     tmloader_path="", tmloader_profile_name="", username="")

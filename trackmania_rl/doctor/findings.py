@@ -16,9 +16,12 @@ import torch
 
 from trackmania_rl.agents.threads import usable_cores
 from trackmania_rl.settings import Settings
-from trackmania_rl.tmi_interaction.launchers.game_windows import NoWindows, WindowSystem
-from trackmania_rl.tmi_interaction.launchers.win32_windows import open_win32_windows
-from trackmania_rl.tmi_interaction.launchers.x11_windows import open_x11_windows
+from trackmania_rl.tmi_interaction.launchers.game_windows import (
+    NoWindows,
+    WindowSystem,
+    open_win32_windows,
+    open_x11_windows,
+)
 
 GUIDE = "docs/troubleshooting.rst"
 """Has a section for each `Check`."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from trackmania_rl.doctor.findings import Check, Context, Finding, ok, problem, warning
 from trackmania_rl.errors import UserError
-from trackmania_rl.tmi_interaction.launchers.linux import split_game_command
+from trackmania_rl.tmi_interaction.launchers.choice import check_profile, find_tmloader, split_game_command
 from trackmania_rl.tmi_interaction.launchers.plugin_files import (
     Installation,
     Outcome,
@@ -16,7 +16,6 @@ from trackmania_rl.tmi_interaction.launchers.plugin_files import (
     install_plugin,
 )
 from trackmania_rl.tmi_interaction.launchers.tmnf import CHALLENGES
-from trackmania_rl.tmi_interaction.launchers.windows import check_profile, find_tmloader
 
 WINE_LIKE: Final = ("wine", "wine64", "proton", "umu-run", "lutris", "steam", "bottles-cli", "flatpak")
 """Programs that run the game on Linux, or lead to one that does."""

@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import psutil
+
 from trackmania_rl.errors import UserError
 from trackmania_rl.tmi_interaction.greeting import Greeting, GreetingAttempt
-from trackmania_rl.tmi_interaction.launchers.clients import Client
 from trackmania_rl.tmi_interaction.launchers.kept_game import version_text
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher
 from trackmania_rl.tmi_interaction.transport import GameError
@@ -32,6 +33,38 @@ FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
 FOCUS_AFTER_S: Final = 20.0
 """How long a client plays before the game is given the keyboard: a race has begun by then."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """One connection to a game, whether the game has looked at it or not.
+
+    Attributes:
+        peer_port: of its other end, on this machine: a collector, or SSH on behalf of one.
+        has_left: whether the other end has hung up, and the game has not noticed yet.
+    """
+
+    peer_port: int
+    has_left: bool = False
+
+
+def clients_by_port(ports: Collection[int]) -> dict[int, list[Client]]:
+    """List the connections to the games at some ports.
+
+    Raises:
+        UserError: if this system does not tell.
+    """
+    found: dict[int, list[Client]] = {port: [] for port in ports}
+    try:
+        connections = psutil.net_connections("tcp4")
+    except psutil.AccessDenied as error:
+        text = "this system shows connections to administrators only: keep games on Linux or Windows"
+        raise UserError(text) from error
+    for connection in connections:
+        is_open, has_left = connection.status == psutil.CONN_ESTABLISHED, connection.status == psutil.CONN_CLOSE_WAIT
+        if (is_open or has_left) and connection.laddr and connection.raddr and connection.laddr.port in found:
+            found[connection.laddr.port].append(Client(connection.raddr.port, has_left))
+    return found
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class StartCommand:
 
 
 class TmnfLauncher:
-    """A `GameLauncher` of TrackMania Nations Forever with TMInterface; see `windows_launcher` and `linux_launcher`.
+    """A `GameLauncher` of TrackMania Nations Forever with TMInterface; see `choice`.
 
     Args:
         port: where the game is to listen; TMInterface's variable `custom_port`.
