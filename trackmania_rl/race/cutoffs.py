@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,36 +25,23 @@ REASON_OF_VERDICT: Final[dict[int, CutoffReason]] = {
     TOO_LONG: "too_long",
     HORIZON: "horizon",
 }
-"""What `judge` says in numbers, in words."""
-
-NO_HORIZON: Final = 2**62
-"""More actions than any race has."""
+"""Names of the verdicts of `judge`."""
 
 
-class CutoffRules(NamedTuple):
-    """When a race ends without its finish; numba takes it as it is.
+def cutoff_rules(settings: GameSettings) -> npt.NDArray[np.float64]:
+    """Return when a race ends without its finish, as `judge` takes it.
 
-    Attributes:
-        longer_than_ms: a race is cut off after this.
-        no_progress_within_ms: and where within this time
-        progress_m: its furthest point advanced by less than this.
-        horizon_actions: and it is cut off after so many actions.
+    Returns:
+        (4,): `cutoff_race_longer_than_ms`, `cutoff_no_progress_within_ms`, `cutoff_progress_m` and the most actions.
     """
-
-    longer_than_ms: int
-    no_progress_within_ms: int
-    progress_m: float
-    horizon_actions: int
-
-    @classmethod
-    def from_settings(cls, settings: GameSettings) -> CutoffRules:
-        """What `cutoff_race_longer_than_ms`, `cutoff_no_progress_within_ms`, `cutoff_progress_m` and `horizon` say."""
-        return cls(
+    return np.array(
+        [
             settings.cutoff_race_longer_than_ms,
             settings.cutoff_no_progress_within_ms,
             settings.cutoff_progress_m,
-            settings.cutoff_horizon_actions or NO_HORIZON,
-        )
+            settings.cutoff_horizon_actions or math.inf,
+        ]
+    )
 
 
 @_compiled
@@ -62,26 +50,21 @@ def judge(
     furthest_m: npt.NDArray[np.float64],
     row: int,
     window_row: int,
-    longer_than_ms: int,
-    no_progress_within_ms: int,
-    progress_m: float,
-    horizon_actions: int,
+    rules: npt.NDArray[np.float64],
 ) -> tuple[int, int]:
-    """Say whether a race ends at its newest state.
+    """Return whether a race ends at its newest state.
 
     Args:
         race_times_ms: (N,) race time at each state, ascending; rows up to `row` are read.
         furthest_m: (N,) metres along the line at the furthest point reached until then.
         row: the newest state's.
         window_row: what this function gave back at the state before; 0 at the first.
-        longer_than_ms: this and the next three: see `CutoffRules`.
-        no_progress_within_ms: see there.
-        progress_m: see there.
-        horizon_actions: see there.
+        rules: (4,), see `cutoff_rules`.
 
     Returns:
         The verdict, and the row of the latest state that is as old as the window (0 where none is).
     """
+    longer_than_ms, no_progress_within_ms, progress_m, horizon_actions = rules[0], rules[1], rules[2], rules[3]
     window_begin_ms = race_times_ms[row] - no_progress_within_ms
     while window_row < row and race_times_ms[window_row + 1] <= window_begin_ms:
         window_row += 1

@@ -18,7 +18,7 @@ from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol import state_blob
 from trackmania_rl.race import cutoffs, known_road, observation_kernel, range_finder, zones
 from trackmania_rl.race.actions import Action, actions_of_game
-from trackmania_rl.race.cutoffs import REASON_OF_VERDICT, CutoffRules, judge
+from trackmania_rl.race.cutoffs import REASON_OF_VERDICT, cutoff_rules, judge
 from trackmania_rl.race.known_road import KnownRoad, look_along_road
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import (
@@ -73,10 +73,7 @@ class RaceMemory(NamedTuple):
         window_row: (K,) int64, how far `cutoffs.judge` has come.
         actions_since_gear_change: (K,) float64.
         previous_actions: (K, n, W) float32, as the vector says them, oldest first.
-        longer_than_ms: (K,) int64, with the three below the rules of each race, see `CutoffRules`.
-        no_progress_within_ms: (K,) int64.
-        progress_m: (K,) float64.
-        horizon_actions: (K,) int64.
+        rules: (K, 4) float64, see `cutoff_rules`.
     """
 
     zone_idx: npt.NDArray[np.int64]
@@ -85,10 +82,7 @@ class RaceMemory(NamedTuple):
     window_row: npt.NDArray[np.int64]
     actions_since_gear_change: npt.NDArray[np.float64]
     previous_actions: npt.NDArray[np.float32]
-    longer_than_ms: npt.NDArray[np.int64]
-    no_progress_within_ms: npt.NDArray[np.int64]
-    progress_m: npt.NDArray[np.float64]
-    horizon_actions: npt.NDArray[np.int64]
+    rules: npt.NDArray[np.float64]
 
 
 class Races:
@@ -135,10 +129,7 @@ class Races:
             window_row=np.zeros(n_races, dtype=np.int64),
             actions_since_gear_change=np.zeros(n_races),
             previous_actions=np.zeros((n_races, layout.n_previous_actions, len(self._forward)), dtype=np.float32),
-            longer_than_ms=np.zeros(n_races, dtype=np.int64),
-            no_progress_within_ms=np.zeros(n_races, dtype=np.int64),
-            progress_m=np.zeros(n_races),
-            horizon_actions=np.zeros(n_races, dtype=np.int64),
+            rules=np.zeros((n_races, 4)),
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Races:
@@ -165,15 +156,12 @@ class Races:
             raise ValueError("the observation needs the map's road")
         self._maps[race] = zones, road or KnownRoad.nowhere()
         self.rows[race] = 0
-        memory, rules = self._memory, CutoffRules.from_settings(game)
+        memory = self._memory
         memory.zone_idx[race] = memory.furthest_zone_idx[race] = zones.first_zone_idx
         memory.window_row[race] = 0
         memory.actions_since_gear_change[race] = BEFORE_FIRST_STATE
         memory.previous_actions[race] = self._forward
-        memory.longer_than_ms[race] = rules.longer_than_ms
-        memory.no_progress_within_ms[race] = rules.no_progress_within_ms
-        memory.progress_m[race] = rules.progress_m
-        memory.horizon_actions[race] = rules.horizon_actions
+        memory.rules[race] = cutoff_rules(game)
 
     def act(
         self,
@@ -468,9 +456,6 @@ def observe(
             memory.furthest_m[race],
             row,
             memory.window_row[race],
-            memory.longer_than_ms[race],
-            memory.no_progress_within_ms[race],
-            memory.progress_m[race],
-            memory.horizon_actions[race],
+            memory.rules[race],
         )
         verdicts[race] = verdict if are_finite else NOT_FINITE

@@ -20,16 +20,16 @@ DECISION_COLUMNS: Final = ("actions", "is_greedy", "q_values")
 
 
 class Observation(NamedTuple):
-    """What is seen of one state: by the policy at a decision, or at the race's end.
+    """One state of a race: in which a decision is due, or the last one.
 
     Attributes:
-        frame: (1, H, W) uint8 gray; (1, 0, 0) without an image.
-        floats: (F,) float32, see `ObservationLayout`.
-        car: (22,) float32, see `CAR_COLUMNS`.
+        frame: (1, H, W) uint8, and the others as in `RaceColumns`.
+        floats: (F,) float32.
+        car: (22,) float32.
         zone_idx: the current zone.
         meters: metres along the line.
-        race_time_ms: since the race's beginning, a multiple of the action's duration but at the finish.
-        position_m: (3,) float32, the car in world axes.
+        race_time_ms: since the race's beginning.
+        position_m: (3,) float32.
         speed_m_s: the car's speed.
     """
 
@@ -215,11 +215,5 @@ def end_race_stats(
             "features": timings.features_s * ms_per_action,
             "policy": policy_s * ms_per_action,
         },
-        "inputs": input_script(columns, settings),
+        "inputs": write_input_script(actions_of_game(settings).events(columns.race_time_ms[:-1], columns.actions)),
     }
-
-
-def input_script(columns: RaceColumns, settings: GameSettings) -> str:
-    """Write the race as a script that TMInterface's `load` command plays; it begins at the race's beginning."""
-    times_ms = columns.race_time_ms[: len(columns.actions)]
-    return write_input_script(actions_of_game(settings).events(times_ms, columns.actions))

@@ -1,6 +1,6 @@
 """The launcher that a game needs on this machine, and the command that starts the real game.
 
-On Windows TMLoader starts the game with TMInterface. On Linux a command of the user starts it by Wine, Proton or Lutris.
+On Windows TMLoader starts the game with TMInterface; on Linux a command of the user does (Wine, Proton, Lutris).
 """
 
 from __future__ import annotations
