@@ -16,9 +16,7 @@ from torchrl.envs.transforms import Transform
 
 from trackmania_rl.buffer_utilities import (
     apply_replay_settings,
-    load_replay_state_dict,
     make_buffers,
-    replay_state_dict,
     resize_buffers,
 )
 from trackmania_rl.experience_replay.mini_race import cut_to_mini_races
@@ -64,8 +62,8 @@ def add_race(buffer, buffer_test, n_states, is_finished, seed, n_steps_max=3) ->
     possible = [min(n_steps_max, last - t) for t in range(n_states)]
     race.n_steps.copy_(torch.tensor([rng.integers(1, n + 1) if n else 0 for n in possible]))
     race.steps_to_finish.copy_(torch.tensor([last - t if is_finished else NEVER_FINISHES for t in range(n_states)]))
-    index = np.array(list(buffer.ring.append(race))[:last])
-    is_test = rng.random(last) < 0.3
+    index = torch.tensor(list(buffer.ring.append(race))[:last])
+    is_test = torch.from_numpy(rng.random(last) < 0.3)
     buffer.append_index(index[~is_test])
     buffer_test.append_index(index[is_test])
     return race
@@ -106,9 +104,8 @@ def naive_mini_race(race: RowColumns, t: int, elapsed: int, rules) -> dict:
     duration=st.integers(3, 8),
     memory_size=st.integers(3, 37),
     has_image=st.booleans(),
-    reads_tensors=st.booleans(),
 )
-def test_batches_equal_transitions_one_by_one(races, gamma, duration, memory_size, has_image, reads_tensors):
+def test_batches_equal_transitions_one_by_one(races, gamma, duration, memory_size, has_image):
     replay = replay_settings(
         batch_size=20, memory_size_schedule=((0, memory_size),), temporal_mini_race_duration_actions=duration
     )
@@ -121,8 +118,6 @@ def test_batches_equal_transitions_one_by_one(races, gamma, duration, memory_siz
         first_row = sides[0].ring.end_row
         rows = add_race(*sides, *race)
         row_of |= {first_row + t: (rows, t) for t in range(len(rows))}
-    if reads_tensors:  # as on a GPU
-        sides[0].ring.arrays = sides[0].ring.columns
     sides[0].rules.gamma = gamma  # the discount of the moment counts, for both sides
 
     for side in sides:
@@ -182,12 +177,14 @@ def test_a_restored_memory_goes_on_with_the_same_batches(alpha):
     add_race(buffer, buffer_test, 9, True, seed=9)
     buffer.update_priority(buffer.sample()["index"], torch.linspace(0, 3, replay.batch_size))
     file = io.BytesIO()
-    torch.save(replay_state_dict(buffer, buffer_test), file)
+    torch.save(buffer.state_dict() | {"test": buffer_test.side_state_dict()}, file)
     file.seek(0)
 
     restored = make(replay, seed=77)
     add_race(*restored, 5, True, seed=8)
-    load_replay_state_dict(*restored, torch.load(file, weights_only=True))
+    state = torch.load(file, weights_only=True)
+    restored[0].load_state_dict(state)
+    restored[1].load_side_state_dict(state["test"])
     assert restored[0].ring.capacity == 41
     for going_on in (False, True):
         for side, other in zip((buffer, buffer_test), restored, strict=True):
@@ -234,7 +231,7 @@ def test_a_memory_of_longer_transitions_gives_shorter_ones():
     buffer, buffer_test = make(replay_settings(n_steps=3, buffer_test_ratio=0.0))
     add_race(buffer, buffer_test, 20, True, seed=1)
     shorter = make(replay_settings(n_steps=1, buffer_test_ratio=0.0))
-    load_replay_state_dict(*shorter, replay_state_dict(buffer, buffer_test))
+    shorter[0].load_state_dict(buffer.state_dict())
     ring, rules = shorter[0].ring, shorter[0].rules
     index, elapsed = torch.arange(19), torch.zeros(19, dtype=torch.int64)
     batch = cut_to_mini_races(shorter[0].storage.get(index), elapsed, rules)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,10 @@ import numpy.typing as npt
 import torch
 
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
-from trackmania_rl.compiled import compiler_for
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
 from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings import ReplaySettings
-
-_compiled = compiler_for("buffer_management", [Path(__file__)])
 
 
 def fill_buffer_from_rollout_with_n_steps_rule(
@@ -64,13 +61,12 @@ def fill_buffer_from_rollout_with_n_steps_rule(
         replay_settings.buffer_test_side_redraw_probability,
         buffer.generator,
     )
+    sides = (buffer, ~is_test), (buffer_test, is_test)
     with buffer.ring.lock:
         first_row = buffer.ring.append(rows.beginning_at(new.first_row)).start
         first_transition = first_row + new.first_transition - new.first_row
-        return sum(
-            side.append_index(first_transition + is_of_side.nonzero()[0])
-            for side, is_of_side in ((buffer, ~is_test), (buffer_test, is_test))
-        )
+        index = torch.arange(first_transition, first_transition + n_transitions)
+        return sum(side.append_index(index[torch.from_numpy(is_of_side)]) for side, is_of_side in sides)
 
 
 def rows_of_rollout(
@@ -79,10 +75,10 @@ def rows_of_rollout(
     replay_settings: ReplaySettings,
     race_row: int = 0,
     soft_horizon_actions: int | None = None,
-) -> RowColumns[npt.NDArray[Any]]:
-    """Make a race's rows of a rollout, for `buffer.extend`; arguments and errors are those of the function above.
+) -> RowColumns:
+    """Return the rows of a rollout, for `buffer.extend`; arguments and errors are those of the function above.
 
-    `race_row` is which of the race's states the rollout begins with.
+    `race_row` is the number of the rollout's first state in its race.
 
     Returns:
         T + 1 rows of T actions; frames and floats are the rollout's own memory.
@@ -105,15 +101,18 @@ def rows_of_rollout(
         )
     is_finished = "race_time" in rollout_results or rollout_results.get("terminated", False)
     is_done = is_finished and not replay_settings.no_done_at_end
-    return RowColumns(
-        frames=np.asarray(rollout_results["frames"]),
-        state_floats=state_float,
-        actions=_with_last(actions),
-        rewards=_with_last(rewarded.rewards),
-        potentials=rewarded.potentials,
-        n_steps=_with_last(n_steps),
-        steps_to_finish=np.arange(n_states - 1, -1, -1) if is_done else np.full(n_states, NEVER_FINISHES),
-    )
+    columns = {
+        "frames": np.asarray(rollout_results["frames"]),
+        "state_floats": state_float,
+        "actions": _with_last(actions),
+        "rewards": _with_last(rewarded.rewards),
+        "potentials": rewarded.potentials,
+        "n_steps": _with_last(n_steps),
+        "steps_to_finish": np.arange(n_states - 1, -1, -1) if is_done else np.full(n_states, NEVER_FINISHES),
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # rows are only read
+        return RowColumns(**{name: torch.from_numpy(column) for name, column in columns.items()})
 
 
 def n_steps_of_transitions(
@@ -129,8 +128,12 @@ def n_steps_of_transitions(
     Returns:
         (T,) int64, from 1 to n_steps_max.
     """
-    n_steps: npt.NDArray[np.int64] = _n_steps(action_was_greedy, n_steps_max, discard_non_greedy)
-    return n_steps
+    state = np.arange(len(action_was_greedy))
+    end = np.full(len(state), len(state))  # where the transition from each state ends at the latest
+    if discard_non_greedy:
+        exploratory = np.where(action_was_greedy, len(state), state)
+        end[:-1] = np.minimum.accumulate(exploratory[:0:-1])[::-1]  # the first later state with an exploratory action
+    return np.minimum(n_steps_max, end - state)
 
 
 def draw_test_side(
@@ -144,8 +147,12 @@ def draw_test_side(
     Returns:
         (n_transitions,) bool, True with probability `test_ratio` everywhere.
     """
-    uniform = torch.rand(n_transitions, generator=generator, device=generator.device).numpy(force=True)
-    is_test: npt.NDArray[np.bool_] = _test_side(uniform, redraw_probability, test_ratio)
+    uniform = torch.rand(n_transitions, generator=generator, device=generator.device).double().numpy(force=True)
+    redraw = np.full(n_transitions, redraw_probability)
+    redraw[:1] = 1.0
+    is_drawn = uniform < redraw
+    last_drawn = np.maximum.accumulate(np.where(is_drawn, np.arange(n_transitions), 0))
+    is_test: npt.NDArray[np.bool_] = (uniform < redraw * test_ratio)[last_drawn]  # uniform / redraw is uniform again
     return is_test
 
 
@@ -154,31 +161,3 @@ def _with_last(of_actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     of_states = np.zeros((len(of_actions) + 1, *of_actions.shape[1:]), dtype=of_actions.dtype)
     of_states[:-1] = of_actions
     return of_states
-
-
-@_compiled
-def _n_steps(
-    action_was_greedy: npt.NDArray[np.bool_], n_steps_max: int, discard_non_greedy: bool
-) -> npt.NDArray[np.int64]:
-    n_actions = len(action_was_greedy)
-    n_steps = np.empty(n_actions, dtype=np.int64)
-    next_exploratory = n_actions  # the first later state whose action was not greedy
-    for state in range(n_actions - 1, -1, -1):
-        n_steps[state] = min(n_steps_max, n_actions - state)
-        if discard_non_greedy:
-            n_steps[state] = min(n_steps[state], next_exploratory - state)
-        if not action_was_greedy[state]:
-            next_exploratory = state
-    return n_steps
-
-
-@_compiled
-def _test_side(uniform: npt.NDArray[np.float32], redraw_probability: float, test_ratio: float) -> npt.NDArray[np.bool_]:
-    is_test = np.empty(len(uniform), dtype=np.bool_)
-    side = False
-    for t in range(len(uniform)):
-        redraw = redraw_probability if t > 0 else 1.0
-        if uniform[t] < redraw:  # then uniform / redraw is uniform again
-            side = uniform[t] < redraw * test_ratio
-        is_test[t] = side
-    return is_test

@@ -7,17 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data.replay_buffers import ReplayBuffer
+from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 
-from trackmania_rl.experience_replay.experience import Experience
+from trackmania_rl.experience_replay.experience import Experience, rows_of_experiences
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini_races
 from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
-from trackmania_rl.experience_replay.transition_storage import Transitions, TransitionStorage, TransitionWriter
+from trackmania_rl.experience_replay.ring_buffer import COLUMN_NAMES, RingBuffer, RowColumns
+from trackmania_rl.experience_replay.transitions import Transitions, TransitionStorage
 from trackmania_rl.race.views import NO_VIEWS, Views
 from trackmania_rl.settings import ReplaySettings
 
@@ -29,16 +28,21 @@ class MiniRaceReplayBuffer(ReplayBuffer):
     """A torchrl `ReplayBuffer` of transitions over a shared `RingBuffer`, which samples mini-races.
 
     `buffer[i]` is the i-th oldest `Experience`; `buffer.sample()` draws a batch with `buffer_collate_function`;
-    `buffer.update_priority(batch["index"], errors)` is torchrl's. An index stays a transition's for ever.
-    `append_transform` takes torchrl's transforms of sampled batches; what is written goes through none.
+    `buffer.update_priority(batch["index"], errors)` is torchrl's. An index refers to the same transition for ever.
+    `append_transform` takes torchrl's transforms of sampled batches. Data are written without transforms.
 
     Args:
         storage: the transitions; its rows are shared with the buffer of the other side.
         rules: the mini-races, likewise shared.
-        sampler: which transitions are drawn.
+        sampler: draws transitions.
         batch_size: of `sample()` without an argument.
         generator: the source of all randomness, on the ring buffer's device.
+
+    Attributes:
+        write_count: number of transitions ever added.
     """
+
+    write_count = 0
 
     def __init__(
         self,
@@ -51,7 +55,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         super().__init__(
             storage=storage,
             sampler=sampler,
-            writer=TransitionWriter(),
+            writer=ImmutableDatasetWriter(),  # torchrl's writers store by position; `extend` below writes
             collate_fn=partial(buffer_collate_function, rules=rules, generator=generator),
             batch_size=batch_size,
             generator=generator,
@@ -66,31 +70,59 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             if not isinstance(index, int):
                 return super().__getitem__(index)
             place = range(len(self))[index]
-            return _experience(self.storage[place : place + 1], self.rules.gamma)
+            transition = self.storage[place : place + 1]
+            return Experience.of(transition, self.rules.gamma)
 
     def add(self, data: Experience) -> int:
-        """Write one transition; returns its index."""
+        """Write one transition; return its index."""
         return int(self.extend([data])[0])
 
     def extend(
-        self, data: RowColumns[Any] | TensorDictBase | Sequence[Experience], *, update_priority: bool | None = None
+        self, data: RowColumns | TensorDictBase | Sequence[Experience], *, update_priority: bool | None = None
     ) -> torch.Tensor:
-        """Write a race or transitions after all that is there, see `TransitionWriter.extend`; returns their index."""
-        with self.ring.lock:
-            return self._extend(data)
+        """Write a race or transitions after all that is there.
 
-    def append_index(self, index: npt.NDArray[np.int64]) -> int:
+        Args:
+            data: a race's rows, as `RowColumns` or a TensorDict with its columns; a transition starts at each row whose
+                `n_steps` is not 0. Or transitions.
+            update_priority: of torchrl's signature; ignored.
+
+        Returns:
+            The index (n,) int64 of the transitions stored; of a race longer than the whole memory, those of its end.
+
+        Raises:
+            ValueError: if the rows have another shape than the ring buffer's.
+        """
+        if isinstance(data, TensorDictBase):
+            data = RowColumns(**{name: data[name] for name in COLUMN_NAMES})
+        elif not isinstance(data, RowColumns):
+            if len(data) == 0:
+                return self.storage.index[:0].clone()
+            data = rows_of_experiences(data)
+        with self.ring.lock:
+            rows = self.ring.append(data)
+            n_added = self.append_index(rows.start + data.n_steps.nonzero().squeeze(1))
+            return self.storage.index[len(self) - n_added :].clone()
+
+    def append_index(self, index: torch.Tensor) -> int:
         """Add transitions whose rows are in the ring buffer already, for this side of the train/test split.
 
         Args:
-            index: (n,) ascending and above all that are there.
+            index: (n,) int64, ascending and above all that are there.
 
         Returns:
-            How many were added: all whose rows are still there.
+            Number of transitions added: all whose rows are still there.
         """
         with self._replay_lock, self._write_lock:
-            n_added: int = self._writer.append(index)
+            n_added: int = self.storage.append(index)
+        self.write_count += n_added
         return n_added
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Drop all transitions of this side."""
+        self.storage._empty()
+        if empty_write_count:
+            self.write_count = 0
 
     def set_batch_size(self, batch_size: int) -> None:
         """Change what `sample()` draws without an argument."""
@@ -131,14 +163,14 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         """Return what is this side's alone."""
         return {
             "storage": self.storage.state_dict(),
-            "writer": self.writer.state_dict(),
+            "writer": {"write_count": self.write_count},
             "transform": self.transform.state_dict(),
         }
 
     def load_side_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `side_state_dict` returned; the ring buffer must have been restored before."""
         self.storage.load_state_dict(state_dict["storage"])
-        self.writer.load_state_dict(state_dict["writer"])
+        self.write_count = int(state_dict["writer"]["write_count"])
         self.transform.load_state_dict(state_dict["transform"], strict=False)  # others may be named by now
 
     def load_shared_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -261,44 +293,3 @@ def buffer_collate_function(
     """
     elapsed = rules.draw_elapsed_actions(len(transitions.index), generator)
     return cut_to_mini_races(transitions, elapsed, rules)
-
-
-def replay_state_dict(buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer) -> dict[str, Any]:
-    """Return the state of both sides, the ring buffer that they share once; see `MiniRaceReplayBuffer.state_dict`."""
-    return buffer.state_dict() | {"test": buffer_test.side_state_dict()}
-
-
-def replay_state_to_write(buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer) -> dict[str, Any]:
-    """Return the same as `replay_state_dict`, with the rows as `RingRows`: nothing large is copied."""
-    shared = {"ring": buffer.ring.state_to_write(), "generator": buffer.generator.get_state()}
-    return shared | buffer.side_state_dict() | {"test": buffer_test.side_state_dict()}
-
-
-def load_replay_state_dict(
-    buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, state: dict[str, Any]
-) -> None:
-    """Take over what `replay_state_dict` returned; see `MiniRaceReplayBuffer.load_state_dict`."""
-    buffer.load_state_dict(state)
-    buffer_test.load_side_state_dict(state["test"])
-
-
-def _experience(transition: Transitions, gamma: float) -> Experience:
-    """Write a single transition out."""
-    of_state = {name: column for name, column in transition._asdict().items() if name != "entries"}
-    columns = {name: torch.as_tensor(column)[0].numpy(force=True) for name, column in of_state.items()}
-    n_steps, terminal_actions = int(columns["n_steps"]), int(columns["terminal_actions"])
-    exponents = np.arange(len(columns["rewards"]))
-    rewards = np.where(exponents < n_steps, columns["rewards"], np.float32(0))
-    return Experience(
-        state_img=columns["state_img"],
-        state_float=columns["state_float"],
-        state_potential=float(columns["state_potential"]),
-        action=columns["action"] if columns["action"].ndim else int(columns["action"]),
-        n_steps=n_steps,
-        rewards=np.cumsum(gamma**exponents * rewards).astype(np.float32),
-        gammas=(gamma ** (exponents + 1)).astype(np.float32),
-        next_state_img=columns["next_state_img"],
-        next_state_float=columns["next_state_float"],
-        next_state_potential=0.0 if n_steps == terminal_actions else float(columns["next_state_potential"]),
-        terminal_actions=terminal_actions,
-    )

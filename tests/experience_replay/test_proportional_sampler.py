@@ -1,11 +1,10 @@
 """Drawing evenly and by priority: frequencies, importance weights, updates."""
 
-import numpy as np
 import torch
 
 from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
-from trackmania_rl.experience_replay.transition_storage import TransitionStorage
+from trackmania_rl.experience_replay.transitions import TransitionStorage
 
 N_DRAWS = 60_000
 
@@ -14,7 +13,7 @@ def storage_of(index: list[int], capacity: int = 20) -> TransitionStorage:
     ring = RingBuffer(capacity, 1)
     ring.append(RowColumns.empty(index[-1] + 1, 1, (0, 0), ring.device))
     storage = TransitionStorage(ring, 1)
-    storage.append(np.array(index))
+    storage.append(torch.tensor(index))
     return storage
 
 
@@ -61,7 +60,7 @@ def test_priorities_follow_the_errors():
     sampler = sampler_with(alpha=0.5, epsilon=1.0)
     sampler.update_priority(torch.tensor([3, 0, 3]), torch.tensor([-8.0, 0.0, 3.0]), storage=storage)
     assert storage.priorities.tolist() == [1.0, 1.0, 3.0, 1.0]  # of the two errors of 3, the larger
-    storage.append(np.array([9]))
+    storage.append(torch.tensor([9]))
     assert storage.priorities.tolist()[-1] == 3.0  # a new transition has the largest priority so far
 
 

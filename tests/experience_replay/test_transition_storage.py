@@ -1,33 +1,26 @@
 """One side's list of transitions against a plain Python list."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
-from trackmania_rl.experience_replay.transition_storage import TransitionStorage, TransitionWriter
+from trackmania_rl.experience_replay.transitions import TransitionStorage
 
 
 def append_rows(ring: RingBuffer, n: int) -> range:
     return ring.append(RowColumns.empty(n, 1, (0, 0), ring.device))
 
 
-def storage_with_writer(ring: RingBuffer) -> tuple[TransitionStorage, TransitionWriter]:
-    storage, writer = TransitionStorage(ring, 1), TransitionWriter()
-    writer.register_storage(storage)
-    return storage, writer
-
-
 @given(capacity=st.integers(1, 12), races=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2**9 - 1)), max_size=20))
 def test_the_list_holds_every_transition_whose_row_is_there(capacity, races):
     ring = RingBuffer(capacity, 1)
-    storage, writer = storage_with_writer(ring)
+    storage = TransitionStorage(ring, 1)
     ever_added: list[int] = []
     for n_rows, chosen_bits in races:
         chosen = [row for i, row in enumerate(append_rows(ring, n_rows)) if chosen_bits >> i & 1]
-        n_added = writer.append(np.array(chosen, dtype=np.int64))
+        n_added = storage.append(torch.tensor(chosen, dtype=torch.int64))
         ever_added += chosen
         expected = [row for row in ever_added if row >= ring.first_row]
         assert storage.index.tolist() == expected
@@ -37,14 +30,14 @@ def test_the_list_holds_every_transition_whose_row_is_there(capacity, races):
 
 def test_growing_keeps_transitions_and_priorities():
     ring = RingBuffer(3, 1)
-    storage, writer = storage_with_writer(ring)
+    storage = TransitionStorage(ring, 1)
     append_rows(ring, 3)
-    writer.append(np.array([0, 2]))
+    storage.append(torch.tensor([0, 2]))
     storage.priorities[:] = torch.tensor([0.5, 4.0])
     storage.new_priority.fill_(4.0)
     ring.resize(10)
     append_rows(ring, 7)
-    writer.append(np.arange(3, 10))
+    storage.append(torch.arange(3, 10))
     assert storage.index.tolist() == [0, 2, *range(3, 10)]
     assert storage.priorities.tolist() == [0.5, *[4.0] * 8]
     assert storage.max_size == 10
@@ -52,13 +45,13 @@ def test_growing_keeps_transitions_and_priorities():
 
 def test_state_comes_back_and_is_refused_where_it_contradicts_itself():
     ring = RingBuffer(5, 1)
-    storage, writer = storage_with_writer(ring)
+    storage = TransitionStorage(ring, 1)
     append_rows(ring, 7)
-    writer.append(np.array([3, 4, 6]))
+    storage.append(torch.tensor([3, 4, 6]))
     storage.priorities[1] = 9.0
     storage.new_priority.fill_(9.0)
-    other, _ = storage_with_writer(ring)
-    other.append(np.array([5]))
+    other = TransitionStorage(ring, 1)
+    other.append(torch.tensor([5]))
     other.load_state_dict(storage.state_dict())
     assert other.index.tolist() == [3, 4, 6]
     assert other.priorities.tolist() == [1.0, 9.0, 1.0]

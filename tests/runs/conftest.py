@@ -41,7 +41,7 @@ def make_state(number: int) -> dict[str, Any]:
     }
 
 
-def rows(first: int, n: int) -> RowColumns[torch.Tensor]:
+def rows(first: int, n: int) -> RowColumns:
     """Rows whose every column tells their number."""
     numbers = torch.arange(first, first + n)
     columns = RowColumns.empty(n, N_FLOATS, IMAGE_SIZE_PX, torch.device("cpu"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from trackmania_rl.experience_replay.ring_buffer import RowColumns
+from trackmania_rl.experience_replay.transitions import Transitions
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,28 @@ class Experience:
     next_state_potential: float
     terminal_actions: int
 
+    @staticmethod
+    def of(transition: Transitions, gamma: float) -> Experience:
+        """Write out a single transition."""
+        of_state = {name: column for name, column in vars(transition).items() if name != "entries"}
+        columns = {name: column[0].numpy(force=True) for name, column in of_state.items()}
+        n_steps, terminal_actions = int(columns["n_steps"]), int(columns["terminal_actions"])
+        exponents = np.arange(len(columns["rewards"]))
+        rewards = np.where(exponents < n_steps, columns["rewards"], np.float32(0))
+        return Experience(
+            state_img=columns["state_img"],
+            state_float=columns["state_float"],
+            state_potential=float(columns["state_potential"]),
+            action=columns["action"] if columns["action"].ndim else int(columns["action"]),
+            n_steps=n_steps,
+            rewards=np.cumsum(gamma**exponents * rewards).astype(np.float32),
+            gammas=(gamma ** (exponents + 1)).astype(np.float32),
+            next_state_img=columns["next_state_img"],
+            next_state_float=columns["next_state_float"],
+            next_state_potential=0.0 if n_steps == terminal_actions else float(columns["next_state_potential"]),
+            terminal_actions=terminal_actions,
+        )
+
     def single_rewards(self) -> npt.NDArray[np.float32]:
         """Undo the sums: (n_steps,) the reward of each action, not discounted."""
         sums = np.asarray(self.rewards[: self.n_steps], dtype=np.float64)
@@ -53,32 +76,32 @@ class Experience:
         return (np.diff(sums, prepend=0.0) / discounts).astype(np.float32)
 
 
-def rows_of_experiences(experiences: Sequence[Experience]) -> RowColumns[npt.NDArray[Any]]:
-    """Write transitions out as rows, n_steps + 1 of each: its state, n_steps - 1 that fill up, its next state.
+def rows_of_experiences(experiences: Sequence[Experience]) -> RowColumns:
+    """Return transitions as rows, n_steps + 1 of each: its state, n_steps - 1 fillers, its next state.
 
-    What fills up is never seen: a transition that ends there is cut by its mini-race's end, and has no next state.
+    Fillers are never read: a transition that ends there is cut by its mini-race's end, and has no next state.
 
     Raises:
         ValueError: if an image has several frames; the memory stores one, and puts images together when it is read.
     """
     if any(len(experience.state_img) != 1 for experience in experiences):
         raise ValueError("an Experience to store has an image of one frame, (1, H, W)")
-    lengths = np.array([experience.n_steps + 1 for experience in experiences])
-    first, last = np.cumsum(lengths) - lengths, np.cumsum(lengths) - 1
+    lengths = torch.tensor([experience.n_steps + 1 for experience in experiences])
+    last = lengths.cumsum(0) - 1
 
-    def column(of_state: str, of_next_state: str | None = None) -> npt.NDArray[Any]:
-        rows = np.repeat(np.stack([getattr(e, of_state) for e in experiences]), lengths, axis=0)
+    def column(of_state: str, of_next_state: str | None = None) -> torch.Tensor:
+        rows = torch.from_numpy(np.stack([getattr(e, of_state) for e in experiences])).repeat_interleave(lengths, dim=0)
         if of_next_state is not None:
-            rows[last] = np.stack([getattr(e, of_next_state) for e in experiences])
+            rows[last] = torch.from_numpy(np.stack([getattr(e, of_next_state) for e in experiences]))
         return rows
 
-    n_steps = np.zeros(lengths.sum(), dtype=np.int64)
-    n_steps[first] = lengths - 1
+    n_steps = torch.zeros(int(lengths.sum()), dtype=torch.int64)
+    n_steps[last - lengths + 1] = lengths - 1
     return RowColumns(
         frames=column("state_img", "next_state_img"),
         state_floats=column("state_float", "next_state_float"),
         actions=column("action"),
-        rewards=np.concatenate([np.append(e.single_rewards(), np.float32(0)) for e in experiences]),
+        rewards=torch.from_numpy(np.concatenate([np.append(e.single_rewards(), np.float32(0)) for e in experiences])),
         potentials=column("state_potential", "next_state_potential"),
         n_steps=n_steps,
         steps_to_finish=column("terminal_actions"),

@@ -16,14 +16,11 @@ from trackmania_rl.buffer_utilities import (
     MiniRaceReplayBuffer,
     apply_replay_settings,
     buffer_collate_function,
-    load_replay_state_dict,
-    replay_state_dict,
-    replay_state_to_write,
     resize_buffers,
 )
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.experience_replay.transition_storage import TransitionStorage
+from trackmania_rl.experience_replay.transitions import Transitions, TransitionStorage
 from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.race.rewards import RewardedRace
@@ -54,8 +51,20 @@ class RewardedRollout:
     frames_total: int
     fragment: Fragment | None = None
 
-    def transitions(self, spaces: Spaces, generator: torch.Generator) -> TensorDict:
-        """Return the new n-step transitions (n,) as a batch in host memory.
+    def new(self) -> Fragment:
+        """Return the part of the rollout that was not stored before."""
+        return self.fragment or Fragment.whole(len(self.results["actions"]))
+
+    def transitions(self, index: torch.Tensor, spaces: Spaces) -> Transitions:
+        """Return the transitions from some states (B,) of the rollout, in host memory."""
+        replay, soft_horizon_actions = self.settings.replay, self.settings.game.soft_horizon_actions
+        rows = rows_of_rollout(self.results, self.rewarded, replay, self.new().race_row, soft_horizon_actions)
+        ring = RingBuffer(len(rows), spaces.n_own_floats, spaces.image_size_px, "cpu", spaces.action_shape)
+        ring.append(rows)
+        return TransitionStorage(ring, replay.n_steps, spaces.views).get(index)
+
+    def mini_races(self, spaces: Spaces, generator: torch.Generator) -> TensorDict:
+        """Return the new transitions (n,) as a training batch in host memory, for a memory that stores such batches.
 
         Each transition is put at a random point of a mini-race, see `buffer_collate_function`.
 
@@ -63,15 +72,9 @@ class RewardedRollout:
             spaces: of the run's games.
             generator: draws the points, on the CPU.
         """
-        replay, new = self.settings.replay, self.fragment or Fragment.whole(len(self.results["actions"]))
-        soft_horizon = self.settings.game.soft_horizon_actions
-        rows = rows_of_rollout(self.results, self.rewarded, replay, new.race_row, soft_horizon)
-        ring = RingBuffer(len(rows), spaces.n_own_floats, spaces.image_size_px, "cpu", spaces.action_shape)
-        ring.append(rows)
-        index = torch.arange(new.first_transition, new.end_transition)
-        transitions = TransitionStorage(ring, replay.n_steps, spaces.views).get(index)
-        gamma = linear(self.settings.agent.gamma_schedule, self.frames_total)
-        rules = MiniRaceRules.from_settings(replay, gamma)
+        new, gamma = self.new(), linear(self.settings.agent.gamma_schedule, self.frames_total)
+        transitions = self.transitions(torch.arange(new.first_transition, new.end_transition), spaces)
+        rules = MiniRaceRules.from_settings(self.settings.replay, gamma)
         return buffer_collate_function(transitions, rules=rules, generator=generator)
 
 
@@ -235,11 +238,12 @@ class MiniRaceMemory(Memory):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of both sides and of their ring buffer."""
-        return replay_state_dict(self.buffer, self.buffer_test)
+        return self.buffer.state_dict() | {"test": self.buffer_test.side_state_dict()}
 
     def state_to_write(self) -> dict[str, Any]:
         """Return the same, with the rows as `RingRows`."""
-        return replay_state_to_write(self.buffer, self.buffer_test)
+        shared = {"ring": self.buffer.ring.state_to_write(), "generator": self.buffer.generator.get_state()}
+        return shared | self.buffer.side_state_dict() | {"test": self.buffer_test.side_state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore both sides; the size is that of the checkpoint, at most the largest of the schedule."""
@@ -247,4 +251,5 @@ class MiniRaceMemory(Memory):
         sizes = [size for _, size in self._settings.replay.memory_size_schedule]
         most = max(*sizes, self.capacity, int(ring["end_row"]) - int(ring["first_row"]))
         bounded = state_dict | {"ring": ring | {"capacity": min(int(ring["capacity"]), most)}}
-        load_replay_state_dict(self.buffer, self.buffer_test, bounded)
+        self.buffer.load_state_dict(bounded)
+        self.buffer_test.load_side_state_dict(state_dict["test"])

@@ -7,15 +7,14 @@ count, so that the sum is bounded and gamma may be 1.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDict
 
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
-from trackmania_rl.experience_replay.transition_storage import Transitions, count
+from trackmania_rl.experience_replay.transitions import Transitions
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import ReplaySettings
 
@@ -78,49 +77,56 @@ class MiniRaceRules:
             return torch.zeros(n, dtype=torch.int64, device=generator.device)
         low = self.oversample_maximum_term_steps - self.oversample_long_term_steps
         high = self.oversample_maximum_term_steps + self.duration_actions
-        draw = torch.randint(low, high, (n,), generator=generator, device=generator.device)
-        return draw.abs_().sub_(self.oversample_maximum_term_steps).clamp_(min=0)
+        elapsed_of_draw = _elapsed_of_draw(low, high, self.oversample_maximum_term_steps, generator.device)
+        return elapsed_of_draw.take(torch.randint(high - low, (n,), generator=generator, device=generator.device))
 
 
 def cut_to_mini_races(transitions: Transitions, elapsed: torch.Tensor, rules: MiniRaceRules) -> TensorDict:
     """Cut transitions to mini-races, see `buffer_collate_function`.
-
-    The same lines are for both kinds of arrays: on the host numpy takes half of torch's time for a small batch, and on
-    a device nothing waits for it.
 
     Args:
         transitions: B of them; taken over, and changed.
         elapsed: (B,) int64, actions of the mini-race that are over at each state.
         rules: discount and mini-races at this moment.
     """
-    on_host = isinstance(transitions.index, np.ndarray)
-    xp: Any = np if on_host else torch
-    elapsed_actions: Any = elapsed.numpy() if on_host else elapsed
-    steps = count(transitions.rewards.shape[1] + 1, beside=transitions.index)  # (n + 1,) for n steps at most
-    discounts = xp.asarray(rules.gamma**steps, dtype=xp.float32)
+    discounts, of_rewards, is_beyond = _discounts(rules.gamma, transitions.rewards.shape[1], elapsed.device)
     duration_actions = NEVER_FINISHES if rules.duration_actions is None else rules.duration_actions
-    actions_left = duration_actions - elapsed_actions  # (B,)
-    n_steps = xp.minimum(transitions.n_steps, actions_left)  # (B,) after the cut
-    is_terminal = n_steps >= xp.minimum(transitions.terminal_actions, actions_left)  # (B,)
-    gamma_n = xp.where(is_terminal, 0.0, discounts[n_steps])  # (B,)
-    # where() rather than a product: what comes after a transition may be uninitialised, thus not even a number.
-    rewards = xp.where(steps[:-1] < n_steps[:, None], transitions.rewards * discounts[:-1], 0.0)  # (B, n)
+    actions_left = duration_actions - elapsed  # (B,)
+    n_steps = torch.minimum(transitions.n_steps, actions_left)  # (B,) after the cut
+    is_terminal = n_steps >= torch.minimum(transitions.terminal_actions, actions_left)  # (B,)
+    gamma_n = discounts.take(n_steps).masked_fill_(is_terminal, 0.0)  # (B,)
+    # A mask rather than a product: what comes after a transition may be uninitialised, thus not even a number.
+    discounted = transitions.rewards * of_rewards  # (B, n_steps_max)
+    rewards = discounted.masked_fill_(is_beyond.index_select(0, n_steps), 0.0).sum(1)  # (B,)
     shaping = gamma_n * transitions.next_state_potential - transitions.state_potential  # (B,)
-    transitions.state_float[:, ELAPSED_ACTIONS_FLOAT] = elapsed_actions
     is_timed = rules.duration_actions is not None
-    transitions.next_state_float[:, ELAPSED_ACTIONS_FLOAT] = elapsed_actions + n_steps if is_timed else 0
+    transitions.state_float.select(1, ELAPSED_ACTIONS_FLOAT).copy_(elapsed)
+    transitions.next_state_float.select(1, ELAPSED_ACTIONS_FLOAT).copy_(elapsed + n_steps if is_timed else elapsed)
     is_continuous = transitions.action.ndim > 1
-    columns = {
+    batch = {
+        "state_img": transitions.state_img,
         "state_float": transitions.state_float,
-        "action": transitions.action if is_continuous else xp.asarray(transitions.action, dtype=xp.int64),
-        "reward": rewards.sum(1) + shaping,
+        "action": transitions.action if is_continuous else transitions.action.long(),
+        "reward": rewards + shaping,
+        "next_state_img": transitions.next_state_img,
         "next_state_float": transitions.next_state_float,
         "gamma_n": gamma_n,
         "n_steps": n_steps,
         "index": transitions.index,
-        "weight": xp.ones_like(gamma_n),
+        "weight": torch.ones_like(gamma_n),
     }
-    tensors = {name: torch.from_numpy(column) for name, column in columns.items()} if on_host else columns
-    images = {"state_img": transitions.state_img, "next_state_img": transitions.next_state_img}
-    entries = {name: torch.as_tensor(entry) for name, entry in transitions.entries.items()}
-    return TensorDict(tensors | images | entries, batch_size=elapsed.shape)
+    # Without tensordict's checks of each entry, which take a seventh of the time to draw a batch of 64.
+    return TensorDict._new_unsafe(batch | transitions.entries, batch_size=elapsed.shape)
+
+
+@functools.lru_cache(maxsize=8)
+def _elapsed_of_draw(low: int, high: int, maximum: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(low, high, device=device).abs_().sub_(maximum).clamp_(min=0)
+
+
+@functools.lru_cache(maxsize=8)
+def _discounts(gamma: float, n_steps_max: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the discounts (n_steps_max + 1,) of 0, 1, ... actions, those of rewards, and the rewards beyond."""
+    steps = torch.arange(n_steps_max + 1, device=device)
+    discounts = (gamma ** steps.double()).float()
+    return discounts, discounts[:-1], steps[:-1] >= steps[:, None]

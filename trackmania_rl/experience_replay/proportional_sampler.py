@@ -1,30 +1,30 @@
-"""Draws transitions evenly, or in proportion to a power of how wrong the network was about them."""
+"""Sampler that draws transitions evenly, or in proportion to a power of their errors."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torchrl.data.replay_buffers.samplers import Sampler
+from torchrl.data.replay_buffers.samplers import RandomSampler
 
-from trackmania_rl.experience_replay.transition_storage import SavedByBuffer, TransitionStorage
+from trackmania_rl.experience_replay.transitions import TransitionStorage
 
 IMPORTANCE_WEIGHT = "importance_weight"
 """Key of the weights in the info dictionary that `sample` returns; absent when all are 1."""
 
 
-class ProportionalSampler(SavedByBuffer, Sampler):
+class ProportionalSampler(RandomSampler):
     """Proportional prioritized replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), sections 3.3 and 3.4.
 
     Transition i is drawn with probability p_i / sum(p), p_i = (abs(error_i) + epsilon)^alpha, and its loss is to be
     multiplied by (1 / (N P(i)))^beta, divided by the largest of these weights in the batch. A transition that was never
     trained on has the largest priority seen so far, or 1 if that is larger.
 
-    Drawing is one cumulative sum and one binary search over all priorities: no tree, no compiled extension, the same on
-    every device, and for a million transitions still short beside a learning step.
+    Drawing is one cumulative sum and one binary search over all priorities, on any device, without a tree or a compiled
+    extension. For a million transitions that is short beside a learning step.
 
-    All attributes may be set at any time; a priority keeps the alpha it was computed with until the transition is
-    trained on again.
+    All attributes may be set at any time. A priority keeps the alpha it was computed with until the transition is
+    trained on again. Exponents belong to the configuration and priorities to the storage, so the sampler has no state.
 
     Attributes:
         alpha: 0 draws evenly and leaves the priorities unread.
@@ -33,6 +33,7 @@ class ProportionalSampler(SavedByBuffer, Sampler):
     """
 
     def __init__(self, alpha: float = 0.0, beta: float = 1.0, epsilon: float = 1e-3) -> None:
+        super().__init__()
         self.alpha = alpha
         self.beta = beta
         self.epsilon = epsilon
@@ -63,12 +64,12 @@ class ProportionalSampler(SavedByBuffer, Sampler):
     def update_priority(
         self, index: Any, priority: torch.Tensor, *, storage: TransitionStorage | None = None
     ) -> dict[str, Any] | None:
-        """Renew the priorities of transitions, by how wrong the network was about them.
+        """Set the priorities of transitions by their errors.
 
         Args:
-            index: (B,) int64. Transitions that are gone are passed over; of one drawn twice the larger error counts.
+            index: (B,) int64. Overwritten transitions are ignored. Of a transition drawn twice the larger error counts.
             priority: (B,) absolute errors.
-            storage: handed in by the replay buffer.
+            storage: passed by the replay buffer.
 
         Raises:
             TypeError: if called without a storage.
@@ -85,13 +86,3 @@ class ProportionalSampler(SavedByBuffer, Sampler):
         storage.priorities.scatter_reduce_(0, places[still_there], priorities[still_there], "amax", include_self=False)
         torch.maximum(storage.new_priority, priorities.max(), out=storage.new_priority)
         return None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the exponents belong to the configuration, the priorities to the storage."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over nothing."""
-
-    def _empty(self) -> None:
-        """Keep nothing."""

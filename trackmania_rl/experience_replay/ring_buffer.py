@@ -1,34 +1,25 @@
-"""The rows of the replay memory: every state of every remembered race, once, in preallocated columns."""
+"""The rows of the replay memory: every state of every stored race, once, in preallocated columns."""
 
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-import numpy.typing as npt
 import torch
-
-# Races come in arrays that must not be written to, and are not.
-warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
 
 NEVER_FINISHES = 2**31 - 1
 """`steps_to_finish` of a race that was cut off: no mini-race ends there, values are bootstrapped beyond it."""
 
 
-Column = TypeVar("Column", torch.Tensor, npt.NDArray[Any])
-
-
 @dataclass
-class RowColumns(Generic[Column]):
+class RowColumns:
     """R consecutive rows, column by column. Row t of a race is its state t and the action taken there.
 
-    A race of T actions has T + 1 rows; in the last one, the state at its end, action and reward mean nothing.
+    A race of T actions has T + 1 rows. In the last one, the state at its end, action and reward mean nothing.
 
-    Tensors in the ring; arrays, or tensors on any device, in a race that is to be appended. The types are those of the
-    ring; a race may have wider ones.
+    The types are those of the ring; a race to be stored may have wider ones, on any device.
 
     Attributes:
         frames: (R, 1, H, W) uint8; (R, 1, 0, 0) without an image.
@@ -41,22 +32,22 @@ class RowColumns(Generic[Column]):
         steps_to_finish: (R,) int32, actions to the finish, or `NEVER_FINISHES`.
     """
 
-    frames: Column
-    state_floats: Column
-    actions: Column
-    rewards: Column
-    potentials: Column
-    n_steps: Column
-    steps_to_finish: Column
+    frames: torch.Tensor
+    state_floats: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    potentials: torch.Tensor
+    n_steps: torch.Tensor
+    steps_to_finish: torch.Tensor
 
     def __len__(self) -> int:
         return int(self.actions.shape[0])  # of a tensor, several times as fast as its len()
 
-    def by_name(self) -> dict[str, Column]:
+    def by_name(self) -> dict[str, torch.Tensor]:
         """Return the columns by their names, without a copy."""
         return {name: getattr(self, name) for name in COLUMN_NAMES}
 
-    def beginning_at(self, row: int) -> RowColumns[Column]:
+    def beginning_at(self, row: int) -> RowColumns:
         """Return these rows from one of them on; views."""
         return self if row == 0 else RowColumns(**{name: column[row:] for name, column in self.by_name().items()})
 
@@ -67,7 +58,7 @@ class RowColumns(Generic[Column]):
         image_size_px: tuple[int, int],
         device: torch.device,
         action_shape: tuple[int, ...] = (),
-    ) -> RowColumns[torch.Tensor]:
+    ) -> RowColumns:
         """Make uninitialised columns.
 
         Args:
@@ -139,7 +130,7 @@ class RingBuffer:
 
     Attributes:
         columns: the rows, by position.
-        arrays: the same memory; as arrays where it is the host's, since numpy is faster at small reads and writes.
+        capacity: how many rows fit.
         first_row: number of the oldest row.
         end_row: number of the next row to come.
         origin: another one after `load_state_dict`: rows of the same number and origin are the same.
@@ -158,19 +149,12 @@ class RingBuffer:
             raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
         if n_floats < 1:
             raise ValueError(f"states of {n_floats} floats; the time elapsed in the mini-race alone is 1")
-        self.columns: RowColumns[torch.Tensor] = RowColumns.empty(
-            capacity, n_floats, image_size_px, torch.device(device), action_shape
-        )
-        self.arrays = _arrays(self.columns)
+        self.columns = RowColumns.empty(capacity, n_floats, image_size_px, torch.device(device), action_shape)
+        self.capacity = capacity
         self.first_row = 0
         self.end_row = 0
         self.origin = object()
         self.lock = threading.RLock()
-
-    @property
-    def capacity(self) -> int:
-        """How many rows fit."""
-        return len(self.columns)
 
     @property
     def device(self) -> torch.device:
@@ -186,13 +170,10 @@ class RingBuffer:
         row = RowColumns.empty(1, n_floats, image_size_px, torch.device("cpu"), action_shape)
         return sum(column.nbytes for column in row.by_name().values())
 
-    def append(self, race: RowColumns[torch.Tensor] | RowColumns[npt.NDArray[Any]]) -> range:
-        """Store a race after the others, over the oldest rows where the ring is full.
+    def append(self, race: RowColumns) -> range:
+        """Store a race after the others; a full ring overwrites its oldest rows.
 
         Of a race longer than the whole ring only the end stays.
-
-        Args:
-            race: its rows: arrays, or tensors on any device.
 
         Returns:
             The numbers of its rows; those below `first_row` did not fit.
@@ -203,7 +184,7 @@ class RingBuffer:
         n_rows, capacity = len(race), self.capacity
         rows = range(self.end_row, self.end_row + n_rows)
         n_dropped = max(0, n_rows - capacity)
-        targets, sources = self.arrays.by_name(), race.by_name()
+        targets, sources = self.columns.by_name(), race.by_name()
         for name, source in sources.items():
             if source.shape != (n_rows, *targets[name].shape[1:]):
                 raise ValueError(
@@ -239,7 +220,7 @@ class RingBuffer:
                 for row, piece in _pieces(old, self.first_row, self.end_row):
                     _write(new_columns[name], row, piece)
             self.columns = RowColumns(**new_columns)
-            self.arrays = _arrays(self.columns)
+            self.capacity = capacity
 
     def state_dict(self) -> dict[str, Any]:
         """Return the filled rows, oldest first, in host memory, and their numbers: tensors and whole numbers only."""
@@ -286,29 +267,14 @@ class RingBuffer:
                 _write(column, first_row, state["columns"][name])
 
 
-def array_of(tensor: torch.Tensor) -> torch.Tensor | npt.NDArray[Any]:
-    """Return the same memory, as an array where it is the host's."""
-    return tensor.numpy() if tensor.device.type == "cpu" else tensor
-
-
-def _arrays(columns: RowColumns[torch.Tensor]) -> RowColumns[Any]:
-    return RowColumns(**{name: array_of(column) for name, column in columns.by_name().items()})
-
-
-def _write(column: torch.Tensor | npt.NDArray[Any], first_row: int, values: torch.Tensor | npt.NDArray[Any]) -> None:
+def _write(column: torch.Tensor, first_row: int, values: torch.Tensor) -> None:
     """Write rows `first_row`, `first_row + 1`, ... to their positions, around the ring's end where need be."""
-    target: Any = column  # arrays and tensors are cut and assigned alike
-    source: Any = values
-    if isinstance(column, torch.Tensor):
-        source = torch.as_tensor(values)
-    elif isinstance(values, torch.Tensor):
-        source = values.numpy(force=True)
-    n_values, capacity = len(source), len(target)
+    n_values, capacity = len(values), len(column)
     start = first_row % capacity
     n_before_end = min(n_values, capacity - start)
-    target[start : start + n_before_end] = source[:n_before_end]
+    column[start : start + n_before_end].copy_(values[:n_before_end])
     if n_before_end < n_values:
-        target[: n_values - n_before_end] = source[n_before_end:]
+        column[: n_values - n_before_end].copy_(values[n_before_end:])
 
 
 def _pieces(column: torch.Tensor, first_row: int, end_row: int) -> Iterator[tuple[int, torch.Tensor]]:

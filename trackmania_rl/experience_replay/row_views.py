@@ -1,18 +1,31 @@
-"""Views of the ring buffer's rows: what `race/views.py` reads of a race under way, read of a race that is stored."""
+"""Views of the ring buffer's rows: `race/views.py` reads them from a race under way, this module from stored races."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, View, Views
+from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, REWARDS, View, Views
+
+
+class RowsAround(NamedTuple):
+    """Rows around B rows, within their races. Where a race has no row, the nearest one stands in.
+
+    Of a race whose first rows were overwritten, the oldest row that is left counts as its first.
+
+    Attributes:
+        position: (B, K) of the rows in the ring: the own row, those before it, the nearest first, those after it.
+        is_missing: (B, .) whether the race has no such row before the own one.
+    """
+
+    position: torch.Tensor
+    is_missing: torch.Tensor
 
 
 class RowViews:
-    """Reads views.
+    """Reader of views.
 
     Args:
         ring: the rows.
@@ -22,116 +35,84 @@ class RowViews:
     def __init__(self, ring: RingBuffer, views: Views) -> None:
         self.views = views
         self._ring = ring
-        table = views.action_table
-        self._tables = None if table is None else (table, torch.from_numpy(table).to(ring.device))
+        table, device = views.action_table, ring.device
+        self._action_table = None if table is None else torch.from_numpy(table).to(device)
+        self._before_the_first = {
+            ACTIONS: torch.tensor(views.action_before, device=device),
+            REWARDS: torch.zeros((), device=device),
+        }
+        all_shifts = {(0,), views.frame_shifts, *(view.shifts for view in (*views.inputs, *views.entries))}
+        n_back, n_ahead = -min(map(min, all_shifts)), max(map(max, all_shifts))
+        self._back = torch.arange(1, n_back + 1, device=device)
+        self._ahead = torch.arange(n_ahead, device=device)
+        self._places = {
+            shifts: torch.tensor([n_back + shift if shift > 0 else -shift for shift in shifts], device=device)
+            for shifts in all_shifts
+        }
 
-    def around(self, position: Any) -> RowsAround:
-        """Begin to read around the rows at some positions (B,), array or tensor as the ring's `arrays`."""
-        return RowsAround(self._ring, position)
+    def around(self, position: torch.Tensor) -> RowsAround:
+        """Find the rows around those at some positions (B,)."""
+        n_steps, capacity, own = self._ring.columns.n_steps, self._ring.capacity, position.unsqueeze(1)
+        positions, is_missing = [own], own
+        if len(self._back) > 0:
+            before = (own - self._back) % capacity
+            is_of_other_race = (n_steps.take(before) == 0) | (before == (self._ring.first_row - 1) % capacity)
+            is_missing = is_of_other_race.cumsum(1) > 0
+            positions.append((own - (~is_missing).cumsum(1)) % capacity)
+        if len(self._ahead) > 0:
+            is_last = n_steps.take((own + self._ahead) % capacity) == 0
+            positions.append((own + (is_last.cumsum(1) == 0).cumsum(1)) % capacity)
+        return RowsAround(torch.cat(positions, dim=1) if len(positions) > 1 else own, is_missing)
 
     def images(self, rows: RowsAround) -> torch.Tensor:
-        """Put the frames of images together, (B, S, H, W), the oldest first."""
+        """Return images (B, S, H, W) of S frames, the oldest first."""
         frames, shifts = self._ring.columns.frames, self.views.frame_shifts
         if frames.numel() == 0:
-            return frames.new_empty((len(rows), len(shifts), *frames.shape[2:]))
-        # torch copies frames in half of numpy's time
-        images = [frames.index_select(0, torch.as_tensor(rows.at(shift))) for shift in shifts]
-        return torch.cat(images, dim=1) if len(images) > 1 else images[0]
+            return frames.new_empty((len(rows.position), len(shifts), *frames.shape[2:]))
+        return _gather(frames[:, 0], self._at(shifts, rows))
 
-    def floats(self, rows: RowsAround) -> Any:
-        """Gather what agents see, (B, F + n_input_floats) float32; a copy."""
-        own = self._ring.arrays.state_floats[rows.at(0)]
+    def floats(self, rows: RowsAround) -> torch.Tensor:
+        """Return the floats that agents see, (B, F + n_input_floats) float32; a copy."""
+        own = self._ring.columns.state_floats.index_select(0, rows.position[:, 0])
         if not self.views.inputs:
             return own
-        xp: Any = np if isinstance(own, np.ndarray) else torch
-        parts = [self._read(view, shift, rows) for view in self.views.inputs for shift in view.shifts]
-        return xp.concatenate([own, *parts], 1)
+        return torch.cat([own, *(self._input(view, rows).flatten(1) for view in self.views.inputs)], dim=1)
 
-    def entries(self, rows: RowsAround) -> dict[str, Any]:
-        """Gather the entries of training batches, each (B, ...) or (B, K, ...) with an axis for K rows."""
-        return {view.name: self._entry(view, rows) for view in self.views.entries}
+    def entries(self, rows: RowsAround) -> dict[str, torch.Tensor]:
+        """Return the entries of training batches, each (B, ...), or (B, K, ...) of K rows."""
+        columns = {view.name: (view, self._column(view, rows)) for view in self.views.entries}
+        return {name: values[:, 0] if view.is_single else values for name, (view, values) in columns.items()}
 
-    def _entry(self, view: View, rows: RowsAround) -> Any:
-        values = [self._column(view, shift, rows) for shift in view.shifts]
-        if view.is_single:
-            return values[0]
-        return torch.stack(values, 1) if isinstance(values[0], torch.Tensor) else np.stack(values, 1)
+    def _at(self, shifts: tuple[int, ...], rows: RowsAround) -> torch.Tensor:
+        return rows.position.index_select(1, self._places[shifts])
 
-    def _read(self, view: View, shift: int, rows: RowsAround) -> Any:
-        """Gather what one row of an input shows, (B, ...) float32."""
-        values = self._column(view, shift, rows)
+    def _input(self, view: View, rows: RowsAround) -> torch.Tensor:
+        """Return the floats (B, K, ...) of an input."""
+        values = self._column(view, rows)
         if view.column != ACTIONS:
             return values
-        if self._tables is None:
+        if self._action_table is None:
             return values.clip(-self.views.largest_action, self.views.largest_action)
-        of_arrays, of_tensors = self._tables
-        return of_arrays[values] if isinstance(values, np.ndarray) else of_tensors[values]
+        return _gather(self._action_table, values)
 
-    def _column(self, view: View, shift: int, rows: RowsAround) -> Any:
-        position = rows.at(shift)
+    def _column(self, view: View, rows: RowsAround) -> torch.Tensor:
+        """Return the values (B, K, ...) of a view's column in its K rows."""
+        columns, position = self._ring.columns, self._at(view.shifts, rows)
         if view.column == FRAMES:
-            return self._ring.columns.frames.index_select(0, torch.as_tensor(position))[:, 0]
-        columns = self._ring.arrays
+            return _gather(columns.frames[:, 0], position)
         if view.column == FLOATS:
-            return columns.state_floats[position, view.part]
-        values = (columns.actions if view.column == ACTIONS else columns.rewards)[position]
-        if values.ndim == 1 and view.column == ACTIONS:
-            values = values.astype(np.int64) if isinstance(values, np.ndarray) else values.long()
-        if shift < 0:  # a copy, as all that is gathered by positions
-            before: Any = self.views.action_before if view.column == ACTIONS else 0.0
-            values[rows.is_missing(shift)] = before if np.isscalar(before) else _like(before, values)
+            return _gather(columns.state_floats[:, view.part], position)
+        values = _gather(columns.actions if view.column == ACTIONS else columns.rewards, position)
+        if values.dtype == torch.int16:
+            values = values.long()
+        n_before = sum(shift < 0 for shift in view.shifts)  # shifts ascend
+        if n_before > 0:
+            is_missing = rows.is_missing.index_select(1, self._places[view.shifts][:n_before] - 1)
+            is_missing = is_missing.view(*is_missing.shape, *[1] * (values.ndim - 2))
+            values[:, :n_before] = torch.where(is_missing, self._before_the_first[view.column], values[:, :n_before])
         return values
 
 
-class RowsAround:
-    """The rows at shifts from some rows, within their races; found as they are asked for.
-
-    Of a race whose first rows were overwritten, the oldest row that is left counts as its first.
-
-    Args:
-        ring: the rows.
-        position: (B,) where the rows lie.
-    """
-
-    def __init__(self, ring: RingBuffer, position: Any) -> None:
-        self._ring = ring
-        self._back = [position]
-        self._ahead = [position]
-        self._is_missing: list[Any] = [None]
-
-    def __len__(self) -> int:
-        return len(self._back[0])
-
-    def at(self, shift: int) -> Any:
-        """Find the positions (B,) of the rows at a shift; the nearest row stands in where the race has none."""
-        if shift <= 0:
-            if len(self._back) <= -shift:
-                self._go_back(-shift)
-            return self._back[-shift]
-        n_steps, capacity = self._ring.arrays.n_steps, self._ring.capacity
-        where: Any = np.where if isinstance(self._back[0], np.ndarray) else torch.where
-        while len(self._ahead) <= shift:
-            position = self._ahead[-1]
-            is_last = n_steps[position] == 0
-            self._ahead.append(where(is_last, position, (position + 1) % capacity))
-        return self._ahead[shift]
-
-    def is_missing(self, shift: int) -> Any:
-        """Say (B,) where the race has no row at a shift below 0."""
-        self._go_back(-shift)
-        return self._is_missing[-shift]
-
-    def _go_back(self, n_rows: int) -> None:
-        n_steps, capacity = self._ring.arrays.n_steps, self._ring.capacity
-        where: Any = np.where if isinstance(self._back[0], np.ndarray) else torch.where
-        oldest = self._ring.first_row % capacity
-        while len(self._back) <= n_rows:
-            position = self._back[-1]
-            before = (position - 1) % capacity
-            is_first = (n_steps[before] == 0) | (position == oldest)
-            self._is_missing.append(is_first)
-            self._back.append(where(is_first, position, before))
-
-
-def _like(numbers: tuple[float, ...], values: Any) -> Any:
-    return np.array(numbers, values.dtype) if isinstance(values, np.ndarray) else values.new_tensor(numbers)
+def _gather(column: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    """Return the rows (B, K, ...) at positions (B, K); faster than indexing."""
+    return column.index_select(0, position.flatten()).view(*position.shape, *column.shape[1:])

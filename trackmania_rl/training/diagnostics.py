@@ -19,11 +19,10 @@ import torch
 from trackmania_rl.agents.agent import Agent
 from trackmania_rl.agents.builder import Actor, make_agent_builder
 from trackmania_rl.agents.run_network import pick_device
-from trackmania_rl.buffer_management import rows_of_rollout
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.experience_replay.memory import RewardedRollout
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini_races
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.experience_replay.transition_storage import Transitions, TransitionStorage
+from trackmania_rl.experience_replay.transitions import Transitions
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.parts import make_part
@@ -107,14 +106,8 @@ class Subject:
 
     def transitions(self, race: RecentRace, index: Array) -> Transitions:
         """Return the transitions that begin at some states of a race, as the replay memory gathers them."""
-        settings, spaces = self.settings, self.spaces
-        rows = rows_of_rollout(
-            race.columns, self.rewarded(race), settings.replay, 0, settings.game.soft_horizon_actions
-        )
-        ring = RingBuffer(len(rows), spaces.n_own_floats, spaces.image_size_px, "cpu", spaces.action_shape)
-        ring.append(rows)
-        storage = TransitionStorage(ring, settings.replay.n_steps, spaces.views)
-        return storage.get(torch.as_tensor(index, dtype=torch.int64))
+        rollout = RewardedRollout(race.columns, self.rewarded(race), self.settings, self.frames_total)
+        return rollout.transitions(torch.as_tensor(index, dtype=torch.int64), self.spaces)
 
     def realised(self, race: RecentRace) -> Array:
         """Return (T,) the rewards of the mini-races that begin at a race's actions; NaN where they were cut off."""
@@ -195,7 +188,7 @@ def _expectations(subject: Subject, race: RecentRace) -> Section | None:
     n_actions = len(race.position_m)
     states = ((np.arange(min(N_STATES, n_actions)) + 0.5) / min(N_STATES, n_actions) * n_actions).astype(np.int64)
     transitions = subject.transitions(race, states)
-    img, floats = transitions.state_img, torch.as_tensor(transitions.state_float)
+    img, floats = transitions.state_img, transitions.state_float
     taus = (torch.arange(N_TAUS) + 0.5) / N_TAUS
     returns = subject.agent.returns_at(img, floats, taus)
     if returns is None:
@@ -288,7 +281,7 @@ def _errors(subject: Subject, race: RecentRace, index: Array, elapsed: Array) ->
     NaN for values that the agent does not give; its loss in place of the error. None if it gives nothing.
     """
     transitions = subject.transitions(race, index)
-    n_steps = np.asarray(transitions.n_steps).copy()
+    n_steps = transitions.n_steps.numpy()
     batch = cut_to_mini_races(transitions, torch.as_tensor(elapsed, dtype=torch.int64), subject.rules)
     reward = batch["reward"].numpy().copy()
     errors = subject.agent.errors_of(batch)

@@ -1,0 +1,210 @@
+"""Transitions of one side of the train/test split, as a torchrl storage over the rows of a ring buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torchrl.data.replay_buffers.storages import Storage
+
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.experience_replay.row_views import RowViews
+from trackmania_rl.race.views import NO_VIEWS, Views
+
+
+@dataclass
+class Transitions:
+    """B transitions in columns.
+
+    Attributes:
+        index: (B,) int64, their numbers, see `TransitionStorage`.
+        state_img: (B, S, H, W) uint8, S frames of which the newest is last; H = W = 0 without an image.
+        state_float: (B, F) float32, with the floats of views.
+        state_potential: (B,) float32.
+        action: (B,) int16, or (B, D) float32.
+        n_steps: (B,) int64, actions between state and next state.
+        rewards: (B, n_steps_max) float32, of the single actions; meaningless beyond `n_steps`.
+        next_state_img: like `state_img`.
+        next_state_float: like `state_float`.
+        next_state_potential: (B,) float32; meaningless at the finish.
+        terminal_actions: (B,) int32, actions to the finish, or `NEVER_FINISHES`.
+        entries: values of other views, by name.
+    """
+
+    index: torch.Tensor
+    state_img: torch.Tensor
+    state_float: torch.Tensor
+    state_potential: torch.Tensor
+    action: torch.Tensor
+    n_steps: torch.Tensor
+    rewards: torch.Tensor
+    next_state_img: torch.Tensor
+    next_state_float: torch.Tensor
+    next_state_potential: torch.Tensor
+    terminal_actions: torch.Tensor
+    entries: dict[str, torch.Tensor]
+
+
+class TransitionStorage(Storage):
+    """First-in-first-out list of the rows of a `RingBuffer` at which a transition of this side starts.
+
+    A transition's *index* is the number of its first row, which never changes and is never used again: the sampler
+    draws it, `get` and `update_priority` take it. `storage[i]` takes places in the list, from the oldest transition on.
+
+    Two storages share one ring buffer. Each compares its list with the ring's oldest row at every access, and drops
+    transitions whose rows were overwritten.
+
+    A priority is kept for each transition (see `ProportionalSampler`).
+
+    Args:
+        ring: the rows.
+        n_steps_max: the largest `n_steps` in the ring buffer.
+        views: what is read of the rows around a transition's.
+
+    Attributes:
+        ring, n_steps_max, views: as given.
+        new_priority: () float32 tensor on the ring buffer's device: the priority a new transition gets.
+    """
+
+    def __init__(self, ring: RingBuffer, n_steps_max: int, views: Views = NO_VIEWS) -> None:
+        super().__init__(max_size=ring.capacity)
+        self.ring = ring
+        self.device = ring.device
+        self.n_steps_max = n_steps_max
+        self.views = views
+        self._row_views = RowViews(ring, views)
+        self._steps = torch.arange(n_steps_max, device=self.device)
+        self._empty()
+
+    def _empty(self) -> None:
+        # The live part of both lists is [_start, _end). Appending moves the end, dropping moves the start. When the
+        # end is reached, the live part moves to the front of new lists, which are long enough to make that rare.
+        self._index = torch.empty(0, dtype=torch.int64, device=self.device)
+        self._priorities = torch.empty(0, dtype=torch.float32, device=self.device)
+        self._start = 0
+        self._end = 0
+        self._first_row_seen = self.ring.first_row
+        self.new_priority = torch.ones((), dtype=torch.float32, device=self.device)
+
+    @property
+    def index(self) -> torch.Tensor:
+        """(len(self),) int64, ascending: the index of every transition. A view."""
+        self._drop_overwritten()
+        return self._index[self._start : self._end]
+
+    @property
+    def priorities(self) -> torch.Tensor:
+        """(len(self),) float32, one for each of `index`. A view: write to it to change them."""
+        self._drop_overwritten()
+        return self._priorities[self._start : self._end]
+
+    def __len__(self) -> int:
+        self._drop_overwritten()
+        return self._end - self._start
+
+    def __getitem__(self, place: Any) -> Transitions:
+        """Gather the transitions at places (slice, tensor) of the list."""
+        return self.get(self.index[place])
+
+    def get(self, index: torch.Tensor) -> Transitions:
+        """Gather the transitions of an index (B,); copies."""
+        columns, capacity, views = self.ring.columns, self.ring.capacity, self._row_views
+        position = index % capacity
+        step_positions = (position.unsqueeze(1) + self._steps) % capacity  # (B, n_steps_max)
+        n_steps = columns.n_steps.take(position).long()
+        # States and next states are gathered together: a small batch costs as much as the number of calls.
+        both = torch.cat((position, (position + n_steps) % capacity))  # (2 B,)
+        around = views.around(both)
+        state_img, next_state_img = views.images(around).chunk(2)
+        state_float, next_state_float = views.floats(around).chunk(2)
+        state_potential, next_state_potential = columns.potentials.take(both).chunk(2)
+        return Transitions(
+            index=index,
+            state_img=state_img,
+            state_float=state_float,
+            state_potential=state_potential,
+            action=columns.actions.index_select(0, position),
+            n_steps=n_steps,
+            rewards=columns.rewards.take(step_positions),
+            next_state_img=next_state_img,
+            next_state_float=next_state_float,
+            next_state_potential=next_state_potential,
+            terminal_actions=columns.steps_to_finish.take(position),
+            entries=views.entries(views.around(position)) if self.views.entries else {},
+        )
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> NoReturn:
+        """Refuse: rows are only added after the others."""
+        raise TypeError("transitions are added after the others: use extend()")
+
+    def contains(self, index: int) -> bool:
+        """Return whether the transition of this index is there."""
+        return bool((self.index == index).any())
+
+    def append(self, index: torch.Tensor) -> int:
+        """Add transitions after the others, except those whose rows are already overwritten.
+
+        Args:
+            index: (n,) int64, ascending and above all that are there.
+
+        Returns:
+            Number of transitions added.
+        """
+        if len(index) and index[0] < self.ring.first_row:  # of a race longer than the ring, only the end is there
+            index = index[index >= self.ring.first_row]
+        n_live, n_new = len(self), len(index)
+        if self._end + n_new > len(self._index):
+            self._move_to_front(3 * (n_live + n_new) // 2)
+        new = slice(self._end, self._end + n_new)
+        self._index[new] = index
+        self._priorities[new] = self.new_priority
+        self._end = new.stop
+        self.max_size = self.ring.capacity
+        return n_new
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this side's index and priorities, in host memory; the ring buffer is not part of it."""
+        return {
+            "index": self.index.cpu().clone(),
+            "priorities": self.priorities.cpu().clone(),
+            "new_priority": self.new_priority.cpu().clone(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; the ring buffer must have been restored before.
+
+        Raises:
+            ValueError: if a transition starts at a row that the ring buffer does not hold.
+        """
+        index, priorities = state_dict["index"], state_dict["priorities"]
+        ascends = bool((index.diff() > 0).all())
+        if len(index) and not (ascends and index[0] >= self.ring.first_row and index[-1] < self.ring.end_row):
+            raise ValueError(
+                f"stored transitions refer to rows outside {self.ring.first_row} to {self.ring.end_row - 1}, "
+                "which the replay memory holds; the checkpoint is damaged"
+            )
+        if priorities.shape != index.shape:
+            raise ValueError(
+                f"{len(index)} stored transitions with {len(priorities)} priorities; the checkpoint is damaged"
+            )
+        self._empty()
+        self.append(index)
+        self.priorities.copy_(priorities)
+        self.new_priority.copy_(state_dict["new_priority"])
+
+    def _drop_overwritten(self) -> None:
+        first_row = self.ring.first_row
+        if first_row == self._first_row_seen:
+            return
+        self._start += int(torch.searchsorted(self._index[self._start : self._end], first_row))
+        self._first_row_seen = first_row
+
+    def _move_to_front(self, size: int) -> None:
+        """Move the live part of both lists to the front of new ones with room for `size` transitions."""
+        live = slice(self._start, self._end)
+        index, priorities = self._index.new_empty(size), self._priorities.new_empty(size)
+        self._start, self._end = 0, live.stop - live.start
+        index[: self._end] = self._index[live]
+        priorities[: self._end] = self._priorities[live]
+        self._index, self._priorities = index, priorities
