@@ -19,7 +19,7 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.training.building import make_hooks, make_memory, make_reward, make_trainer
+from trackmania_rl.training.building import make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.trainer import RunTrainer
@@ -78,7 +78,7 @@ def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[.
             spaces=spaces,
             reward=make_reward(settings, spaces, seeds),
             agent=learner,
-            memory=make_memory(settings, spaces, seeds),
+            memory=make_configured_memory(settings, spaces, seeds),
             channels=Channels(rollouts, run_state),
             folder=RunFolder.create(tmp_path, "run"),
             statistics=TrainingStatistics(),

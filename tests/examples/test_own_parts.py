@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from gymnasium.utils.env_checker import check_env
 from tensordict import TensorDict
 
+from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.parts import load_part
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
@@ -48,6 +49,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cartpole": ("config_cartpole.py", ()),
     "pendulum": ("config_pendulum.py", ("batch_size=16",)),
     "hook": printed("speed_hook"),
+    "memory": printed("disk_memory"),
     "sac": ("config_sac.py", ()),
     "discrete sac": ("config_discrete_sac.py", ()),
 }
@@ -64,6 +66,10 @@ def test_it_trains(train_a_little: Callable[..., Any], part: str) -> None:
         hook = load_part("examples.speed_hook:LogSpeed", "hooks")()
         hook.load_state_dict(state)
         assert hook.highest_m_s == state["highest_m_s"]
+    if part == "memory":
+        memory = run.context.memory
+        assert not isinstance(memory, MiniRaceMemory)
+        assert len(memory) == memory.buffer.write_count > memory.sample(3).batch_size[0] == 3
     weights = run.context.agent.exploration_network.state_dict()
     assert all(tensor.isfinite().all() for tensor in weights.values() if tensor.is_floating_point())
 
