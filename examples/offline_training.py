@@ -11,8 +11,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from trackmania_rl.datasets.environments import EpisodeForm, environment_spec
-from trackmania_rl.datasets.minari_files import write_dataset
+from trackmania_rl.experience_replay.dataset_environments import environment_spec
+from trackmania_rl.experience_replay.episodes import EpisodeForm
+from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.rewards import RaceReward

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("schedules", "gbx", "protocol"),
     ("race", "track", "simulator.*"),
     ("agents", "experience_replay", "buffer_management", "buffer_utilities", "tmi_interaction", "simulator.server"),
-    ("channels", "games", "telemetry", "runs", "datasets"),
+    ("channels", "games", "telemetry", "runs", "experience_replay.dataset_environments"),
     ("training",),
     ("run", "multiprocess", "doctor", "migration", "telemetry.page", "__main__"),
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.datasets.environments import environment_spec
+from trackmania_rl.experience_replay.dataset_environments import environment_spec
 from trackmania_rl.runs import save_best_run
 from trackmania_rl.runs.driver_file import DriverTrack, driver_values
 from trackmania_rl.settings import load_settings

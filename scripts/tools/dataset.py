@@ -40,9 +40,8 @@ from trackmania_rl.telemetry.tables import print_table  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
 
 if TYPE_CHECKING:
-    from trackmania_rl.datasets.environments import EpisodeForm
-    from trackmania_rl.datasets.episodes import Episode
-    from trackmania_rl.datasets.minari_files import DataSet
+    from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
+    from trackmania_rl.experience_replay.minari_files import DataSet
     from trackmania_rl.training.evaluation import TrainedDriver
 
 
@@ -102,8 +101,9 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 def record(arguments: argparse.Namespace, console: Console) -> None:
     """Drive races and write them."""
     # Torch takes seconds to import: after the command line and its mistakes.
-    from trackmania_rl.datasets.environments import EpisodeForm, environment_spec
-    from trackmania_rl.datasets.minari_files import write_dataset
+    from trackmania_rl.experience_replay.dataset_environments import environment_spec
+    from trackmania_rl.experience_replay.episodes import EpisodeForm
+    from trackmania_rl.experience_replay.minari_files import write_dataset
     from trackmania_rl.race.spaces import race_spaces
     from trackmania_rl.runs.driver_file import is_driver_file
     from trackmania_rl.training.evaluation import load_driver
@@ -163,8 +163,8 @@ def driven(
 
 def export(arguments: argparse.Namespace, console: Console) -> None:
     """Write what runs remember."""
-    from trackmania_rl.datasets.environments import environment_spec
-    from trackmania_rl.datasets.minari_files import write_dataset
+    from trackmania_rl.experience_replay.dataset_environments import environment_spec
+    from trackmania_rl.experience_replay.minari_files import write_dataset
     from trackmania_rl.training.driver_loading import load_run_settings
     from trackmania_rl.training.recording import episodes_of_run
 
@@ -186,8 +186,8 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
 
 def info(arguments: argparse.Namespace, console: Console) -> None:
     """Say what a data set holds."""
-    from trackmania_rl.datasets.environments import check_fits, describe_spaces
-    from trackmania_rl.datasets.minari_files import open_dataset
+    from trackmania_rl.experience_replay.dataset_environments import check_fits, describe_spaces
+    from trackmania_rl.experience_replay.minari_files import open_dataset
 
     dataset = open_dataset(arguments.dataset, Path())
     episodes = list(map(summary, dataset.episodes()))
@@ -265,7 +265,7 @@ def require_like(source: Path, settings: Settings, wanted: Settings) -> None:
     Raises:
         UserError: naming both sides' shapes, or what differs.
     """
-    from trackmania_rl.datasets.environments import check_fits, environment_spec
+    from trackmania_rl.experience_replay.dataset_environments import check_fits, environment_spec
 
     form = form_of(settings)
     action = form.spaces.action
@@ -274,7 +274,7 @@ def require_like(source: Path, settings: Settings, wanted: Settings) -> None:
 
 def form_of(settings: Settings) -> EpisodeForm:
     """What the episodes of a configuration are made of."""
-    from trackmania_rl.datasets.environments import EpisodeForm
+    from trackmania_rl.experience_replay.episodes import EpisodeForm
     from trackmania_rl.games.race_games import make_games_builder
 
     return EpisodeForm.of_run(settings, make_games_builder(settings).spaces)

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trackmania_rl.datasets.minari_files import open_dataset
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.minari_files import open_dataset
 from trackmania_rl.gbx.reading import read_gbx
 from trackmania_rl.migration.linesight_config import read_linesight_config
 from trackmania_rl.migration.linesight_files import read_statistics, read_weights

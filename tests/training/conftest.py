@@ -16,7 +16,7 @@ from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout, WeightsKind
-from trackmania_rl.datasets.minari_files import DataSet
+from trackmania_rl.experience_replay.minari_files import DataSet
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.spaces import race_spaces

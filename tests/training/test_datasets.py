@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.datasets.environments import EpisodeForm, environment_spec
-from trackmania_rl.datasets.episodes import Episode, episode_of_race
-from trackmania_rl.datasets.minari_files import write_dataset
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.dataset_environments import environment_spec
+from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, episode_of_race
+from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.settings.live import LiveSettings

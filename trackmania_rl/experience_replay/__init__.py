@@ -1,9 +1,11 @@
 """Columnar replay: every race is stored once, and a transition is the number of its first row, its index.
 
-* `placement` chooses the device that keeps the memory;
-* `ring_buffer` holds the rows (one per state of a race) in preallocated columns;
-* `transition_storage` is torchrl's storage and writer of one side of the train/test split;
-* `proportional_sampler` is torchrl's sampler: it draws transitions evenly or by priority;
-* `mini_race` cuts what was drawn to mini-races, the batches that are trained on;
-* `experience` is one transition in full, for people and tests.
+* `memory`: the protocol of a run's memory, and the memory that ships;
+* `placement`: the device that keeps the memory;
+* `ring_buffer`: the rows (one per state of a race) in preallocated columns;
+* `transitions`, `row_views`: torchrl's storage of one side of the train/test split, and what it reads around a row;
+* `proportional_sampler`: torchrl's sampler, which draws transitions evenly or by priority;
+* `mini_race`: the cut of transitions to mini-races, the batches that are trained on;
+* `experience`: one transition in full, for people and tests;
+* `episodes`, `minari_files`, `minari_checks`, `dataset_environments`: data sets of races in Minari's format.
 """

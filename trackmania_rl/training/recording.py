@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.datasets.environments import EpisodeForm
-from trackmania_rl.datasets.episodes import Episode, episode_of_race, episodes_of_memory
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, episode_of_race, episodes_of_memory
 from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.rewards import Reward

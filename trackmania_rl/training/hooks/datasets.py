@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trackmania_rl.datasets.environments import EpisodeForm, check_fits
-from trackmania_rl.datasets.episodes import recorded_reward, rollout_of_episode
-from trackmania_rl.datasets.minari_files import DataSet, open_dataset
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.dataset_environments import check_fits
+from trackmania_rl.experience_replay.episodes import EpisodeForm, recorded_reward, rollout_of_episode
+from trackmania_rl.experience_replay.minari_files import DataSet, open_dataset
 from trackmania_rl.race.rewards import reward_as_stored
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings

@@ -11,8 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer, make_buffers
-from trackmania_rl.datasets.environments import EpisodeForm
-from trackmania_rl.datasets.episodes import Episode
+from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.race.views import View, Views

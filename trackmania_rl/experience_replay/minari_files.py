@@ -13,10 +13,9 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
 
-from trackmania_rl.datasets.environments import EpisodeForm
-from trackmania_rl.datasets.episodes import Episode
-from trackmania_rl.datasets.file_checks import MAIN_FILE, METADATA, read_metadata, require_plain_episode
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
+from trackmania_rl.experience_replay.minari_checks import MAIN_FILE, METADATA, read_metadata, require_plain_episode
 from trackmania_rl.files import portable, replace_patiently
 
 DATA: Final = "data"

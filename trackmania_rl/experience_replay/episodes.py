@@ -8,16 +8,20 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Space
 
-from trackmania_rl.datasets.environments import FLOATS, IMAGE, EpisodeForm
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.race.rewards import RewardedRace, as_stored, is_finite_as_stored
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.settings import Settings
+from trackmania_rl.settings.game import RACES
 
 Array = npt.NDArray[Any]
 
+IMAGE: Final = "image"
+FLOATS: Final = "floats"
 METERS: Final = "meters_advanced_along_centerline"
 RACE_TIME: Final = "race_time_ms"
 GREEDY: Final = "action_was_greedy"
@@ -28,6 +32,43 @@ OF_STATES: Final = (METERS, "current_zone_idx", "car_gear_and_wheels")
 """Columns of a race that its reward may be computed from, see `race.results.rollout_results`."""
 COLUMNS: Final = (*OF_STATES, *OF_ACTIONS, RACE_TIME, POTENTIALS)
 """What is looked for among an episode's infos; there may be others."""
+
+
+@dataclass(frozen=True)
+class EpisodeForm:
+    """What the episodes of a data set are made of that fits a run.
+
+    Attributes:
+        spaces: of the run's games.
+        has_elapsed: whether a state's floats begin with the time in the mini-race, as races show it; environments of
+            somebody's own know nothing of it.
+    """
+
+    spaces: Spaces
+    has_elapsed: bool = True
+
+    @classmethod
+    def of_run(cls, settings: Settings, spaces: Spaces) -> EpisodeForm:
+        """That of a run's settings and spaces."""
+        return cls(spaces, has_elapsed=settings.game.games == RACES)
+
+    @property
+    def n_floats(self) -> int:
+        """How many floats a state has in an episode."""
+        return self.spaces.n_floats - (not self.has_elapsed)
+
+    @property
+    def first_action(self) -> int:
+        """The number of the first action, where there is a choice among a few: 0 here, but perhaps not in a file."""
+        return int(self.spaces.action.start) if isinstance(self.spaces.action, Discrete) else 0
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """The floats (F,), not normalized, and with an image a dictionary of both, as `TrackMania/Race-v0` has them."""
+        floats = Box(-np.inf, np.inf, (self.n_floats,), np.float32)
+        if not self.spaces.has_image:
+            return floats
+        return Dict({IMAGE: Box(0, 255, self.spaces.image_shape, np.uint8), FLOATS: floats})
 
 
 @dataclass(frozen=True)

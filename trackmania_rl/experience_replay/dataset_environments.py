@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,16 +14,14 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.episodes import FLOATS, EpisodeForm
 from trackmania_rl.files import portable
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
 from trackmania_rl.games.envs.env_races import TRAINER
 from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import NamedPart, Settings
 from trackmania_rl.settings.game import RACES
 
-IMAGE: Final = "image"
-FLOATS: Final = "floats"
 GROUPS_OF_AN_ENVIRONMENT: Final = ("game", "observation", "reward")
 """Groups of settings that `TrackMania/Race-v0` is made of."""
 OF_MACHINES: Final = {"n_collectors", "games_per_collector", "base_tmi_port", "demonstrations"}
@@ -47,43 +44,6 @@ MEANING: Final = (
     "inputs",
 )
 """Settings that say what a float or an action means, which the shapes alone do not tell."""
-
-
-@dataclass(frozen=True)
-class EpisodeForm:
-    """What the episodes of a data set are made of that fits a run.
-
-    Attributes:
-        spaces: of the run's games.
-        has_elapsed: whether a state's floats begin with the time in the mini-race, as races show it; environments of
-            somebody's own know nothing of it.
-    """
-
-    spaces: Spaces
-    has_elapsed: bool = True
-
-    @classmethod
-    def of_run(cls, settings: Settings, spaces: Spaces) -> EpisodeForm:
-        """That of a run's settings and spaces."""
-        return cls(spaces, has_elapsed=settings.game.games == RACES)
-
-    @property
-    def n_floats(self) -> int:
-        """How many floats a state has in an episode."""
-        return self.spaces.n_floats - (not self.has_elapsed)
-
-    @property
-    def first_action(self) -> int:
-        """The number of the first action, where there is a choice among a few: 0 here, but perhaps not in a file."""
-        return int(self.spaces.action.start) if isinstance(self.spaces.action, Discrete) else 0
-
-    @property
-    def observation_space(self) -> Space[Any]:
-        """The floats (F,), not normalized, and with an image a dictionary of both, as `TrackMania/Race-v0` has them."""
-        floats = Box(-np.inf, np.inf, (self.n_floats,), np.float32)
-        if not self.spaces.has_image:
-            return floats
-        return Dict({IMAGE: Box(0, 255, self.spaces.image_shape, np.uint8), FLOATS: floats})
 
 
 def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.datasets.minari_files import DataSet, open_dataset, write_dataset
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.minari_files import DataSet, open_dataset, write_dataset
 
 from .conftest import N_ACTIONS, N_FLOATS, short_episode, small_form
 

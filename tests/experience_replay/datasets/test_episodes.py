@@ -9,18 +9,18 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 
-from trackmania_rl.datasets.environments import EpisodeForm
-from trackmania_rl.datasets.episodes import (
+from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.episodes import (
     GREEDY,
     METERS,
     RACE_TIME,
+    EpisodeForm,
     episode_of_race,
     episodes_of_memory,
     recorded_reward,
     rollout_of_episode,
 )
-from trackmania_rl.datasets.minari_files import write_dataset
-from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.policy import PolicyDecision

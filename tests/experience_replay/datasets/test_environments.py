@@ -10,8 +10,9 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete
 
-from trackmania_rl.datasets.environments import EpisodeForm, check_fits, environment_spec
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.dataset_environments import check_fits, environment_spec
+from trackmania_rl.experience_replay.episodes import EpisodeForm
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import Settings, settings_from_flat
