@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -27,6 +28,9 @@ from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.schedules import linear, staircase
 from trackmania_rl.settings import Settings, SettingsError
+
+SHARE_OF_FREE_MEMORY: Final = 0.7
+"""How much of a GPU's free memory the replay may take: networks, batches and the collectors' networks come on top."""
 
 log = logging.getLogger(__name__)
 
@@ -253,3 +257,39 @@ class MiniRaceMemory(Memory):
         bounded = state_dict | {"ring": ring | {"capacity": min(int(ring["capacity"]), most)}}
         self.buffer.load_state_dict(bounded)
         self.buffer_test.load_side_state_dict(state_dict["test"])
+
+
+def pick_replay_device(
+    training_device: torch.device,
+    schedule: Sequence[tuple[int, int]],
+    n_floats: int,
+    image_size_px: tuple[int, int],
+    action_shape: tuple[int, ...] = (),
+) -> torch.device:
+    """Return the device for the replay memory: the training device if it has room, else the host's.
+
+    While the memory grows, old columns are there beside new ones. Copying batches from the host for each update costs
+    less than a training that ends with "out of memory" days later.
+
+    Args:
+        training_device: where the network learns.
+        schedule: `memory_size_schedule`, (frame, rows) in ascending order.
+        n_floats: floats of one state.
+        image_size_px: (height, width) of a frame; (0, 0) for no image.
+        action_shape: () of an index, or (D,) of numbers.
+    """
+    if training_device.type != "cuda":
+        return training_device
+    sizes = [n_rows for _, n_rows in schedule]
+    most_rows = max([sizes[0], *(old + new for old, new in itertools.pairwise(sizes))])
+    needed_bytes = most_rows * RingBuffer.bytes_per_row(n_floats, image_size_px, action_shape)
+    free_bytes, _ = torch.cuda.mem_get_info(training_device)
+    if needed_bytes <= SHARE_OF_FREE_MEMORY * free_bytes:
+        return training_device
+    log.warning(
+        "the replay memory is kept in host memory: it needs up to %.1f GiB, and the GPU has %.1f GiB free; a smaller "
+        "memory_size_schedule would fit",
+        needed_bytes / 2**30,
+        free_bytes / 2**30,
+    )
+    return torch.device("cpu")

@@ -11,9 +11,8 @@ from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.buffer_utilities import make_buffers
-from trackmania_rl.experience_replay.memory import Memory, MiniRaceMemory
+from trackmania_rl.experience_replay.memory import Memory, MiniRaceMemory, pick_replay_device
 from trackmania_rl.experience_replay.minari_files import DataSet
-from trackmania_rl.experience_replay.placement import pick_replay_device
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
