@@ -17,6 +17,7 @@ from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout, WeightsKind
 from trackmania_rl.experience_replay.minari_files import DataSet
+from trackmania_rl.race.fragments import RaceInFragments
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.spaces import race_spaces
@@ -274,3 +275,25 @@ def race_maker(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
 @pytest.fixture
 def make_race(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
     return race_maker(live, layout)
+
+
+def n_stored(run: LocalRun) -> int:
+    return len(run.buffer) + len(run.buffer_test)
+
+
+def fragments_of(race: ReceivedRollout, n_steps: int, n_actions: int) -> list[ReceivedRollout]:
+    """A race as a collector hands it on that cuts it every so many actions."""
+    results, stats = race.rollout_results, race.end_race_stats
+    in_fragments, fragments = RaceInFragments(n_steps), []
+    known_under_way = {name: stats[name] for name in ("map_name", "track", "is_explo", "fill_buffer")}
+    for n_decided in range(1, len(results["actions"])):
+        in_fragments.n_decided = n_decided
+        if in_fragments.n_to_hand_on == n_actions:
+            states, fragment = in_fragments.cut()
+            part: dict[str, Any] = {"furthest_zone_idx": 1}
+            for name in results.keys() - {"race_time", "furthest_zone_idx"}:
+                is_of_states = len(results[name]) > len(results["actions"])
+                part[name] = results[name][states.start : states.stop - (not is_of_states)]
+            fragments.append(ReceivedRollout(0, part, {**known_under_way, "fragment": fragment}))
+    last = in_fragments.end(len(results["actions"]))
+    return [*fragments, ReceivedRollout(0, results, {**stats, "fragment": last})]

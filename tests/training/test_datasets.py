@@ -112,7 +112,7 @@ def test_a_resumed_run_loads_them_again_only_where_its_checkpoint_lacks_them(
     first, second = write("first", 30, 41), write("second", 17)
     run = run_with(first)
     run.train_on([make_race(10, False)])
-    run.trainer._save_trainer()
+    run.trainer.save_trainer(force_save=True)
     run.close_files()
     again = run_with(first)
     assert transitions(again) == 30 + 41 + 10 * holds_replay
@@ -139,7 +139,7 @@ def test_without_collectors_the_learner_learns_from_them_alone_and_resumes_to_th
             end = EndAfterUpdates(n_updates)
             run = run_with(name, n_collectors=0, name=run_name, hooks=[end], should_stop=end)
             run.trainer.train()
-            run.trainer._save_trainer()
+            run.trainer.save_trainer(force_save=True)
             run.close_files()
             assert run.agent.updates == n_updates, "fewer transitions than learning otherwise begins with"
             assert transitions(run) == 42

@@ -14,7 +14,7 @@ from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.runs import CheckpointError, find_manifests, save_checkpoint
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.training import refused_races
+from trackmania_rl.training import race_stream
 from trackmania_rl.training.hooks import finite_numbers
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.finite_numbers import NumbersNotFiniteError, WatchNumbers
@@ -252,7 +252,7 @@ def test_refused_races_in_a_row_end_the_run(
 ) -> None:
     broken = make_race(17, True)
     BROKEN["state_float"](broken.rollout_results)
-    most = refused_races.MOST_REFUSED_IN_A_ROW
+    most = race_stream.MOST_REFUSED_IN_A_ROW
     run.train_on([broken] * (most - 1) + [make_race(21, False)] + [broken] * (most - 1))
     with pytest.raises(UserError, match=rf"^{most} races in a row are refused, the last one on valley since its state"):
         run.train_on([broken])

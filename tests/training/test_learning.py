@@ -13,9 +13,8 @@ from tensordict import TensorDict, TensorDictBase
 from trackmania_rl.agents import run_network
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.run_network import make_network, pick_device, pick_playing_device
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS, ReceivedRollout
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.fragments import RaceInFragments
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
 from trackmania_rl.race.spaces import race_spaces
@@ -27,7 +26,7 @@ from trackmania_rl.training.hooks.learning_figures import LearningFigures, Measu
 from trackmania_rl.training.hooks.publishing import PublishRunState
 from trackmania_rl.training.hooks.schedules import FollowSchedules
 
-from .conftest import LocalRun, MakeRace, MakeRun, edit
+from .conftest import LocalRun, MakeRace, MakeRun, edit, fragments_of, n_stored
 
 
 class NoteUpdates(Hook):
@@ -50,10 +49,6 @@ def bytes_of(state: Mapping[str, Any]) -> io.BytesIO:
 def resume(run: LocalRun, other: LocalRun) -> None:
     """Load into a run what a checkpoint of another one holds."""
     run.trainer.load_state_dict(torch.load(bytes_of(other.trainer.state_dict()), weights_only=True))
-
-
-def n_stored(run: LocalRun) -> int:
-    return len(run.buffer) + len(run.buffer_test)
 
 
 def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_published(
@@ -284,38 +279,24 @@ def test_the_test_loss_is_of_transitions_that_are_never_trained_on(
 
 
 class Seen(Hook):
-    """Notes how many actions it is given, and where."""
+    """Notes how many actions it is given, how many of them are new, and where."""
 
     def __init__(self, *, takes_fragments: bool) -> None:
         self.takes_fragments = takes_fragments
-        self.seen: list[tuple[str, int]] = []
+        self.seen: list[tuple[str, int, int]] = []
 
     def batch_process(self, race: TensorDictBase) -> None:
-        self.seen.append(("batch_process", len(race)))
+        self._note("batch_process", race)
 
     def post_steps(self) -> None:
-        self.seen.append(("post_steps", 0))
+        self.seen.append(("post_steps", 0, 0))
 
     def post_steps_log(self, race: TensorDictBase) -> None:
-        self.seen.append(("post_steps_log", len(race)))
+        self._note("post_steps_log", race)
 
-
-def fragments_of(race: ReceivedRollout, n_steps: int, n_actions: int) -> list[ReceivedRollout]:
-    """A race as a collector hands it on that cuts it every so many actions."""
-    results, stats = race.rollout_results, race.end_race_stats
-    in_fragments, fragments = RaceInFragments(n_steps), []
-    known_under_way = {name: stats[name] for name in ("map_name", "track", "is_explo", "fill_buffer")}
-    for n_decided in range(1, len(results["actions"])):
-        in_fragments.n_decided = n_decided
-        if in_fragments.n_to_hand_on == n_actions:
-            states, fragment = in_fragments.cut()
-            part: dict[str, Any] = {"furthest_zone_idx": 1}
-            for name in results.keys() - {"race_time", "furthest_zone_idx"}:
-                is_of_states = len(results[name]) > len(results["actions"])
-                part[name] = results[name][states.start : states.stop - (not is_of_states)]
-            fragments.append(ReceivedRollout(0, part, {**known_under_way, "fragment": fragment}))
-    last = in_fragments.end(len(results["actions"]))
-    return [*fragments, ReceivedRollout(0, results, {**stats, "fragment": last})]
+    def _note(self, point: str, race: TensorDictBase) -> None:
+        is_new = race.get(("collector", "mask"), torch.ones(len(race), dtype=torch.bool))
+        self.seen.append((point, len(race), int(is_new.sum())))
 
 
 def test_actions_of_fragments_count_as_they_come_and_a_race_when_it_ends(
@@ -333,9 +314,12 @@ def test_actions_of_fragments_count_as_they_come_and_a_race_when_it_ends(
         assert n_stored(run) == stored
         assert run.context.statistics.races_total == (n_frames == 60)
     assert whole.agent.updates - 1 <= run.agent.updates <= whole.agent.updates
-    assert seen.seen == [("batch_process", 20), ("post_steps", 0), ("post_steps_log", 20)] * 3
-    of_whole_race = [("batch_process", 60), ("post_steps", 0), ("post_steps_log", 20)]
-    assert at_ends.seen == [("post_steps", 0)] * 2 + of_whole_race
+    of_fragments = [
+        [("batch_process", n_actions, 20), ("post_steps", 0, 0), ("post_steps_log", n_actions, 20)]
+        for n_actions in (20, 22, 60)  # the second one brings the last two actions again, which n steps need
+    ]
+    assert seen.seen == [call for calls in of_fragments for call in calls]
+    assert at_ends.seen == [("post_steps", 0, 0)] * 2 + of_fragments[2]
     lines = [json.loads(one.context.folder.races.read_text()) | {"wall_s": 0} for one in (whole, run)]
     assert lines[0] == lines[1]
     for one in (whole, run):

@@ -16,6 +16,7 @@ from tensordict import TensorDict
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
@@ -158,6 +159,11 @@ class AtEveryPoint(Hook):
         np.testing.assert_array_equal(race["next", "state_float"].numpy(), self.floats[1:])
         assert race["actions"].shape == race["action_was_greedy"].shape == race.batch_size
 
+    def _n_stored(self) -> int:
+        memory = self.run.memory
+        assert isinstance(memory, MiniRaceMemory)
+        return len(memory.buffer) + len(memory.buffer_test)
+
     def _check_batch(self, point: str, batch: TensorDict) -> None:
         self.calls[point] += 1
         assert batch["state_float"].shape == (self.batch_size, self.floats.shape[1])
@@ -168,11 +174,11 @@ class AtEveryPoint(Hook):
         np.testing.assert_array_equal(race["frames"].numpy(), self.frames[:-1])
         assert self.run.race is not None
         assert self.run.race.end_race_stats["map_name"] == "valley"
-        n_stored = len(self.run.memory.buffer) + len(self.run.memory.buffer_test)
-        assert n_stored == 60 * self.calls["batch_process"], "its transitions are in the memory already"
+        assert self._n_stored() == 60 * (self.calls["batch_process"] - 1), "what this returns will be stored"
 
     def pre_steps_log(self, race: TensorDict) -> None:
         self._check_race("pre_steps_log", race)
+        assert self._n_stored() == 60 * self.calls["pre_steps_log"]
         assert "frames" not in race
         race["state_float"].zero_()  # a copy of its own
         race["state_float"] = torch.from_numpy(self.floats[:-1])

@@ -103,7 +103,8 @@ def _tick(run: LocalRun, now_s: float) -> None:
 def _take(run: LocalRun, race: ReceivedRollout) -> None:
     """Let a race come in."""
     run.context.race = race
-    run.trainer._process_batch_hook(race_columns(race))
+    rewarded = run.context.reward(race.rollout_results, run.context.settings, 0)
+    run.trainer._process_batch_hook(race_columns(race, rewarded))
 
 
 def _drivers(run: LocalRun) -> list[str]:

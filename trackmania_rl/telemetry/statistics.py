@@ -239,6 +239,7 @@ class TrainingStatistics:
         replay_capacity: what it can hold.
         current_values: scheduled values in force now (epsilon, learning rate, gamma...), by name.
         last_metrics: the learner's newest means (loss...), by name.
+        hook_figures: newest figures that hooks return with `log_pbar`, by name.
         ends_at_s: when the run ends at the latest, on the clock; infinity where nothing says so.
         checkpoint_time_s: when the last checkpoint was written, on the clock; negative if before this session; None
             before the first.
@@ -269,6 +270,7 @@ class TrainingStatistics:
         self.replay_capacity = 0
         self.current_values: dict[str, float] = {}
         self.last_metrics: dict[str, float] = {}
+        self.hook_figures: dict[str, float] = {}
         self.ends_at_s = ends_at_s
         self.checkpoint_time_s: float | None = None
         self._clock = clock

@@ -289,6 +289,8 @@ def _overview(figures: TrainingStatistics, phases: Mapping[int | None, tuple[str
         ("replay", _replay_bar(figures)),
         ("checkpoint", Text(_checkpoint_age(figures))),
     ]
+    if figures.hook_figures:
+        rows.append(("hooks", _Pairs(_named_values(figures.hook_figures))))
     if phases:
         rows.insert(0, ("starting", Text(_phases_text(phases), style="bold")))
     grid = Table.grid(padding=(0, 2), expand=True)
@@ -436,7 +438,8 @@ def plain_line(figures: TrainingStatistics) -> str:
         f"{rates.batches_per_s:.1f} batches/s",
         f"waiting: learner {_percent(rates.learner_waiting_share)}, "
         f"collectors {_percent(figures.collectors_waiting_share)}",
-        ", ".join(f"{name} {value}" for name, value in _named_values(figures.current_values).items()),
+        _plain_values(figures.current_values),
+        _plain_values(figures.hook_figures),
         f"checkpoint {_checkpoint_age(figures)}",
     ]
     return " | ".join(part for part in parts if part)
@@ -477,6 +480,10 @@ def _percent(share: float) -> str:
 
 def _named_values(values: Mapping[str, float]) -> dict[str, str]:
     return {name.replace("_", " "): f"{value:.4g}" for name, value in values.items()}
+
+
+def _plain_values(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in _named_values(values).items())
 
 
 def _checkpoint_age(figures: TrainingStatistics) -> str:

@@ -27,7 +27,6 @@ from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.diagnostics import DrawDiagnostics
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
-from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.kept_drivers import KeepDrivers
 from trackmania_rl.training.hooks.layer_figures import LayerFigures
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
@@ -139,7 +138,7 @@ def make_trainer(
 
     Args:
         run: what hooks share.
-        hooks: a user's, after those that ship.
+        hooks: a user's. They come after those that ship, but for `StoreRaces`.
         should_stop: whether the run ends.
         clock: seconds since the start of the command.
         view: what the terminal shows.
@@ -151,34 +150,47 @@ def make_trainer(
         CheckpointError: see `SaveCheckpoints.take_up`.
         UserError: if a data set is damaged.
     """
+    settings = run.settings
     trainer = RunTrainer(run, should_stop)
     disk = DiskWatch(run.folder, trainer.checkpoints, lambda: run.settings.run.minimum_free_disk_mb)
-    numbers, store, schedules = WatchNumbers(), StoreRaces(), FollowSchedules()
-    checkpoints = SaveCheckpoints(numbers, weights_from, accepted_changes)
+    store = StoreRaces()
     # A run that takes turns ends between two of them.
-    sampling = SampleAtReplayRatio(store, (lambda: False) if run.settings.takes_turns else should_stop)
+    sampling = SampleAtReplayRatio(store, (lambda: False) if settings.takes_turns else should_stop)
+    schedules = FollowSchedules()
+    numbers = WatchNumbers()
     races = CountRaces(schedules)
     figures, test_loss = LearningFigures(), MeasureTestLoss()
     loggers = WriteFigures(races, figures, test_loss, disk)
+    checkpoints = SaveCheckpoints(numbers, weights_from, accepted_changes)
     trainer.logger = loggers
-    # The order within one point of the loop: schedules before sampling, weights after the update.
-    shipped: list[Hook] = [
+    in_order: list[TrainerHookBase] = [  # at each point of the loop
         FollowCollectors(),
-        store,
         races,
         WriteRaceLog(races, clock or CommandClock(), disk),
         KeepRecords(races),
+        schedules,
+        *([LearnFromDataSets(datasets, store)] if datasets else []),
+        ResetPeriodically(sampling),
+        sampling,
+        numbers,
+        PublishRunState(numbers),
+        figures,
+        LayerFigures(),
+        MeasureQuantileSpread(),
+        test_loss,
+        loggers,
+        RecordEvaluations(races, loggers, disk),
+        DrawDiagnostics(races, loggers, disk),
+        checkpoints,
+        KeepDrivers(checkpoints),
+        ShowInTerminal(view or TerminalView()),
+        TellStatus(),
+        *([CheckPipeline()] if settings.run.crc_debug else []),
+        *hooks,
+        store,  # a race as all other hooks have left it
     ]
-    shipped += [schedules, *([LearnFromDataSets(datasets, store)] if datasets else [])]
-    shipped += [ResetPeriodically(sampling), sampling, numbers]
-    shipped += [PublishRunState(numbers)]
-    shipped += [figures, LayerFigures(), MeasureQuantileSpread(), test_loss, loggers]
-    shipped += [RecordEvaluations(races, loggers, disk), DrawDiagnostics(races, loggers, disk)]
-    shipped += [checkpoints, KeepDrivers(checkpoints)]
-    shipped += [ShowInTerminal(view or TerminalView()), TellStatus()]
-    shipped += [CheckPipeline()] * run.settings.run.crc_debug
     n_of_name: Counter[str] = Counter()
-    for hook in (*shipped, *hooks):
+    for hook in in_order:
         name = type(hook).__name__
         n_of_name[name] += 1
         hook.register(trainer, name if n_of_name[name] == 1 else f"{name} {n_of_name[name]}")

@@ -1,7 +1,9 @@
-"""What torchrl's Trainer iterates over: races as they come in, as columns."""
+"""Races as torchrl's Trainer iterates over them: one TensorDict for each race that comes in."""
 
 from __future__ import annotations
 
+import logging
+import math
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -12,32 +14,40 @@ import torch
 from tensordict import TensorDict
 
 from trackmania_rl.channels.protocols import ReceivedRollout
-from trackmania_rl.training.refused_races import refuse, what_is_not_finite
+from trackmania_rl.errors import UserError
+from trackmania_rl.race.rewards import RewardedRace, is_finite_as_stored, reward_as_stored
+from trackmania_rl.telemetry.statistics import TrainingStatistics
 
 if TYPE_CHECKING:
     from trackmania_rl.training.context import RunContext
 
+log = logging.getLogger(__name__)
+
 POLL_S: Final = 0.1
-"""How long the learner waits for a race before it looks after the run; hooks tick as often."""
+"""Longest wait for a race before the hooks tick."""
 FRAMES_PER_ROUND: Final = 500
-"""Where nobody drives, the loop goes round once for so many frames."""
+"""Without collectors: frames of one round of the training loop."""
+LEARNED_FROM: Final = ("state_float", "actions", "rewards", "meters_advanced_along_centerline")
+"""Columns of a race that reach the replay memory, or that rewards are computed from."""
+MOST_REFUSED_IN_A_ROW: Final = 20
+"""So many refused races without a stored one between them end the run."""
 
 
 class RaceStream:
-    """The Trainer's `collector`: an iterator over finished races, whoever drove them.
+    """The Trainer's `collector`: an iterator over races, or over rounds without one where there are no collectors.
 
     With synchronous sampling collectors play in turns, all of them at the same time, and their races come in the
     collectors' order. A turn is never left half done: the run ends between two of them.
 
     Args:
-        run: what races come from; the one that has come in last is its `race`.
-        should_stop: whether the run ends; looked at before each race, or each turn.
-        on_idle: called whenever no race was there.
+        run: races come from its channels; `run.race` is the newest one.
+        should_stop: whether the run ends; called before each race, each round or each turn.
+        on_tick: called after each race or round, and whenever no race has come in.
         on_turn: called before each turn.
 
     Attributes:
-        n_turns: how many turns the run has had.
-        is_between_turns: whether none is under way.
+        n_turns: turns of the run.
+        is_between_turns: whether no turn is under way.
     """
 
     init_random_frames = 0
@@ -46,32 +56,54 @@ class RaceStream:
         self,
         run: RunContext,
         should_stop: Callable[[], bool],
-        on_idle: Callable[[], None],
+        on_tick: Callable[[], None],
         on_turn: Callable[[], None],
     ) -> None:
         self._run = run
         self._should_stop = should_stop
-        self._on_idle = on_idle
+        self._on_tick = on_tick
         self._on_turn = on_turn
         self.n_turns = 0
         self.is_between_turns = True
 
     def __iter__(self) -> Iterator[TensorDict]:
-        """Yield races until the run ends, but for those with numbers that are not finite."""
-        races = self._races_of_turns() if self._run.settings.takes_turns else self._races()
-        for race in races:
+        """Yield races until the run ends, but for those with numbers that are not finite.
+
+        Raises:
+            UserError: if the reward has another form than `Reward`, or too many races in a row are refused.
+        """
+        run = self._run
+        if run.settings.game.n_collectors == 0:
+            yield from self._rounds_without_races()
+            return
+        for race in self._races_of_turns() if run.settings.takes_turns else self._races():
             if (what := what_is_not_finite(race)) is not None:
-                refuse(what, race.collector, race.end_race_stats["map_name"], self._run.statistics)
+                refuse(what, race.collector, race.end_race_stats["map_name"], run.statistics)
                 race.release()
                 continue
-            self._run.race = race
-            yield race_columns(race, only_new=True)
+            run.race = race
+            given = run.reward(race.rollout_results, run.settings, run.statistics.frames_total)
+            yield race_columns(race, reward_as_stored(given, len(race.rollout_results["actions"])))
+            self._on_tick()
+
+    def _rounds_without_races(self) -> Iterator[TensorDict]:
+        """Yield rounds of `FRAMES_PER_ROUND` frames that hold nothing.
+
+        The first one is of no frames: in it, a resumed run makes the updates that it had left.
+        """
+        counts = False
+        while not self._should_stop():
+            # An empty batch would count as one frame; what the mask leaves out, as none.
+            mask = torch.full((FRAMES_PER_ROUND,), counts)
+            yield TensorDict({("collector", "mask"): mask}, batch_size=[FRAMES_PER_ROUND])
+            self._on_tick()
+            counts = True
 
     def _races(self) -> Iterator[ReceivedRollout]:
         while not self._should_stop():
             race = self._run.channels.rollouts.get(POLL_S)
             if race is None:
-                self._on_idle()
+                self._on_tick()
             else:
                 yield race
 
@@ -99,67 +131,94 @@ class RaceStream:
             if race is not None:
                 early[race.collector].append(race)
             elif is_at_turn:
-                self._on_idle()
+                self._on_tick()
             else:
                 break
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: collectors begin new races when a run is resumed."""
-        return {}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over nothing."""
-
     def shutdown(self) -> None:
-        """End nothing: the collectors belong to others."""
+        """Do nothing: the supervisor ends the collectors."""
 
 
-class RoundsWithoutRaces:
-    """The Trainer's `collector` where nobody drives: rounds of `FRAMES_PER_ROUND` frames that hold nothing.
+def race_columns(race: ReceivedRollout, rewarded: RewardedRace) -> TensorDict:
+    """Return a race of T actions in torchrl's form, a TensorDict (T,).
 
-    The first one is of no frames: in it, a run that goes on makes the updates that it had left.
+    ===================================== ============================================================================
+    entry                                 content
+    ===================================== ============================================================================
+    name                                  the column `name` of `rollout_results`, such as `state_float`; of T + 1
+                                          states, all but the last. A view of the race's memory.
+    ("next", name)                        columns of states: all but the first. A view of the same memory.
+    ("next", "reward")                    (T, 1) float32, see `Reward`
+    "potential", ("next", "potential")    (T,) float32, shaping potential of the states
+    ("next", "done"),                     (T, 1) bool: whether the race ended with the action, and whether it ended at
+    ("next", "terminated")                the finish
+    ("collector", "mask")                 (T,) bool, False for actions that an earlier fragment brought; absent if all
+                                          actions are new
+    ===================================== ============================================================================
 
     Args:
-        should_stop: whether the run ends; looked at before each round.
+        race: its arrays must be valid.
+        rewarded: its rewards and potentials.
     """
-
-    init_random_frames = 0
-
-    def __init__(self, should_stop: Callable[[], bool]) -> None:
-        self._should_stop = should_stop
-
-    def __iter__(self) -> Iterator[TensorDict]:
-        """Yield rounds until the run ends."""
-        counts = False
-        while not self._should_stop():
-            # An empty batch would count as one frame; what the mask leaves out, as none.
-            mask = torch.full((FRAMES_PER_ROUND,), counts)
-            yield TensorDict({("collector", "mask"): mask}, batch_size=[FRAMES_PER_ROUND])
-            counts = True
-
-    def shutdown(self) -> None:
-        """End nothing."""
-
-
-def race_columns(race: ReceivedRollout, *, only_new: bool = False) -> TensorDict:
-    """View the columns of a race of T actions as a TensorDict (T,); of T + 1 states, all but the last.
-
-    Its entries are the arrays of `rollout_results`, and ("next", name) for those with a row for the last state.
-
-    Args:
-        race: whose arrays are valid.
-        only_new: whether to leave out the actions that an earlier fragment of the race brought.
-    """
-    n_actions = len(race.rollout_results["actions"])
-    n_before = race.fragment.n_actions_before if only_new and race.fragment is not None else 0
+    results = race.rollout_results
+    n_actions = len(results["actions"])
     columns: dict[str, Any] = {}
     following: dict[str, torch.Tensor] = {}
-    for name, value in race.rollout_results.items():
+    for name, value in results.items():
         if isinstance(value, np.ndarray) and len(value) in (n_actions, n_actions + 1) and value.dtype != object:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to a race
+                warnings.filterwarnings("ignore", "The given NumPy array is not writable")
                 tensor = torch.from_numpy(value)
-            columns[name] = tensor[n_before:n_actions]
+            columns[name] = tensor[:n_actions]
             if len(value) == n_actions + 1:
-                following[name] = tensor[n_before + 1 :]
-    return TensorDict(columns | {"next": following}, batch_size=[n_actions - n_before])
+                following[name] = tensor[1:]
+    potentials = torch.tensor(rewarded.potentials)
+    columns["potential"], following["potential"] = potentials[:-1], potentials[1:]
+    following["reward"] = torch.tensor(rewarded.rewards).unsqueeze(1)
+    following["done"] = torch.zeros((n_actions, 1), dtype=torch.bool)
+    following["terminated"] = torch.zeros((n_actions, 1), dtype=torch.bool)
+    following["done"][-1:] = not race.is_under_way
+    following["terminated"][-1:] = "race_time" in results or bool(results.get("terminated", False))
+    if race.fragment is not None and race.fragment.n_actions_before > 0:
+        columns["collector"] = {"mask": torch.arange(n_actions) >= race.fragment.n_actions_before}
+    return TensorDict(columns | {"next": following}, batch_size=[n_actions])
+
+
+def what_is_not_finite(race: ReceivedRollout) -> str | None:
+    """Name a column or number of a race, or a fragment of one, that is infinite or NaN; None if all are finite.
+
+    An agent that values no actions gives NaN in the place of all their values, which is accepted.
+    """
+    columns = race.rollout_results
+    for name in LEARNED_FROM:
+        if name in columns and not is_finite_as_stored(columns[name]):
+            return name
+    q_values = columns.get("q_values")
+    if q_values is not None and not is_finite_as_stored(q_values) and not np.isnan(q_values).all():
+        return "q_values"
+    numbers = ("meters", "race_time_ms")
+    return next((name for name in numbers if not math.isfinite(race.end_race_stats.get(name, 0.0))), None)
+
+
+def refuse(what: str, collector: int, map_name: str, statistics: TrainingStatistics) -> None:
+    """Count a race that is refused for a column or number, and warn of the 1st, 10th, 100th ....
+
+    Raises:
+        UserError: if `MOST_REFUSED_IN_A_ROW` races in a row were refused.
+    """
+    statistics.races_refused += 1
+    statistics.races_refused_in_a_row += 1
+    if math.log10(statistics.races_refused).is_integer():
+        log.warning(
+            "a race of collector %d on %s is refused, since its %s holds numbers that are not finite; races refused so "
+            "far: %s",
+            collector,
+            map_name,
+            what,
+            f"{statistics.races_refused:,}",
+        )
+    if statistics.races_refused_in_a_row >= MOST_REFUSED_IN_A_ROW:
+        raise UserError(
+            f"{MOST_REFUSED_IN_A_ROW} races in a row are refused, the last one on {map_name} since its {what} holds "
+            "numbers that are not finite: mend what makes them (the environment, the reward or own floats)"
+        )

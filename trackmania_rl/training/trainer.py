@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from tensordict import TensorDictBase
 from torchrl.trainers import Trainer
-from torchrl.trainers.trainers import OptimizationStepper, TrainerHookBase
+from torchrl.trainers.trainers import REWARD_KEY, OptimizationStepper, TrainerHookBase
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, read_checkpoint
@@ -24,7 +25,7 @@ from trackmania_rl.settings.of_run import shaping_settings
 from trackmania_rl.settings.since_checkpoint import stored_settings
 from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.hooks.hook import OF_RACES, Hook, Interval
-from trackmania_rl.training.race_stream import POLL_S, RaceStream, RoundsWithoutRaces
+from trackmania_rl.training.race_stream import POLL_S, RaceStream
 from trackmania_rl.training.scores import score_of
 
 log = logging.getLogger(__name__)
@@ -52,26 +53,55 @@ class RunTrainer(Trainer):
         self._ticks = Interval()
         self._logs: dict[str, Interval] = {}
         self._broke_off = False
-        self._told_of_log_pbar = False
         self._stream = RaceStream(run, should_stop, self.tick, self._begin_turn)
-        has_collectors = run.settings.game.n_collectors > 0
         super().__init__(
-            collector=self._stream if has_collectors else RoundsWithoutRaces(should_stop),
+            collector=self._stream,
             total_frames=sys.maxsize,
             frame_skip=1,
             optim_steps_per_batch=None,  # SampleAtReplayRatio ends each round
             loss_module=run.agent.loss_module,
             progress_bar=False,
             auto_log_optim_steps=False,
-            save_trainer_file=run.folder.checkpoints,
-            save_trainer_interval=sys.maxsize,  # checkpoints are a hook's, by the clock
         )
         self.optimization_stepper = AgentUpdates()
         self.register_op("post_optim", self.tick)
 
     def register_op(self, dest: Any, op: Callable[..., Any], **kwargs: Any) -> None:
-        """Register what acts at a point of the loop; what it cannot do there ends the run in one line."""
-        super().register_op(dest, _within_limits(dest, op) if dest in OF_TENSORDICTS else op, **kwargs)
+        """Register what acts at a point of the loop; see `_adapted`."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torchrl may rename points; 0.13 has them
+            super().register_op(dest, self._adapted(dest, op) if dest in OF_TENSORDICTS else op, **kwargs)
+
+    def _adapted(self, point: str, op: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap what acts on races or batches.
+
+        It is called only if there is a race, and of a fragment only if it takes them. A hook of torchrl's finds the
+        rewards of batches at ("next", "reward"), as those of races. If it finds no key, the run ends in one line.
+        """
+        owner = getattr(op, "__self__", op)
+        is_of_torchrl = not isinstance(owner, Hook)
+        takes_fragments = not isinstance(owner, Hook) or owner.takes_fragments
+        name = type(owner).__name__ if isinstance(owner, TrainerHookBase) else getattr(op, "__name__", "")
+
+        @functools.wraps(op, updated=())
+        def act(batch: TensorDictBase, **kwargs: Any) -> Any:
+            race = self.run.race
+            if point in OF_RACES and (race is None or (race.is_under_way and not takes_fragments)):
+                return None
+            if not is_of_torchrl:
+                return op(batch, **kwargs)
+            try:
+                if point == "process_optim_batch":
+                    batch = batch.copy().rename_key_("reward", REWARD_KEY)
+                    result = op(batch, **kwargs)
+                    changed = result if isinstance(result, TensorDictBase) else batch
+                    return changed.copy().rename_key_(REWARD_KEY, "reward")
+                return op(batch, **kwargs)
+            except (AttributeError, KeyError, TypeError) as error:  # TensorDict.get returns None for a missing key
+                keys = ", ".join(sorted(map(str, batch.keys(include_nested=True, leaves_only=True))))
+                raise UserError(f"hooks: {name} fails at {point} ({one_line(error)}); the keys are {keys}") from error
+
+        return act
 
     def tick(self) -> None:
         """Let the hooks tick, if it is time."""
@@ -162,43 +192,24 @@ class RunTrainer(Trainer):
         state = self.state_to_write() if state is None else state
         return self.checkpoints.save(state, settings.minimum_free_disk_mb, facts, settings.keep_checkpoints)
 
-    def _save_trainer(self) -> None:
-        self.save_checkpoint()
-
-    def _process_batch_hook(self, batch: TensorDictBase) -> TensorDictBase:
-        """Show a race to the hooks while its memory is valid; what comes after sees copies."""
-        race = self.run.race
-        if race is None:  # a round without one
-            return batch
-        with race:
-            batch = super()._process_batch_hook(batch)
-            return batch.exclude("frames", ("next", "frames")).clone()
-
-    def _pre_steps_log_hook(self, batch: TensorDictBase) -> None:
-        if self.run.race is not None:
-            super()._pre_steps_log_hook(batch)
-
-    def _post_steps_log_hook(self, batch: TensorDictBase) -> None:
-        if self.run.race is not None:
-            super()._post_steps_log_hook(batch)
-
-    def _post_steps_hook(self) -> None:
-        super()._post_steps_hook()
-        self.tick()
+    def save_trainer(self, force_save: bool = False) -> None:
+        """Write a checkpoint if `force_save`: `SaveCheckpoints` writes the others, by the clock."""
+        if force_save:
+            self.save_checkpoint()
 
     def _log(self, log_pbar: bool = False, **figures: Any) -> None:
-        """Hand figures to the logger, each at most every `tensorboard_interval_s`; the last of each is kept."""
-        if log_pbar and not self._told_of_log_pbar:
-            self._told_of_log_pbar = True
-            log.warning(
-                "log_pbar has no effect: %s are written by the loggers, and not shown in the terminal",
-                ", ".join(figures),
-            )
+        """Hand figures to the logger, each at most every `tensorboard_interval_s`, and to the terminal by `log_pbar`.
+
+        Overrides torchrl's (0.13): it logs by frames, and keeps all values of weeks. The last value stays in
+        `_log_dict`, which `EarlyStopping` reads.
+        """
         for name, value in figures.items():
-            self._log_dict[name] = [value]  # where torchrl's EarlyStopping looks; a list of all would grow for weeks
+            self._log_dict[name] = [value]
             interval = self._logs.setdefault(name, Interval(is_due_at_first=True))
             if self.logger is not None and interval.is_due(self.run.settings.telemetry.tensorboard_interval_s):
                 self.logger.log_scalar(name, float(value), step=self.collected_frames)
+        if log_pbar:
+            self.run.statistics.hook_figures |= {name: float(value) for name, value in figures.items()}
 
 
 class AgentUpdates(OptimizationStepper):
@@ -210,27 +221,3 @@ class AgentUpdates(OptimizationStepper):
         losses = trainer.run.agent.update(sub_batch, process_losses)
         trainer._post_loss_hook(sub_batch)
         return trainer._optimizer_hook(losses)  # type: ignore[no-any-return]
-
-
-def _within_limits(point: str, op: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what acts at a point: end the run by one line where a library's hook finds no key, or its result is lost."""
-    owner = getattr(op, "__self__", op)
-    hook = type(owner).__name__ if isinstance(owner, TrainerHookBase) else getattr(op, "__name__", "")
-
-    @functools.wraps(op, updated=())
-    def act(batch: TensorDictBase, **kwargs: Any) -> Any:
-        try:
-            result = op(batch, **kwargs)
-        except (AttributeError, KeyError, TypeError) as error:  # TensorDict.get gives None for a key that is not there
-            if isinstance(owner, Hook):
-                raise
-            keys = ", ".join(sorted(map(str, batch.keys(include_nested=True, leaves_only=True))))
-            raise UserError(f"hooks: {hook} fails at {point} ({one_line(error)}); the keys are {keys}") from error
-        if point == "batch_process" and isinstance(result, TensorDictBase) and result is not batch:
-            raise UserError(
-                f"hooks: {hook} returns another race at batch_process, but the replay memory holds the race by then: "
-                "change rewards by the setting reward, and batches by transforms or at process_optim_batch"
-            )
-        return result
-
-    return act

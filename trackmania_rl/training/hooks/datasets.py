@@ -11,12 +11,11 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.dataset_environments import check_fits
 from trackmania_rl.experience_replay.episodes import EpisodeForm, recorded_reward, rollout_of_episode
 from trackmania_rl.experience_replay.minari_files import DataSet, open_dataset
-from trackmania_rl.race.rewards import reward_as_stored
+from trackmania_rl.race.rewards import is_finite_as_stored, reward_as_stored
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import StoreRaces
-from trackmania_rl.training.refused_races import what_reward_is_not_finite
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +117,9 @@ class LearnFromDataSets(Hook):
                 rollout_results = rollout_of_episode(episode, form)
                 given = recorded_reward(episode) or run.reward(rollout_results, run.settings, frames_total)
                 rewarded = reward_as_stored(given, len(episode.actions))
-                if (what := what_reward_is_not_finite(rewarded)) is not None:
-                    raise UserError(f"its {what} hold numbers that are not finite")
+                for name, column in rewarded._asdict().items():
+                    if not is_finite_as_stored(column):
+                        raise UserError(f"its {name} hold numbers that are not finite")
             except KeyError as error:
                 raise UserError(
                     f"offline: the reward asks for the column {error} of a race, which {dataset.name} does not hold"

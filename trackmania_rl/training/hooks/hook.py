@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
-import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from tensordict import TensorDictBase
 from torchrl.trainers.trainers import TrainerHookBase
-
-from trackmania_rl.training.race_stream import race_columns
 
 if TYPE_CHECKING:
     from trackmania_rl.training.context import RunContext
@@ -34,19 +28,19 @@ POINTS: Final = (
 )
 """The points of torchrl's Trainer at which a hook may act, in the order of one race."""
 OF_RACES: Final = ("batch_process", "pre_steps_log", "post_steps_log")
-"""Those that are told of the race that has come in."""
+"""The points at which a hook is given a race."""
 
 
 class Hook(TrainerHookBase):
-    """Acts at every point that it has a method of: a subclass writes those that it wants.
+    """Acts at every point that it has a method of: a subclass writes those that it needs.
 
     ==================================== ===============================================================================
     method                               when it is called
     ==================================== ===============================================================================
-    ``batch_process(race)``              a race has come in: its columns as a TensorDict (T,) of views, which are valid
-                                         in here; more of it in ``self.run.race``; returns nothing, as the replay
-                                         memory holds the race by now
-    ``pre_steps_log(race)``              then, with copies of its columns (without frames); returns figures to log
+    ``batch_process(race)``              a race has come in: its columns and rewards as a TensorDict (T,), see
+                                         `race_columns`; the hook may change it or return another one. The replay memory
+                                         stores what the last hook returns. More of the race is in ``self.run.race``
+    ``pre_steps_log(race)``              then, with copies of the columns (without frames); returns figures to log
     ``pre_optim_steps()``                before the race's updates
     ``process_optim_batch(_)``           before each update; may return another batch
     ``process_loss(batch, losses)``      within the update, which is not compiled then; may return other losses, whose
@@ -54,7 +48,8 @@ class Hook(TrainerHookBase):
     ``post_loss(batch)``                 after the update, which has written ``td_error`` (B,) into the batch
     ``optimizer(losses, *_)``            then, with the update's losses and ``grad_norm``
     ``post_optim()``                     after each update
-    ``post_optim_log(batch)``            then; returns figures to log, such as ``{"mine/name": 0.5}``
+    ``post_optim_log(batch)``            then; returns figures to log, such as ``{"mine/name": 0.5}``, and in the
+                                         terminal with ``"log_pbar": True``
     ``post_optim_complete_log(n, mean)`` after the race's updates, with how many the run has had and their mean losses,
                                          None if the race had none; returns figures to log
     ``post_steps()``                     after them
@@ -67,10 +62,9 @@ class Hook(TrainerHookBase):
     ``end()``                            once, at the end, also after an error
     ==================================== ===============================================================================
 
-    With ``batch_mode = "truncate_episodes"`` fragments of races come in while these go on. ``batch_process``,
-    ``pre_steps_log`` and ``post_steps_log`` are called at a race's end only, as ever, unless the class says
-    ``takes_fragments = True``. ``batch_process`` is given the whole race then, or the new actions if the class says so;
-    the other two are given the new actions.
+    With ``batch_mode = "truncate_episodes"`` fragments of races come in while these go on. A hook is called for races
+    that are over, whole, unless the class says ``takes_fragments = True``. Actions that came with an earlier fragment
+    are False in ``("collector", "mask")``.
 
     What ``state_dict`` returns (tensors, numbers, texts, lists, dicts) is in the run's checkpoints; a run whose
     checkpoint has none for this hook goes on, and says so.
@@ -87,30 +81,11 @@ class Hook(TrainerHookBase):
     def register(self, trainer: RunTrainer, name: str = "") -> None:
         """Register every method that is a point's, under the class's name unless another one is given."""
         self.trainer, self.run = trainer, trainer.run
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torchrl may rename points; this version has them
-            for point in POINTS:
-                if hasattr(self, point):
-                    trainer.register_op(point, self._act_at(point))
+        for point in POINTS:
+            if hasattr(self, point):
+                trainer.register_op(point, getattr(self, point))
         trainer.register_module(name or type(self).__name__, self)
         trainer.hooks.append(self)
-
-    def _act_at(self, point: str) -> Callable[..., Any]:
-        """Give the method of a point; of a race's points one that leaves out fragments, if they are not wanted."""
-        act: Callable[..., Any] = getattr(self, point)
-        if point not in OF_RACES or self.takes_fragments:
-            return act
-
-        @functools.wraps(act)
-        def act_at_races_end(batch: TensorDictBase) -> Any:
-            race = self.run.race
-            if race is not None and race.is_under_way:
-                return None
-            if race is not None and race.fragment is not None and point == "batch_process":
-                batch = race_columns(race)
-            return act(batch)
-
-        return act_at_races_end
 
     def begin(self) -> None:
         """Do nothing."""

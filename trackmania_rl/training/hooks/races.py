@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tensordict import TensorDictBase
 
 from trackmania_rl.errors import UserError
@@ -41,8 +43,8 @@ class CountRaces(Hook):
         self._schedules = schedules
         self.is_best = False
 
-    def batch_process(self, new_actions: TensorDictBase) -> None:
-        """Count the actions that have come in, and a race when it ends."""
+    def batch_process(self, batch: TensorDictBase) -> None:
+        """Count the actions that have come in, and a race and its return when it ends."""
         race, statistics = self.run.race, self.run.statistics
         assert race is not None
         if race.collector not in statistics.collectors:
@@ -50,14 +52,18 @@ class CountRaces(Hook):
         statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
         if (age_s := race.weights_age_s) is not None:
             statistics.weights_age_s[race.collector] = age_s
+        n_actions_before = 0 if race.fragment is None else race.fragment.n_actions_before
         if race.is_under_way:
-            statistics.frames_total += len(new_actions)
+            statistics.frames_total += len(batch) - n_actions_before
             return
         stats = race.end_race_stats
         self.record = RaceRecord.of_rollout(
             stats["map_name"], stats["is_explo"], race.collector, race.rollout_results, stats
         )
-        self.is_best = statistics.add_race(self.record, n_counted_actions=self.record.n_actions - len(new_actions))
+        self.is_best = statistics.add_race(self.record, n_counted_actions=n_actions_before)
+        sum_of_rewards = float(batch["next", "reward"].numpy().sum(dtype=np.float64))
+        if not stats.get("is_demonstration", False) and math.isfinite(sum_of_rewards):
+            statistics.add_return(stats["map_name"], stats["is_explo"], sum_of_rewards, len(batch))
 
     def begin(self) -> None:
         """Count the updates that the run has had."""

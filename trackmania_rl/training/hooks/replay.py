@@ -6,23 +6,26 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
+import numpy.typing as npt
+import torch
 from tensordict import TensorDictBase
 
+from trackmania_rl.channels.protocols import ReceivedRollout
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.memory import RewardedRollout
 from trackmania_rl.race.fragments import Fragment
-from trackmania_rl.race.rewards import RewardedRace, reward_as_stored
+from trackmania_rl.race.rewards import RewardedRace, as_stored, is_finite_as_stored
 from trackmania_rl.schedules import staircase
 from trackmania_rl.telemetry.figures import quantile_figures
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.refused_races import refuse, what_reward_is_not_finite
+from trackmania_rl.training.race_stream import refuse
 
 
 class StoreRaces(Hook):
-    """Turns each race, or each fragment of one, into transitions in the replay memory.
+    """Stores each race, or each fragment of one, as the hooks before it return it. It is the last at `batch_process`.
 
     Attributes:
-        transitions_stored: how many in all.
+        transitions_stored: transitions of the whole run.
     """
 
     takes_fragments = True
@@ -30,30 +33,30 @@ class StoreRaces(Hook):
     def __init__(self) -> None:
         self.transitions_stored = 0
 
-    def batch_process(self, _: TensorDictBase) -> None:
-        """Count the return of a race that is over, and store the race, or its fragment, if it is one to learn from.
+    def batch_process(self, batch: TensorDictBase) -> TensorDictBase:
+        """Store a race if it is one to learn from, and release its memory.
 
-        A race whose rewards are not finite is refused.
+        A race with numbers that are not finite is refused.
+
+        Returns:
+            Copies of the columns, without frames.
 
         Raises:
-            UserError: if the reward is of another form.
+            UserError: if a hook took away a column or actions.
         """
         race, statistics = self.run.race, self.run.statistics
         assert race is not None
-        stats = race.end_race_stats
-        if race.is_under_way and not stats["fill_buffer"]:
-            return
-        given = self.run.reward(race.rollout_results, self.run.settings, self.trainer.collected_frames)
-        rewarded = reward_as_stored(given, len(race.rollout_results["actions"]))
-        if (what := what_reward_is_not_finite(rewarded)) is not None:
-            refuse(what, race.collector, stats["map_name"], statistics)
-            return
-        if not race.is_under_way and not stats.get("is_demonstration", False):
-            sum_of_rewards = float(rewarded.rewards.sum(dtype=np.float64))
-            statistics.add_return(stats["map_name"], stats["is_explo"], sum_of_rewards, len(rewarded.rewards))
-        if stats["fill_buffer"]:
-            self.transitions_stored += self.store(race.rollout_results, rewarded, race.fragment)
-            statistics.races_refused_in_a_row = 0
+        with race:
+            if race.end_race_stats["fill_buffer"]:
+                results, rewarded = _as_returned(batch, race)
+                learned_from = {name: results[name] for name in ("state_float", "actions")} | rewarded._asdict()
+                what = next((name for name, column in learned_from.items() if not is_finite_as_stored(column)), None)
+                if what is not None:
+                    refuse(what, race.collector, race.end_race_stats["map_name"], statistics)
+                else:
+                    self.transitions_stored += self.store(results, rewarded, race.fragment)
+                    statistics.races_refused_in_a_row = 0
+            return batch.exclude("frames", ("next", "frames")).clone()
 
     def store(
         self, rollout_results: Mapping[str, Any], rewarded: RewardedRace, fragment: Fragment | None = None
@@ -185,3 +188,48 @@ class SampleAtReplayRatio(Hook):
         self._stored_before = state_dict["stored_before"]
         self.transitions_due = state_dict["transitions_due"]
         self.transitions_drawn = state_dict.get("transitions_drawn", 0)
+
+
+def _as_returned(batch: TensorDictBase, race: ReceivedRollout) -> tuple[dict[str, Any], RewardedRace]:
+    """Return columns, rewards and potentials of a race as the hooks at `batch_process` returned them.
+
+    Raises:
+        UserError: if a column is missing, or an action.
+    """
+    n_actions = len(race.rollout_results["actions"])
+    if len(batch) != n_actions:
+        raise UserError(
+            f"hooks: a hook at batch_process returned {len(batch)} actions of a race of {n_actions}, which is stored "
+            "as a whole"
+        )
+    try:
+        changed = {
+            "frames": _of_states(batch, "frames"),
+            "state_float": _of_states(batch, "state_float"),
+            "actions": batch["actions"].numpy(),
+            "action_was_greedy": batch["action_was_greedy"].numpy(),
+            "terminated": bool(batch["next", "terminated"][-1:].any()),
+        }
+        rewarded = RewardedRace(as_stored(batch["next", "reward"].reshape(-1)), _of_states(batch, "potential"))
+    except KeyError as error:
+        raise UserError(
+            f"hooks: a hook at batch_process returned a race without a column that is stored: {one_line(error)}"
+        ) from error
+    given = {name: column for name, column in race.rollout_results.items() if name != "race_time"}
+    return given | changed, rewarded
+
+
+def _of_states(batch: TensorDictBase, name: str) -> npt.NDArray[Any]:
+    """Return a column of all T + 1 states of a race; without a copy if no hook replaced it."""
+    states, following = batch[name], batch["next", name]
+    is_one_column = (
+        states.untyped_storage().data_ptr() == following.untyped_storage().data_ptr()
+        and following.storage_offset() == states.storage_offset() + states.stride(0)
+        and following.stride() == states.stride()
+    )
+    if is_one_column and len(states) > 0:
+        column = states.as_strided((len(states) + 1, *states.shape[1:]), states.stride())
+    else:
+        column = torch.cat((states, following[-1:]))
+    of_states: npt.NDArray[Any] = column.numpy()
+    return of_states
