@@ -1,9 +1,20 @@
-"""Training, as a call: everything that scripts/train.py does, with parts of your own where you hand them in.
+"""Training as a call: what scripts/train.py does, with parts of your own.
 
-from pathlib import Path
+A whole program::
 
-if __name__ == "__main__":  # collectors are processes of their own, which import this file again
-train(Path("config_files/config.py"), hooks=[LogSpeed()], max_wall_s=600)
+    from pathlib import Path
+
+    from trackmania_rl.run import train
+    from trackmania_rl.training.hooks.hook import Hook
+
+
+    class LogMeters(Hook):
+        def pre_steps_log(self, race):
+            return {"mine/meters": race["meters_advanced_along_centerline"][-1]}
+
+
+    if __name__ == "__main__":  # collectors are processes that import this file again
+        train(Path("config_files/config.py"), hooks=[LogMeters()], max_wall_s=600)
 """
 
 from __future__ import annotations
@@ -13,12 +24,10 @@ import functools
 import logging
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torchrl.trainers.trainers import TrainerHookBase
@@ -30,8 +39,7 @@ from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_li
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import require_short_paths, require_utf8
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
-from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
-from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.games.race_games import GamesBuilder, MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
 from trackmania_rl.multiprocess.run_setup import (
     check_machine,
@@ -42,12 +50,11 @@ from trackmania_rl.multiprocess.run_setup import (
 )
 from trackmania_rl.multiprocess.stop_conditions import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
-from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper
+from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
 from trackmania_rl.settings.reading import ReadInProcess
 from trackmania_rl.settings.since_checkpoint import require_known
@@ -82,63 +89,79 @@ def train(
     hooks: Sequence[TrainerHookBase] = (),
     view: TerminalView | None = None,
 ) -> TrainingStatistics:
-    """Train a run until it is stopped (Ctrl-C, SIGTERM) or a limit is reached; the same call goes on from there.
+    """Train a run until it is stopped (Ctrl-C, SIGTERM) or a limit is reached; the same call resumes it.
 
     Call it in the main thread of a program, below `if __name__ == "__main__"`.
 
     Args:
-        settings: a configuration file, or settings. A run that exists goes on with its own copy in its folder.
-        overrides: `name=value` texts that win over it.
+        settings: a configuration file, or settings. A run that exists resumes with the copy in its folder.
+        overrides: `name=value` texts that replace single settings.
         output_folder: holds save/ and tensorboard/.
-        project_folder: where a relative `maps_folder`, the files of demonstrations and data sets begin.
-        update_config: whether a run that exists takes `settings` anew.
-        weights_from: a run folder, checkpoint or driver's file whose networks a new run begins with.
-        accept_change: names of settings that may be others than in the run's checkpoint, though what it has learned
-            then means something else: those of actions, observation, mini-races, rewards and maps.
+        project_folder: base of a relative `maps_folder` and of the files of demonstrations and data sets.
+        update_config: whether a run that exists takes `settings` in place of its copy.
+        weights_from: a run folder, checkpoint or driver file with the first networks of a new run.
+        accept_change: names of settings that may differ from the run's checkpoint although they change the meaning of
+            what was learned: those of actions, observation, mini-races, rewards and maps.
         max_wall_s: seconds after which it ends.
         max_frames: actions of the run after which it ends.
         max_updates: updates of the run after which it ends.
         cluster: the Ray cluster that collectors play on: "auto", HOST:PORT or "local:N"; None for this machine alone.
-            It belongs to the call and not to the run, which goes on with it or without.
-        agent: called with settings, spaces and seeds, makes what decides and learns; a function that can be pickled, as
-            collectors call it too. This and the next two win over the settings of their names.
-        games: called with the settings, makes what is played; likewise.
+            A run may be resumed with it or without.
+        agent: called with settings, spaces and seeds, makes the `AgentBuilder`; a function that can be pickled, as
+            collectors call it too. This and the next two replace the settings of their names.
+        games: called with the settings, makes the `GamesBuilder`; likewise.
         memory: called with settings, spaces and seeds, makes the replay memory.
-        hooks: act at points of the training loop, after those that ship and those that the setting `hooks` names.
-        view: shows the run; entered by the caller. None for the view that the setting `terminal_view` names.
+        hooks: act at points of the training loop, after those that ship and those of the setting `hooks`.
+        view: shows the run; entered by the caller. None for the view of the setting `terminal_view`.
 
     Returns:
         The run's figures.
 
     Raises:
-        UserError: for anything that its caller can mend; the text says what.
+        UserError: for anything that the caller can correct; the text says what.
     """
     keep_freed_memory()
-    statistics = TrainingStatistics(clock := CommandClock(), ends_at_s=max_wall_s)
+    clock = CommandClock()
+    statistics = TrainingStatistics(clock, ends_at_s=max_wall_s)
     should_stop = StopConditions(max_wall_s, max_frames, clock, statistics, max_updates)
+    require_known(accept_change)
     asked_for = AskedFor(settings, overrides, update_config)
-    folder = _folder_of(asked_for, output_folder, weights_from, accept_change)
+    folder = _run_folder(asked_for.settings(), output_folder, weights_from)
+
     with own_folder(folder) as begin, contextlib.ExitStack() as closing:
+        # Read and check everything before the configuration is written and a process started.
         configuration = RunConfiguration(asked_for, folder.config)
         with configuration.telling_which():
             settings = configuration.read()
             maps_folder = project_folder / settings.game.maps_folder
-            reference_lines_m, statistics.reference_times = _lines_and_times(settings, maps_folder)
-            seeds, demonstrations = SeedTree(settings.run.seed), load_demonstrations(settings.game, project_folder)
-            spaces, builder, reward = _parts(settings, seeds, games, agent)
-            datasets, own = open_datasets(settings, spaces, project_folder), [*make_hooks(settings), *hooks]
+            reference_lines_m = load_reference_lines(settings, maps_folder)
+            statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
+            demonstrations = load_demonstrations(settings.game, project_folder)
+            seeds = SeedTree(settings.run.seed)
+            spaces = _spaces_of(games(settings))
+            agent_builder = _agent_builder(agent, settings, spaces, seeds)
+            reward = make_reward(settings, spaces, seeds)
+            configured_hooks = make_hooks(settings)
+            datasets = open_datasets(settings, spaces, project_folder)
             check_machine(settings, folder.path)
-        view = closing.enter_context(_shown_and_logged(settings, folder, view))
-        snapshot = closing.enter_context(SnapshotKeeper(folder.config))
+
+        # Open the terminal's view, the log and the run's own copy of the configuration.
+        if view is None:
+            view = closing.enter_context(open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name))
+        closing.enter_context(_logging_to(folder.log))
         settings = configuration.write()
-        _tell(folder, settings, network := builder.make_network())
-        channels, placement = closing.enter_context(placed(cluster, settings, spaces, builder))
+        live = closing.enter_context(_live_settings(configuration, settings, maps_folder))
+
+        # Make what learns, and the channels to what plays.
+        network = agent_builder.make_network()
+        _log_beginning(folder, settings, network)
+        channels, placement = closing.enter_context(placed(cluster, settings, spaces, agent_builder))
         torch.set_num_threads(pick_learner_threads(settings, spaces, seeds, agent))
         run = RunContext(
-            live=closing.enter_context(_live_settings(configuration, settings, maps_folder)),
+            live=live,
             spaces=spaces,
             reward=reward,
-            agent=builder.make_learner(network),
+            agent=agent_builder.make_learner(network),
             memory=memory(settings, spaces, seeds),
             channels=channels,
             folder=folder,
@@ -147,21 +170,28 @@ def train(
             reference_lines_m=reference_lines_m,
             maps_folder=maps_folder,
         )
-        taken_up = functools.partial(make_trainer, weights_from=weights_from, accepted_changes=accept_change)
-        trainer = taken_up(run, own, should_stop=should_stop, clock=clock, view=view, datasets=datasets)
-        parts = demonstrations, games, agent
-        supervisor = make_supervisor(channels, placement, folder, maps_folder, run.session, *parts, run.progress)
-        _keep(snapshot, begin, seeds, folder)
+        trainer = make_trainer(
+            run,
+            [*configured_hooks, *hooks],
+            should_stop=should_stop,
+            clock=clock,
+            view=view,
+            weights_from=weights_from,
+            datasets=datasets,
+            accepted_changes=accept_change,
+        )
+        supervisor = make_supervisor(run, placement, demonstrations, games, agent)
+
+        # Learn. From here on the folder and the configuration stay, whatever happens.
+        begin()
+        with contextlib.suppress(OSError):  # an error of the disk is logged where it matters
+            seeds.write_json(folder.seeds)  # all parts of the learner have drawn theirs
         learner_process_fn(trainer, supervisor, placement.logs, should_stop.interruptibly)
     return statistics
 
 
-def _folder_of(
-    asked_for: AskedFor, output_folder: Path, weights_from: Path | None, accept_change: Collection[str]
-) -> RunFolder:
-    """Say where the run lies, once what can be told at once is right: its settings, and what it is to begin with."""
-    require_known(accept_change)
-    settings = asked_for.settings()
+def _run_folder(settings: Settings, output_folder: Path, weights_from: Path | None) -> RunFolder:
+    """Validate the paths and return the run folder."""
     if weights_from is not None and not weights_from.exists():
         raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
     require_utf8(output_folder)
@@ -170,44 +200,31 @@ def _folder_of(
     return folder
 
 
+def _spaces_of(games: GamesBuilder) -> Spaces:
+    """Return the spaces of the games. Check an environment of Gymnasium first."""
+    if isinstance(games, GymnasiumGames):
+        games.check()
+    return games.spaces
+
+
+def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:
+    """Make the agent's builder and check that its actor decides in these spaces."""
+    builder = agent(settings, spaces, seeds)
+    actor = builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng("check"))
+    check_decision(actor, spaces)
+    return builder
+
+
 @contextlib.contextmanager
 def _live_settings(configuration: RunConfiguration, settings: Settings, maps_folder: Path) -> Iterator[LiveSettings]:
-    """Follow the run's configuration; edits that name maps which are not there are refused."""
+    """Follow edits of the run's configuration. Edits that name missing maps are refused."""
     check = functools.partial(check_edited_maps, maps_folder=maps_folder)
     live = LiveSettings(configuration.snapshot_file, settings, check, ReadInProcess, configuration.written)
     with contextlib.closing(live):
         yield live
 
 
-def _lines_and_times(
-    settings: Settings, maps_folder: Path
-) -> tuple[dict[str, npt.NDArray[np.float64]], dict[str, MedalTimes]]:
-    """Read each map's reference line and the times to beat there."""
-    return load_reference_lines(settings, maps_folder), load_reference_times(settings.game.map_cycle, maps_folder)
-
-
-def _keep(snapshot: SnapshotKeeper, begin: Callable[[], None], seeds: SeedTree, folder: RunFolder) -> None:
-    """Let the configuration be the run's, as nothing stands in the way of learning any more, and write the seeds."""
-    snapshot.keep()
-    begin()
-    with contextlib.suppress(OSError):  # a disk that fails is told where it matters
-        seeds.write_json(folder.seeds)  # by now the learner's parts have drawn theirs
-
-
-def _parts(
-    settings: Settings, seeds: SeedTree, games: MakeGamesBuilder, agent: MakeAgentBuilder
-) -> tuple[Spaces, AgentBuilder, Reward]:
-    """Make what the run is made of and see that the agent fits the games, before anything is spawned."""
-    builder_of_games = games(settings)
-    if isinstance(builder_of_games, GymnasiumGames):
-        builder_of_games.check()
-    spaces = builder_of_games.spaces
-    builder = agent(settings, spaces, seeds)
-    check_decision(builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng("check")), spaces)
-    return spaces, builder, make_reward(settings, spaces, seeds)
-
-
-def _tell(folder: RunFolder, settings: Settings, network: nn.Module) -> None:
+def _log_beginning(folder: RunFolder, settings: Settings, network: nn.Module) -> None:
     log.info(
         "%s: seed %d, a network of %s parameters on %s, maps %s",
         folder.path,
@@ -219,18 +236,12 @@ def _tell(folder: RunFolder, settings: Settings, network: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def _shown_and_logged(settings: Settings, folder: RunFolder, view: TerminalView | None) -> Iterator[TerminalView]:
-    """Log to the run's file; open the configured view, unless the caller has opened one."""
-    with contextlib.ExitStack() as closing:
-        if view is None:
-            view = closing.enter_context(open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name))
-        closing.enter_context(_logging_to(folder.log))
-        yield view
-
-
-@contextlib.contextmanager
 def _logging_to(file: Path) -> Iterator[None]:
-    """Log to the run's file as well, with the date: a run may take weeks; the end by an error is written there."""
+    """Log to the run's file, with dates, also the error that ends the run.
+
+    Raises:
+        PassingError: in place of an `OutOfMemoryError`.
+    """
     handler = WatchedFileHandler(file, encoding="utf-8")  # makes a file again that was deleted or rotated
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     root = logging.getLogger()
@@ -242,7 +253,7 @@ def _logging_to(file: Path) -> Iterator[None]:
             f"the GPU's memory is full: {one_line(error)}; end other programs that use it, or lower n_collectors, "
             "batch_size or memory_size_schedule"
         ) from error
-    except UserError as error:  # the terminal, where it is told, may be gone when somebody looks
+    except UserError as error:  # the terminal, which shows it, may be closed
         handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, "the training ends: %s", (error,), None))
         raise
     finally:

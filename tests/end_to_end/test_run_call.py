@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trackmania_rl import run
 from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.settings import Settings, changed_settings, load_settings
+from trackmania_rl.settings.live import write_snapshot
 
 from .conftest import SMALL
 
@@ -151,3 +154,21 @@ def test_the_runs_copy_of_the_settings_loads_to_the_same(calls: Calls) -> None:
     copy = load_settings(calls.run_folder / "config" / "config.py")
     assert changed_settings(calls.asked_for, copy) == {"schedule_stretch": (0.5, 1.0)}, "they are stretched already"
     assert "differs" not in (calls.run_folder / "train.log").read_text()
+
+
+def test_the_example_of_its_docstring_trains(tmp_path: Path, repository_root: Path) -> None:
+    _, _, example = str(run.__doc__).partition("A whole program::\n")
+    program = textwrap.dedent(example).replace("max_wall_s=600", "max_wall_s=100, max_frames=300, output_folder=Path()")
+    (tmp_path / "my_training.py").write_text(program)
+    config = repository_root / "config_files" / "config.py"
+    write_snapshot(config, tmp_path / "config_files", [*OVERRIDES, "loggers=('csv',)"])
+    environment = os.environ | {"PYTHONPATH": str(repository_root), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "my_training.py"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=170, env=environment, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    state = load_checkpoint(tmp_path / "save" / "called")
+    assert state is not None
+    assert state["frames"] >= 300
+    assert list(tmp_path.rglob("mine/meters.csv")), "the hook's figure is logged"

@@ -171,16 +171,14 @@ class Collectors:
             end_by_force=lambda _: None,
             signs_of_life=lambda _: SignsOfLife(1, is_waiting=False),
         )
-        channels, folder = Channels(rollouts, self.run_state), RunFolder(Path("/run"), Path("/tensorboard"))
-        started = make_supervisor(
-            channels,
-            placement,
-            folder,
-            Path("/maps"),
-            session,
-            demonstrations,
+        run: Any = SimpleNamespace(
+            channels=Channels(rollouts, self.run_state),
+            folder=RunFolder(Path("/run"), Path("/tensorboard")),
+            maps_folder=Path("/maps"),
+            session=session,
             progress={} if progress is None else progress,
         )
+        started = make_supervisor(run, placement, demonstrations)
         started.start()
         for _ in range(n_starts - 1):
             started.check()  # finds them dead

@@ -8,13 +8,13 @@ import logging
 import multiprocessing
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from filelock import FileLock, Timeout
@@ -40,8 +40,10 @@ from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.settings import Settings
+from trackmania_rl.settings.live import SnapshotKeeper
 from trackmania_rl.telemetry.live.feed_file import FOLDER
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, last_session
+from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.demonstrations import Demonstration
 
 MOST_DIGITS: Final = 20
@@ -121,14 +123,27 @@ def removed_unless_begun(folder: RunFolder) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def own_folder(folder: RunFolder) -> Iterator[Callable[[], None]]:
-    """Make a run's folder and have it to oneself; see `removed_unless_begun`, `training_alone` and `showing_games`.
+    """Make a run's folder and lock it. An error before the run has begun takes back what was written there.
+
+    Yields:
+        A function to call when the run has begun.
 
     Raises:
         UserError: if the folder, or its configuration, holds a pipe or a device, which would keep the run waiting.
     """
     for path in (folder.path, folder.config):
         require_no_special_files(path)
-    with removed_unless_begun(folder) as begin, training_alone(folder), showing_games(folder):
+    with (
+        removed_unless_begun(folder) as keep_folder,
+        training_alone(folder),
+        showing_games(folder),
+        SnapshotKeeper(folder.config) as snapshot,
+    ):
+
+        def begin() -> None:
+            snapshot.keep()
+            keep_folder()
+
         yield begin
 
 
@@ -218,37 +233,33 @@ class OnThisMachine:
 
 
 def make_supervisor(
-    channels: Channels,
+    run: RunContext,
     placement: Placement,
-    folder: RunFolder,
-    maps_folder: Path,
-    session: int,
     demonstrations: tuple[Demonstration, ...] = (),
     games: MakeGamesBuilder = make_games_builder,
     agent: MakeAgentBuilder = make_agent_builder,
-    progress: Mapping[int, CollectorProgress] = MappingProxyType({}),
 ) -> CollectorSupervisor:
     """Make the supervisor of this run's collectors, which starts each as a process of its own.
 
-    In a run that has no race yet, the collectors share the demonstrations among themselves. A collector goes on where
-    its `progress` says, as it is when it is started. Its random streams go on as well, from one session to the next;
-    after a crash they are others, as what they gave last may be what led to it.
+    In a run that has no race yet, the collectors share the demonstrations among themselves. A collector resumes at its
+    `run.progress`. Its random streams are resumed as well, from one session to the next; after a crash they begin
+    anew, as the numbers drawn last may be the cause of it.
     """
+    channels, folder = run.channels, run.folder
     run_state = channels.run_state.view()
     n_collectors = run_state.settings.game.n_collectors
-    n_starts: dict[int, int] = {}
-    n_starts_at: dict[tuple[int, int], int] = {}  # by collector, and how many races it had then
+    n_starts: Counter[int] = Counter()
+    n_starts_at: Counter[tuple[int, int]] = Counter()  # by collector, and how many races it had then
 
     def spawn(index: int) -> CollectorProcess:
-        of_collector = progress.get(index, CollectorProgress())
-        n_starts[index] = n_starts.get(index, 0) + 1
-        at = index, of_collector.n_races
-        n_starts_at[at] = n_starts_at.get(at, 0) + 1
+        progress = run.progress.get(index, CollectorProgress())
+        n_starts[index] += 1
+        n_starts_at[index, progress.n_races] += 1
         is_new = run_state.frames_total == 0
         task = CollectorTask(
             index=index,
-            name=f"collector-{index}/session-{session}/start-{n_starts[index]}",
-            maps_folder=maps_folder,
+            name=f"collector-{index}/session-{run.session}/start-{n_starts[index]}",
+            maps_folder=run.maps_folder,
             tracks_folder=folder.path / "generated_tracks" / f"collector-{index}",
             live_folder=folder.path / FOLDER,
             rollouts=channels.rollouts.open_collector(index),
@@ -257,8 +268,8 @@ def make_supervisor(
             make_games_builder=games,
             make_agent_builder=agent,
             demonstrations=demonstrations[index::n_collectors] if is_new else (),
-            progress=of_collector if n_starts[index] == 1 else replace(of_collector, streams={}),
-            n_starts_before=n_starts_at[at] - 1,
+            progress=progress if n_starts[index] == 1 else replace(progress, streams={}),
+            n_starts_before=n_starts_at[index, progress.n_races] - 1,
         )
         return placement.start(task)
 
