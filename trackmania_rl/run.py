@@ -63,9 +63,9 @@ from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
 from trackmania_rl.track.reference_times import load_reference_times
 from trackmania_rl.training.building import MakeMemory, make_configured_memory, make_hooks, make_reward, make_trainer
-from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.demonstrations import load_demonstrations
 from trackmania_rl.training.hooks.datasets import open_datasets
+from trackmania_rl.training.hooks.hook import RunContext
 
 log = logging.getLogger(__name__)
 

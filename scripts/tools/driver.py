@@ -90,8 +90,7 @@ def pack(arguments: argparse.Namespace) -> None:
 def show(arguments: argparse.Namespace) -> None:
     """Print what a file holds."""
     from trackmania_rl.runs.driver_file import read_driver
-    from trackmania_rl.training.driver_loading import settings_here
-    from trackmania_rl.training.driver_words import described
+    from trackmania_rl.training.driver_loading import described, settings_here
 
     driver = read_driver(arguments.file)
     table = Table(show_header=False)
@@ -103,8 +102,7 @@ def show(arguments: argparse.Namespace) -> None:
 def configuration(arguments: argparse.Namespace) -> None:
     """Write a file's settings as a configuration."""
     from trackmania_rl.runs.driver_file import read_driver
-    from trackmania_rl.training.driver_loading import CONFIG_FILE, settings_here
-    from trackmania_rl.training.driver_words import configuration_text
+    from trackmania_rl.training.driver_loading import CONFIG_FILE, configuration_text, settings_here
 
     driver = read_driver(arguments.file)
     text = configuration_text(arguments.file, settings_here(arguments.file, driver.card))
@@ -125,8 +123,7 @@ def push(arguments: argparse.Namespace) -> None:
     """Put a file on the hub."""
     from trackmania_rl.runs.driver_file import read_driver
     from trackmania_rl.runs.driver_hub import push_driver
-    from trackmania_rl.training.driver_loading import settings_here
-    from trackmania_rl.training.driver_words import described
+    from trackmania_rl.training.driver_loading import described, settings_here
 
     driver = read_driver(arguments.file)
     about = described(driver, settings_here(arguments.file, driver.card))

@@ -22,8 +22,8 @@ from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
-from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.driver_loading import pack_run
+from trackmania_rl.training.hooks.hook import RunContext
 
 MakeScript = Callable[..., tuple[int, str, str]]
 

@@ -21,7 +21,7 @@ from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
-from trackmania_rl.training.context import RunContext
+from trackmania_rl.training.hooks.hook import RunContext
 from trackmania_rl.training.trainer import RunTrainer
 
 TINY = (

@@ -28,9 +28,8 @@ from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.collector import WeightPuller
-from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.hooks.figures import WriteFigures
-from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.races import WriteRaceLog
 
 HookT = TypeVar("HookT", bound=Hook)

@@ -18,7 +18,7 @@ from trackmania_rl.training import race_stream
 from trackmania_rl.training.hooks import finite_numbers
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.finite_numbers import NumbersNotFiniteError, WatchNumbers
-from trackmania_rl.training.hooks.publishing import PublishRunState
+from trackmania_rl.training.hooks.updates import PublishRunState
 
 from .conftest import LocalRun, MakeRace, MakeRun, edit
 

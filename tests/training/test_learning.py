@@ -23,8 +23,7 @@ from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training import trainer as trainer_module
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
-from trackmania_rl.training.hooks.publishing import PublishRunState
-from trackmania_rl.training.hooks.schedules import FollowSchedules
+from trackmania_rl.training.hooks.updates import FollowSchedules, PublishRunState
 
 from .conftest import LocalRun, MakeRace, MakeRun, edit, fragments_of, n_stored
 

@@ -15,7 +15,7 @@ from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.terminal_view import plain_line
 from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoints
 from trackmania_rl.training.hooks.status import TellStatus
-from trackmania_rl.training.scores import score_of
+from trackmania_rl.training.trainer import score_of
 
 from .conftest import LocalRun, MakeRace, MakeRun, edit
 

@@ -43,8 +43,8 @@ from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import SnapshotKeeper
 from trackmania_rl.telemetry.live.feed_file import FOLDER
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, last_session
-from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.demonstrations import Demonstration
+from trackmania_rl.training.hooks.hook import RunContext
 
 MOST_DIGITS: Final = 20
 """Of a count; what is longer is none."""

@@ -152,7 +152,7 @@ class Manifest(_Strict):
         session: how often the run had been started.
         frames: that the run had driven.
         updates: that it had made.
-        score: how well it drove, see `training.scores`; entries compare in their order. None before it was evaluated.
+        score: how well it drove, see `training.trainer`; entries compare in their order. None before it was evaluated.
         settings: in force, as JSON has them.
         written_bytes: what was new in it.
         files: in its folder, by name.

@@ -20,27 +20,30 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.terminal_view import TerminalView
-from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.diagnostics import DrawDiagnostics
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
-from trackmania_rl.training.hooks.kept_drivers import KeepDrivers
-from trackmania_rl.training.hooks.layer_figures import LayerFigures
-from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
-from trackmania_rl.training.hooks.periodic_reset import ResetPeriodically
+from trackmania_rl.training.hooks.hook import RunContext
+from trackmania_rl.training.hooks.learning_figures import (
+    LayerFigures,
+    LearningFigures,
+    MeasureQuantileSpread,
+    MeasureTestLoss,
+)
 from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
-from trackmania_rl.training.hooks.progress import FollowCollectors
-from trackmania_rl.training.hooks.publishing import PublishRunState
-from trackmania_rl.training.hooks.quantile_spread import MeasureQuantileSpread
-from trackmania_rl.training.hooks.races import CountRaces, KeepRecords, WriteRaceLog
+from trackmania_rl.training.hooks.races import CountRaces, FollowCollectors, WriteRaceLog
 from trackmania_rl.training.hooks.recordings import RecordEvaluations
+from trackmania_rl.training.hooks.records import KeepDrivers, KeepRecords
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio, StoreRaces
-from trackmania_rl.training.hooks.schedules import FollowSchedules
-from trackmania_rl.training.hooks.status import TellStatus
-from trackmania_rl.training.hooks.terminal import ShowInTerminal
+from trackmania_rl.training.hooks.status import ShowInTerminal, TellStatus
+from trackmania_rl.training.hooks.updates import (
+    FollowSchedules,
+    PublishRunState,
+    ResetPeriodically,
+)
 from trackmania_rl.training.trainer import RunTrainer
 
 MakeMemory = Callable[[Settings, Spaces, SeedTree], Memory]
@@ -182,7 +185,7 @@ def make_trainer(
         RecordEvaluations(races, loggers, disk),
         DrawDiagnostics(races, loggers, disk),
         checkpoints,
-        KeepDrivers(checkpoints),
+        KeepDrivers(numbers),
         ShowInTerminal(view or TerminalView()),
         TellStatus(),
         *([CheckPipeline()] if settings.run.crc_debug else []),

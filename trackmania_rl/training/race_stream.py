@@ -19,7 +19,7 @@ from trackmania_rl.race.rewards import RewardedRace, is_finite_as_stored, reward
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
 if TYPE_CHECKING:
-    from trackmania_rl.training.context import RunContext
+    from trackmania_rl.training.hooks.hook import RunContext
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import statistics
 import sys
 import warnings
 from collections import OrderedDict
@@ -23,13 +24,14 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, read_checkpoint
 from trackmania_rl.settings.of_run import shaping_settings
 from trackmania_rl.settings.since_checkpoint import stored_settings
-from trackmania_rl.training.context import RunContext
-from trackmania_rl.training.hooks.hook import OF_RACES, Hook, Interval
+from trackmania_rl.telemetry.statistics import RECENT_RACES, RaceHistory, TrainingStatistics
+from trackmania_rl.training.hooks.hook import OF_RACES, Hook, Interval, RunContext
 from trackmania_rl.training.race_stream import POLL_S, RaceStream
-from trackmania_rl.training.scores import score_of
 
 log = logging.getLogger(__name__)
 
+ENOUGH_RACES: Final = RECENT_RACES // 2
+"""Of each map, before a score means anything: one race may be luck."""
 OF_TENSORDICTS: Final = (*OF_RACES, "process_optim_batch", "post_loss", "post_optim_log")
 """The points at which hooks are given a race, or a batch."""
 
@@ -221,3 +223,25 @@ class AgentUpdates(OptimizationStepper):
         losses = trainer.run.agent.update(sub_batch, process_losses)
         trainer._post_loss_hook(sub_batch)
         return trainer._optimizer_hook(losses)  # type: ignore[no-any-return]
+
+
+def score_of(figures: TrainingStatistics) -> tuple[float, ...] | None:
+    """Sum up the recent evaluated races of a run, so that its best checkpoint can be told.
+
+    Returns:
+        The share that finished, the mean of the maps' median times (negative, s; 0 where half of the races did not
+        finish or a median means nothing), and the mean of the last distances; larger is better, the first that differs
+        decides. None before each map has enough of them.
+    """
+    histories = [of_map.evaluated for of_map in figures.maps.values() if of_map.evaluated.n_races > 0]
+    if not histories or any(history.n_recent < ENOUGH_RACES for history in histories):
+        return None
+    return (
+        statistics.fmean(history.recent_finish_rate or 0.0 for history in histories),
+        -statistics.fmean(map(_median_s, histories)),
+        statistics.fmean(history.last_m for history in histories),
+    )
+
+
+def _median_s(history: RaceHistory) -> float:
+    return 0.0 if history.median_time_ms is None else history.median_time_ms / 1000

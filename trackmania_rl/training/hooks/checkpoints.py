@@ -136,7 +136,7 @@ class SaveCheckpoints(Hook):
         """
         if not self._has_begun or self.trainer.broke_off_within_turn:
             return
-        self.require_finite_weights()
+        self._numbers.require_sound()
         try:
             self._save()
         except CheckpointError as error:
@@ -148,7 +148,7 @@ class SaveCheckpoints(Hook):
         Raises:
             UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
         """
-        self.require_finite_weights()
+        self._numbers.require_sound()
         try:
             self._save()
         except CheckpointError as error:
@@ -179,14 +179,6 @@ class SaveCheckpoints(Hook):
             f"The last good one is {folder} of {manifest.written}, at frame {manifest.frames:,}: the same command goes "
             "on from there, and what was learned since is lost"
         )
-
-    def require_finite_weights(self) -> None:
-        """Refuse to keep a network that can neither drive nor learn any more: one update may spoil all weights.
-
-        Raises:
-            UserError: if a weight is infinite or no number.
-        """
-        self._numbers.require_sound()
 
     def _save_if_due(self) -> None:
         if self.run.statistics.updates_not_finite_in_a_row > 0:  # until one is finite again, or the run ends

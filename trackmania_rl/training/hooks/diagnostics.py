@@ -14,12 +14,12 @@ from PIL import Image
 from tensordict import TensorDictBase
 
 from trackmania_rl.telemetry.diagnostics import list_pictures, save_data
-from trackmania_rl.training.background_process import start_in_background
 from trackmania_rl.training.diagnostics import RecentRace, Subject, copy_of_race, gather
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, Interval
 from trackmania_rl.training.hooks.races import CountRaces
+from trackmania_rl.training.hooks.recordings import start_in_background
 
 log = logging.getLogger(__name__)
 

@@ -1,15 +1,30 @@
-"""What a hook is: a piece of the learner that acts at points of torchrl's training loop."""
+"""Hooks: pieces of the learner that act at points of torchrl's training loop, and what they share."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import numpy as np
+import numpy.typing as npt
 from torchrl.trainers.trainers import TrainerHookBase
 
+from trackmania_rl.agents.agent import Agent
+from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.experience_replay.memory import Memory
+from trackmania_rl.race.cycle_position import CollectorProgress
+from trackmania_rl.race.rewards import Reward
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import RunFolder
+from trackmania_rl.settings import Settings
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+
 if TYPE_CHECKING:
-    from trackmania_rl.training.context import RunContext
     from trackmania_rl.training.trainer import RunTrainer
 
 POINTS: Final = (
@@ -29,6 +44,46 @@ POINTS: Final = (
 """The points of torchrl's Trainer at which a hook may act, in the order of one race."""
 OF_RACES: Final = ("batch_process", "pre_steps_log", "post_steps_log")
 """The points at which a hook is given a race."""
+
+
+@dataclass
+class RunContext:
+    """Parts of one run, which all hooks share.
+
+    Attributes:
+        live: the configuration, which may be edited.
+        spaces: of states and actions.
+        reward: of races.
+        agent: the learner's.
+        memory: the replay memory.
+        channels: the learner's ends of the channels to the collectors.
+        folder: of the run.
+        statistics: the run's figures.
+        session: number of this start of the run, from 1.
+        reference_lines_m: (N, 3) points of each map's reference line, for pictures; none for generators.
+        maps_folder: folder of the tracks.
+        progress: of each collector, by its number.
+        race: the newest race; its arrays are valid at the point `batch_process` only.
+    """
+
+    live: LiveSettings
+    spaces: Spaces
+    reward: Reward
+    agent: Agent
+    memory: Memory
+    channels: Channels
+    folder: RunFolder
+    statistics: TrainingStatistics
+    session: int = 1
+    reference_lines_m: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    maps_folder: Path = Path("maps")
+    progress: dict[int, CollectorProgress] = field(default_factory=dict)
+    race: ReceivedRollout | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.live.current
 
 
 class Hook(TrainerHookBase):

@@ -1,20 +1,28 @@
-"""Figures of learning: the means of recent updates, and the loss on what is never trained on."""
+"""Figures of learning: means of recent updates, the test loss, parameters, and the spread of quantiles."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import Final
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 from torchrl.objectives import LossModule
 
+from trackmania_rl.agents.agent import Layer
 from trackmania_rl.telemetry.figures import quantile_figures
 from trackmania_rl.training.hooks.hook import Hook
 
 MOST_SAMPLES: Final = 10_000
 """So many updates, or races, are looked back on at most."""
+MOST_NORMS: Final = 1000
+"""So many gradients' norms are remembered for each parameter, the newest ones."""
+QUANTILES: Final = ("median", "q3", "d9", "c98", "max")
+STATES: Final = 32
+"""So many of a batch's states are looked at."""
 
 
 class LearningFigures(Hook):
@@ -145,3 +153,90 @@ class MeasureTestLoss(Hook):
 def transitions_in_loss(loss_module: LossModule, batch_size: int) -> int:
     """Count the transitions whose losses are summed up in one figure: 1 where it is a mean."""
     return batch_size if loss_module.reduction == "sum" else 1
+
+
+class LayerFigures(Hook):
+    """Samples the norm of each parameter's gradient once a race, and measures the rest only when somebody asks."""
+
+    def __init__(self) -> None:
+        self._gradient_norms: defaultdict[str, deque[torch.Tensor]] = defaultdict(lambda: deque(maxlen=MOST_NORMS))
+        self._updates_before = 0
+
+    def begin(self) -> None:
+        """Wait for the first update of this session."""
+        self._updates_before = self.run.agent.updates
+
+    def post_optim_complete_log(self, _: int, __: TensorDictBase | None) -> None:
+        """Note the norms of the gradients of a race's last update."""
+        if self.run.agent.updates == self._updates_before:
+            return
+        self._updates_before = self.run.agent.updates
+        for name, layer in self.run.agent.layers().items():
+            if layer.gradient is not None:
+                self._gradient_norms[name].append(torch.linalg.vector_norm(layer.gradient))
+
+    def rare_figures(self) -> dict[str, float]:
+        """Return `layer_figures`, and `weights/gradient_norm_{quantile}/{parameter}` since the last call."""
+        figures = layer_figures(self.run.agent.layers(), self.run.settings.agent.adam_epsilon)
+        for name, norms in self._gradient_norms.items():
+            of_layer = quantile_figures("weights/gradient_norm", torch.stack(list(norms)), QUANTILES)
+            figures |= {f"{figure}/{name.replace('.', '/')}": value for figure, value in of_layer.items()}
+        self._gradient_norms.clear()
+        return figures
+
+
+class MeasureQuantileSpread(Hook):
+    """Measures how far an action's returns are spread over their quantiles, in states of the last batch."""
+
+    def __init__(self) -> None:
+        self._batch: TensorDictBase | None = None
+
+    def post_loss(self, batch: TensorDictBase) -> None:
+        """Keep the batch as long as it is the last one."""
+        self._batch = batch
+
+    def rare_figures(self) -> dict[str, float]:
+        """`train/quantile_spread/action_{index}` and their mean, in units of reward: standard deviations over taus.
+
+        Of the network that evaluates, averaged over states; nothing of an agent that expects single values.
+        """
+        if self._batch is None:
+            return {}
+        states, n_taus = self._batch[:STATES], self.run.settings.agent.iqn_k
+        taus = (torch.arange(n_taus) + 0.5) / n_taus
+        returns = self.run.agent.returns_at(states["state_img"], states["state_float"], taus)  # (B, N, A)
+        if returns is None or returns.shape[1] == 1:
+            return {}
+        spreads = returns.std(dim=1).mean(dim=0).tolist()
+        figures = {f"train/quantile_spread/action_{index}": spread for index, spread in enumerate(spreads)}
+        return figures | {"train/quantile_spread/mean": sum(spreads) / len(spreads)}
+
+
+@torch.no_grad()
+def layer_figures(layers: Mapping[str, Layer], adam_epsilon: float) -> dict[str, float]:
+    """Measure how large weights and the optimizer's running means are: root mean squares, so that sizes compare.
+
+    Args:
+        layers: by name.
+        adam_epsilon: the optimizer's epsilon.
+
+    Returns:
+        By `weights/{what}/{parameter}`: `weight_rms`; `moment_1_rms` and `moment_2_rms` of the running means of
+        gradients and of their squares; `step_scale_rms` of 1 / (root of the mean square + epsilon), which multiplies
+        the learning rate.
+    """
+    measured: dict[str, Tensor] = {}
+    for name, layer in layers.items():
+        of = name.replace(".", "/")
+        measured[f"weights/weight_rms/{of}"] = _rms(layer.weight)
+        if layer.first_moment is not None and layer.second_moment is not None:
+            measured[f"weights/moment_1_rms/{of}"] = _rms(layer.first_moment)
+            measured[f"weights/moment_2_rms/{of}"] = _rms(layer.second_moment)
+            measured[f"weights/step_scale_rms/{of}"] = _rms(1 / (layer.second_moment.sqrt() + adam_epsilon))
+    if not measured:
+        return {}
+    return dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))
+
+
+def _rms(tensor: Tensor) -> Tensor:
+    return tensor.float().square().mean().sqrt()

@@ -1,28 +1,34 @@
-"""What is kept of each race: counts, a line in races.jsonl, and records."""
+"""Counts of races, the position of each collector, and the line of each race in races.jsonl."""
 
 from __future__ import annotations
 
 import logging
 import math
-import re
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
+import torch
 from tensordict import TensorDictBase
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.runs import save_best_run
-from trackmania_rl.runs.driver_file import ENDING, DriverTrack, write_driver
+from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition, RaceUnderWay
+from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.schedules import exponential
+from trackmania_rl.seeds import set_stream_state
 from trackmania_rl.telemetry.cycle_figures import cycle_figures
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, CommandClock, RaceLog, RaceRecord
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.hooks.kept_drivers import driver_now
-from trackmania_rl.training.hooks.schedules import FollowSchedules
+from trackmania_rl.training.hooks.updates import FollowSchedules
 
 log = logging.getLogger(__name__)
+
+POSITION: Final = ("number", "place", "generator", "generator_number", "game", "frames_total")
+COUNTS: Final = ("n_actions", "n_transitions")
+DECISIONS: Final = ("actions", "is_greedy", "q_values")
+"""What is kept of a race under way: of its position, of itself, and of its decisions."""
 
 
 class CountRaces(Hook):
@@ -159,59 +165,67 @@ class WriteRaceLog(Hook):
                 self._log.close()
 
 
-class KeepRecords(Hook):
-    """Keeps the inputs and Q values of each map's best race in best_runs/, and the network that drove it.
+class FollowCollectors(Hook):
+    """Keeps each collector's progress in the run, where those who start collectors find it, and in checkpoints."""
 
-    Newer weights come in while a race is driven: what is kept is the network, explored or evaluated, at its end. Only
-    the best race of a map has one: an older record's is deleted. A record that came after the checkpoint from which a
-    run goes on stays a record, although the run does not count it any more.
-
-    Args:
-        races: says which race is the best.
-    """
-
-    def __init__(self, races: CountRaces) -> None:
-        self._races = races
-        self._kept_ms: dict[str, int] = {}
-
-    def begin(self) -> None:
-        """Look for the records that are there."""
-        for folder in self.run.folder.best_runs.glob("[!.]*"):
-            map_name, _, time_ms = folder.name.rpartition("_")
-            if time_ms.isdecimal():
-                self._kept_ms[map_name] = min(int(time_ms), self._kept_ms.get(map_name, int(time_ms)))
+    takes_fragments = True
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Keep the race, if it is a record; a disk that fails is told."""
-        race, record, folder = self.run.race, self._races.record, self.run.folder
+        """Note the place of the race, or fragment, that has come in; a demonstration has none."""
+        race, progress = self.run.race, self.run.progress
         assert race is not None
-        if not (self._races.is_best and record.counts):
+        if race.position is None:
             return
-        if record.race_time_ms > self._kept_ms.get(record.map_name, record.race_time_ms):
-            return
-        self._kept_ms[record.map_name] = record.race_time_ms
-        try:
-            kept = save_best_run(
-                folder.best_runs,
-                record.map_name,
-                record.race_time_ms,
-                race.end_race_stats["inputs"],
-                race.rollout_results["q_values"],
-                folder.config,
+        before = progress.get(race.collector, CollectorProgress())
+        after, number = before.after(race.position), race.position.number
+        if race.is_under_way and race.fragment is not None and race.position.last_decision is not None:
+            under_way = RaceUnderWay.after(
+                before.under_way.get(number), race.position, race.fragment, race.rollout_results
             )
-            self._keep_driver(kept, record)
-        except UserError as error:
-            log.error("%s", error)
+            after = replace(after, under_way={**after.under_way, number: under_way})
+        progress[race.collector] = after
 
-    def _keep_driver(self, folder: Path, record: RaceRecord) -> None:
-        run = self.run
-        entry = next((entry for entry in run.settings.game.map_cycle if entry.map_name == record.map_name), None)
-        if entry is None:  # an edit took the map away while it was driven
-            return
-        network = run.agent.exploration_network if record.is_explo else run.agent.evaluation_network
-        driver = driver_now(folder.name, run, network, [DriverTrack.of_entry(entry, record.race_time_ms)])
-        write_driver(folder / f"{folder.name}{ENDING}", driver, run.settings.run.minimum_free_disk_mb)
-        of_map = re.compile(rf"{re.escape(record.map_name)}_\d+")
-        for older in folder.parent.glob(f"*/*{ENDING}"):
-            if older.parent != folder and of_map.fullmatch(older.stem):
-                older.unlink(missing_ok=True)
+    def state_dict(self) -> dict[str, Any]:
+        """The progress of each collector."""
+        return {
+            "collectors": {
+                number: {
+                    **progress.state_dict(),
+                    "under_way": {number: _state_of(race) for number, race in progress.under_way.items()},
+                }
+                for number, progress in self.run.progress.items()
+            }
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it over.
+
+        Raises:
+            KeyError or ValueError: if it is something else.
+        """
+        self.run.progress.clear()
+        for number, state in state_dict["collectors"].items():
+            progress = CollectorProgress.of_state(state)
+            for stream in progress.streams.values():
+                set_stream_state(np.random.default_rng(), stream)
+            under_way = {int(number): _race_of(race) for number, race in state["under_way"].items()}
+            self.run.progress[int(number)] = replace(progress, under_way=under_way)
+
+
+def _state_of(race: RaceUnderWay) -> dict[str, Any]:
+    """A race under way as plain values and tensors."""
+    position, decisions = race.position, race.decisions
+    return {
+        **{name: getattr(position, name) for name in POSITION},
+        **{name: getattr(race, name) for name in COUNTS},
+        **{name: torch.from_numpy(np.ascontiguousarray(getattr(decisions, name))) for name in DECISIONS},
+    }
+
+
+def _race_of(state: Mapping[str, Any]) -> RaceUnderWay:
+    """What `_state_of` gave."""
+    return RaceUnderWay(
+        position=RacePosition(**{name: state[name] for name in POSITION}),
+        decisions=BatchDecision(**{name: state[name].numpy() for name in DECISIONS}),
+        **{name: state[name] for name in COUNTS},
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -18,7 +19,6 @@ from tensordict import TensorDictBase
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.overlay import RaceColumns
-from trackmania_rl.training.background_process import start_in_background
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, Interval
@@ -26,6 +26,7 @@ from trackmania_rl.training.hooks.races import CountRaces
 
 log = logging.getLogger(__name__)
 
+_PROJECT: Final = Path(__file__).resolve().parents[3]
 MOST_KEPT: Final = 50
 """Races whose files stay in the run's folder: the newest ones."""
 FILM_WITHIN_S: Final = 300.0
@@ -199,3 +200,29 @@ class RecordEvaluations(Hook):
 def _file(stem: Path, ending: str) -> Path:
     """A race's file, wherever the process that needs it runs; a map's name may have a dot of its own."""
     return stem.with_name(f"{stem.name}.{ending}").absolute()
+
+
+def start_in_background(module: str, *arguments: str, gives_way: bool = False) -> subprocess.Popen[str]:
+    """Run a module of this project in a process of its own, with its error stream in a pipe.
+
+    The terminal's Ctrl-C does not reach it.
+
+    Args:
+        module: its name.
+        arguments: of its command line.
+        gives_way: whether it stays in this session: Linux shares the processor evenly among sessions, and niceness
+            counts within each.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=_PROJECT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=not gives_way,
+        process_group=0 if gives_way else None,
+    )

@@ -1,0 +1,156 @@
+"""Records and drivers that are kept: each map's best race, and the evaluation network now and then."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensordict import TensorDictBase
+from torch import nn
+
+from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
+from trackmania_rl.errors import UserError
+from trackmania_rl.runs import save_best_run
+from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, write_driver
+from trackmania_rl.telemetry.race_record import RaceRecord
+from trackmania_rl.training.driver_loading import tracks_of
+from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
+from trackmania_rl.training.hooks.hook import Hook, RunContext
+from trackmania_rl.training.hooks.races import CountRaces
+
+log = logging.getLogger(__name__)
+
+
+class KeepRecords(Hook):
+    """Keeps the inputs and Q values of each map's best race in best_runs/, and the network that drove it.
+
+    Newer weights come in while a race is driven: what is kept is the network, explored or evaluated, at its end. Only
+    the best race of a map has one: an older record's is deleted. A record that came after the checkpoint from which a
+    run goes on stays a record, although the run does not count it any more.
+
+    Args:
+        races: says which race is the best.
+    """
+
+    def __init__(self, races: CountRaces) -> None:
+        self._races = races
+        self._kept_ms: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Look for the records that are there."""
+        for folder in self.run.folder.best_runs.glob("[!.]*"):
+            map_name, _, time_ms = folder.name.rpartition("_")
+            if time_ms.isdecimal():
+                self._kept_ms[map_name] = min(int(time_ms), self._kept_ms.get(map_name, int(time_ms)))
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Keep the race, if it is a record; a disk that fails is told."""
+        race, record, folder = self.run.race, self._races.record, self.run.folder
+        assert race is not None
+        if not (self._races.is_best and record.counts):
+            return
+        if record.race_time_ms > self._kept_ms.get(record.map_name, record.race_time_ms):
+            return
+        self._kept_ms[record.map_name] = record.race_time_ms
+        try:
+            kept = save_best_run(
+                folder.best_runs,
+                record.map_name,
+                record.race_time_ms,
+                race.end_race_stats["inputs"],
+                race.rollout_results["q_values"],
+                folder.config,
+            )
+            self._keep_driver(kept, record)
+        except UserError as error:
+            log.error("%s", error)
+
+    def _keep_driver(self, folder: Path, record: RaceRecord) -> None:
+        run = self.run
+        entry = next((entry for entry in run.settings.game.map_cycle if entry.map_name == record.map_name), None)
+        if entry is None:  # an edit took the map away while it was driven
+            return
+        network = run.agent.exploration_network if record.is_explo else run.agent.evaluation_network
+        driver = driver_now(folder.name, run, network, [DriverTrack.of_entry(entry, record.race_time_ms)])
+        write_driver(folder / f"{folder.name}{ENDING}", driver, run.settings.run.minimum_free_disk_mb)
+        of_map = re.compile(rf"{re.escape(record.map_name)}_\d+")
+        for older in folder.parent.glob(f"*/*{ENDING}"):
+            if older.parent != folder and of_map.fullmatch(older.stem):
+                older.unlink(missing_ok=True)
+
+
+class KeepDrivers(Hook):
+    """Keeps the network that evaluates in drivers/, as a driver's file.
+
+    One is kept whenever another full `keep_driver_every_s` of training is over, or `keep_driver_every_n_batches` more
+    updates; of all only the newest `keep_drivers_at_most` stay.
+
+    Args:
+        numbers: checks the weights.
+    """
+
+    def __init__(self, numbers: WatchNumbers) -> None:
+        self._numbers = numbers
+        self._seen_s = 0.0  # training time when it was looked at last
+        self._seen_updates = 0
+
+    def begin(self) -> None:
+        """Count from where the run is."""
+        self._seen_s, self._seen_updates = self.run.statistics.training_s, self.run.agent.updates
+
+    def tick(self) -> None:
+        """Keep a driver, if it is time; a disk that fails is told.
+
+        Raises:
+            UserError: if it is, and the weights are no longer finite numbers.
+        """
+        if not self._is_due():
+            return
+        self._numbers.require_sound()
+        settings, statistics, folder = self.run.settings.run, self.run.statistics, self.run.folder.drivers
+        tracks = tracks_of(self.run.settings, {name: of.best_time_ms for name, of in statistics.maps.items()})
+        try:
+            driver = driver_now(settings.run_name, self.run, self.run.agent.evaluation_network, tracks)
+            write_driver(folder / f"{statistics.frames_total:012d}{ENDING}", driver, settings.minimum_free_disk_mb)
+        except UserError as error:
+            log.error("%s", error)
+        if settings.keep_drivers_at_most is not None:
+            for oldest in sorted(folder.glob(f"*{ENDING}"))[: -settings.keep_drivers_at_most]:
+                oldest.unlink(missing_ok=True)
+
+    def _is_due(self) -> bool:
+        """Whether a multiple of an interval was passed since the last look."""
+        run, now_s, updates = self.run.settings.run, self.run.statistics.training_s, self.run.agent.updates
+        every_s, every_n = run.keep_driver_every_s, run.keep_driver_every_n_batches
+        is_due = every_s > 0 and now_s // every_s != self._seen_s // every_s
+        is_due |= every_n > 0 and updates // every_n != self._seen_updates // every_n
+        self._seen_s, self._seen_updates = now_s, updates
+        return is_due
+
+
+def driver_now(name: str, run: RunContext, network: nn.Module, tracks: Sequence[DriverTrack]) -> DriverFile:
+    """Make a driver of one of a run's networks as it is now.
+
+    Args:
+        name: of the driver.
+        run: the run.
+        network: one of its agent's.
+        tracks: that it drives.
+
+    Raises:
+        UserError: if a setting cannot be written, or a weight is not finite.
+    """
+    statistics, weights = run.statistics, network.state_dict()
+    if names := not_finite_tensors(weights):
+        raise UserError(f"the driver {name} is not kept: its weights {in_few_words(names)} are not finite numbers")
+    return DriverFile.of_network(
+        name,
+        run.settings,
+        run.spaces,
+        weights,
+        tracks,
+        frames_total=statistics.frames_total,
+        training_s=statistics.training_s,
+    )
