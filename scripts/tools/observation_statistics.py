@@ -87,7 +87,7 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.demonstrations import load_demonstrations
-    from trackmania_rl.training.measured_races import drive_at_random, drive_given
+    from trackmania_rl.training.recording import drive_at_random, drive_given
 
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     statistics = ObservationStatistics(ObservationLayout.from_settings(settings.observation, settings.game.actions))

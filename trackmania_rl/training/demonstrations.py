@@ -9,7 +9,9 @@ approximated, and a race may then depart from its model: the log says how far it
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,18 +150,33 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, 
         parts.rollouts.put(0, race.rollout_results, stats)
 
 
+def replayed(actions: npt.NDArray[Any], n_values: int, n_exploratory: int = sys.maxsize) -> Policy:
+    """Return the policy of one race that takes given actions, the last one until the end.
+
+    Args:
+        actions: at least one.
+        n_values: of a decision's Q values, which are 0.
+        n_exploratory: decisions before this number are not greedy.
+    """
+    q_values = np.zeros(n_values, dtype=np.float32)
+    chosen = list(actions) if actions.ndim > 1 else actions.tolist()
+    decisions = itertools.count()
+
+    def policy(_: npt.NDArray[np.uint8], __: npt.NDArray[np.float32]) -> PolicyDecision:
+        number = next(decisions)
+        return PolicyDecision(chosen[min(number, len(chosen) - 1)], number >= n_exploratory, q_values)
+
+    return policy
+
+
 def _policy_of(demonstration: Demonstration, run_state: RunStateView) -> Policy:
-    """Make the policy of a demonstration: its actions, then the last one on and on."""
-    index = -1
-    q_values = np.zeros(actions_of_game(run_state.settings.game).n_values, dtype=np.float32)
-    actions = demonstration.actions if demonstration.actions.ndim > 1 else demonstration.actions.tolist()
+    """Return the policy of a demonstration. It raises `_RunEnds` when the run ends."""
+    replay = replayed(demonstration.actions, actions_of_game(run_state.settings.game).n_values)
 
     def policy(image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-        nonlocal index
         if run_state.stop_requested:
             raise _RunEnds
-        index = min(index + 1, len(actions) - 1)
-        return PolicyDecision(actions[index], False, q_values)
+        return replay(image, floats)
 
     return policy
 
