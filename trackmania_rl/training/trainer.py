@@ -31,7 +31,7 @@ from trackmania_rl.training.race_stream import POLL_S, RaceStream
 log = logging.getLogger(__name__)
 
 ENOUGH_RACES: Final = RECENT_RACES // 2
-"""Of each map, before a score means anything: one race may be luck."""
+"""Least number of recent evaluation races of a map for a score."""
 OF_TENSORDICTS: Final = (*OF_RACES, "process_optim_batch", "post_loss", "post_optim_log")
 """The points at which hooks are given a race, or a batch."""
 
@@ -106,14 +106,14 @@ class RunTrainer(Trainer):
         return act
 
     def tick(self) -> None:
-        """Let the hooks tick, if it is time."""
+        """Call the hooks' `tick`, at most every `POLL_S`."""
         if self._ticks.is_due(POLL_S):
             for hook in self.hooks:
                 hook.tick()
 
     @property
     def broke_off_within_turn(self) -> bool:
-        """Whether an error or a second Ctrl-C ended a run that takes turns while one was under way."""
+        """Whether an error or a second Ctrl-C ended a run of synchronous sampling within a turn."""
         return self._broke_off and not self._stream.is_between_turns
 
     def train(self) -> None:
@@ -127,11 +127,11 @@ class RunTrainer(Trainer):
             hook.begin_turn()
 
     def state_dict(self) -> OrderedDict[str, Any]:
-        """All that a resumed run needs, in plain values and tensors."""
+        """Return the state that a resumed run needs, in plain values and tensors."""
         return self._state(lambda hook: hook.state_dict())
 
     def state_to_write(self) -> OrderedDict[str, Any]:
-        """The same as a checkpoint writes it: the replay memory's rows are not copied, see `RingRows`."""
+        """Return `state_dict()` as checkpoints write it: rows of the replay memory are not copied, see `RingRows`."""
         return self._state(lambda hook: hook.state_to_write() if isinstance(hook, Hook) else hook.state_dict())
 
     def _state(self, state_of: Callable[[Any], dict[str, Any]]) -> OrderedDict[str, Any]:
@@ -145,7 +145,7 @@ class RunTrainer(Trainer):
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where `state_dict()` was taken. A hook that the state does not know begins afresh, which is said.
+        """Restore what `state_dict()` returned. A hook without a state there begins anew, with a warning.
 
         Raises:
             KeyError, RuntimeError or ValueError: if the state does not fit this run's agent or hooks.
@@ -161,7 +161,7 @@ class RunTrainer(Trainer):
                 log.warning("the checkpoint knows no hook %s: it begins afresh", name)
 
     def load_from_file(self, file: str | Path, **_: Any) -> RunTrainer:
-        """Go on from a checkpoint's folder.
+        """Load a checkpoint's folder.
 
         Raises:
             CheckpointError: if it cannot be read.
@@ -226,12 +226,11 @@ class AgentUpdates(OptimizationStepper):
 
 
 def score_of(figures: TrainingStatistics) -> tuple[float, ...] | None:
-    """Sum up the recent evaluated races of a run, so that its best checkpoint can be told.
+    """Sum up the recent evaluation races of a run in figures that compare, to find its best checkpoint.
 
     Returns:
-        The share that finished, the mean of the maps' median times (negative, s; 0 where half of the races did not
-        finish or a median means nothing), and the mean of the last distances; larger is better, the first that differs
-        decides. None before each map has enough of them.
+        The share that finished, the mean of the maps' median times (negative, s; 0 for a map without one), and the mean
+        of the last distances. Larger is better; the first that differs decides. None before each map has enough races.
     """
     histories = [of_map.evaluated for of_map in figures.maps.values() if of_map.evaluated.n_races > 0]
     if not histories or any(history.n_recent < ENOUGH_RACES for history in histories):

@@ -1,4 +1,4 @@
-"""Checkpoints: what a run goes on from, and what it begins with."""
+"""Checkpoints: resuming a run, first weights, and writing."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class NotSavedError(CheckpointError):
 
 
 class SaveCheckpoints(Hook):
-    """Takes up the run's last checkpoint, and writes one every `checkpoint_interval_s` and at the end.
+    """Loads the run's last checkpoint, and writes one every `checkpoint_interval_s` and at the end.
 
-    In a new run the first one comes `FIRST_CHECKPOINT_AFTER_S` after the first finish, so that the driver can be looked
-    at, and the next ones at distances that double up to that interval.
+    In a new run the first one comes `FIRST_CHECKPOINT_AFTER_S` after the first finish, and the next ones at distances
+    that double up to that interval.
 
     Args:
-        numbers: says whether weights are finite.
+        numbers: checks the weights.
         weights_from: a run that has no checkpoint yet begins with the networks of this run, checkpoint or driver; None
             for random ones.
-        accepted_changes: settings that may be others than in the checkpoint, though they change what it means.
+        accepted_changes: settings that may differ from the checkpoint although they change its meaning.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SaveCheckpoints(Hook):
         self._in_force: Settings | None = None
 
     def take_up(self) -> None:
-        """Go on from the run's newest whole checkpoint, if it has any; call it before any hook's `begin`.
+        """Load the run's newest complete checkpoint, if it has any. Call it before any hook's `begin`.
 
         Raises:
             UserError: if a setting was changed that gives another meaning to what was learned.
@@ -106,7 +106,7 @@ class SaveCheckpoints(Hook):
         self._note_settings()
 
     def tick(self) -> None:
-        """Write a checkpoint, if it is time; write down which settings are in force, if an edit changed them.
+        """Write a checkpoint if it is due, and the settings in force if an edit changed them.
 
         Raises:
             UserError: if it is, and the weights are no longer finite numbers.
@@ -117,7 +117,7 @@ class SaveCheckpoints(Hook):
             self._save_if_due()
 
     def begin_turn(self) -> None:
-        """Write a checkpoint, if it is time: only between two turns a run can be interrupted and go on exactly.
+        """Write a checkpoint if it is due: only between two turns the run can be resumed exactly.
 
         Raises:
             UserError: as `tick`.
@@ -127,8 +127,8 @@ class SaveCheckpoints(Hook):
     def end(self) -> None:
         """Write the last checkpoint.
 
-        A run that takes turns and ends by an error within one writes none: its last one is between two turns, from
-        where it goes on exactly, and drives the same once more.
+        A run of synchronous sampling that ends by an error within a turn writes none: it resumes exactly from the
+        checkpoint between two turns.
 
         Raises:
             UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
@@ -143,7 +143,7 @@ class SaveCheckpoints(Hook):
             raise NotSavedError(f"the end of the training is not saved: {error}. {self._what_is_left()}") from error
 
     def try_to_save(self) -> bool:
-        """Write a checkpoint; on a disk that is too full for the replay memory, without it. What fails is told.
+        """Write a checkpoint, without the replay memory if the disk is too full for it. Log errors.
 
         Raises:
             UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
@@ -170,7 +170,7 @@ class SaveCheckpoints(Hook):
         self.run.statistics.checkpoint_written()
 
     def _what_is_left(self) -> str:
-        """Say from where the run would go on."""
+        """Describe the checkpoint from which the run would resume."""
         manifests = find_manifests(self.run.folder.path)
         if not manifests:
             return f"What was learned is lost, as {self.run.folder.path} has no other checkpoint"
@@ -198,14 +198,14 @@ class SaveCheckpoints(Hook):
             log.info("changed since the checkpoint: %s", change)
 
     def _note_settings(self) -> None:
-        """Write down which settings are in force, so that a run that is killed knows which edits it had applied."""
+        """Write the settings in force, from which a killed run learns which edits it had applied."""
         settings, file = self.run.settings, self.run.folder.settings_in_force
         self._in_force = settings
         text = in_force_text(settings)
         with contextlib.suppress(UserError):
             if read_bounded(file, MOST_SETTINGS_BYTES) == text.encode():
                 return
-        with contextlib.suppress(OSError):  # a disk that fails is told where it matters
+        with contextlib.suppress(OSError):  # an error of the disk is logged where it matters
             write_durably(file, text)
 
     def _resume(self, loaded: LoadedCheckpoint) -> None:
@@ -235,7 +235,7 @@ class SaveCheckpoints(Hook):
         log.info("resumed %s at frame %s", folder.path, f"{self.run.statistics.frames_total:,}")
 
     def _begin_with_weights(self, source: Path) -> None:
-        """Take over networks only: the learning rate, exploration and the replay memory begin as in any new run."""
+        """Load networks only: learning rate, exploration and replay memory begin as in any new run."""
         made_with: dict[str, str] = {}
         its_own = "the configuration of that run (--config .../config/config.py)"
         try:
@@ -259,7 +259,7 @@ class SaveCheckpoints(Hook):
 
 
 def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
-    """Return whether a run without checkpoints had some. A run that was killed before its first one had none."""
+    """Return whether a run without checkpoints had some. A run killed before its first one had none."""
     leads_nowhere = folder.checkpoints.is_symlink() and not folder.checkpoints.exists()
     status = read_status(folder.path)
     has_saved = status is not None and status.saved_at_s is not None
@@ -267,7 +267,7 @@ def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
 
 
 def _read_in_force(file: Path) -> Mapping[str, Any]:
-    """Read the settings that were in force last; none where that is not known."""
+    """Read the settings that were in force last; empty if they are unknown."""
     try:
         known = parse_json(read_bounded(file, MOST_SETTINGS_BYTES))
     except (UserError, ValueError):

@@ -47,7 +47,7 @@ class LearnFromDataSets(Hook):
     """Fills the memory with data sets, each once in a run; without collectors it keeps the learner at work.
 
     Without collectors, a frame is counted for as many trained transitions as a stored one is owed (the replay ratio),
-    so that schedules, limits and updates go on together as in a run that drives.
+    so that schedules, limits and updates keep pace as in a run with races.
 
     Args:
         datasets: what the setting `offline` names, see `open_datasets`.
@@ -61,7 +61,7 @@ class LearnFromDataSets(Hook):
         self._frames_owed = 0
 
     def begin(self) -> None:
-        """Fill the memory; a run that goes on with its memory has them already.
+        """Fill the memory. A run resumed with its memory has the data sets already.
 
         Raises:
             UserError: if a data set is damaged, or what its races hold does not fit.
@@ -96,11 +96,11 @@ class LearnFromDataSets(Hook):
             self.run.statistics.frames_total = self.trainer.collected_frames
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been loaded."""
+        """Return the names of the loaded data sets."""
         return {"loaded": list(self._loaded)} if self._loaded else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what has been loaded."""
+        """Load these names."""
         self._loaded = list(state_dict.get("loaded", ()))
 
     @property

@@ -87,7 +87,7 @@ class RunContext:
 
 
 class Hook(TrainerHookBase):
-    """Acts at every point that it has a method of: a subclass writes those that it needs.
+    """Piece of the learner that acts at each point it has a method of: a subclass writes those that it needs.
 
     ==================================== ===============================================================================
     method                               when it is called
@@ -117,12 +117,12 @@ class Hook(TrainerHookBase):
     ``end()``                            once, at the end, also after an error
     ==================================== ===============================================================================
 
-    With ``batch_mode = "truncate_episodes"`` fragments of races come in while these go on. A hook is called for races
-    that are over, whole, unless the class says ``takes_fragments = True``. Actions that came with an earlier fragment
+    With ``batch_mode = "truncate_episodes"`` fragments come in before a race is over. A hook is called once for the
+    whole race, at its end, unless the class says ``takes_fragments = True``. Actions that came with an earlier fragment
     are False in ``("collector", "mask")``.
 
-    What ``state_dict`` returns (tensors, numbers, texts, lists, dicts) is in the run's checkpoints; a run whose
-    checkpoint has none for this hook goes on, and says so.
+    The run's checkpoints hold what ``state_dict`` returns (tensors, numbers, texts, lists, dicts). If a checkpoint has
+    no state of this hook, the run resumes with a warning.
 
     Attributes:
         run: what the run's parts share.
@@ -163,25 +163,25 @@ class Hook(TrainerHookBase):
         """Do nothing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
+        """Return no state."""
         return {}
 
     def state_to_write(self) -> dict[str, Any]:
-        """What checkpoints hold: `state_dict()`, unless the hook has a form of it that takes less to write."""
+        """Return what checkpoints hold: `state_dict()`, or a form of it that takes less to write."""
         return self.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over nothing."""
+        """Do nothing."""
 
 
 class Interval:
-    """Says when something that is done every so often is due."""
+    """Clock of a repeated action."""
 
     def __init__(self, *, is_due_at_first: bool = False) -> None:
         self._last_s = -math.inf if is_due_at_first else time.monotonic()
 
     def is_due(self, every_s: float) -> bool:
-        """Tell whether `every_s` seconds have passed since it was due last, or since it was made."""
+        """Return whether `every_s` seconds have passed since it was due last, or since it was made."""
         now_s = time.monotonic()
         if now_s - self._last_s < every_s:
             return False
@@ -190,14 +190,14 @@ class Interval:
 
 
 class EagerInterval(Interval):
-    """Says when something is due that is done every so often, and sooner at first once there is reason to hurry."""
+    """Interval that is shorter at first, after `hurry`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._gap_s = math.inf
 
     def hurry(self, first_s: float) -> None:
-        """Let it be due `first_s` from now, and then at distances that double up to the interval itself."""
+        """Be due `first_s` from now, and then at distances that double up to the interval itself."""
         self._last_s, self._gap_s = time.monotonic(), first_s
 
     def is_due(self, every_s: float) -> bool:

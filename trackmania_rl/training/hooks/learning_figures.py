@@ -17,19 +17,19 @@ from trackmania_rl.telemetry.figures import quantile_figures
 from trackmania_rl.training.hooks.hook import Hook
 
 MOST_SAMPLES: Final = 10_000
-"""So many updates, or races, are looked back on at most."""
+"""Most updates, or races, between two reports."""
 MOST_NORMS: Final = 1000
-"""So many gradients' norms are remembered for each parameter, the newest ones."""
+"""Newest gradient norms kept for each parameter."""
 QUANTILES: Final = ("median", "q3", "d9", "c98", "max")
 STATES: Final = 32
-"""So many of a batch's states are looked at."""
+"""States of a batch that are measured."""
 
 
 class LearningFigures(Hook):
-    """Sums the Trainer's mean losses of each race's updates on the device, and reads them only when somebody asks.
+    """Means of the losses and quantiles of gradient norms and update times.
 
-    So with the norms of the gradients, which are kept where they lie: to read one would wait for a GPU. The clock is
-    read once a race.
+    Losses and norms stay on the device until a report, because reading one waits for a GPU. The clock is read once a
+    race.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class LearningFigures(Hook):
         self._updates_begin_s = time.perf_counter()
 
     def optimizer(self, losses: TensorDictBase, *_: object) -> None:
-        """Keep the norm of an update's gradient, if the agent tells it."""
+        """Keep the norm of an update's gradient, if the agent returns it."""
         grad_norm = losses.get("grad_norm", None)
         if grad_norm is not None:
             self._grad_norms.append(grad_norm)
@@ -98,18 +98,18 @@ class LearningFigures(Hook):
 
 
 class TimeShare:
-    """The share of the time since it was last asked for that was spent on something."""
+    """Share of the time spent on something since the last report."""
 
     def __init__(self) -> None:
         self._spent_s = 0.0
         self._since_s = time.perf_counter()
 
     def add(self, spent_s: float) -> None:
-        """Add time that was spent."""
+        """Add time spent."""
         self._spent_s += spent_s
 
     def take(self) -> float:
-        """The share, 0 to 1; begins anew."""
+        """Return the share, 0 to 1, and begin anew."""
         now_s = time.perf_counter()
         share = self._spent_s / max(now_s - self._since_s, 1e-9)
         self._spent_s, self._since_s = 0.0, now_s
@@ -128,7 +128,7 @@ class MeasureTestLoss(Hook):
         self._time = TimeShare()
 
     def post_optim(self) -> None:
-        """Measure, if this update is one of those."""
+        """Measure after every so many updates."""
         is_due = self.run.agent.updates % self.run.settings.telemetry.test_loss_every_n_batches == 0
         if not is_due:
             return
@@ -146,7 +146,7 @@ class MeasureTestLoss(Hook):
         self._time.add(time.perf_counter() - began_s)
 
     def interval_figures(self) -> dict[str, float]:
-        """The share of time that it took since the last call."""
+        """Return the share of time that it took since the last call."""
         return {"train/learner_time/test_loss": self._time.take()}
 
 
@@ -156,14 +156,14 @@ def transitions_in_loss(loss_module: LossModule, batch_size: int) -> int:
 
 
 class LayerFigures(Hook):
-    """Samples the norm of each parameter's gradient once a race, and measures the rest only when somebody asks."""
+    """Norms of each parameter's gradient, sampled once a race, and of weights and moments at each report."""
 
     def __init__(self) -> None:
         self._gradient_norms: defaultdict[str, deque[torch.Tensor]] = defaultdict(lambda: deque(maxlen=MOST_NORMS))
         self._updates_before = 0
 
     def begin(self) -> None:
-        """Wait for the first update of this session."""
+        """Count from the updates that the run has had already."""
         self._updates_before = self.run.agent.updates
 
     def post_optim_complete_log(self, _: int, __: TensorDictBase | None) -> None:
@@ -192,7 +192,7 @@ class MeasureQuantileSpread(Hook):
         self._batch: TensorDictBase | None = None
 
     def post_loss(self, batch: TensorDictBase) -> None:
-        """Keep the batch as long as it is the last one."""
+        """Keep the newest batch."""
         self._batch = batch
 
     def rare_figures(self) -> dict[str, float]:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 POSITION: Final = ("number", "place", "generator", "generator_number", "game", "frames_total")
 COUNTS: Final = ("n_actions", "n_transitions")
 DECISIONS: Final = ("actions", "is_greedy", "q_values")
-"""What is kept of a race under way: of its position, of itself, and of its decisions."""
+"""Kept attributes of a race under way: of its position, of itself, and of its decisions."""
 
 
 class CountRaces(Hook):
@@ -76,11 +76,11 @@ class CountRaces(Hook):
         self.post_optim()
 
     def post_optim(self) -> None:
-        """Count an update at once, as a run may end after so many."""
+        """Count an update at once: a run may end after so many."""
         self.run.statistics.batches_total = self.run.agent.updates
 
     def tick(self) -> None:
-        """Take over the counts that others keep."""
+        """Copy the counts of agent, memory and channels."""
         run, settings, memory = self.run, self.run.settings, self.run.memory
         frames = self.trainer.collected_frames
         run.statistics.observe(
@@ -98,7 +98,7 @@ class CountRaces(Hook):
         }
 
     def interval_figures(self) -> dict[str, float]:
-        """Totals of the map cycle, and rates that depend on settings."""
+        """Return totals of the map cycle, and rates that depend on settings."""
         settings, rates = self.run.settings, self.run.statistics.rates()
         return cycle_figures(self.run.statistics, settings.game.map_cycle) | {
             "train/speed/times_real_time": rates.actions_per_s * settings.game.ms_per_action / 1000,
@@ -106,15 +106,15 @@ class CountRaces(Hook):
         }
 
     def end(self) -> None:
-        """Take them over a last time."""
+        """Copy the counts a last time."""
         self.tick()
 
     def state_dict(self) -> dict[str, Any]:
-        """The statistics."""
+        """Return the statistics."""
         return self.run.statistics.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the statistics."""
+        """Load the statistics."""
         self.run.statistics.load_state_dict(state_dict)
 
 
@@ -124,7 +124,7 @@ class WriteRaceLog(Hook):
     Args:
         races: has the race.
         clock: seconds since the start of the command.
-        disk: has space, or not.
+        disk: checks for space.
     """
 
     def __init__(self, races: CountRaces, clock: CommandClock, disk: DiskWatch) -> None:
@@ -166,12 +166,12 @@ class WriteRaceLog(Hook):
 
 
 class FollowCollectors(Hook):
-    """Keeps each collector's progress in the run, where those who start collectors find it, and in checkpoints."""
+    """Keeps each collector's progress in the run, for restarts of collectors, and in checkpoints."""
 
     takes_fragments = True
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Note the place of the race, or fragment, that has come in; a demonstration has none."""
+        """Note the position of the race or fragment. A demonstration has none."""
         race, progress = self.run.race, self.run.progress
         assert race is not None
         if race.position is None:
@@ -186,7 +186,7 @@ class FollowCollectors(Hook):
         progress[race.collector] = after
 
     def state_dict(self) -> dict[str, Any]:
-        """The progress of each collector."""
+        """Return the progress of each collector."""
         return {
             "collectors": {
                 number: {
@@ -198,10 +198,10 @@ class FollowCollectors(Hook):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it over.
+        """Load the progress.
 
         Raises:
-            KeyError or ValueError: if it is something else.
+            KeyError or ValueError: if it is malformed.
         """
         self.run.progress.clear()
         for number, state in state_dict["collectors"].items():
@@ -213,7 +213,7 @@ class FollowCollectors(Hook):
 
 
 def _state_of(race: RaceUnderWay) -> dict[str, Any]:
-    """A race under way as plain values and tensors."""
+    """Return a race under way as plain values and tensors."""
     position, decisions = race.position, race.decisions
     return {
         **{name: getattr(position, name) for name in POSITION},
@@ -223,7 +223,7 @@ def _state_of(race: RaceUnderWay) -> dict[str, Any]:
 
 
 def _race_of(state: Mapping[str, Any]) -> RaceUnderWay:
-    """What `_state_of` gave."""
+    """Return the race of which `_state_of` returned the state."""
     return RaceUnderWay(
         position=RacePosition(**{name: state[name] for name in POSITION}),
         decisions=BatchDecision(**{name: state[name].numpy() for name in DECISIONS}),

@@ -26,12 +26,11 @@ log = logging.getLogger(__name__)
 class KeepRecords(Hook):
     """Keeps the inputs and Q values of each map's best race in best_runs/, and the network that drove it.
 
-    Newer weights come in while a race is driven: what is kept is the network, explored or evaluated, at its end. Only
-    the best race of a map has one: an older record's is deleted. A record that came after the checkpoint from which a
-    run goes on stays a record, although the run does not count it any more.
+    The kept network is that of the race's end, as newer weights may come in during a race. Only the best race of a map
+    has one. A record set after the checkpoint of a resumed run remains a record, although the run no longer counts it.
 
     Args:
-        races: says which race is the best.
+        races: has the race.
     """
 
     def __init__(self, races: CountRaces) -> None:
@@ -39,14 +38,14 @@ class KeepRecords(Hook):
         self._kept_ms: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Look for the records that are there."""
+        """Read the times of the records in the run's folder."""
         for folder in self.run.folder.best_runs.glob("[!.]*"):
             map_name, _, time_ms = folder.name.rpartition("_")
             if time_ms.isdecimal():
                 self._kept_ms[map_name] = min(int(time_ms), self._kept_ms.get(map_name, int(time_ms)))
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Keep the race, if it is a record; a disk that fails is told."""
+        """Save the race if it is a record. Log I/O errors."""
         race, record, folder = self.run.race, self._races.record, self.run.folder
         assert race is not None
         if not (self._races.is_best and record.counts):
@@ -93,18 +92,18 @@ class KeepDrivers(Hook):
 
     def __init__(self, numbers: WatchNumbers) -> None:
         self._numbers = numbers
-        self._seen_s = 0.0  # training time when it was looked at last
+        self._seen_s = 0.0  # training time of the last tick
         self._seen_updates = 0
 
     def begin(self) -> None:
-        """Count from where the run is."""
+        """Count from the run's time and updates."""
         self._seen_s, self._seen_updates = self.run.statistics.training_s, self.run.agent.updates
 
     def tick(self) -> None:
-        """Keep a driver, if it is time; a disk that fails is told.
+        """Write a driver if it is due. Log I/O errors.
 
         Raises:
-            UserError: if it is, and the weights are no longer finite numbers.
+            UserError: if it is due and the weights are not finite.
         """
         if not self._is_due():
             return
@@ -121,7 +120,7 @@ class KeepDrivers(Hook):
                 oldest.unlink(missing_ok=True)
 
     def _is_due(self) -> bool:
-        """Whether a multiple of an interval was passed since the last look."""
+        """Return whether a multiple of an interval has passed since the last tick."""
         run, now_s, updates = self.run.settings.run, self.run.statistics.training_s, self.run.agent.updates
         every_s, every_n = run.keep_driver_every_s, run.keep_driver_every_n_batches
         is_due = every_s > 0 and now_s // every_s != self._seen_s // every_s

@@ -61,22 +61,22 @@ class StoreRaces(Hook):
     def store(
         self, rollout_results: Mapping[str, Any], rewarded: RewardedRace, fragment: Fragment | None = None
     ) -> int:
-        """Store a race, or what is new of it, and return how many transitions that makes; they are not counted."""
+        """Store a race, or the new part of it. Return the number of its transitions, without counting them."""
         frames_total = self.trainer.collected_frames
         return self.run.memory.extend(
             RewardedRollout(rollout_results, rewarded, self.run.settings, frames_total, fragment)
         )
 
     def interval_figures(self) -> dict[str, float]:
-        """How many transitions were stored in the whole run."""
+        """Return the number of transitions stored in the whole run."""
         return {"train/total/transitions_stored": float(self.transitions_stored)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The replay memory, unless the configuration leaves it out of checkpoints."""
+        """Return the replay memory, unless the configuration leaves it out of checkpoints."""
         return self._state(self.run.memory.state_dict)
 
     def state_to_write(self) -> dict[str, Any]:
-        """The same, with rows that are read only as far as they are new."""
+        """Return the same, with rows that are read only as far as they are new."""
         return self._state(self.run.memory.state_to_write)
 
     def _state(self, state_of_memory: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class StoreRaces(Hook):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the memory, if the checkpoint holds it."""
+        """Load the memory, if the checkpoint holds it."""
         self.transitions_stored = state_dict["transitions_stored"]
         if state_dict["buffers"] is not None:
             self.run.memory.load_state_dict(state_dict["buffers"])
@@ -120,7 +120,7 @@ class SampleAtReplayRatio(Hook):
         self.transitions_drawn = 0
 
     def pre_optim_steps(self) -> None:
-        """Add what the transitions stored since the last round are owed."""
+        """Add the transitions due for those stored since the last round."""
         newly_stored = self._store.transitions_stored - self._stored_before
         self._stored_before = self._store.transitions_stored
         replay_ratio = self.run.settings.replay.number_times_single_memory_is_used_before_discard
@@ -153,21 +153,21 @@ class SampleAtReplayRatio(Hook):
         return max(1, start_learning_at if capacity is None else min(start_learning_at, capacity))
 
     def _most_updates(self) -> float:
-        """How many updates the run may have had by now; without collectors nothing is driven that could bound them."""
+        """Return the most updates that the run may have had by now; without collectors there is no bound."""
         settings = self.run.settings
         bound = settings.replay.max_training_steps_per_environment_step
         is_bound = bound is not None and settings.game.n_collectors > 0
         return bound * self.trainer.collected_frames if is_bound else math.inf
 
     def interval_figures(self) -> dict[str, float]:
-        """What was drawn in the whole run, and what is due."""
+        """Return the transitions drawn in the whole run, and those due."""
         return {
             "train/total/transitions_trained_on": float(self.transitions_drawn),
             "train/replay/transitions_due": self.transitions_due,
         }
 
     def rare_figures(self) -> dict[str, float]:
-        """How the priorities are spread, where the memory draws by priority."""
+        """Return quantiles of the priorities, if the memory draws by priority."""
         priorities = self.run.memory.priorities
         if priorities is None or len(priorities) == 0:
             return {}
@@ -176,7 +176,7 @@ class SampleAtReplayRatio(Hook):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What is due, and what was drawn."""
+        """Return the counts."""
         return {
             "stored_before": self._stored_before,
             "transitions_due": self.transitions_due,
@@ -184,7 +184,7 @@ class SampleAtReplayRatio(Hook):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what is due, and what was drawn, which earlier versions did not count."""
+        """Load the counts. Earlier versions have no `transitions_drawn`."""
         self._stored_before = state_dict["stored_before"]
         self.transitions_due = state_dict["transitions_due"]
         self.transitions_drawn = state_dict.get("transitions_drawn", 0)

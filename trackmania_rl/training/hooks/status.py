@@ -24,7 +24,7 @@ class ShowInTerminal(Hook):
     """Shows the run's figures.
 
     Args:
-        view: which is open while the run goes on.
+        view: open until the run ends.
     """
 
     def __init__(self, view: TerminalView) -> None:
@@ -33,7 +33,7 @@ class ShowInTerminal(Hook):
     takes_fragments = True
 
     def begin(self) -> None:
-        """Show what the run resumes from."""
+        """Show the figures that the run resumes with."""
         self._view.preview(self.run.statistics)
 
     def batch_process(self, _: TensorDictBase) -> None:
@@ -41,17 +41,17 @@ class ShowInTerminal(Hook):
         self._view.end_start()
 
     def tick(self) -> None:
-        """Show them, if it is time."""
+        """Show the figures, at the view's interval."""
         self._view.update(self.run.statistics)
 
     def end(self) -> None:
-        """Show them a last time, and what the user then waits for."""
+        """Show the figures a last time, and log what the end waits for."""
         log.info("the training ends: the last checkpoint is written, the collectors stop")
         self._view.try_to_show(self.run.statistics)
 
 
 class TellStatus(Hook):
-    """Writes the run's status every second, from a thread of its own, so that a long update is not taken for an end."""
+    """Writes the run's status file every second, from a thread of its own: an update may take longer."""
 
     takes_fragments = True
 
@@ -68,7 +68,7 @@ class TellStatus(Hook):
         self._thread = threading.Thread(target=self._tell, name="status", daemon=True)
 
     def begin(self) -> None:
-        """Begin to tell."""
+        """Write the first status and start the thread."""
         self._file = StatusFile(self.run.folder.path)
         self._take_figures()
         self._write(is_over=False)
@@ -79,13 +79,13 @@ class TellStatus(Hook):
         self._raced_at_s = time.monotonic()
 
     def tick(self) -> None:
-        """Note that the loop goes on."""
+        """Note the time of this pass of the training loop."""
         self._ticked_at_s = time.monotonic()
         if self._figures_due.is_due(EVERY_S):
             self._take_figures()
 
     def end(self) -> None:
-        """Tell that the run has ended."""
+        """Write that the run has ended."""
         if self._file is None:
             return
         self._ends.set()
@@ -94,7 +94,7 @@ class TellStatus(Hook):
         self._write(is_over=True)
 
     def _take_figures(self) -> None:
-        """Take the run's figures in the thread that changes them."""
+        """Copy the run's figures in the thread that changes them."""
         statistics, settings = self.run.statistics, self.run.settings.run
         rates = statistics.rates()
         self._bounds_s = settings.learner_silence_s, settings.learner_stall_s

@@ -22,7 +22,7 @@ class FollowSchedules(Hook):
         self.gamma = 0.0
 
     def begin(self) -> None:
-        """Be up to date from the beginning."""
+        """Apply the schedules before the first race."""
         self.pre_optim_steps()
 
     def pre_optim_steps(self) -> None:
@@ -34,7 +34,7 @@ class FollowSchedules(Hook):
         self.run.memory.follow(settings, frames)
 
     def interval_figures(self) -> dict[str, float]:
-        """What is in force beside the four values that the terminal shows."""
+        """Return the scheduled values that the terminal does not show."""
         settings = self.run.settings
         return {
             "train/schedule/weight_decay": self.learning_rate * settings.agent.weight_decay_lr_ratio,
@@ -50,7 +50,7 @@ class ResetPeriodically(Hook):
     counted from the last reset, or from when resets were switched on.
 
     Args:
-        sampling: is told what is due in addition.
+        sampling: draws the additional transitions.
     """
 
     def __init__(self, sampling: SampleAtReplayRatio) -> None:
@@ -58,7 +58,7 @@ class ResetPeriodically(Hook):
         self._counted_from_frames = 0
 
     def pre_optim_steps(self) -> None:
-        """Reset, if it is time."""
+        """Reset if it is due."""
         agent, frames = self.run.settings.agent, self.trainer.collected_frames
         if agent.reset_every_n_frames_generated == 0:
             self._counted_from_frames = frames
@@ -68,11 +68,11 @@ class ResetPeriodically(Hook):
             self._sampling.transitions_due += agent.additional_transitions_after_reset
 
     def state_dict(self) -> dict[str, Any]:
-        """Where counting began."""
+        """Return the frame count at which counting began."""
         return {"counted_from_frames": self._counted_from_frames}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over where counting began."""
+        """Load it."""
         self._counted_from_frames = state_dict["counted_from_frames"]
 
 
@@ -83,7 +83,7 @@ class PublishRunState(Hook):
     are never published, nor averaged: they end the run.
 
     Args:
-        numbers: says whether weights are finite.
+        numbers: checks the weights.
     """
 
     def __init__(self, numbers: WatchNumbers) -> None:
@@ -96,7 +96,7 @@ class PublishRunState(Hook):
         self.tick()
 
     def post_optim(self) -> None:
-        """Publish weights, if this update is one of those."""
+        """Publish weights after every so many updates."""
         if self.run.agent.updates % self.run.settings.sync.send_shared_network_every_n_batches == 0:
             self._numbers.require_sound_networks()
             self.run.agent.average_weights()
@@ -109,13 +109,13 @@ class PublishRunState(Hook):
             self._publish_frames()
 
     def begin_turn(self) -> None:
-        """Publish what the collectors play the turn by."""
+        """Publish weights and frame count for the turn."""
         self._numbers.require_sound_networks()
         self._publish_weights()
         self._publish_frames()
 
     def tick(self) -> None:
-        """Look for an edit of the run's configuration, and publish it."""
+        """Publish edits of the run's configuration."""
         self.run.live.refresh()
         self.run.channels.run_state.publish(settings=self.run.settings)
         self.post_steps()
