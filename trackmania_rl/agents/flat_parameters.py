@@ -35,23 +35,6 @@ def flatten_parameters(module: nn.Module) -> Tensor:
     return first.as_strided((sum(parameter.numel() for parameter in parameters),), (1,), first.storage_offset())
 
 
-def flat_leaf(module: nn.Module) -> nn.Parameter:
-    """Make the weights of `module` one parameter for an optimizer, whose gradient is one vector as well.
-
-    Every parameter gets a `grad` that is a view into that vector: autograd adds to an existing `grad` in place, so the
-    whole gradient arrives there. Clear it with `zero_()`; `zero_grad()` would drop the views.
-
-    Returns:
-        (P,), in the order of `module.parameters()`; sharing the parameters' memory.
-    """
-    leaf = nn.Parameter(flatten_parameters(module))
-    leaf.grad = torch.zeros_like(leaf)
-    parameters = list(module.parameters())
-    for parameter, view in zip(parameters, views_of(leaf.grad, parameters), strict=True):
-        parameter.grad = view
-    return leaf
-
-
 def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     """Take a vector (P,), laid out as the parameters are, apart into views of their shapes."""
     pieces = vector.split([parameter.numel() for parameter in parameters])
