@@ -7,6 +7,7 @@ import ast
 import math
 import shlex
 from collections.abc import Callable
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
-from trackmania_rl.telemetry.loggers.opening import open_loggers
+from trackmania_rl.telemetry.loggers import open_loggers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -168,7 +169,8 @@ def test_the_logger_writes_each_figure_as_a_line(repository_root: Path, tmp_path
     folder = RunFolder.create(tmp_path, "told")
     for frames in (100, 200):
         (logger,) = open_loggers(settings, folder, resumed_at_frame=frames - 100)
-        logger.log_figures({"learner/loss": 0.25, "meters/explored/valley": 30.0}, frames)
+        values = {"learner/loss": 0.25, "meters/explored/valley": 30.0}
+        logger.do(methodcaller("log_figures", values, frames))
         logger.close()
     lines = (folder.path / "figures.txt").read_text().splitlines()
     assert lines.count("setting\tseed\t7") == 2

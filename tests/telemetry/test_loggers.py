@@ -1,6 +1,7 @@
 """The loggers beside tensorboard: each takes what it can show, goes on with the same run, and tells its faults."""
 
 import contextlib
+import errno
 import functools
 import json
 import logging
@@ -9,6 +10,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
+from operator import methodcaller
 from pathlib import Path
 from types import ModuleType
 
@@ -21,10 +23,9 @@ from torchrl.record.loggers import CSVLogger
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import Settings, SettingsError, load_settings
+from trackmania_rl.telemetry import loggers
 from trackmania_rl.telemetry.figures import hyperparameters
-from trackmania_rl.telemetry.loggers import background, opening
-from trackmania_rl.telemetry.loggers.background import InBackground
-from trackmania_rl.telemetry.loggers.opening import missing_packages, open_loggers
+from trackmania_rl.telemetry.loggers import BackgroundLogger, missing_packages, open_loggers
 from trackmania_rl.telemetry.race_film import write_gif
 from trackmania_rl.telemetry.video import VideoFile
 
@@ -88,13 +89,13 @@ def write_session(settings: Settings, folder: RunFolder, frames: range, resumed_
     torch.save({"actions": torch.arange(3)}, recording)
     (logger,) = open_loggers(settings, folder, resumed_at_frame)
     for frame in frames:
-        logger.log_figures({"learner/loss": frame / 2, "meters/explored/flat 2": 3.0}, frame)
-    logger.log_histogram("weights/layer", torch.linspace(0, 1, 30), frames[-1])
-    logger.log_picture("racing_line/flat 2", np.zeros((20, 30, 3), np.uint8), frames[-1])
-    logger.log_film("film/flat 2", film, frames[-1])
-    logger.log_recording("recording/flat 2", recording, frames[-1])
-    logger.log_text("configuration/config.py", "batch_size = 64  # <b>\n", frames[-1])
-    logger.flush()
+        logger.do(methodcaller("log_figures", {"learner/loss": frame / 2, "meters/explored/flat 2": 3.0}, frame))
+    logger.do(methodcaller("log_histogram", "weights/layer", torch.linspace(0, 1, 30), frames[-1]))
+    logger.do(methodcaller("log_picture", "racing_line/flat 2", np.zeros((20, 30, 3), np.uint8), frames[-1]))
+    logger.do(methodcaller("log_film", "film/flat 2", film, frames[-1]))
+    logger.do(methodcaller("log_recording", "recording/flat 2", recording, frames[-1]))
+    logger.do(methodcaller("log_text", "configuration/config.py", "batch_size = 64  # <b>\n", frames[-1]))
+    logger.do(methodcaller("flush"))
     logger.close()
 
 
@@ -172,8 +173,8 @@ def test_names_that_are_no_loggers(repository_root: Path, loggers: tuple[str, ..
 
 
 def test_a_missing_package_is_named(repository_root: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda _: None)
-    for name in opening.NEEDS_PACKAGE:
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda _: None)
+    for name in loggers.NEEDS_PACKAGE:
         settings = settings_with(repository_root, "csv", name)
         (message,) = missing_packages(settings)
         assert (
@@ -202,6 +203,9 @@ class FailingLogger:
         self.may_go_on.wait(60)
         raise ConnectionError("the server\nis gone")
 
+    def reopen(self) -> None:
+        """It stays as it is."""
+
     def close(self) -> None:
         raise ConnectionError("still gone")
 
@@ -209,24 +213,58 @@ class FailingLogger:
 def test_a_logger_that_fails_or_is_slow_costs_its_figures_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(background, "MOST_WAITING", 3)
+    monkeypatch.setattr(loggers, "MOST_WAITING", 3)
     made = FailingLogger()
-    logger = InBackground("mine", lambda: made)  # type: ignore[arg-type, return-value]
+    logger = BackgroundLogger("mine", lambda: made)  # type: ignore[arg-type, return-value]
     with caplog.at_level(logging.ERROR):
         for frame in range(10):
-            logger.log_figures({"a": 1.0}, frame)
+            logger.do(methodcaller("log_figures", {"a": 1.0}, frame))
         assert "mine does not take the run's figures: it is too slow" in caplog.text
-        monkeypatch.setattr(background, "COMPLAINS_EVERY_S", 0.0)
+        monkeypatch.setattr(loggers, "COMPLAINS_EVERY_S", 0.0)
         made.may_go_on.set()
         logger.close()
     assert "mine does not take the run's figures: ConnectionError: the server is gone; the run goes on" in caplog.text
 
 
+class FullDisk:
+    """Fails until it is opened again."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.steps: list[int] = []
+
+    def log_figures(self, _: object, step: int) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.steps.append(step)
+
+    def fill(self) -> None:
+        self.is_full = True
+
+    def reopen(self) -> None:
+        self.is_full = False
+
+    def close(self) -> None:
+        """Nothing to write."""
+
+
+def test_a_logger_whose_disk_was_full_is_opened_again(caplog: pytest.LogCaptureFixture) -> None:
+    made = FullDisk()
+    logger = BackgroundLogger("mine", lambda: made)  # type: ignore[arg-type, return-value]
+    for frame in range(5):
+        logger.do(methodcaller("log_figures", {"a": 1.0}, frame))
+        if frame == 1:
+            logger.do(methodcaller("fill"))
+    logger.close()
+    assert made.steps == [0, 1, 3, 4]
+    assert caplog.text.count("mine does not take the run's figures: OSError: ") == 1
+
+
 def test_a_logger_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(background, "CLOSES_WITHIN_S", 0.1)
+    monkeypatch.setattr(loggers, "CLOSE_TIMEOUT_S", 0.1)
     made = FailingLogger()
-    logger = InBackground("mine", lambda: made)  # type: ignore[arg-type, return-value]
-    logger.log_figures({"a": 1.0}, 1)
+    logger = BackgroundLogger("mine", lambda: made)  # type: ignore[arg-type, return-value]
+    logger.do(methodcaller("log_figures", {"a": 1.0}, 1))
     logger.close()
     assert "mine: did not take the last figures within 0.1 s" in caplog.text
     made.may_go_on.set()

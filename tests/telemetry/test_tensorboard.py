@@ -12,13 +12,17 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.settings import MapEntry
 from trackmania_rl.telemetry.figures import progress_figures, quantile_figures, race_figures, weight_samples
-from trackmania_rl.telemetry.loggers.tensorboard import TensorboardWriter, custom_scalars_layout
 from trackmania_rl.telemetry.race_film import write_gif
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.telemetry.tensorboard import TensorboardRun, custom_scalars_layout
 
 MAPS = ("flat", "flat 2", "valley")
+CYCLE = tuple(
+    MapEntry(map_name=name, map_path=name, reference_line=name, is_explo=True, fill_buffer=True) for name in MAPS
+)
 PICTURE = np.random.default_rng(2).integers(0, 256, (20, 30, 3), np.uint8)
 
 
@@ -64,7 +68,7 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tensorboard")
     clock_s = iter(range(0, 1_000))
     figures = TrainingStatistics(lambda: float(next(clock_s)))
-    writer = TensorboardWriter(folder, MAPS)
+    writer = TensorboardRun(folder, CYCLE)
     for r in RACES:
         figures.add_race(r)
         figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
@@ -179,7 +183,7 @@ def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(tmp_path):
     figures = TrainingStatistics()
     for resumed_at_frame, times_ms in ((0, (30_000, 31_000, 32_000)), (200, (33_000,))):
         figures.frames_total = resumed_at_frame
-        writer = TensorboardWriter(tmp_path, MAPS, resumed_at_frame)
+        writer = TensorboardRun(tmp_path, CYCLE, resumed_at_frame)
         for time_ms in times_ms:
             r = race("flat", True, time_ms, 10)
             figures.add_race(r)
@@ -191,7 +195,7 @@ def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(tmp_path):
 def test_reference_times_become_differences_where_there_are_any(tmp_path):
     figures = TrainingStatistics()
     times = {"flat": MedalTimes(29_500, 31_000, None, None), "flat 2": MedalTimes(None, None, 35_000, 36_000)}
-    writer = TensorboardWriter(tmp_path, MAPS, maps_with_times=times)
+    writer = TensorboardRun(tmp_path, CYCLE, maps_with_times=times)
     for r in RACES:
         figures.add_race(r)
         write_race(writer, r, figures, times)

@@ -1,6 +1,7 @@
 """Diagnostics of a run: their numbers against a computation by hand, and when a set is drawn, of which races."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,9 @@ class KeepingLogger:
     def log_picture(self, name: str, picture: np.ndarray, _: int) -> None:
         if name.startswith("rollout/diagnostics/"):
             self.pictures.append((name, picture.shape))
+
+    def do(self, work: Callable[["KeepingLogger"], object]) -> None:
+        work(self)
 
     def __getattr__(self, _: str) -> Any:
         return lambda *_: None

@@ -1,6 +1,7 @@
 """Recordings of evaluated races: which ones are kept, their files and films, and what loggers get."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ class KeepingLogger:
 
     def log_recording(self, name: str, recording: Path, step: int) -> None:
         self.told.append((name, recording.name, step))
+
+    def do(self, work: Callable[["KeepingLogger"], object]) -> None:
+        work(self)
 
     def __getattr__(self, _: str) -> Any:
         return lambda *_: None

@@ -16,7 +16,7 @@ from trackmania_rl.doctor.needs import Needs
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT
 from trackmania_rl.settings import Settings
-from trackmania_rl.telemetry.loggers.opening import missing_packages
+from trackmania_rl.telemetry.loggers import missing_packages
 
 OLDEST_PYTHON: Final = (3, 11)
 NEWEST_TESTED_PYTHON: Final = (3, 12)

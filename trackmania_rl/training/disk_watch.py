@@ -14,7 +14,7 @@ from trackmania_rl.training.hooks.hook import Interval
 log = logging.getLogger(__name__)
 
 DISK_IS_TRIED_EVERY_S: Final = 60.0
-"""Shortest time between two messages about a disk that fails, and between two new files of a logger."""
+"""Shortest time between two messages about a disk that fails."""
 
 
 class DiskWatch:
@@ -51,18 +51,13 @@ class DiskWatch:
             log.warning("races.jsonl and the loggers are written again; the races in between are missing")
 
     @contextlib.contextmanager
-    def surviving(self, then: Callable[[], object] = lambda: None) -> Iterator[None]:
-        """Go on without the lines or figures that cannot be written, which is told now and then.
-
-        Args:
-            then: called after such an error.
-        """
+    def surviving(self) -> Iterator[None]:
+        """Continue without the lines or files that cannot be written, and log that now and then."""
         try:
             yield
         except OSError as error:
             if self._complaint_due.is_due(DISK_IS_TRIED_EVERY_S):
-                log.error("races.jsonl or a logger's file cannot be written: %s; the run goes on", error.strerror)
-            then()
+                log.error("races.jsonl or another file cannot be written: %s; the run goes on", error.strerror)
 
     def has_space(self) -> bool:
         """Tell whether another checkpoint, as large as the last one, would leave `minimum_free_disk_mb` free."""

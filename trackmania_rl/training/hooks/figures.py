@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections import defaultdict
 from collections.abc import Callable
 from operator import methodcaller
@@ -16,11 +15,10 @@ from tensordict import TensorDictBase
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
 from trackmania_rl.telemetry.figures import configuration_texts, progress_figures, race_figures, weight_samples
-from trackmania_rl.telemetry.loggers.opening import open_loggers
-from trackmania_rl.telemetry.loggers.protocol import RunLogger
+from trackmania_rl.telemetry.loggers import BackgroundLogger, RunLogger, open_loggers
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.racing_line import ROAD_WIDTH_M, draw_racing_line
-from trackmania_rl.training.disk_watch import DISK_IS_TRIED_EVERY_S, DiskWatch
+from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.hook import Hook, Interval
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
 from trackmania_rl.training.hooks.races import CountRaces
@@ -43,8 +41,7 @@ class WriteFigures(Hook):
         self._figures = figures
         self._test_loss = test_loss
         self._disk = disk
-        self._loggers: list[RunLogger] = []
-        self._new_file_due = Interval(is_due_at_first=True)
+        self._loggers: list[BackgroundLogger] = []
         self._latest_line: dict[str, tuple[RaceRecord, str, npt.NDArray[np.float32]]] = {}
         self._race_due: defaultdict[tuple[str, bool], Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
         self._best_written_ms: dict[tuple[str, bool], int | None] = {}
@@ -100,8 +97,7 @@ class WriteFigures(Hook):
             self._write_scalars()
             self._write_pictures()
         for logger in self._loggers:
-            with self._disk.surviving():
-                logger.close()
+            logger.close()
         self._loggers = []
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
@@ -124,12 +120,10 @@ class WriteFigures(Hook):
         return self.run.statistics.frames_total
 
     def _tell(self, work: Callable[[RunLogger], object]) -> None:
-        """Let each logger do something, unless the disk is short; one whose disk fails goes on anew."""
-        if self._disk.is_short:
-            return
-        for logger in self._loggers:
-            with self._disk.surviving(functools.partial(self._reopen, logger)):
-                work(logger)
+        """Let each logger do something soon, unless the disk is short."""
+        if not self._disk.is_short:
+            for logger in self._loggers:
+                logger.do(work)
 
     def _write_scalars(self) -> None:
         means = self._figures.take_means()
@@ -188,8 +182,3 @@ class WriteFigures(Hook):
             return self.run.reference_lines_m[map_name]
         recipe = TrackRecipe.from_name(track)
         return None if recipe is None else generate_track(recipe).laid_out.line_m.astype(np.float64)
-
-    def _reopen(self, logger: RunLogger) -> None:
-        if self._disk.has_space() and self._new_file_due.is_due(DISK_IS_TRIED_EVERY_S):
-            with contextlib.suppress(OSError):  # the disk may have filled up again
-                logger.reopen()

@@ -14,9 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
+from torchrl.record.loggers import get_logger
+from typing_extensions import override
+
+from trackmania_rl.settings import MapEntry
+from trackmania_rl.telemetry.cycle_figures import trained_and_blind
+from trackmania_rl.telemetry.loggers import RunLogger
 
 Chart = tuple[str, list[str]]
 """Kind of chart; regular expressions of tags, or the tags of a line and its margins."""
@@ -105,95 +111,87 @@ def _margin(name: str, value: str, lower: str, upper: str) -> Chart:
     return "Margin", [f"{name}_{value}", f"{name}_{lower}", f"{name}_{upper}"]
 
 
-class TensorboardWriter:
-    """Writes a run's event files; a `RunLogger`."""
+class TensorboardRun(RunLogger):
+    """Event files of a run, with a layout of charts.
+
+    Args:
+        folder: `RunFolder.tensorboard`.
+        map_cycle: its maps get charts.
+        resumed_at_frame: where a resumed run continues. Tensorboard hides what was written beyond it.
+        maps_with_times: maps that have times to beat.
+    """
 
     def __init__(
         self,
         folder: Path,
-        map_names: Iterable[str],
+        map_cycle: Iterable[MapEntry],
         resumed_at_frame: int = 0,
         maps_with_times: Container[str] = (),
-        blind_maps: Container[str] = (),
     ) -> None:
-        """Opens a new event file and writes the layout.
-
-        Args:
-            folder: `RunFolder.tensorboard`.
-            map_names: maps to lay out charts for.
-            resumed_at_frame: where a resumed run goes on. What an earlier session wrote beyond it, after its last
-                checkpoint, is taken back.
-            maps_with_times: those of them that have times to beat.
-            blind_maps: those of them that are driven, but not trained on.
-        """
+        map_cycle = tuple(map_cycle)
         self._folder = folder
-        self._map_names = tuple(dict.fromkeys(map_names))
-        self._layout = custom_scalars_layout(self._map_names, maps_with_times, blind_maps)
-        self._open(first_taken_back=resumed_at_frame + 1 if resumed_at_frame > 0 else None)
+        self._map_names = tuple(dict.fromkeys(entry.map_name for entry in map_cycle))
+        self._layout = custom_scalars_layout(self._map_names, maps_with_times, trained_and_blind(map_cycle)[1])
+        self.reopen()
+        if resumed_at_frame > 0:  # as SummaryWriter's purge_step
+            self._files.add_event(Event(step=resumed_at_frame + 1, file_version="brain.Event:2"))
+            start = SessionLog(status=SessionLog.START)
+            self._files.add_event(Event(step=resumed_at_frame + 1, session_log=start))
 
+    @override
     def log_figures(self, figures: Mapping[str, float], step: int) -> None:
-        """See `RunLogger`; as one event, which takes half of the space of many."""
+        """Write one event, which takes half of the space of many."""
         if figures:
-            self._write(
-                Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]), step
-            )
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]
+            self._files.add_summary(Summary(value=values), step)
 
+    @override
     def log_histogram(self, name: str, values: torch.Tensor, step: int) -> None:
-        """See `RunLogger`."""
-        self._writer.add_histogram(name, values, step)
+        self.logger.log_histogram(name, values, step=step, bins="tensorflow")
 
+    @override
     def log_picture(self, name: str, picture: npt.NDArray[np.uint8], step: int) -> None:
-        """See `RunLogger`."""
         image = Image.fromarray(picture)
-        if image.getcolors(PALETTE) is None:
-            self._writer.add_image(name, picture, step, dataformats="HWC")
-            return
-        encoded = io.BytesIO()  # of few colours: as a palette and indices it takes a third of the space
-        image.quantize(PALETTE, dither=Image.Dither.NONE).save(encoded, format="PNG")
+        if image.getcolors(PALETTE) is not None:
+            image = image.quantize(PALETTE, dither=Image.Dither.NONE)
+        encoded = io.BytesIO()
+        image.save(encoded, format="PNG")
         self._write_image(name, encoded.getvalue(), image.size, step)
 
+    @override
     def log_film(self, name: str, film: Path, step: int) -> None:
-        """Show the small film as a picture, which moves in the browser; tensorboard plays no videos."""
+        """Write the small film as a picture, which moves in the browser; tensorboard plays no videos."""
         small = film.with_suffix(".gif")
         with Image.open(small) as first:
-            width_px, height_px = first.size
-        self._write_image(name, small.read_bytes(), (width_px, height_px), step)
+            self._write_image(name, small.read_bytes(), first.size, step)
 
-    def log_recording(self, name: str, recording: Path, step: int) -> None:
-        """Leave it where it lies: event files hold no files."""
-
+    @override
     def log_text(self, name: str, text: str, step: int) -> None:
-        """See `RunLogger`; on the page "Text", as code."""
-        self._writer.add_text(name, f"```\n{text}\n```", step)
+        self.logger.experiment.add_text(name, f"```\n{text}\n```", step)
 
+    @override
     def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
-        """Show the settings on the page "HParams", beside what the evaluated races came to."""
+        """Write them for the page "HParams", with the results of evaluated races beside them."""
         results = {f"rollout/{figure}/evaluated/{name}": 0.0 for name in self._map_names for figure in RESULTS}
         for summary in hparams(dict(settings), results):
-            self._write(summary)
+            self._files.add_summary(summary)
 
+    @override
     def flush(self) -> None:
-        """See `RunLogger`."""
-        self._writer.flush()
+        self.logger.experiment.flush()
 
+    @override
     def reopen(self) -> None:
         """Open another file: after an error tensorboard's writer never writes again."""
-        self._open()
+        self.logger = get_logger("tensorboard", str(self._folder.parent), self._folder.name)
+        self.logger.experiment.add_custom_scalars(self._layout)
+        self._files = self.logger.experiment.file_writer
 
+    @override
     def close(self) -> None:
-        """See `RunLogger`."""
-        self._writer.close()
-
-    def _open(self, first_taken_back: int | None = None) -> None:
-        self._writer = SummaryWriter(str(self._folder), purge_step=first_taken_back)
-        self._writer.add_custom_scalars(self._layout)
+        self.logger.experiment.close()
 
     def _write_image(self, name: str, encoded: bytes, size_px: tuple[int, int], step: int) -> None:
-        """Write what is a file of a picture already."""
         width_px, height_px = size_px
         image = Summary.Image(height=height_px, width=width_px, colorspace=3, encoded_image_string=encoded)
-        self._write(Summary(value=[Summary.Value(tag=name, image=image)]), step)
-
-    def _write(self, summary: Summary, step: int | None = None) -> None:
-        assert self._writer.file_writer is not None
-        self._writer.file_writer.add_summary(summary, step)
+        self._files.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
