@@ -47,8 +47,7 @@ from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.files import shown_path  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe  # noqa: E402
-from trackmania_rl.telemetry.overlay import RaceColumns  # noqa: E402
-from trackmania_rl.telemetry.race_video import film_script  # noqa: E402
+from trackmania_rl.telemetry.films import RaceColumns, film_script  # noqa: E402
 from trackmania_rl.telemetry.tables import print_table  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time, times_text  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402

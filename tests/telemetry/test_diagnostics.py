@@ -25,7 +25,6 @@ from trackmania_rl.telemetry.diagnostics import (
     load_data,
     save_data,
 )
-from trackmania_rl.telemetry.q_values import RaceValues, draw_q_values
 
 RNG = np.random.default_rng(8)
 KEYS = np.array([[1, 0, 0], [1, 0, -1], [0, 0, 0], [0, 1, 1]], dtype=np.float64)
@@ -185,10 +184,12 @@ def test_q_values_of_the_fastest_record_are_shown_with_table_and_picture(
         assert picture.size[0] > 1000
 
 
-def test_values_of_a_single_action_have_no_gaps_and_a_picture() -> None:
-    values = RaceValues(RNG.standard_normal((30, 1)).astype(np.float32), ("a",), 0.05, np.zeros(30, dtype=int))
+def test_values_of_a_single_action_have_no_gaps_and_a_picture(q_values_command: ModuleType) -> None:
+    values = q_values_command.RaceValues(
+        RNG.standard_normal((30, 1)).astype(np.float32), ("a",), 0.05, np.zeros(30, dtype=int)
+    )
     assert not values.gaps.any()
-    assert len(draw_q_values(values, "a $title$").axes) == 1
+    assert len(q_values_command.draw_q_values(values, "a $title$").axes) == 1
 
 
 def test_mistakes_of_the_q_values_command_are_one_line(

@@ -25,8 +25,8 @@ from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import Settings, SettingsError, load_settings
 from trackmania_rl.telemetry import loggers
 from trackmania_rl.telemetry.figures import hyperparameters
+from trackmania_rl.telemetry.films import write_gif
 from trackmania_rl.telemetry.loggers import BackgroundLogger, missing_packages, open_loggers
-from trackmania_rl.telemetry.race_film import write_gif
 from trackmania_rl.telemetry.video import VideoFile
 
 MY_LOGGERS = """

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.gbx.replay import read_replay
-from trackmania_rl.telemetry.comparison_picture import save_comparison
-from trackmania_rl.telemetry.driven_run import DrivenRun, run_of_ghost
-from trackmania_rl.telemetry.run_comparison import (
+from scripts.tools.maps_commands._comparison import (
     RunComparisonError,
     compare_runs,
     line_of_run,
+    save_comparison,
     stations_along,
 )
+from trackmania_rl.gbx.replay import read_replay
+from trackmania_rl.telemetry.driven_run import DrivenRun, run_of_ghost
 from trackmania_rl.telemetry.sections import (
     checkpoint_names,
     compare_sections,

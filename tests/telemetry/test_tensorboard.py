@@ -14,7 +14,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.telemetry.figures import progress_figures, quantile_figures, race_figures, weight_samples
-from trackmania_rl.telemetry.race_film import write_gif
+from trackmania_rl.telemetry.films import write_gif
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.tensorboard import TensorboardRun, custom_scalars_layout

@@ -15,11 +15,10 @@ from PIL import Image, ImageSequence
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry import race_film
+from trackmania_rl.telemetry import films
 from trackmania_rl.telemetry import video as video_module
+from trackmania_rl.telemetry.films import RaceColumns, RaceOverlay, film_inputs, track_of, write_films
 from trackmania_rl.telemetry.input_picture import BLUE, GREEN, RED
-from trackmania_rl.telemetry.overlay import RaceColumns, RaceOverlay
-from trackmania_rl.telemetry.race_film import film_inputs, track_of, write_films
 from trackmania_rl.telemetry.video import Underlay, VideoFile, ffmpeg_program, video_facts
 
 
@@ -176,11 +175,11 @@ def test_a_race_is_filmed_until_its_time_and_no_longer_than_its_finish(repositor
 
 
 def test_the_film_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(race_film.psutil.Process, "nice", lambda *_: None)
+    monkeypatch.setattr(films.psutil.Process, "nice", lambda *_: None)
 
     def run(*words: str) -> int:
-        monkeypatch.setattr("sys.argv", ["race_film", str(tmp_path / "film.mp4"), "--until-ms", "100", *words])
-        return race_film.main()
+        monkeypatch.setattr("sys.argv", ["films", str(tmp_path / "film.mp4"), "--until-ms", "100", *words])
+        return films.main()
 
     (tmp_path / "race.inputs").write_text("0.00 press up\n")
     RaceColumns(100, frames=np.zeros((3, 20, 30), np.uint8)).save(tmp_path / "frames.npz")

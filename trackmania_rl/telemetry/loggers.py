@@ -310,7 +310,10 @@ class WandbRun(ServiceRun):
         )
         wandb.setup(settings)
         kept = folder.path / "wandb_run.txt"
-        how = {"id": _kept_number(kept) if is_resumed else None, "project": os.environ.get("WANDB_PROJECT", PROJECT)}
+        how: dict[str, Any] = {
+            "id": _kept_number(kept) if is_resumed else None,
+            "project": os.environ.get("WANDB_PROJECT", PROJECT),
+        }
         how |= {"log_env_packages": False, "settings": settings}
         try:
             super().__init__(get_logger("wandb", str(folder.path), folder.path.name, wandb_kwargs=how), wandb)

@@ -72,7 +72,7 @@ def draw(picture: Path, title: str, source: Source, report: LineReport) -> None:
     Raises:
         UserError: if the picture cannot be written.
     """
-    from trackmania_rl.telemetry.line_picture import draw_line  # matplotlib takes a second to import
+    from maps_commands._line_pictures import draw_line  # matplotlib takes a second to import
 
     draw_line(picture, title, source.line.points_m, source.line.speed_m_s, source.challenge, report.passages)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,9 +17,11 @@ from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.simulator.tracks.track_file import find_track_file, load_track
 from trackmania_rl.telemetry.driven_run import DrivenRun, FloatArray, drive_script, run_of_ghost
-from trackmania_rl.telemetry.run_comparison import RunComparison, compare_runs
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
+
+if TYPE_CHECKING:
+    from maps_commands._comparison import RunComparison
 
 _MS_PER_S = 1000.0
 
@@ -45,6 +47,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare the two races."""
+    # matplotlib takes a second to import, which every other command would wait for.
+    from maps_commands._comparison import compare_runs, save_comparison
+
     track_file = None if arguments.map is None else find_track_file(arguments.map, arguments.maps_folder)
     named = ((arguments.a, arguments.driver_a), (arguments.b, arguments.driver_b))
     with ExitStack() as stack:
@@ -65,9 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
     comparison = compare_runs(run_a, run_b, line_m=None if track_file is None else _line(track_file))
     print_comparison(Console(), comparison)
     if arguments.output is not None:
-        # matplotlib takes a second to import, which every other command would wait for.
-        from trackmania_rl.telemetry.comparison_picture import save_comparison
-
         name = f"{run_b.label} against {run_a.label}"
         save_comparison(comparison, name if track_file is None else f"{track_file.stem}: {name}", arguments.output)
         print(f"wrote {arguments.output}")

@@ -138,7 +138,7 @@ def _known(world: BlockWorld) -> str:
 
 def _draw(console: Console, file: Path, picture: Path) -> None:
     """Draw the map that a file is or holds."""
-    from trackmania_rl.telemetry.world_picture import draw_world  # matplotlib takes a second to import
+    from maps_commands._world_pictures import draw_world  # matplotlib takes a second to import
 
     challenge = read_challenge(file) if is_challenge_file(file) else read_replay(file).challenge
     if challenge is None:
@@ -150,7 +150,7 @@ def _draw(console: Console, file: Path, picture: Path) -> None:
 
 def _draw_views(console: Console, file: Path, picture: Path) -> None:
     """Draw what the driver of a replay's fastest race sees."""
-    from trackmania_rl.telemetry.driver_views import draw_views  # matplotlib takes a second to import
+    from maps_commands._world_pictures import draw_views  # matplotlib takes a second to import
     from trackmania_rl.track.block_picture import scene_of  # and numba likewise
     from trackmania_rl.track.ghost_motion import motion_of
 

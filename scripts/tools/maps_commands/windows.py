@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print("No map is known, so turbo pads, dirt and other surfaces are not; name it with --map.")
     print_results(console, results)
     if arguments.picture is not None:
-        from trackmania_rl.telemetry.windows_picture import draw_windows  # matplotlib takes a second to import
+        from maps_commands._line_pictures import draw_windows  # matplotlib takes a second to import
 
         draw_windows(arguments.picture, title, race.motion, results, challenge)
         console.print(Text(f"wrote {arguments.picture}"), soft_wrap=True)

@@ -13,7 +13,7 @@ from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_posit
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.simulator.tracks.world import Track
-from trackmania_rl.telemetry.race_film import track_of
+from trackmania_rl.telemetry.films import track_of
 from trackmania_rl.track.game_map import map_file
 from trackmania_rl.track.line_building import arc_length, directions
 from trackmania_rl.track.reference_line import load_reference_line

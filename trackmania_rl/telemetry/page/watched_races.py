@@ -17,9 +17,9 @@ from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.telemetry.driven_run import controls_over_time
+from trackmania_rl.telemetry.films import track_of
 from trackmania_rl.telemetry.live import LiveRace, RacePlayback
 from trackmania_rl.telemetry.page.best_runs import BestRun
-from trackmania_rl.telemetry.race_film import track_of
 
 MOST_RACES: Final = 12
 """Races that are kept: those asked for last."""

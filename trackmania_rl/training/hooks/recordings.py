@@ -18,7 +18,7 @@ from tensordict import TensorDictBase
 
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.overlay import RaceColumns
+from trackmania_rl.telemetry.films import RaceColumns
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, Interval
@@ -93,7 +93,7 @@ class RecordEvaluations(Hook):
             if command is None:
                 self._loggers.log_race_files(record.map_name, _file(stem, "pt"), None, frames)
             else:
-                process = start_in_background("trackmania_rl.telemetry.race_film", *command)
+                process = start_in_background("trackmania_rl.telemetry.films", *command)
                 self._filming = _Filming(process, time.monotonic(), record.map_name, stem, frames)
             self._forget_oldest()
 

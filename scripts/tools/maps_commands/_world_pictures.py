@@ -1,4 +1,4 @@
-"""A picture of the world that a map's blocks make: from above, and in perspective; what is not known is a warning."""
+"""Pictures of the world that a map's blocks make: from above, in perspective, and from behind a car."""
 
 from __future__ import annotations
 
@@ -9,22 +9,33 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PatchCollection, PolyCollection
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
+from maps_commands._line_pictures import (
+    DOTS_PER_INCH,
+    GATE_COLOURS,
+    HEIGHT_FROM_ABOVE_IN,
+    MARGIN_M,
+    WIDTH_IN,
+    new_figure,
+    show_around,
+    write,
+)
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Gate
+from trackmania_rl.simulator.picture.block_scene import BlockScene
 from trackmania_rl.simulator.picture.camera import Camera
 from trackmania_rl.simulator.picture.mesh import new_mesh
 from trackmania_rl.simulator.picture.rasterizer import draw_mesh, new_canvas
+from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.world import Surface
-from trackmania_rl.telemetry.figure_file import write_figure
-from trackmania_rl.telemetry.line_picture import DOTS_PER_INCH, GATE_COLOURS, HEIGHT_FROM_ABOVE_IN, MARGIN_M, WIDTH_IN
 from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld
+from trackmania_rl.track.ghost_motion import GhostMotion
 from trackmania_rl.track.placed_blocks import to_world
 from trackmania_rl.track.stadium_blocks import footprint
+
+FloatArray = npt.NDArray[np.float64]
 
 PERSPECTIVE_PX: Final = (1400, 760)
 OVERSAMPLING: Final = 2
@@ -51,9 +62,10 @@ AWAY: Final = 1.6
 CENTRED_IN: Final = 5
 """Steps in which the camera is moved to have the world in the middle of its picture."""
 UNKNOWN_LISTED: Final = 12
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+ROWS: Final = 6
+COLUMNS: Final = 4
+VIEW_PX: Final = (400, 300)
+TITLE_IN: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -78,16 +90,15 @@ def draw_world(file: Path, title: str, world: BlockWorld) -> None:
     low_m, high_m = _bounds(world)
     extent_m = high_m - low_m
     above_in = float(np.clip(0.95 * WIDTH_IN * extent_m[2] / extent_m[0] + 0.8, *HEIGHT_FROM_ABOVE_IN))
-    figure = Figure(figsize=(WIDTH_IN, above_in + PERSPECTIVE_IN), dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(above_in + PERSPECTIVE_IN)
     above, perspective = figure.subplots(2, 1, height_ratios=(above_in, PERSPECTIVE_IN))
     figure.suptitle(f"{title}: {100.0 * world.known_share:.0f} % of its road pieces are known", parse_math=False)
-    _draw_from_above(above, world, low_m, high_m)
+    _draw_world_from_above(above, world, low_m, high_m)
     perspective.imshow(perspective_of(world), interpolation="bilinear")
     perspective.set_axis_off()
     if world.unknown:
         perspective.set_title(_warning(world), fontsize=9, color="#b3330f", loc="left", parse_math=False, wrap=True)
-    write_figure(figure, file)
+    write(figure, file)
 
 
 def perspective_of(world: BlockWorld) -> npt.NDArray[np.uint8]:
@@ -240,7 +251,7 @@ def _middle(block: Block) -> FloatArray:
     return np.array((0.5 * (low_m[0] + high_m[0]), low_m[1], 0.5 * (low_m[2] + high_m[2])))
 
 
-def _draw_from_above(axes: Axes, world: BlockWorld, low_m: FloatArray, high_m: FloatArray) -> None:
+def _draw_world_from_above(axes: Axes, world: BlockWorld, low_m: FloatArray, high_m: FloatArray) -> None:
     """Draw the surface, the highest last, as the game's stadium lies: x to the right, z downwards."""
     axes.set_facecolor("#7fa565")
     shapes = _surface(world)
@@ -261,11 +272,7 @@ def _draw_from_above(axes: Axes, world: BlockWorld, low_m: FloatArray, high_m: F
         axes.add_patch(
             Rectangle((x0 - 1.0, z0 - 1.0), x1 - x0 + 2.0, z1 - z0 + 2.0, color=GATE_COLOURS[gate.kind], zorder=4)
         )
-    axes.set_xlim(low_m[0], high_m[0])
-    axes.set_ylim(high_m[2], low_m[2])
-    axes.set_aspect("equal")
-    axes.set_xlabel("x in m")
-    axes.set_ylabel("z in m")
+    show_around(axes, np.array((low_m, high_m))[:, [0, 2]], margin_m=0.0)
     axes.legend(handles=_legend(world), loc="best", fontsize=8)
 
 
@@ -307,3 +314,30 @@ def _warning(world: BlockWorld) -> str:
     listed = ", ".join(f"{count} {name.removeprefix('Stadium')}" for name, count in names[:UNKNOWN_LISTED])
     more = f" and {len(names) - UNKNOWN_LISTED} other kinds" if len(names) > UNKNOWN_LISTED else ""
     return f"not in the catalogue (red): {listed}{more}"
+
+
+def draw_views(file: Path, title: str, scene: BlockScene, motion: GhostMotion) -> None:
+    """Write a PNG of views from behind a ghost's car, at equal times from its first sample to its last.
+
+    Args:
+        file: the picture; its folder must exist.
+        title: what is written above it.
+        scene: the world.
+        motion: where the car is.
+
+    Raises:
+        UserError: if the picture cannot be written.
+    """
+    renderer = Renderer(scene)
+    width_in, height_in = (size / DOTS_PER_INCH for size in VIEW_PX)
+    size_in = COLUMNS * width_in, ROWS * (height_in + TITLE_IN) + TITLE_IN
+    figure = new_figure(size_in[1], size_in[0])
+    figure.suptitle(title, parse_math=False)
+    times_ms = np.linspace(motion.time_ms[0], motion.time_ms[-1], ROWS * COLUMNS)
+    for axes, time_ms in zip(figure.subplots(ROWS, COLUMNS).ravel(), times_ms, strict=True):
+        sample = int(np.argmin(np.abs(motion.time_ms - time_ms)))
+        view = renderer.render(motion.position_m[sample], motion.rotation[sample], 0, *VIEW_PX)
+        axes.imshow(view[..., 2::-1])
+        axes.set_axis_off()
+        axes.set_title(f"{motion.time_ms[sample] / 1000.0:.1f} s", fontsize=8, pad=2.0)
+    write(figure, file)

@@ -1,0 +1,520 @@
+"""Films of races with an overlay: of a game that plays inputs, of the simulated game, or of the frames that were seen.
+
+The overlay shows time, speed, gear, inputs and Q values at the picture's borders: the camera is bolted to the car, so
+the car is always in the middle of the lower half.
+
+Evaluated races of a training are filmed by a program of its own with low priority. Beside FILM.mp4 it writes FILM.gif,
+smaller and with fewer pictures, for loggers that show pictures only, such as tensorboard:
+
+    python -m trackmania_rl.telemetry.films FILM.mp4 --inputs kart.inputs --track maps/kart.toml --until-ms 17000
+    python -m trackmania_rl.telemetry.films FILM.mp4 --inputs ... --track generated_0.500_7 --until-ms 9000
+    python -m trackmania_rl.telemetry.films FILM.mp4 --columns race.npz --until-ms 9000
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+from zipfile import BadZipFile
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import psutil
+from PIL import Image, ImageDraw, ImageFont
+
+from trackmania_rl.cli import command
+from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.input_script import InputEvent, read_input_script
+from trackmania_rl.protocol.messages import TICK_MS, KeyState, key_states
+from trackmania_rl.protocol.state_blob import StateView
+from trackmania_rl.settings import GameSettings
+from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
+from trackmania_rl.simulator.tracks.world import Track
+from trackmania_rl.telemetry.input_picture import (
+    WIDTH_PER_HEIGHT,
+    InputTimeline,
+    Sprite,
+    arrows_picture,
+    input_picture,
+)
+from trackmania_rl.telemetry.terminal_view import format_time
+from trackmania_rl.telemetry.video import VideoFile
+from trackmania_rl.tmi_interaction.script_player import Filming, ScriptedRace, ScriptPlayer
+
+SIZE_PX: Final = (640, 360)
+"""Width and height of a film of the simulated game."""
+FRAME_MS: Final = 40
+"""Race time between two pictures of it."""
+LEAST_HEIGHT_PX: Final = 360
+"""Frames of an observation are enlarged to this height at least."""
+GIF_WIDTH_PX: Final = 320
+GIF_FRAME_MS: Final = 80
+"""Shortest time between two pictures of a GIF, a multiple of the 10 ms that this format counts in."""
+NICENESS: Final = 10
+"""How far training comes before drawing, where both want the processor."""
+HOLD_S: Final = 1.0
+"""How long the last picture stays, with the time of the race."""
+_MS_PER_S: Final = 1000
+_BASE_PX: Final = (640, 480)
+"""All sizes below are of a picture of so many pixels; others have them larger or smaller."""
+_MARGIN: Final = 12
+_INPUTS_HEIGHT: Final = 88
+_TIME_TEXT: Final = 32
+_SPEED_TEXT: Final = 48
+_SMALL_TEXT: Final = 18
+_VALUE_ROW: Final = 13
+_VALUES_WIDTH: Final = 128
+_PADDING: Final = 6
+_LEAST_TEXT_PX: Final = 9
+_PANEL_SHARE: Final = 0.45
+"""How much of the picture is left behind a panel."""
+_WHITE: Final = (255, 255, 255)
+_BEST: Final = (113, 204, 46)
+_OTHER: Final = (190, 190, 190)
+_KM_H_PER_M_S: Final = 3.6
+_OF_NUMBERS: Final = frozenset("0123456789:.")
+
+
+@dataclass(frozen=True)
+class RaceColumns:
+    """What is known of each of a race's T actions beyond its inputs; parts that are not known are None.
+
+    Attributes:
+        ms_per_action: how long an action lasts.
+        q_values: (T, A) float32, the values of all actions; (T, 1) of an analog one.
+        action_keys: (A, 4) bool, the keys of each action, as `KeyState` has them.
+        speed_m_s: (T,) float32.
+        gear: (T,) int64.
+        frames: (T, H, W) uint8, gray.
+    """
+
+    ms_per_action: int
+    q_values: npt.NDArray[np.float32] | None = None
+    action_keys: npt.NDArray[np.bool_] | None = None
+    speed_m_s: npt.NDArray[np.float32] | None = None
+    gear: npt.NDArray[np.int64] | None = None
+    frames: npt.NDArray[np.uint8] | None = None
+
+    @classmethod
+    def of_game(cls, game: GameSettings, q_values: npt.NDArray[np.float32] | None) -> RaceColumns:
+        """Make those that a race of a game was decided by."""
+        keys = np.array(key_states(game.inputs)) if game.actions == "keys" else None
+        return cls(game.ms_per_action, q_values, keys)
+
+    def save(self, file: Path) -> None:
+        """Write an .npz file; an `OSError` if the disk fails."""
+        np.savez(file, **{name: value for name, value in vars(self).items() if value is not None})
+
+    @classmethod
+    def load(cls, file: Path) -> RaceColumns:
+        """Read what `save` wrote.
+
+        Raises:
+            UserError: if it is another file, or none.
+        """
+        try:
+            with np.load(file, allow_pickle=False) as columns:
+                named = {name: columns[name] for name in columns.files}
+            return cls(int(named.pop("ms_per_action")), **named)
+        except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
+            raise UserError(f"{file}: no columns of a race: {error}") from error
+
+
+class RaceOverlay:
+    """Draws what is known of a race into its pictures.
+
+    Args:
+        timeline: the race's inputs; None where they are not known.
+        columns: may have Q values; None where none are known.
+    """
+
+    def __init__(self, timeline: InputTimeline | None = None, columns: RaceColumns | None = None) -> None:
+        self._timeline = timeline
+        self._columns = columns
+
+    def draw(self, picture: Sprite, time_ms: int, speed_m_s: float | None, gear: int | None) -> None:
+        """Draw into a picture.
+
+        Args:
+            picture: (H, W, 4) uint8, blue, green, red, alpha; changed.
+            time_ms: race time.
+            speed_m_s: the car's speed, None if it is not known.
+            gear: 0 is reverse; None if it is not known.
+        """
+        height_px, width_px = picture.shape[:2]
+        scale = min(width_px / _BASE_PX[0], height_px / _BASE_PX[1])
+        _draw_time(picture, time_ms, scale)
+        _draw_speed(picture, speed_m_s, gear, scale)
+        if self._timeline is not None:
+            sprite = input_picture(
+                self._timeline.at(time_ms), self._timeline.is_analog, max(2, round(_INPUTS_HEIGHT * scale))
+            )
+            margin_px = round(_MARGIN * scale)
+            paste(picture, sprite, margin_px, height_px - margin_px - sprite.shape[0])
+        if self._columns is not None and self._columns.q_values is not None and len(self._columns.q_values):
+            index = min(time_ms // self._columns.ms_per_action, len(self._columns.q_values) - 1)
+            _draw_values(picture, self._columns.q_values[index], self._columns.action_keys, scale)
+
+
+def paste(picture: Sprite, sprite: Sprite, left_px: int, top_px: int) -> None:
+    """Lay a picture over another one; what reaches beyond it is cut off.
+
+    Args:
+        picture: (H, W, 4) uint8; its first three channels are changed.
+        sprite: (h, w, 4) uint8, the last one alpha.
+        left_px: column of the sprite's left border, 0 or more.
+        top_px: row of its upper border, 0 or more.
+    """
+    place = picture[top_px : top_px + sprite.shape[0], left_px : left_px + sprite.shape[1], :3]
+    above = sprite[: place.shape[0], : place.shape[1]].astype(np.uint16)
+    alpha = above[:, :, 3:]
+    place[:] = (above[:, :, :3] * alpha + place * (255 - alpha) + 127) // 255
+
+
+def _draw_time(picture: Sprite, time_ms: int, scale: float) -> None:
+    text = _text(format_time(time_ms)[:-1], _text_px(_TIME_TEXT, scale), _WHITE)  # the game's times have two decimals
+    # As wide as the widest digits: a panel that changes its width with them would tremble.
+    width_px = _text("0" * 7, _text_px(_TIME_TEXT, scale), _WHITE).shape[1] + 2 * round(_PADDING * scale)
+    height_px = text.shape[0] + 2 * round(_PADDING * scale)
+    left_px, top_px = (picture.shape[1] - width_px) // 2, round(_MARGIN * scale)
+    _darken(picture, left_px, top_px, width_px, height_px)
+    paste(picture, text, left_px + (width_px - text.shape[1]) // 2, top_px + round(_PADDING * scale))
+
+
+def _draw_speed(picture: Sprite, speed_m_s: float | None, gear: int | None, scale: float) -> None:
+    """Draw speed and gear in a panel as large as the inputs', on the other side."""
+    if speed_m_s is None and gear is None:
+        return
+    margin_px, padding_px = round(_MARGIN * scale), round(_PADDING * scale)
+    height_px = round(_INPUTS_HEIGHT * scale)
+    width_px = round(height_px * WIDTH_PER_HEIGHT)
+    left_px, top_px = picture.shape[1] - margin_px - width_px, picture.shape[0] - margin_px - height_px
+    _darken(picture, left_px, top_px, width_px, height_px)
+    small_px = _text_px(_SMALL_TEXT, scale)
+    if speed_m_s is not None:
+        speed = _text(f"{speed_m_s * _KM_H_PER_M_S:.0f}", _text_px(_SPEED_TEXT, scale), _WHITE)
+        paste(picture, speed, left_px + width_px - padding_px - speed.shape[1], top_px + padding_px)
+        unit = _text("km/h", small_px, _WHITE)
+        bottom_px = top_px + height_px - padding_px - unit.shape[0]
+        paste(picture, unit, left_px + width_px - padding_px - unit.shape[1], bottom_px)
+    if gear is not None:
+        shown = _text(f"gear {gear or 'R'}", small_px, _WHITE)
+        paste(picture, shown, left_px + padding_px, top_px + height_px - padding_px - shown.shape[0])
+
+
+def _draw_values(
+    picture: Sprite, values: npt.NDArray[np.float32], action_keys: npt.NDArray[np.bool_] | None, scale: float
+) -> None:
+    """Draw the highest value, and below it a bar for each action: as long as it is high among them."""
+    padding_px, margin_px = round(_PADDING * scale), round(_MARGIN * scale)
+    row_px, width_px = max(3, round(_VALUE_ROW * scale)), round(_VALUES_WIDTH * scale)
+    best = int(np.argmax(values))
+    title = _text(f"Q {values[best]:.2f}", _text_px(_SMALL_TEXT, scale), _WHITE)
+    n_rows = len(values) if len(values) > 1 else 0
+    height_px = title.shape[0] + row_px * n_rows + 3 * padding_px
+    _darken(picture, margin_px, margin_px, width_px, height_px)
+    paste(picture, title, margin_px + padding_px, margin_px + padding_px)
+    top_px = margin_px + title.shape[0] + 2 * padding_px
+    label_px = 3 * row_px + padding_px if action_keys is not None else 0
+    left_px = margin_px + padding_px + label_px
+    longest_px = width_px - 2 * padding_px - label_px
+    lowest, highest = float(values.min()), float(values.max())
+    for number, value in enumerate(values[:n_rows].tolist()):
+        row = top_px + number * row_px
+        if action_keys is not None:
+            keys = KeyState(*map(bool, action_keys[number]))
+            paste(picture, arrows_picture(keys, row_px), margin_px + padding_px, row)
+        share = (value - lowest) / (highest - lowest) if highest > lowest else 0.0
+        bar_px = max(1, round(share * longest_px))
+        color = _BEST if number == best else _OTHER
+        picture[row + 1 : row + row_px - 1, left_px : left_px + bar_px, :3] = color
+
+
+def _darken(picture: Sprite, left_px: int, top_px: int, width_px: int, height_px: int) -> None:
+    """Make a panel on which text can be read."""
+    place = picture[max(0, top_px) : top_px + height_px, max(0, left_px) : left_px + width_px, :3]
+    place[:] = (place * _PANEL_SHARE).astype(np.uint8)
+
+
+def _text_px(size: float, scale: float) -> int:
+    return max(_LEAST_TEXT_PX, round(size * scale))
+
+
+@functools.lru_cache(maxsize=8)
+def _font(size_px: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size_px)
+
+
+@functools.lru_cache(maxsize=512)
+def _text(text: str, size_px: int, color: tuple[int, int, int]) -> Sprite:
+    """Draw a line of text, as wide as it needs; numbers are as high as a digit, and all other texts as each other."""
+    font = _font(size_px)
+    left, _, right, _ = (round(side) for side in font.getbbox(text))
+    _, top, _, bottom = (round(side) for side in font.getbbox("0" if set(text) <= _OF_NUMBERS else "0gk/"))
+    mask = Image.new("L", (max(1, right - left), max(1, bottom - top)))
+    ImageDraw.Draw(mask).text((-left, -top), text, 255, font)
+    alpha = np.asarray(mask)
+    return np.dstack((np.full((*alpha.shape, 3), color, np.uint8), alpha))
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What was shown last: the picture without overlay, the car's speed and gear."""
+
+    frame: npt.NDArray[np.uint8]
+    speed_m_s: float | None
+    gear: int | None
+
+
+class RaceVideo:
+    """The video of one race. Leaving the block after an error, or without a picture, leaves no file.
+
+    Args:
+        path: an .mp4 file.
+        frames_per_s: of race time.
+        overlay: what is told of the race; None for the bare picture.
+        n_threads: see `VideoFile`.
+
+    Raises:
+        UserError: if the name does not end in .mp4.
+    """
+
+    def __init__(self, path: Path, frames_per_s: float, overlay: RaceOverlay | None, n_threads: int = 0) -> None:
+        self._file = VideoFile(path, frames_per_s, n_threads=n_threads)
+        self._frames_per_s = frames_per_s
+        self._overlay = overlay
+        self._shown: _Shown | None = None
+
+    def __enter__(self) -> RaceVideo:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.__exit__(kind, error, traceback)
+
+    def show(
+        self, frame: npt.NDArray[np.uint8], time_ms: int, speed_m_s: float | None, gear: int | None
+    ) -> npt.NDArray[np.uint8]:
+        """Add a picture; return it with its overlay.
+
+        Args:
+            frame: (H, W, 4) uint8, blue, green, red, alpha; left as it is.
+            time_ms: race time.
+            speed_m_s: None if it is not known.
+            gear: likewise.
+
+        Raises:
+            UserError: if the file cannot be written.
+        """
+        self._shown = _Shown(frame.copy(), speed_m_s, gear)
+        return self._write(self._shown, time_ms)
+
+    def hold(self, time_ms: int) -> None:
+        """End with the last picture and the time of the race."""
+        if self._shown is not None:
+            for _ in range(round(HOLD_S * self._frames_per_s)):
+                self._write(self._shown, time_ms)
+
+    def _write(self, shown: _Shown, time_ms: int) -> npt.NDArray[np.uint8]:
+        picture = shown.frame.copy()
+        if self._overlay is not None:
+            self._overlay.draw(picture, time_ms, shown.speed_m_s, shown.gear)
+        self._file.write(picture)
+        return picture
+
+
+def film_script(
+    player: ScriptPlayer,
+    map_path: str,
+    script: Path,
+    video: Path,
+    size_px: tuple[int, int],
+    frames_per_s: int,
+    columns: RaceColumns | None = None,
+    has_overlay: bool = True,
+    **how: Any,
+) -> ScriptedRace:
+    """Play a script on a game and film it.
+
+    Args:
+        player: the game.
+        map_path: as the map cycle has it.
+        script: the inputs file.
+        video: an .mp4 file.
+        size_px: width and height.
+        frames_per_s: one of `FRAMES_PER_S`.
+        columns: the race's Q values, if they are known.
+        has_overlay: whether anything is told of the race besides its picture.
+        how: further arguments of `ScriptPlayer.play`.
+
+    Raises:
+        UserError: if the map or the script can't be used, or the video can't be written.
+        GameError: if the game is gone, silent or speaks nonsense.
+    """
+    overlay = RaceOverlay(InputTimeline(read_input_script(script)), columns) if has_overlay else None
+    with RaceVideo(video, frames_per_s, overlay) as film:
+        moment: tuple[int, float, int] = (0, 0.0, 0)
+
+        def note(state: StateView) -> None:
+            nonlocal moment
+            moment = state.race_time_ms, float(np.linalg.norm(state.velocity_m_s)), state.gear
+
+        def show(frame: npt.NDArray[np.uint8]) -> None:
+            film.show(frame, *moment)
+
+        filming = Filming(size_px, show, _MS_PER_S // frames_per_s)
+        race = player.play(map_path, script, filming, on_state=note, **how)
+        film.hold(race.race_time_ms)
+    return race
+
+
+class Shot(NamedTuple):
+    """One picture of a film.
+
+    Attributes:
+        frame: (H, W, 4) uint8, blue, green, red, alpha.
+        time_ms: race time.
+        speed_m_s: None if it is not known.
+        gear: likewise.
+    """
+
+    frame: npt.NDArray[np.uint8]
+    time_ms: int
+    speed_m_s: float | None
+    gear: int | None
+
+
+def film_inputs(
+    track: Track, events: list[InputEvent], until_ms: int, size_px: tuple[int, int] = SIZE_PX
+) -> Iterator[Shot]:
+    """Drive inputs on a track of the simulated game; yield what is seen from behind the car every `FRAME_MS`.
+
+    Args:
+        track: where they were driven.
+        events: the inputs.
+        until_ms: race time at which the film ends, if the finish does not end it before.
+        size_px: width and height.
+    """
+    race = SimulatedRace(track)
+    race.play_script(events)
+    while race.tick_time_ms < 0:
+        race.advance(-race.tick_time_ms // TICK_MS)
+    while True:
+        car = race.car[0]
+        race.take_checkpoint_event()  # so that the clock stops at the finish
+        yield Shot(
+            race.render(*size_px), race.race_time_ms, float(np.linalg.norm(car["velocity_m_s"])), int(car["gear"])
+        )
+        ends_ms = race.tick_time_ms + FRAME_MS
+        if race.is_finished or ends_ms > until_ms:
+            return
+        while race.tick_time_ms < ends_ms:
+            race.advance((ends_ms - race.tick_time_ms) // TICK_MS)
+
+
+def film_frames(columns: RaceColumns) -> Iterator[Shot]:
+    """Yield a race's frames, enlarged to `LEAST_HEIGHT_PX` at least."""
+    assert columns.frames is not None
+    for number, frame in enumerate(columns.frames):
+        factor = max(1, -(-LEAST_HEIGHT_PX // frame.shape[0]))
+        larger = cv2.resize(frame, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
+        yield Shot(
+            cv2.cvtColor(larger, cv2.COLOR_GRAY2BGRA),
+            number * columns.ms_per_action,
+            None if columns.speed_m_s is None else float(columns.speed_m_s[number]),
+            None if columns.gear is None else int(columns.gear[number]),
+        )
+
+
+def track_of(text: str) -> Track:
+    """Return a track by its file, or one that was generated by its name.
+
+    Raises:
+        UserError: if the file cannot be used.
+    """
+    recipe = TrackRecipe.from_name(text)
+    if recipe is None:
+        return load_track(Path(text))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{recipe.name}.toml"
+        generate_track(recipe).write(file)
+        return load_track(file)
+
+
+def write_films(file: Path, shots: Iterator[Shot], ms_per_shot: int, overlay: RaceOverlay, race_time_ms: int) -> None:
+    """Write a film as .mp4 and as .gif; each appears under its name once it is whole.
+
+    Args:
+        file: the .mp4 file.
+        shots: one or more.
+        ms_per_shot: race time between two of them.
+        overlay: what is told of the race.
+        race_time_ms: with which it ends.
+
+    Raises:
+        UserError: if the video cannot be written.
+        OSError: if the GIF cannot be.
+    """
+    every = -(-GIF_FRAME_MS // ms_per_shot)
+    small: list[Image.Image] = []
+    with RaceVideo(file, 1000 / ms_per_shot, overlay, n_threads=1) as video:
+        for number, shot in enumerate(shots):
+            picture = video.show(*shot)
+            if number % every == 0:
+                small.append(_gif_picture(picture))
+        video.hold(race_time_ms)
+    write_gif(file.with_suffix(".gif"), small, every * ms_per_shot)
+
+
+def write_gif(file: Path, pictures: list[Image.Image], ms_per_picture: int) -> None:
+    """Write an animated GIF of one picture or more, which begins again at its end."""
+    part = file.with_name(f"{file.name}.part")
+    pictures[0].save(part, format="GIF", save_all=True, append_images=pictures[1:], duration=ms_per_picture, loop=0)
+    part.replace(file)
+
+
+def _gif_picture(picture: npt.NDArray[Any]) -> Image.Image:
+    height_px, width_px = picture.shape[:2]
+    if width_px > GIF_WIDTH_PX:
+        size = GIF_WIDTH_PX, round(height_px * GIF_WIDTH_PX / width_px)
+        picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+    return Image.fromarray(np.ascontiguousarray(picture[:, :, 2::-1])).quantize()
+
+
+@command
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("film", type=Path)
+    parser.add_argument("--inputs", type=Path)
+    parser.add_argument("--track")
+    parser.add_argument("--until-ms", type=int, required=True)
+    parser.add_argument("--columns", type=Path)
+    asked = parser.parse_args()
+    process = psutil.Process()
+    process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else NICENESS)
+    events = [] if asked.inputs is None else read_input_script(asked.inputs)
+    columns = None if asked.columns is None else RaceColumns.load(asked.columns)
+    overlay = RaceOverlay(None if asked.inputs is None else InputTimeline(events), columns)
+    if asked.track is not None:
+        shots, ms_per_shot = film_inputs(track_of(asked.track), events, asked.until_ms), FRAME_MS
+    elif columns is not None and columns.frames is not None:
+        shots, ms_per_shot = film_frames(columns), columns.ms_per_action
+    else:
+        raise UserError("a film is made of --track and --inputs, or of --columns with frames")
+    write_films(asked.film, shots, ms_per_shot, overlay, asked.until_ms)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
