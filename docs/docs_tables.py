@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.groups import groups
-from trackmania_rl.settings.rows import settings_rows, text_with_companions
+from trackmania_rl.settings.rows import settings_rows
 
 LONGEST_VALUE = 60
 
@@ -15,9 +15,9 @@ def settings_rst(config_file: Path) -> str:
     """Describe every setting of a configuration in reStructuredText: a list for each group.
 
     Args:
-        config_file: has the values, and a comment above each setting.
+        config_file: has the values.
     """
-    rows = settings_rows(load_settings(config_file), text_with_companions(config_file), has_private=True)
+    rows = settings_rows(load_settings(config_file), has_private=True)
     lines: list[str] = []
     for group, model in groups().items():
         title = (model.__doc__ or group).strip().splitlines()[0].rstrip(".")

@@ -23,9 +23,9 @@ def config(tmp_path: Path, repository_root: Path) -> Path:
 def test_the_value_is_changed_where_it_stands(config: Path, line_break: str) -> None:
     config.write_bytes(config.read_bytes().replace(b"\n", line_break.encode()))
     before = config.read_bytes()
-    assert edit_setting(config, "adam_beta1", "0.8") == {"adam_beta1": (0.9, 0.8)}
-    assert config.read_bytes() == before.replace(b"adam_beta1 = 0.9", b"adam_beta1 = 0.8")
-    assert load_settings(config).agent.adam_beta1 == 0.8
+    assert edit_setting(config, "batch_size", "32") == {"batch_size": (64, 32)}
+    assert config.read_bytes() == before.replace(b"batch_size = 64", b"batch_size = 32")
+    assert load_settings(config).replay.batch_size == 32
     assert [file.name for file in config.parent.glob(".*")] == []
 
 
@@ -76,9 +76,9 @@ def test_what_is_set_nowhere_comes_to_the_end(config: Path) -> None:
 
 
 def test_a_value_that_code_sets_again_is_left_to_the_user(config: Path) -> None:
-    config.write_text(config.read_text() + "\nif True:\n    adam_beta1 = 0.9\n")
+    config.write_text(config.read_text() + "\nif True:\n    batch_size = 64\n")
     with pytest.raises(SettingsError, match="in a way that a program cannot change"):
-        edit_setting(config, "adam_beta1", "0.5")
+        edit_setting(config, "batch_size", "32")
 
 
 ENTRY: dict[str, Any] = {

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import Settings, SettingsError, load_settings, settings_from_flat, settings_lacking
-from trackmania_rl.settings.live import load_run_snapshot, write_snapshot
+from trackmania_rl.settings import Settings, load_settings, settings_from_flat
+from trackmania_rl.settings.live import write_snapshot
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
 from trackmania_rl.settings.since_checkpoint import (
     changes_since,
@@ -94,42 +94,10 @@ def test_other_changes_are_listed_and_new_settings_are_none(settings: Settings) 
         require_known(["inputs", "input"])
 
 
-@pytest.fixture
-def config(repository_root: Path) -> Path:
-    return repository_root / "config_files" / "config.py"
-
-
-@pytest.fixture
-def snapshot(config: Path, tmp_path: Path) -> Path:
-    """A run's own configuration, of a time before there were two settings."""
+def test_a_run_has_the_default_of_what_its_configuration_does_not_set(repository_root: Path, tmp_path: Path) -> None:
+    config = repository_root / "config_files" / "config.py"
     file = write_snapshot(config, tmp_path / "config", ["seed=3"])
-    file.write_text(re.sub(r"^(keep_checkpoints|hooks) = .*$", "", file.read_text(), flags=re.MULTILINE))
-    return file
-
-
-def test_what_a_run_lacks_is_as_it_ships(config: Path, snapshot: Path) -> None:
-    with pytest.raises(SettingsError, match="keep_checkpoints is missing"):
-        load_settings(snapshot)
-    shipped = load_settings(config)
-    assert settings_lacking(snapshot) == {"keep_checkpoints": shipped.run.keep_checkpoints, "hooks": ()}
-    assert settings_lacking(config) == {}
-    own = load_run_snapshot(snapshot, ["batch_size=7"])
-    assert (own.run.keep_checkpoints, own.run.seed, own.replay.batch_size) == (shipped.run.keep_checkpoints, 3, 7)
-    assert load_run_snapshot(snapshot, ["keep_checkpoints=9"]).run.keep_checkpoints == 9
-
-
-def test_a_run_that_goes_on_has_them_from_then_on(
-    config: Path, snapshot: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    configuration = RunConfiguration(AskedFor(config, ["seed=3"]), snapshot.parent)
-    read = configuration.read()
-    assert configuration.write() == read == load_settings(snapshot)
-    assert "is of an earlier version; new settings are as they ship: hooks = (), keep_checkpoints = 3" in caplog.text
-    caplog.clear()
-    RunConfiguration(AskedFor(config, ["seed=3"]), snapshot.parent).write()
-    assert "earlier version" not in caplog.text
-
-
-def test_what_is_taken_anew_must_have_all(config: Path, snapshot: Path) -> None:
-    with pytest.raises(SettingsError, match="keep_checkpoints is missing"):
-        RunConfiguration(AskedFor(snapshot, update=True), snapshot.parent).read()
+    file.write_text(re.sub(r"^(batch_size|hooks) = .*$", "", file.read_text(), flags=re.MULTILINE))
+    own = RunConfiguration(AskedFor(config, ["temporal_mini_race_duration_actions=90"]), file.parent).write()
+    assert (own.replay.batch_size, own.run.hooks, own.run.seed) == (64, (), 3)
+    assert own.replay.temporal_mini_race_duration_actions == 90

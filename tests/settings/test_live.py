@@ -17,7 +17,7 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, SettingsError, load_settings, reading
 from trackmania_rl.settings import live as live_settings
-from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper, load_run_snapshot, stamp_of, write_snapshot
+from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper, stamp_of, write_snapshot
 from trackmania_rl.settings.reading import ReadInProcess
 
 
@@ -46,7 +46,7 @@ def test_what_is_set_again_below_is_marked_in_the_snapshot(tmp_path: Path, repos
         "run_name = 'again'",
     ]
     assert ")  # is set again below" in lines  # of the map cycle
-    assert "n_steps = 3" in lines
+    assert "float_hidden_dim = 256" in lines
     expected = load_settings(repository_root / "config_files" / "config_tmnf.py", overrides)
     assert load_settings(snapshot) == expected
 
@@ -99,9 +99,9 @@ def test_an_emptied_configuration_is_refused_in_one_short_line(
     live = LiveSettings(snapshot, load_settings(snapshot))
     snapshot.write_text("")
     assert not live.refresh()
-    assert re.search(r"config\.py: \d+ settings are missing; copy them from", caplog.text)
-    with pytest.raises(SettingsError, match=r"config\.py: sets no run_name"):  # at the run's next start
-        load_run_snapshot(snapshot)
+    assert re.search(r"config\.py: sets nothing: restore the file", caplog.text)
+    with pytest.raises(SettingsError, match=r"config\.py: sets nothing"):  # at the run's next start
+        load_settings(snapshot)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,12 @@ def test_an_edit_that_cannot_be_used_is_refused(snapshot: Path, caplog: pytest.L
 
 
 def test_what_networks_and_rows_are_made_with_waits(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
-    names = ["buffer_test_ratio", "cutoff_race_longer_than_ms", "float_hidden_dim", "iqn_k", "n_steps"]
+    names = [
+        "cutoff_race_longer_than_ms",
+        "dense_hidden_dimension",
+        "float_hidden_dim",
+        "temporal_mini_race_duration_actions",
+    ]
     live = LiveSettings(snapshot, load_settings(snapshot))
     edit(snapshot, "\n".join(f"{name} = 2 * {name}" for name in names))
     assert not live.refresh()

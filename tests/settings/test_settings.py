@@ -20,7 +20,8 @@ from trackmania_rl.settings import (
     settings_from_flat,
     whole_text,
 )
-from trackmania_rl.settings.rows import settings_list
+from trackmania_rl.settings.groups import DEFAULTS, REMOVED
+from trackmania_rl.settings.rows import settings_list, settings_rows
 
 CONFIG_FILES = (
     "config.py",
@@ -116,6 +117,34 @@ def test_an_error_suggests_the_setting_and_shows_its_present_value(
     with pytest.raises(SettingsError) as caught:
         load_settings(repository_root / "config_files" / "config.py", [override])
     assert message in str(caught.value)
+
+
+def test_the_default_configuration_shows_defaults_and_every_setting_is_described(config_file: Path) -> None:
+    flat = load_settings(config_file).flat()
+    assert {name: value for name, value in DEFAULTS.items() if flat[name] != value} == {}
+    assert flat.keys() - DEFAULTS.keys() == {
+        "inputs",
+        "action_forward_idx",
+        "action_backward_idx",
+        "state_normalization",
+    }
+    rows = settings_rows(load_settings(config_file), has_private=True)
+    assert [row["name"] for row in rows if not row["about"].endswith(".")] == []
+
+
+def test_a_file_needs_to_set_only_what_differs(config_file: Path, tmp_path: Path) -> None:
+    shutil.copytree(config_file.parent, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "mine.py").write_text("seed = 3")
+    assert load_settings(tmp_path / "mine.py") == load_settings(config_file, ["seed=3"])
+
+
+def test_a_setting_of_an_earlier_version_may_only_have_the_value_that_it_always_has_now(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REMOVED, "old_factor", 0.5)
+    assert load_settings(config_file, ["old_factor=0.5"]) == load_settings(config_file)
+    with pytest.raises(SettingsError, match=r"old_factor = 0\.6: there is no such setting any more; it is always 0\.5"):
+        load_settings(config_file, ["old_factor=0.6"])
 
 
 def test_a_number_is_a_constant_schedule(repository_root: Path) -> None:

@@ -32,7 +32,7 @@ from trackmania_rl.runs import (
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.settings.live import SNAPSHOT_FILE, load_run_snapshot, write_snapshot
+from trackmania_rl.settings.live import SNAPSHOT_FILE, write_snapshot
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
 
 CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_copy.py", "misc.py")
@@ -138,7 +138,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     Raises:
         UserError: if the run cannot be read, Linesight has no such network, or the output is in use.
     """
-    settings = load_run_snapshot(run_folder / "config" / SNAPSHOT_FILE)
+    settings = load_settings(run_folder / "config" / SNAPSHOT_FILE)
     state = load_checkpoint(run_folder, with_rows=False)
     if state is None:
         raise UserError(f"{run_folder} holds no checkpoint")

@@ -2,8 +2,8 @@
 
 A configuration is a folder of plain Python files that users edit:
 
-* the configuration file itself: `config.py`, which sets every setting once and says beside it what it does, or one
-  that begins with `based_on = "config.py"` and sets what differs, such as `config_tmnf.py`;
+* the configuration file itself: `config.py`, which sets the settings that are changed most, or one that begins with
+  `based_on = "config.py"` and sets what differs, such as `config_tmnf.py`; what neither sets has its default;
 * `inputs_list.py`, `state_normalization.py` and `user_config.py` beside it.
 
 Names are flat in the files and grouped here, so that each layer is handed only the group it needs. A wrong setting
@@ -37,7 +37,6 @@ from trackmania_rl.settings.loading import (
     make_importable,
     parse_override,
     settings_from_flat,
-    settings_lacking,
     whole_text,
     with_marks,
 )
@@ -81,7 +80,6 @@ __all__ = [
     "make_importable",
     "parse_override",
     "settings_from_flat",
-    "settings_lacking",
     "settings_of_driver",
     "shifts_of",
     "whole_text",

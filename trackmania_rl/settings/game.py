@@ -96,7 +96,7 @@ class MapEntry(Group):
 
 
 class DemonstrationEntry(Group):
-    """A race that somebody has driven on a map of the map cycle."""
+    """A recorded race on a map of the map cycle."""
 
     map_name: str
     inputs: Annotated[str, Field(min_length=1)]
@@ -105,37 +105,91 @@ class DemonstrationEntry(Group):
 class GameSettings(Group):
     """Game instances and the rules under which a race is played and cut off."""
 
-    games: Driver[Part]
-    game: Driver[Literal["simulated", "tmnf"]]
-    game_transport: Restart[Literal["in_process", "socket"]]
-    games_are_kept: Restart[bool]
-    n_collectors: Restart[NonNegativeInt]
-    games_per_collector: Restart[Annotated[int, Field(ge=1, le=1024)]]
-    base_tmi_port: Restart[Port]
-    maps_folder: Restart[str]
-    map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)]
-    demonstrations: Restart[tuple[DemonstrationEntry, ...]]
-    running_speed: Annotated[float, Field(gt=0, le=1e6), Unit("x real time")]
-    ms_per_engine_tick: Driver[Annotated[Literal[10], Unit("ms")]]
-    engine_ticks_per_action: Driver[Annotated[PositiveInt, Unit("ticks")]]
-    image_width_px: Driver[Annotated[int, Field(ge=0, le=4096), Unit("px")]]
-    image_height_px: Driver[Annotated[int, Field(ge=0, le=4096), Unit("px")]]
-    game_camera_number: Driver[Annotated[int, Field(ge=1, le=3)]]
-    frames_per_state: Driver[Annotated[Annotated[int, Field(ge=0, le=16)] | str, Unit("frames")]]
-    cutoff_race_longer_than_ms: Restart[Milliseconds]
-    cutoff_no_progress_within_ms: Milliseconds
-    cutoff_progress_m: Meters
-    horizon: Annotated[PositiveInt | None, Unit("actions")]
-    soft_horizon: bool
-    tmi_protection_timeout_s: Seconds
-    timeout_during_race_ms: WireMilliseconds
-    timeout_between_races_ms: WireMilliseconds
-    game_reboot_interval_s: Seconds
-    game_reboot_below_speed_share: Annotated[float, Field(ge=0, lt=1)]
-    actions: Driver[Literal["keys", "analog"]]
+    games: Driver[Part] = RACES
+    """What is played, as a part of your own: races on the map cycle's maps, or a Gymnasium environment
+    (docs/own_parts.rst)."""
+    game: Driver[Literal["simulated", "tmnf"]] = "simulated"
+    """Game: "simulated" ships with this project; "tmnf" is TrackMania Nations Forever (config_tmnf.py)."""
+    game_transport: Restart[Literal["in_process", "socket"]] = "in_process"
+    """How the simulated game is played: inside the collectors, or as programs of their own, reached by sockets as the
+    real game is."""
+    games_are_kept: Restart[bool] = False
+    """Connect to games that scripts/keep_games.py keeps, in place of starting them: docs/game_machines.rst."""
+    n_collectors: Restart[NonNegativeInt] = 1
+    """Number of collector processes. With 0 no game is played, and the learner has only the data sets in offline."""
+    games_per_collector: Restart[Annotated[int, Field(ge=1, le=1024)]] = 8
+    """Games that each collector plays at the same time. 1 is a safe choice for the real game: docs/collectors.rst."""
+    base_tmi_port: Restart[Port] = 8478
+    """First TCP port of the game instances; each takes one more. All must be free."""
+    maps_folder: Restart[str] = "maps"
+    """Folder of tracks (.toml) and reference lines (.npy); a relative path starts at the project's folder."""
+    map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)] = (
+        MapEntry(
+            map_name="valley",
+            map_path="valley.toml",
+            reference_line="valley_0.5m.npy",
+            is_explo=True,
+            fill_buffer=True,
+            repeat=4,
+        ),
+        MapEntry(
+            map_name="valley",
+            map_path="valley.toml",
+            reference_line="valley_0.5m.npy",
+            is_explo=False,
+            fill_buffer=True,
+        ),
+    )
+    """Races in order, over and over: map or generator, whether the agent explores, whether it learns from the race,
+    repetitions."""
+    demonstrations: Restart[tuple[DemonstrationEntry, ...]] = ()
+    """Races that a new run drives first, {"map_name": ..., "inputs": an inputs file or .Replay.Gbx}:
+    docs/demonstrations.rst."""
+    running_speed: Annotated[float, Field(gt=0, le=1e6), Unit("x real time")] = 1000.0
+    """Game speed during a race. As fast as possible is 1000 (in the simulated game 50)."""
+    ms_per_engine_tick: Driver[Annotated[Literal[10], Unit("ms")]] = 10
+    """Duration of the game's tick."""
+    engine_ticks_per_action: Driver[Annotated[PositiveInt, Unit("ticks")]] = 5
+    """Ticks per action: 5 x 10 ms are one decision every 50 ms."""
+    image_width_px: Driver[Annotated[int, Field(ge=0, le=4096), Unit("px")]] = 0
+    """Width of the image in the observation; 0 for no image, which learns faster on a processor."""
+    image_height_px: Driver[Annotated[int, Field(ge=0, le=4096), Unit("px")]] = 0
+    """Height of the image in the observation; 0 for no image."""
+    game_camera_number: Driver[Annotated[int, Field(ge=1, le=3)]] = 2
+    """Camera of the real game, as its keys 1 to 3 choose it. Published weights have seen 2."""
+    frames_per_state: Driver[Annotated[Annotated[int, Field(ge=0, le=16)] | str, Unit("frames")]] = 1
+    """Frames that make one image, one per action, or a range such as "-9:0:3"; 0 shows none to the agent:
+    docs/views.rst."""
+    cutoff_race_longer_than_ms: Restart[Milliseconds] = 120_000
+    """A race that lasts longer is cut off."""
+    cutoff_no_progress_within_ms: Milliseconds = 2_000
+    """A race is cut off if its furthest point advances by less than cutoff_progress_m within this time."""
+    cutoff_progress_m: Meters = 6.0
+    """Least progress within cutoff_no_progress_within_ms."""
+    horizon: Annotated[PositiveInt | None, Unit("actions")] = None
+    """Actions after which a race is cut off; None for the other cut-offs alone. The value of the last state is
+    bootstrapped."""
+    soft_horizon: bool = False
+    """With horizon: training treats the race as cut there, and the race continues."""
+    tmi_protection_timeout_s: Seconds = 60.0
+    """Timeout of a connection to a game instance."""
+    timeout_during_race_ms: WireMilliseconds = 10_100
+    """Time for which a game instance waits for an answer within a race."""
+    timeout_between_races_ms: WireMilliseconds = 600_000_000
+    """Time for which a game instance waits for an answer between two races."""
+    game_reboot_interval_s: Seconds = 43_200.0
+    """Time after which a game instance is restarted, as the real game slows down over hours."""
+    game_reboot_below_speed_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of its own best speed below which a game instance is restarted; 0 for never."""
+    actions: Driver[Literal["keys", "analog"]] = "keys"
+    """What the agent does: one of the sets of keys in inputs_list.py, or analog steer, gas and brake:
+    docs/analog_actions.rst."""
     inputs: Driver[Annotated[tuple[ActionKeys, ...], Field(min_length=2)]]
+    """Actions of the agent as sets of keys, from inputs_list.py."""
     action_forward_idx: Driver[NonNegativeInt]
+    """Index in inputs of the action that the observation shows before the first one."""
     action_backward_idx: Driver[NonNegativeInt]
+    """Index in inputs of the plain braking action."""
 
     @property
     def ms_per_action(self) -> int:

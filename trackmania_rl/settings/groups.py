@@ -1,7 +1,7 @@
-"""The settings by group: name, range, unit, whether a change waits for a restart, and what must fit together.
+"""The settings by group: name, range, unit, default, description, and checks of values that must fit together.
 
-All that checks or lists settings takes it from here. What each one does is said where users set it, in
-`config_files/config.py`.
+`Restart` marks a setting whose change waits for the run's next start. The text below a field is its description in
+`--list-settings`, the documentation, the live page and a run's settings.toml.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ from trackmania_rl.settings.values import (
 )
 
 RANGE_FINDER: Final = "range_finder_m"
-"""The block of the observation that says how far the road's borders are."""
+"""Block of the observation with the distances to the road's borders."""
 ROAD_AHEAD: Final = "road_ahead"
-"""The one that says what the road is like at the zones ahead."""
+"""Block of the observation that describes the road at the zones ahead."""
+NOTHING: Final = ((0, 0.0),)
+"""Schedule of a reward that is switched off."""
 GrayLevel = Annotated[int, Field(ge=0, le=255)]
 
 _BLOCKS_OF_REWARDS: Final[dict[str, tuple[str, ...]]] = {
@@ -76,49 +78,114 @@ class ViewSettings(Group):
 class RunSettings(Group):
     """The run as a whole: its name, its seed, the machine's arithmetic."""
 
-    run_name: Restart[RunName]
-    seed: Restart[NonNegativeInt]
-    schedule_stretch: Annotated[float, Field(gt=0, le=1000)]
-    torch_device: Restart[Device]
-    collector_device: Restart[Device]
-    learner_threads: Restart[PositiveInt | Literal["auto"]]
-    collector_threads: Restart[PositiveInt]
-    use_torch_compile: Restart[bool]
-    checkpoint_interval_s: Seconds
-    checkpoint_holds_replay: bool
-    keep_checkpoints: Annotated[PositiveInt, Field(le=1000)]
-    keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")]
-    keep_driver_every_n_batches: Annotated[NonNegativeInt, Unit("batches")]
-    keep_drivers_at_most: PositiveInt | None
-    minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")]
+    run_name: Restart[RunName] = "simulated"
+    """Name of the run: its files are in save/{run_name}/ and tensorboard/{run_name}/. The same name resumes."""
+    seed: Restart[NonNegativeInt] = 0
+    """Seed of every random draw. Collectors, learner and network derive their own seeds from it."""
+    schedule_stretch: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Factor on the frame counts of all schedules: 0.5 for an easy or short map, 2 for a long or hard one."""
+    torch_device: Restart[Device] = "auto"
+    """Device of the learner: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:0"."""
+    collector_device: Restart[Device] = "auto"
+    """Device of the collectors' networks. "auto" is the learner's device with an image, and else the processor."""
+    learner_threads: Restart[PositiveInt | Literal["auto"]] = "auto"
+    """Processor threads of the learner. "auto" measures at the start whether one thread or all free cores are
+    faster."""
+    collector_threads: Restart[PositiveInt] = 1
+    """Processor threads of each collector."""
+    use_torch_compile: Restart[bool] = True
+    """Compile the update with torch.compile: 1.4 to 1.7 times as fast, after 15 s. A processor needs a C++ compiler."""
+    checkpoint_interval_s: Seconds = 300.0
+    """Time between two checkpoints. The first ones of a new run come sooner."""
+    checkpoint_holds_replay: bool = True
+    """Whether checkpoints hold the replay buffer, for an exact resume: 150 MB without images, gigabytes with them."""
+    keep_checkpoints: Annotated[PositiveInt, Field(le=1000)] = 3
+    """Number of newest checkpoints that are kept, beside the one with the best evaluation races."""
+    keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
+    """Time after which the driver is kept in drivers/ (1 to 26 MB each, see scripts/evaluate.py); 0 for never."""
+    keep_driver_every_n_batches: Annotated[NonNegativeInt, Unit("batches")] = 0
+    """Number of batches after which the driver is kept in drivers/; 0 for never."""
+    keep_drivers_at_most: PositiveInt | None = None
+    """Number of newest drivers that are kept in drivers/; None for all."""
+    minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")] = 200
+    """Free disk below which no checkpoint is begun. Logs pause earlier."""
     collector_silence_s: Seconds = 30.0
+    """Time without a heartbeat after which a collector is killed with its games and restarted."""
     learner_silence_s: Seconds = 60.0
+    """Time without a heartbeat after which --supervised kills and restarts the training."""
     learner_stall_s: Seconds = 900.0
-    hooks: Restart[Parts]
-    crc_debug: Restart[bool]
+    """Time that --supervised lets the training loop stand still. Compiling and saving take less."""
+    hooks: Restart[Parts] = ()
+    """Hooks of the training loop, such as ("my_hooks:LogSpeed",): docs/own_parts.rst."""
+    crc_debug: Restart[bool] = False
+    """Compare checksums of what the games gave and what is trained on. It takes a tenth of the speed and memory that
+    grows."""
 
 
 class ObservationSettings(Group):
     """What the float part of the observation holds (reference: 184 floats with the published values)."""
 
-    observation_blocks: Driver[Annotated[tuple[str, ...], Field(min_length=1)]]
-    views: Driver[dict[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ViewSettings]]
-    range_finder_source: Driver[Literal["track", "picture"]]
-    range_finder_reach_m: Driver[Annotated[float, Field(ge=1, le=1000), Unit("m")]]
-    range_finder_border_gray: Driver[tuple[GrayLevel, GrayLevel]]
-    n_prev_actions_in_inputs: Driver[PositiveInt]
-    n_zone_centers_in_inputs: Driver[PositiveInt]
-    one_every_n_zone_centers_in_inputs: Driver[PositiveInt]
-    n_zone_centers_extrapolate_before_start_of_map: Driver[PositiveInt]
-    n_zone_centers_extrapolate_after_end_of_map: Driver[PositiveInt]
-    distance_between_zone_centers_m: Driver[Meters]
-    road_width_m: Driver[Meters]
-    real_checkpoint_radius_m: Driver[Meters]
-    margin_to_announce_finish_m: Driver[Meters]
-    fourier_wavelengths: Driver[dict[str, tuple[PositiveFloat, ...]]]
-    fourier_zone_centers: Driver[NonNegativeInt]
+    observation_blocks: Driver[Annotated[tuple[str, ...], Field(min_length=1)]] = (
+        "mini_race_time_actions",
+        "previous_actions",
+        "wheel_is_sliding",
+        "wheel_has_ground_contact",
+        "wheel_damper_absorb_m",
+        "gearbox_state",
+        "gear",
+        "engine_rpm",
+        "actions_since_gear_change",
+        "wheel_ground_group",
+        "angular_velocity_rad_s",
+        "velocity_m_s",
+        "world_up",
+        "zone_centers_m",
+        "distance_to_finish_m",
+        "is_freewheeling",
+    )
+    """Blocks of floats that the agent sees, in any order: docs/observation.rst. There are also speed_m_s,
+    range_finder_m and road_ahead."""
+    views: Driver[dict[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ViewSettings]] = Field({})
+    """Earlier states and actions that the agent sees, such as {"last_gears": {"column": "gear", "shift": "-3:-1"}}:
+    docs/views.rst."""
+    range_finder_source: Driver[Literal["track", "picture"]] = "track"
+    """Where the range finder measures: on the simulated game's track, or in the picture, as the real game needs."""
+    range_finder_reach_m: Driver[Annotated[float, Field(ge=1, le=1000), Unit("m")]] = 150.0
+    """Reach of the range finder."""
+    range_finder_border_gray: Driver[tuple[GrayLevel, GrayLevel]] = (200, 255)
+    """Darkest and brightest gray of the road's border in pictures."""
+    n_prev_actions_in_inputs: Driver[PositiveInt] = 5
+    """Number of previous actions in the observation."""
+    n_zone_centers_in_inputs: Driver[PositiveInt] = 40
+    """Number of zone centres ahead in the observation."""
+    one_every_n_zone_centers_in_inputs: Driver[PositiveInt] = 20
+    """Zones from one centre in the observation to the next: 40 x 20 zones of 0.5 m are 400 m ahead."""
+    n_zone_centers_extrapolate_before_start_of_map: Driver[PositiveInt] = 20
+    """Zones that extend the reference line straight on before its start."""
+    n_zone_centers_extrapolate_after_end_of_map: Driver[PositiveInt] = 1000
+    """Zones that extend the reference line straight on beyond its end."""
+    distance_between_zone_centers_m: Driver[Meters] = 0.5
+    """Distance between two zones on the reference line."""
+    road_width_m: Driver[Meters] = 90.0
+    """Width of the road: a zone further than about half of it from the car is not entered."""
+    real_checkpoint_radius_m: Driver[Meters] = 12.0
+    """Distance within which a zone with a real checkpoint is left."""
+    margin_to_announce_finish_m: Driver[Meters] = 700.0
+    """Distance to the finish up to which the agent sees it."""
+    fourier_wavelengths: Driver[dict[str, tuple[PositiveFloat, ...]]] = Field(
+        {
+            "zone_centers_m": (32.0, 16.0, 8.0, 4.0),
+            "velocity_m_s": (64.0, 32.0, 16.0, 8.0),
+            "angular_velocity_rad_s": (8.0, 4.0, 2.0),
+        }
+    )
+    """Wavelengths of the sine and cosine features of a block, in its unit; {} for none: docs/observation.rst."""
+    fourier_zone_centers: Driver[NonNegativeInt] = 4
+    """Number of nearest zone centres that have Fourier features."""
     road_ahead_zone_centers: Driver[PositiveInt] = 20
+    """Number of zone centres at which the block road_ahead describes the road (simulated game only)."""
     state_normalization: Driver[dict[str, BlockStatistics]]
+    """Means and standard deviations by which blocks of the observation are normalized, from state_normalization.py."""
 
     @field_validator("range_finder_border_gray")
     @classmethod
@@ -131,45 +198,89 @@ class ObservationSettings(Group):
 class RewardSettings(Group):
     """Reward of one action and the shaping potential of one state."""
 
-    reward: Restart[Part]
-    constant_reward_per_ms: Annotated[Finite, Unit("1/ms")]
-    reward_per_m_advanced_along_centerline: Annotated[Finite, Unit("1/m")]
-    final_speed_reward_per_m_per_s: Annotated[Finite, Unit("1/(m/s)")]
-    engineered_speedslide_reward_schedule: Schedule
-    engineered_neoslide_reward_schedule: Schedule
-    engineered_kamikaze_reward_schedule: Schedule
-    engineered_close_to_vcp_reward_schedule: Schedule
-    engineered_reward_min_dist_to_cur_vcp_m: Annotated[NonNegativeFloat, Unit("m")]
-    engineered_reward_max_dist_to_cur_vcp_m: Meters
-    shaped_reward_dist_to_cur_vcp: Annotated[Finite, Unit("1/m")]
-    shaped_reward_min_dist_to_cur_vcp_m: Annotated[NonNegativeFloat, Unit("m")]
-    shaped_reward_max_dist_to_cur_vcp_m: Meters
-    shaped_reward_point_to_vcp_ahead: Finite
+    reward: Restart[Part] = "trackmania_rl.race.rewards:RaceReward"
+    """Reward of an action, as a part of your own: docs/own_parts.rst."""
+    constant_reward_per_ms: Annotated[Finite, Unit("1/ms")] = -6 / 5000
+    """Reward per ms that passes. Negative: faster is better."""
+    reward_per_m_advanced_along_centerline: Annotated[Finite, Unit("1/m")] = 5 / 500
+    """Reward per metre along the reference line."""
+    final_speed_reward_per_m_per_s: Annotated[Finite, Unit("1/(m/s)")] = 0.0
+    """Reward per m/s gained while the car moves forwards, taken back for speed lost; 0 for none."""
+    engineered_speedslide_reward_schedule: Schedule = NOTHING
+    """Reward per action for speed slides, by frame count (linear between entries)."""
+    engineered_neoslide_reward_schedule: Schedule = NOTHING
+    """Reward per action for neo slides, by frame count (linear between entries)."""
+    engineered_kamikaze_reward_schedule: Schedule = NOTHING
+    """Reward per action for kamikaze driving, by frame count (linear between entries)."""
+    engineered_close_to_vcp_reward_schedule: Schedule = NOTHING
+    """Reward per action and metre of distance to the zone's centre, by frame count (linear between entries)."""
+    engineered_reward_min_dist_to_cur_vcp_m: Annotated[NonNegativeFloat, Unit("m")] = 5.0
+    """Lower bound of the distance in engineered_close_to_vcp_reward_schedule."""
+    engineered_reward_max_dist_to_cur_vcp_m: Meters = 25.0
+    """Upper bound of the distance in engineered_close_to_vcp_reward_schedule."""
+    shaped_reward_dist_to_cur_vcp: Annotated[Finite, Unit("1/m")] = 0.0
+    """Potential-based shaping: factor of the distance to the zone's centre. Negative draws the car to the line; 0 for
+    none."""
+    shaped_reward_min_dist_to_cur_vcp_m: Annotated[NonNegativeFloat, Unit("m")] = 2.0
+    """Lower bound of the distance in shaped_reward_dist_to_cur_vcp."""
+    shaped_reward_max_dist_to_cur_vcp_m: Meters = 25.0
+    """Upper bound of the distance in shaped_reward_dist_to_cur_vcp."""
+    shaped_reward_point_to_vcp_ahead: Finite = 0.0
+    """Potential-based shaping: factor of how well the car points along the line ahead; 0 for none."""
 
 
 class ReplaySettings(Group):
     """What is remembered, and how a batch of mini-races is drawn from it."""
 
-    memory: Restart[Part]
-    batch_size: Annotated[PositiveInt, Field(le=1_000_000), Unit("transitions")]
-    memory_size_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
-    memory_size_start_learn_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
-    number_times_single_memory_is_used_before_discard: PositiveFloat
-    max_training_steps_per_environment_step: Annotated[PositiveFloat | None, Unit("batches/action")]
-    buffer_test_ratio: Restart[Annotated[float, Field(ge=0, lt=1)]]
-    buffer_test_side_redraw_probability: Annotated[float, Field(gt=0, le=1)]
-    n_steps: Restart[Actions]
-    discard_non_greedy_actions_in_nsteps: bool
-    no_done_at_end: bool
-    temporal_mini_race_duration_actions: Driver[Annotated[PositiveInt | None, Unit("actions")]]
-    oversample_long_term_steps: Annotated[NonNegativeInt, Unit("actions")]
-    oversample_maximum_term_steps: Annotated[NonNegativeInt, Unit("actions")]
-    prio_alpha: Fraction
-    prio_beta: Fraction
-    prio_epsilon: PositiveFloat
-    min_horizon_to_update_priority_actions: Annotated[PositiveInt | None, Unit("actions")]
-    transforms: Restart[Parts]
-    offline: Restart[Texts]
+    memory: Restart[Part] = "trackmania_rl.training.building:make_memory"
+    """Replay memory, as a part of your own: docs/own_parts.rst."""
+    batch_size: Annotated[PositiveInt, Field(le=1_000_000), Unit("transitions")] = 64
+    """Transitions in one batch."""
+    memory_size_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)] = (
+        (0, 200_000),
+    )
+    """Transitions remembered, training and test together, by frame count; the last entry reached holds."""
+    memory_size_start_learn_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)] = (
+        (0, 2_000),
+    )
+    """Transitions before learning starts (warm-up), by frame count; the last entry reached holds."""
+    number_times_single_memory_is_used_before_discard: PositiveFloat = 4.0
+    """Replay ratio: how often each transition, of the test side too, is trained on before it is discarded, on
+    average."""
+    max_training_steps_per_environment_step: Annotated[PositiveFloat | None, Unit("batches/action")] = None
+    """Upper bound of batches per action of the whole run; None for none. Excess updates wait, as after the warm-up or a
+    reset."""
+    buffer_test_ratio: Restart[Annotated[float, Field(ge=0, lt=1)]] = 0.05
+    """Train/test split: share of transitions for the test loss, never trained on."""
+    buffer_test_side_redraw_probability: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Probability, at each step of a race, of drawing the side of the train/test split again."""
+    n_steps: Restart[Actions] = 3
+    """Actions that one transition spans."""
+    discard_non_greedy_actions_in_nsteps: bool = False
+    """Cut a transition short at the first exploratory action after its own."""
+    no_done_at_end: bool = False
+    """Bootstrap the value of the finish, too, as at a cut-off."""
+    temporal_mini_race_duration_actions: Driver[Annotated[PositiveInt | None, Unit("actions")]] = 100
+    """Length of a mini-race; Q is the sum of rewards within it. 100 x 50 ms = 5 s; published is 7 s. None:
+    gamma_schedule alone discounts."""
+    oversample_long_term_steps: Annotated[NonNegativeInt, Unit("actions")] = 40
+    """Long horizons are sampled more often: elapsed = abs(uniform integer in [max - long, duration + max)) - max, at
+    least 0."""
+    oversample_maximum_term_steps: Annotated[NonNegativeInt, Unit("actions")] = 5
+    """Oversampling of the full horizon: max in the formula of oversample_long_term_steps."""
+    prio_alpha: Fraction = 0.0
+    """Prioritized replay: exponent of the priority; 0 for uniform sampling."""
+    prio_beta: Fraction = 1.0
+    """Prioritized replay: exponent of the importance weights."""
+    prio_epsilon: PositiveFloat = 2e-3
+    """Prioritized replay: constant added to each priority."""
+    min_horizon_to_update_priority_actions: Annotated[PositiveInt | None, Unit("actions")] = 60
+    """Prioritized replay: only draws with fewer actions elapsed than this update a priority; None for all."""
+    transforms: Restart[Parts] = ()
+    """torchrl transforms of sampled batches, such as augmentations (examples/image_shifts.py)."""
+    offline: Restart[Texts] = ()
+    """Minari data sets to learn from, by id or folder. With n_collectors = 0 a run learns from them alone:
+    docs/datasets.rst."""
 
     @model_validator(mode="after")
     def _learning_can_start(self) -> ReplaySettings:
@@ -192,39 +303,74 @@ class ReplaySettings(Group):
 class AgentSettings(Group):
     """Network, IQN loss, optimizer, target network."""
 
-    agent: Driver[Part]
-    network: Driver[Part]
-    conv_channels: Driver[tuple[PositiveInt, ...]]
-    conv_kernel_sizes: Driver[tuple[PositiveInt, ...]]
-    conv_strides: Driver[tuple[PositiveInt, ...]]
-    float_hidden_dim: Driver[PositiveInt]
-    use_layer_norm: Driver[bool]
-    dense_hidden_dimension: Driver[PositiveInt]
-    iqn_embedding_dimension: Driver[PositiveInt]
-    quantile_factors_multiply: Driver[Literal["features", "hidden_layers"]]
-    iqn_n: Annotated[int, Field(ge=2, multiple_of=2)]
-    iqn_k: Driver[Annotated[int, Field(ge=2, multiple_of=2)]]
-    iqn_kappa: PositiveFloat
-    use_ddqn: bool
-    target_action: Literal["max_of_each_quantile", "argmax_of_mean"]
-    target_self_loss_clamp_ratio: PositiveFloat
-    expected_reward_per_action: Driver[Finite]
-    gamma_schedule: DiscountSchedule
-    lr_schedule: LearningRateSchedule
-    adam_epsilon: PositiveFloat
-    adam_beta1: Annotated[float, Field(ge=0, lt=1)]
-    adam_beta2: Annotated[float, Field(ge=0, lt=1)]
-    weight_decay_lr_ratio: NonNegativeFloat
-    clip_grad_value: PositiveFloat
-    clip_grad_norm: PositiveFloat
-    autocast_dtype: Driver[Literal["float32", "float16", "bfloat16"]]
-    soft_update_tau: Annotated[float, Field(gt=0, le=1)]
-    number_memories_trained_on_between_target_network_updates: Annotated[PositiveInt, Unit("transitions")]
-    evaluation_weights_decay: Annotated[float, Field(ge=0, lt=1)]
-    reset_every_n_frames_generated: Annotated[NonNegativeInt, Unit("frames")]
-    overall_reset_mul_factor: Fraction
-    last_layer_reset_mul_factor: Fraction
-    additional_transitions_after_reset: Annotated[NonNegativeInt, Unit("transitions")]
+    agent: Driver[Part] = "trackmania_rl.agents.builder:IQN"
+    """Agent, which learns and decides, as a part of your own: docs/own_parts.rst."""
+    network: Driver[Part] = "trackmania_rl.agents.iqn:IQN_Network"
+    """Network of IQN, as a part of your own: docs/own_parts.rst."""
+    conv_channels: Driver[tuple[PositiveInt, ...]] = (16, 32, 64, 32)
+    """Channels of the image head's convolutions."""
+    conv_kernel_sizes: Driver[tuple[PositiveInt, ...]] = (4, 4, 3, 3)
+    """Kernel sizes of the image head's convolutions."""
+    conv_strides: Driver[tuple[PositiveInt, ...]] = (2, 2, 2, 1)
+    """Strides of the image head's convolutions."""
+    float_hidden_dim: Driver[PositiveInt] = 256
+    """Width of the two layers that read the floats."""
+    use_layer_norm: Driver[bool] = True
+    """Layer normalization in the layers that read the floats. The published network has none."""
+    dense_hidden_dimension: Driver[PositiveInt] = 512
+    """Width of the two dueling heads together."""
+    iqn_embedding_dimension: Driver[PositiveInt] = 32
+    """Number of cosines that embed a quantile."""
+    quantile_factors_multiply: Driver[Literal["features", "hidden_layers"]] = "hidden_layers"
+    """What a quantile multiplies: the features in front of the heads, as published, or the heads' hidden layers, which
+    is faster."""
+    iqn_n: Annotated[int, Field(ge=2, multiple_of=2)] = 8
+    """Quantiles per state in training; even, as they are symmetric around 0.5."""
+    iqn_k: Driver[Annotated[int, Field(ge=2, multiple_of=2)]] = 32
+    """Quantiles per state in play; even."""
+    iqn_kappa: PositiveFloat = 5e-3
+    """Threshold of the quantile Huber loss between square and linear."""
+    use_ddqn: bool = False
+    """Double DQN: the online network chooses the next action, the target network values it."""
+    target_action: Literal["max_of_each_quantile", "argmax_of_mean"] = "argmax_of_mean"
+    """How the target chooses the next action without double DQN. "argmax_of_mean" overestimates less."""
+    target_self_loss_clamp_ratio: PositiveFloat = 4.0
+    """Each transition's loss is divided by the square root of its target's own quantile loss: noisy states weigh less.
+    This is the running mean of that divisor, divided by its lower bound."""
+    expected_reward_per_action: Driver[Finite] = -0.045
+    """Value baseline: Q = network + this x the actions left in the mini-race; 0 for none."""
+    gamma_schedule: DiscountSchedule = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
+    """Discount of the next action, by frame count (linear between entries). Mini-races allow 1."""
+    lr_schedule: LearningRateSchedule = ((0, 1e-3), (600_000, 2e-4), (2_000_000, 4e-5), (6_000_000, 1e-5))
+    """Learning rate, by frame count (exponential between entries)."""
+    adam_epsilon: PositiveFloat = 1e-4
+    """Epsilon of RAdam."""
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """First beta of RAdam."""
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Second beta of RAdam."""
+    weight_decay_lr_ratio: NonNegativeFloat = 1 / 50
+    """Weight decay: each step multiplies the weights by 1 - learning rate x this."""
+    clip_grad_value: PositiveFloat = 1000.0
+    """Bound of each gradient."""
+    clip_grad_norm: PositiveFloat = 30.0
+    """Bound of the norm of all gradients together."""
+    autocast_dtype: Driver[Literal["float32", "float16", "bfloat16"]] = "float16"
+    """Arithmetic of the networks. A processor uses bfloat16 where it has AMX, and else float32."""
+    soft_update_tau: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """Share by which the target network moves towards the online one."""
+    number_memories_trained_on_between_target_network_updates: Annotated[PositiveInt, Unit("transitions")] = 64
+    """Transitions trained on between two updates of the target network."""
+    evaluation_weights_decay: Annotated[float, Field(ge=0, lt=1)] = 0.998
+    """Decay of the averaged weights in evaluation races, per publication of weights; 0 for no average."""
+    reset_every_n_frames_generated: Annotated[NonNegativeInt, Unit("frames")] = 0
+    """Frames between two resets, which mix the network with a fresh one; 0 for never."""
+    overall_reset_mul_factor: Fraction = 0.01
+    """Share of the fresh network at a reset, in all layers."""
+    last_layer_reset_mul_factor: Fraction = 0.8
+    """Share of the fresh network at a reset, in the last layers."""
+    additional_transitions_after_reset: Annotated[NonNegativeInt, Unit("transitions")] = 1_600_000
+    """Transitions trained on in addition after a reset."""
 
     @model_validator(mode="after")
     def _convolutions_fit(self) -> AgentSettings:
@@ -237,10 +383,14 @@ class AgentSettings(Group):
 class ExplorationSettings(Group):
     """How a collector departs from the greedy action."""
 
-    epsilon_schedule: Schedule
-    epsilon_boltzmann_schedule: Schedule
-    tau_epsilon_boltzmann: NonNegativeFloat
-    random_action_throttle_probability: Annotated[float, Field(ge=0, le=1)] | None
+    epsilon_schedule: Schedule = ((0, 1.0), (2_000, 1.0), (50_000, 0.1), (400_000, 0.03))
+    """Probability of a random action in an exploration race, by frame count (exponential between entries)."""
+    epsilon_boltzmann_schedule: Schedule = ((0, 0.15), (400_000, 0.03))
+    """Probability, beside epsilon, of the best action after noise was added to Q, by frame count."""
+    tau_epsilon_boltzmann: NonNegativeFloat = 0.01
+    """Standard deviation of that noise."""
+    random_action_throttle_probability: Annotated[float, Field(ge=0, le=1)] | None = 0.7
+    """Probability that a random action accelerates and does not brake; None draws evenly."""
 
     @field_validator("epsilon_schedule", "epsilon_boltzmann_schedule")
     @classmethod
@@ -253,13 +403,21 @@ class ExplorationSettings(Group):
 class SyncSettings(Group):
     """How weights travel from the learner to the collectors, and rollouts back."""
 
-    send_shared_network_every_n_batches: Annotated[PositiveInt, Unit("batches")]
-    update_inference_network_every_n_actions: Actions
-    rollout_slots_per_collector: Restart[Annotated[int, Field(ge=1, le=64), Unit("races")]]
-    cluster_publish_every_s: Restart[Annotated[float, Field(ge=0, le=3600), Unit("s")]]
-    sampling: Restart[Literal["asynchronous", "synchronous", "alternating"]]
-    batch_mode: Restart[Literal["complete_episodes", "truncate_episodes"]]
-    rollout_fragment_length: Restart[Actions]
+    send_shared_network_every_n_batches: Annotated[PositiveInt, Unit("batches")] = 20
+    """Batches between two publications of the learner's weights."""
+    update_inference_network_every_n_actions: Actions = 20
+    """Actions of a collector between two looks for new weights."""
+    rollout_slots_per_collector: Restart[Annotated[int, Field(ge=1, le=64), Unit("races")]] = 4
+    """Races of one collector that fit into shared memory; without a free place the collector waits for the learner."""
+    cluster_publish_every_s: Restart[Annotated[float, Field(ge=0, le=3600), Unit("s")]] = 0.5
+    """Least time between two publications of weights to a cluster (train.py --cluster): docs/cluster.rst."""
+    sampling: Restart[Literal["asynchronous", "synchronous", "alternating"]] = "asynchronous"
+    """How collectors and learner go together: side by side, in turns (same seed, same bytes), or in two halves of
+    games: docs/sampling.rst."""
+    batch_mode: Restart[Literal["complete_episodes", "truncate_episodes"]] = "complete_episodes"
+    """What the learner gets: whole races, or fragments of races under way."""
+    rollout_fragment_length: Restart[Actions] = 50
+    """Length of a fragment."""
 
     @property
     def is_synchronous(self) -> bool:
@@ -275,14 +433,22 @@ class SyncSettings(Group):
 class TelemetrySettings(Group):
     """What is shown and written while a run is on."""
 
-    loggers: Restart[Loggers]
-    record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluated races")]
-    record_every_s: Annotated[NonNegativeFloat, Unit("s")]
-    tensorboard_interval_s: Seconds
-    histogram_interval_s: Seconds
-    pictures_interval_s: Annotated[NonNegativeFloat, Unit("s")]
-    test_loss_every_n_batches: Annotated[PositiveInt, Unit("batches")]
-    terminal_view: Restart[Literal["auto", "live", "plain", "off"]]
+    loggers: Restart[Loggers] = ("tensorboard",)
+    """Where figures go: any of these, or a torchrl logger of your own; () for none: docs/loggers.rst."""
+    record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluated races")] = 0
+    """Of each map, evaluation races between two recordings with a video; 0 for never: docs/videos.rst."""
+    record_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
+    """Of each map, time between two recordings with a video; 0 for never."""
+    tensorboard_interval_s: Seconds = 10.0
+    """Time between two rows of the loggers' figures."""
+    histogram_interval_s: Seconds = 120.0
+    """Time between two sets of histograms and pictures for the loggers."""
+    pictures_interval_s: Annotated[NonNegativeFloat, Unit("s")] = 600.0
+    """Time between two sets of diagnostics in the run's diagnostics/; 0 for none: docs/diagnostics.rst."""
+    test_loss_every_n_batches: Annotated[PositiveInt, Unit("batches")] = 50
+    """Batches between two measurements of the test loss."""
+    terminal_view: Restart[Literal["auto", "live", "plain", "off"]] = "auto"
+    """View in the terminal: a live table, plain lines or none. "auto" is "live" in a terminal, and else "plain"."""
 
     @field_validator("loggers")
     @classmethod
@@ -295,11 +461,16 @@ class TelemetrySettings(Group):
 class UserSettings(Group):
     """This machine's own paths and names, from user_config.py."""
 
-    game_command: Restart[str]
-    trackmania_base_path: Restart[str]
-    tmloader_path: Restart[str]
-    tmloader_profile_name: Restart[str]
-    username: Restart[str]
+    game_command: Restart[str] = ""
+    """Command line that starts one game instance on Linux, with {port} in it."""
+    trackmania_base_path: Restart[str] = ""
+    """Folder of the game's own documents (Tracks, Config)."""
+    tmloader_path: Restart[str] = ""
+    """TMLoader's program (Windows); empty for where its installer puts it."""
+    tmloader_profile_name: Restart[str] = "default"
+    """TMLoader's profile that loads TMInterface."""
+    username: Restart[str] = ""
+    """Login of your online account; empty: the game asks."""
 
 
 class Settings(Group):
@@ -455,10 +626,21 @@ def groups() -> dict[str, type[Group]]:
     return {name: field.annotation for name, field in Settings.model_fields.items()}  # type: ignore[misc]
 
 
+DEFAULTS: Final = {
+    name: field.default
+    for model in groups().values()
+    for name, field in model.model_fields.items()
+    if not field.is_required()
+}
+"""Default of each setting; the companions of a configuration set the others."""
+
+REMOVED: Final[dict[str, Any]] = {}
+"""Settings of earlier versions, with the constant that each has become."""
+
 NEEDS_RESTART = frozenset(
     name for model in groups().values() for name, field in model.model_fields.items() if RESTART in field.metadata
 )
-"""Settings that shape networks, buffers or processes: editing them in a run's snapshot waits for the next start."""
+"""Settings that shape networks, buffers or processes: an edit of them waits for the run's next start."""
 
 DRIVER_SETTINGS = frozenset(
     name for model in groups().values() for name, field in model.model_fields.items() if OF_DRIVER in field.metadata
@@ -466,10 +648,5 @@ DRIVER_SETTINGS = frozenset(
 """Settings that say what a network's inputs and outputs mean: observation, actions, mini-race, sizes. A driver's file
 holds these and no others."""
 
-ADDED_TO_DRIVERS = {
-    name: field.default
-    for model in groups().values()
-    for name, field in model.model_fields.items()
-    if OF_DRIVER in field.metadata and not field.is_required()
-}
-"""Those that came later, by what earlier drivers mean, whose files do not have them."""
+ADDED_TO_DRIVERS: Final = {"road_ahead_zone_centers": 20}
+"""Settings that drivers of earlier versions lack, with the values that those drivers mean."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import pprint
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -21,10 +21,8 @@ from trackmania_rl.settings import (
     NEEDS_RESTART,
     Settings,
     changed_settings,
-    load_settings,
     parse_override,
     settings_from_flat,
-    settings_lacking,
     whole_text,
     with_marks,
 )
@@ -78,22 +76,6 @@ def append_overrides(snapshot_file: Path, overrides: Iterable[str]) -> None:
     """Write `name=value` overrides after the snapshot's own lines, where they win and can be edited."""
     if added := _set_on_command_line(overrides):
         write_durably(snapshot_file, snapshot_file.read_bytes() + added.encode())
-
-
-def append_lacking(snapshot_file: Path, lacking: Mapping[str, object]) -> None:
-    """Write settings that came with a later version after the snapshot's own lines."""
-    lines = "".join(_assignment(name, value) for name, value in lacking.items())
-    write_durably(snapshot_file, snapshot_file.read_bytes() + f"\n# Came with a later version.\n{lines}".encode())
-
-
-def load_run_snapshot(snapshot_file: Path, overrides: Iterable[str] = ()) -> Settings:
-    """Read a run's own configuration, which may be older than this version: what it lacks is as it ships.
-
-    Raises:
-        SettingsError: as `load_settings` does.
-    """
-    lacking = settings_lacking(snapshot_file)
-    return load_settings(snapshot_file, lacking | dict(map(parse_override, overrides)))
 
 
 def _set_on_command_line(overrides: Iterable[str]) -> str:

@@ -17,8 +17,7 @@ from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded
-from trackmania_rl.places import SHIPPED_FOLDER
-from trackmania_rl.settings.groups import Settings, groups
+from trackmania_rl.settings.groups import DEFAULTS, REMOVED, Settings, groups
 from trackmania_rl.settings.syntax import ParsedText, parse_python
 
 USER_FILE = "user_config.py"
@@ -27,9 +26,6 @@ COMPANION_FILES = ("inputs_list.py", "state_normalization.py", USER_FILE)
 """Files read from the folder of the configuration file, in this order, before it."""
 BASED_ON = "based_on"
 """No setting, but a name that a configuration file may set: the file beside it whose settings it starts from."""
-
-DEFAULTS_FILE = SHIPPED_FOLDER / "config_files" / "config.py"
-"""Has a value for every setting."""
 
 SET_AGAIN = "  # is set again below"
 
@@ -46,10 +42,7 @@ OTHER_WORDS: Final = {
     "learning_starts": "memory_size_start_learn_schedule",
 }
 """Other libraries' words, and the settings that an error message suggests for them."""
-RUN_NAME: Final = "run_name"
 LONGEST_EXAMPLE: Final = 100
-MOST_NAMED: Final = 5
-"""So many missing settings an error message names."""
 
 
 class SettingsError(UserError, ValueError):
@@ -75,30 +68,9 @@ def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any
         source += " with overrides" if overrides else ""
     else:
         overrides = dict(parse_override(text) for text in overrides)
-    overridden = {name: values[name] for name in overrides if name in values}
+    present = DEFAULTS | values
+    overridden = {name: present[name] for name in overrides if name in present}
     return settings_from_flat(with_stretched_schedules(values | dict(overrides)), source, overridden)
-
-
-def settings_lacking(config_file: Path) -> dict[str, Any]:
-    """List the settings that a run's own configuration does not have, as they came with a later version.
-
-    Args:
-        config_file: the run's own.
-
-    Returns:
-        By name, their values in the configuration that ships; of one that is not there either nothing.
-
-    Raises:
-        SettingsError: if a file is missing or fails to run, or the configuration is empty.
-    """
-    known = {name for model in groups().values() for name in model.model_fields}
-    lacking = known - _values_in(config_file).keys()
-    if RUN_NAME in lacking:
-        raise SettingsError(
-            f"{config_file}: sets no {RUN_NAME}, as every version did: restore the file, or train with --update-config"
-        )
-    shipped = _values_in(DEFAULTS_FILE) if lacking else {}
-    return {name: shipped[name] for name in sorted(lacking & shipped.keys())}
 
 
 def _values_in(config_file: Path) -> dict[str, Any]:
@@ -108,7 +80,10 @@ def _values_in(config_file: Path) -> dict[str, Any]:
     make_importable(config_file.parent)
     values: dict[str, Any] = {}
     for file in (*(config_file.parent / name for name in COMPANION_FILES), *_with_bases(config_file)):
-        values |= _names_set_by(file, config_file)
+        names = _names_set_by(file, config_file)
+        if file == config_file and not names:  # an editor that is saving it, maybe
+            raise SettingsError(f"{config_file}: sets nothing: restore the file")
+        values |= names
     values.pop(BASED_ON, None)
     return values
 
@@ -191,17 +166,15 @@ def settings_from_flat(
         SettingsError: naming every missing, unknown or wrong setting.
     """
     known = {name: group for group, model in groups().items() for name in model.model_fields}
-    problems = [_unknown_name(name, known, values) for name in values if name not in known]
+    values, problems = _without_removed(values)
+    problems += [_unknown_name(name, known, DEFAULTS | values) for name in values if name not in known]
     missing = [
         name
         for model in groups().values()
         for name, field in model.model_fields.items()
         if field.is_required() and name not in values
     ]
-    if len(missing) > MOST_NAMED:
-        problems.append(f"{len(missing)} settings are missing; copy them from config_files/config.py")
-    else:
-        problems += [f"{name} is missing; copy it from config_files/config.py" for name in missing]
+    problems += [f"{name} is missing; copy it from the files in config_files/" for name in missing]
     if problems:
         raise SettingsError(f"{source}: " + "; ".join(problems))
     grouped: dict[str, dict[str, Any]] = {group: {} for group in groups()}
@@ -213,6 +186,16 @@ def settings_from_flat(
         raise SettingsError(
             f"{source}: " + "; ".join(_one_line(entry, present or {}) for entry in error.errors())
         ) from None
+
+
+def _without_removed(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Take out settings of earlier versions. One whose value is not what it has become is a problem."""
+    problems = [
+        f"{name} = {value!r}: there is no such setting any more; it is always {REMOVED[name]!r}"
+        for name, value in values.items()
+        if name in REMOVED and value != REMOVED[name]
+    ]
+    return {name: value for name, value in values.items() if name not in REMOVED}, problems
 
 
 def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:

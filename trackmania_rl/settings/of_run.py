@@ -14,9 +14,7 @@ from trackmania_rl.settings.groups import NEEDS_RESTART, Settings, groups
 from trackmania_rl.settings.live import (
     SNAPSHOT_FILE,
     Stamp,
-    append_lacking,
     append_overrides,
-    load_run_snapshot,
     stamp_of,
     write_snapshot,
     write_values,
@@ -26,7 +24,6 @@ from trackmania_rl.settings.loading import (
     load_settings,
     parse_override,
     settings_from_flat,
-    settings_lacking,
     with_stretched_schedules,
 )
 
@@ -110,16 +107,12 @@ class RunConfiguration:
         """
         if self.is_new:
             return self._asked_for.settings()
-        return load_run_snapshot(self.snapshot_file, self._asked_for.overrides)
+        return load_settings(self.snapshot_file, self._asked_for.overrides)
 
     def write(self) -> Settings:
         """Write the run's copy once all is checked, so that no mistake outlives its command; read it."""
         source, overrides = self._asked_for.source, self._asked_for.overrides
         if not self.is_new:
-            if lacking := settings_lacking(self.snapshot_file):
-                append_lacking(self.snapshot_file, lacking)
-                told = ", ".join(f"{name} = {_short(repr(value))}" for name, value in lacking.items())
-                log.warning("%s is of an earlier version; new settings are as they ship: %s", self.snapshot_file, told)
             if changed_settings(load_settings(self.snapshot_file), load_settings(self.snapshot_file, overrides)):
                 append_overrides(self.snapshot_file, overrides)
             if remark := self.remark():
@@ -133,7 +126,7 @@ class RunConfiguration:
 
     def remark(self) -> str:
         """Say how the copy of a run that exists differs from what is asked for; empty if it does not."""
-        own = load_run_snapshot(self.snapshot_file, self._asked_for.overrides)
+        own = load_settings(self.snapshot_file, self._asked_for.overrides)
         names = ", ".join(sorted(changed_settings(self._asked_for.settings(), own)))
         source = self._asked_for.source
         told = source if isinstance(source, Path) else "the settings given"

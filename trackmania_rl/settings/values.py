@@ -161,7 +161,7 @@ def _has_large_int(value: Any) -> bool:
 class Group(BaseModel):
     """Frozen; names it does not know are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -48,7 +48,7 @@ from trackmania_rl.settings import (
     settings_of_driver,
     shifts_of,
 )
-from trackmania_rl.settings.live import SNAPSHOT_FILE, load_run_snapshot
+from trackmania_rl.settings.live import SNAPSHOT_FILE
 from trackmania_rl.telemetry.terminal_view import format_time
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ def load_run_settings(run_folder: Path) -> Settings:
         raise UserError(
             f"{run_folder} is no run folder: {snapshot} is missing (a training writes it in its first seconds)"
         )
-    return load_run_snapshot(snapshot)
+    return load_settings(snapshot)
 
 
 def _when_it_comes(run_folder: Path, settings: Settings) -> str:

@@ -179,7 +179,7 @@ def test_settings_are_shown_with_their_comments_and_edited(page: RunPage, run: R
     assert page.read()["run"]["settings_error"] == ""
     rows = {row["name"]: row for row in page.settings()["rows"]}
     assert rows["adam_beta1"]["text"] == "0.8"
-    assert rows["adam_beta1"]["about"].startswith("RAdam's epsilon and betas.")
+    assert rows["adam_beta1"]["about"].startswith("First beta of RAdam.")
     assert rows["constant_reward_per_ms"]["text"] == "-0.0012", "an expression is shown as its value"
     assert rows["n_collectors"]["restart"]
     assert "game_command" not in rows

@@ -14,7 +14,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded_text
 from trackmania_rl.places import WORKING_FOLDER
 from trackmania_rl.settings import Settings, changed_settings, load_settings
-from trackmania_rl.settings.editing import TRIAL_FILE, edit_setting
+from trackmania_rl.settings.editing import TRIAL_FILE, edit_setting, literals_of
 from trackmania_rl.settings.rows import settings_rows
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
 from trackmania_rl.telemetry.page.best_runs import RunFiles
@@ -188,7 +188,7 @@ class RunPage:
         text = read_bounded_text(self.run.config_file, MOST_PYTHON_BYTES)
         with self._lock:
             settings, error = self._settings, self._settings_error
-        return {"rows": settings_rows(settings, text), "error": error}
+        return {"rows": settings_rows(settings, literals_of(text)), "error": error}
 
     def edit(self, name: str, text: str) -> dict[str, str]:
         """Change a setting in the run's configuration; returns what has changed, as "old -> new" by name.
