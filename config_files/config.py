@@ -6,9 +6,9 @@ unknown setting stops the program with a message that says what is allowed. `scr
 another file, which may begin with `based_on = "config.py"` and set only what differs; `--set name=value` overrides one
 setting.
 
-When a run starts, this folder is copied to save/{run_name}/config/; edits to that copy are applied while the run goes
-on, at the next race. Settings that shape networks, buffers or processes (--list-settings says which) wait for the next
-start.
+When a run starts, all its settings are written to save/{run_name}/settings.toml; edits of that file are applied while
+the run trains, at the next race. Settings that shape networks, buffers or processes (--list-settings says which) wait
+for the next start.
 
 A schedule is a tuple of (frame count, value) pairs that starts at frame 0, or a number, which holds for the whole run.
 A frame is one action.

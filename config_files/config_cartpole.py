@@ -8,7 +8,7 @@ from functools import partial
 
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 
-# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+# The file beside this one whose settings hold where this one sets none.
 based_on = "config.py"
 
 # Name of the run: its files are in save/{run_name}/.

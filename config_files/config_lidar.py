@@ -4,7 +4,7 @@ Use it with `scripts/train.py --config config_files/config_lidar.py`. Every sett
 which also says what each one does. docs/observation.rst says how the range finder measures.
 """
 
-# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+# The file beside this one whose settings hold where this one sets none.
 based_on = "config.py"
 
 # Name of the run: its files are in save/{run_name}/.

@@ -5,7 +5,7 @@ in config.py, which also says what each one does. Judge a run on tracks of your 
 `scripts/evaluate.py save/many_tracks --map generated:0.4:30000-30049`.
 """
 
-# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+# The file beside this one whose settings hold where this one sets none.
 based_on = "config.py"
 
 # Name of the run: its files are in save/{run_name}/.

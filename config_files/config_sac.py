@@ -10,7 +10,7 @@ from torchrl.objectives import SACLoss
 
 from trackmania_rl.agents.torchrl_agent import TorchRLAgent
 
-# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+# The file beside this one whose settings hold where this one sets none.
 based_on = "config.py"
 
 # Name of the run: its files are in save/{run_name}/.

@@ -4,7 +4,7 @@ Use it with `scripts/train.py --preset specialist --weights-from drivers/general
 that is not here is as in config_many_tracks.py and config.py, which also say what each one does.
 """
 
-# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+# The file beside this one whose settings hold where this one sets none.
 based_on = "config_many_tracks.py"
 
 # Name of the run: its files are in save/{run_name}/.

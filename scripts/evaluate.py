@@ -218,8 +218,10 @@ def evaluate_own_environment(driver: TrainedDriver, arguments: argparse.Namespac
 
 
 def known_runs() -> str:
-    """What runs there are, for an error that says that one is not."""
-    runs = sorted(file.parent.parent for file in (WORKING_FOLDER / "save").glob("*/config/config.py"))
+    """List the runs that there are, for an error message."""
+    from trackmania_rl.settings.snapshot import own_file
+
+    runs = sorted(folder for folder in (WORKING_FOLDER / "save").glob("*") if own_file(folder).is_file())
     return f"; the runs here are {', '.join(map(shown_path, runs))}" if runs else "; a training makes save/{run_name}"
 
 

@@ -1,8 +1,8 @@
 """Train a driver: start games and collectors, learn from their races, show and save what happens.
 
 Without options it trains on the simulated game with config_files/config.py. Ctrl-C ends it with a checkpoint; the same
-command goes on from there. A run that exists goes on with its own copy of the configuration, save/{run_name}/config/:
-edit that copy (you may do so while the run trains), or use --update-config to take the given file again.
+command goes on from there. A run that exists goes on with its own settings, save/{run_name}/settings.toml: edit that
+file (you may do so while the run trains), or use --update-config to take the given configuration again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
     """
     if watched is not None:
         arguments["max_wall_s"] -= watched.orders.elapsed_s
-        arguments["update_config"] &= not watched.orders.because  # the run's own copy was edited since, maybe
+        arguments["update_config"] &= not watched.orders.because  # the run's own settings may have been edited since
     config, overrides, maps = arguments.pop("config"), arguments.pop("set"), arguments.pop("map")
     settings = load_settings(config, overrides)  # before torch is imported, which takes seconds: mistakes are told now
     if maps:
@@ -108,7 +108,7 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
 @contextlib.contextmanager
 def _shown_at_once(arguments: dict[str, Any], settings: Settings, asked_for: AskedFor) -> Iterator[TerminalView]:
     """Show the run in the terminal before torch is imported, which takes seconds."""
-    configuration = RunConfiguration(asked_for, arguments["output_folder"] / "save" / settings.run.run_name / "config")
+    configuration = RunConfiguration(asked_for, arguments["output_folder"] / "save" / settings.run.run_name)
     with configuration.telling_which():
         mode = configuration.read().telemetry.terminal_view
     with open_terminal_view(mode, settings.run.run_name) as view:

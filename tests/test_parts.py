@@ -1,5 +1,6 @@
 """Parts named in the configuration: found beside it, and missed in a way that says what to do."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import torch
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.parts import load_part
 from trackmania_rl.settings import SettingsError, load_settings
-from trackmania_rl.settings.live import write_snapshot
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def config_file(tmp_path: Path, repository_root: Path, monkeypatch: pytest.Monke
     """A configuration with a module of a user beside it, `own_parts`."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "own_parts", raising=False)
-    file = write_snapshot(repository_root / "config_files" / "config.py", tmp_path)
+    file = Path(shutil.copytree(repository_root / "config_files", tmp_path, dirs_exist_ok=True)) / "config.py"
     (tmp_path / "own_parts.py").write_text("class LogSpeed: pass\n")
     (tmp_path / "broken_parts.py").write_text("import a_library_that_is_missing\n")
     (tmp_path / "failing_parts.py").write_text("1 / 0\n")

@@ -56,7 +56,6 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
-from trackmania_rl.settings.reading import ReadInProcess
 from trackmania_rl.settings.since_checkpoint import require_known
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -94,11 +93,11 @@ def train(
     Call it in the main thread of a program, below `if __name__ == "__main__"`.
 
     Args:
-        settings: a configuration file, or settings. A run that exists resumes with the copy in its folder.
+        settings: a configuration file, or settings. A run that exists resumes with its settings.toml.
         overrides: `name=value` texts that replace single settings.
         output_folder: holds save/ and tensorboard/.
         project_folder: base of a relative `maps_folder` and of the files of demonstrations and data sets.
-        update_config: whether a run that exists takes `settings` in place of its copy.
+        update_config: whether a run that exists takes `settings` in place of its own.
         weights_from: a run folder, checkpoint or driver file with the first networks of a new run.
         accept_change: names of settings that may differ from the run's checkpoint although they change the meaning of
             what was learned: those of actions, observation, mini-races, rewards and maps.
@@ -129,8 +128,8 @@ def train(
     folder = _run_folder(asked_for.settings(), output_folder, weights_from)
 
     with own_folder(folder) as begin, contextlib.ExitStack() as closing:
-        # Read and check everything before the configuration is written and a process started.
-        configuration = RunConfiguration(asked_for, folder.config)
+        # Read and check everything before anything is written and a process started.
+        configuration = RunConfiguration(asked_for, folder.path)
         with configuration.telling_which():
             settings = configuration.read()
             maps_folder = project_folder / settings.game.maps_folder
@@ -145,20 +144,20 @@ def train(
             datasets = open_datasets(settings, spaces, project_folder)
             check_machine(settings, folder.path)
 
-        # Open the terminal's view, the log and the run's own copy of the configuration.
+        # Open the terminal's view and the log.
         if view is None:
             view = closing.enter_context(open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name))
         closing.enter_context(_logging_to(folder.log))
-        settings = configuration.write()
-        live = closing.enter_context(_live_settings(configuration, settings, maps_folder))
+        check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
 
         # Make what learns, and the channels to what plays.
         network = agent_builder.make_network()
         _log_beginning(folder, settings, network)
         channels, placement = closing.enter_context(placed(cluster, settings, spaces, agent_builder))
         torch.set_num_threads(pick_learner_threads(settings, spaces, seeds, agent))
+        check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
         run = RunContext(
-            live=live,
+            live=LiveSettings(configuration.file, settings, check_edited, configuration.read_from),
             spaces=spaces,
             reward=reward,
             agent=agent_builder.make_learner(network),
@@ -182,7 +181,8 @@ def train(
         )
         supervisor = make_supervisor(run, placement, demonstrations, games, agent)
 
-        # Learn. From here on the folder and the configuration stay, whatever happens.
+        # Learn. From here on the folder and the settings stay, whatever happens.
+        configuration.write()
         begin()
         with contextlib.suppress(OSError):  # an error of the disk is logged where it matters
             seeds.write_json(folder.seeds)  # all parts of the learner have drawn theirs
@@ -213,15 +213,6 @@ def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, 
     actor = builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng("check"))
     check_decision(actor, spaces)
     return builder
-
-
-@contextlib.contextmanager
-def _live_settings(configuration: RunConfiguration, settings: Settings, maps_folder: Path) -> Iterator[LiveSettings]:
-    """Follow edits of the run's configuration. Edits that name missing maps are refused."""
-    check = functools.partial(check_edited_maps, maps_folder=maps_folder)
-    live = LiveSettings(configuration.snapshot_file, settings, check, ReadInProcess, configuration.written)
-    with contextlib.closing(live):
-        yield live
 
 
 def _log_beginning(folder: RunFolder, settings: Settings, network: nn.Module) -> None:

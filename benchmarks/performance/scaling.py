@@ -1,7 +1,7 @@
 """Frames and batches per second against the number of collectors, with the learner on and off.
 
 Each number is one training (`scripts/train.py`). First its replay ratio is nearly 0, so that no batch is ever due and
-the collectors have the machine; then the run's copy of the configuration is edited to the ratio of the default
+the collectors have the machine; then the run's settings.toml is edited to the ratio of the default
 configuration, which the run applies at its next race.
 """
 
@@ -24,7 +24,7 @@ from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import DEFAULT_SIZE, Figure, Options
 from benchmarks.performance.training import END_WITHIN_S, Usage, train_command, usage
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.live import append_overrides
+from trackmania_rl.settings.snapshot import SETTINGS_FILE, edit_setting
 from trackmania_rl.telemetry.learning_summary import Race
 
 PART = "scaling"
@@ -98,7 +98,7 @@ def measure_point(options: Options, transport: str, n_collectors: int) -> list[P
                 run.wait_for_races_of(n_collectors)
                 collecting = run.watch(options.scaling_s)
                 ratio = getattr(settings.replay, REPLAY_RATIO)
-                append_overrides(next(Path(folder).rglob("config/config.py")), [f"{REPLAY_RATIO}={ratio}"])
+                edit_setting(next(Path(folder).rglob(SETTINGS_FILE)).parent, REPLAY_RATIO, str(ratio))
                 run.wait_for_batches()
                 learning = run.watch(options.scaling_learning_s)
                 batches_per_s, learner_percent, collectors_percent = run.batches()[-1]

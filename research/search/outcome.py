@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 from research.search.space import SCALED, told
 from research.search.trial import CLONES_FILE, Plan
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import COMPANION_FILES, whole_text
 
 TRIALS_FILE: Final = "trials.json"
 BEST_FOLDER: Final = "best"
@@ -100,9 +100,8 @@ def write_best(plan: Plan, drawn: Mapping[str, Any], score: float, trial: str) -
     """
     folder = plan.output / BEST_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    for name in COMPANION_FILES:
-        (folder / name).write_bytes((plan.config_file.parent / name).read_bytes())
-    (folder / plan.config_file.name).write_text(whole_text(plan.config_file), encoding="utf-8")
+    for file in plan.config_file.parent.glob("*.py"):  # its companions, what it is based on, and parts beside it
+        shutil.copyfile(file, folder / file.name)
     drawn = plan.space.within(drawn)
     lines = [f"{name} = {value!r}" for name, value in plan.space.settings_of(drawn).items()]
     donors = _donors_of(plan.output, trial)
@@ -118,9 +117,9 @@ def write_best(plan: Plan, drawn: Mapping[str, Any], score: float, trial: str) -
         + "\n".join(lines)
         + "\n"
     )
-    file = folder / BEST_FILE
-    file.write_text(text, encoding="utf-8")
-    return file
+    best = folder / BEST_FILE
+    best.write_text(text, encoding="utf-8")
+    return best
 
 
 def command_against_default(plan: Plan, best: Path, minutes: float) -> str:

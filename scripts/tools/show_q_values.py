@@ -34,8 +34,8 @@ from trackmania_rl.cli import command  # noqa: E402
 from trackmania_rl.errors import UserError, one_line  # noqa: E402
 from trackmania_rl.protocol.input_script import InputEvent, read_input_script  # noqa: E402
 from trackmania_rl.race.actions import actions_of_game  # noqa: E402
-from trackmania_rl.settings import Settings, SettingsError, load_settings  # noqa: E402
-from trackmania_rl.settings.live import SNAPSHOT_FILE  # noqa: E402
+from trackmania_rl.settings import Settings, SettingsError  # noqa: E402
+from trackmania_rl.settings.snapshot import own_file, read_own  # noqa: E402
 from trackmania_rl.telemetry.diagnostics import (  # noqa: E402
     TEST,
     TEXT,
@@ -173,10 +173,10 @@ def race_of(file: Path, console: Console) -> RaceValues:
 def settings_of(file: Path, console: Console) -> Settings | None:
     """The configuration of the run in whose best_runs a file lies; None where it lies elsewhere, or is of no use."""
     with contextlib.suppress(IndexError):
-        snapshot = file.resolve().parents[2] / "config" / SNAPSHOT_FILE
-        if snapshot.is_file():
+        run_folder = file.resolve().parents[2]
+        if own_file(run_folder).is_file():
             try:
-                return load_settings(snapshot)
+                return read_own(run_folder)
             except SettingsError as error:  # such as that of an older version
                 console.print(f"actions have no names here: {error}", highlight=False, soft_wrap=True)
     return None

@@ -151,7 +151,7 @@ def test_the_parts_that_were_handed_in_are_used(calls: Calls) -> None:
 
 
 def test_the_runs_copy_of_the_settings_loads_to_the_same(calls: Calls) -> None:
-    copy = load_settings(calls.run_folder / "config" / "config.py")
+    copy = load_settings(calls.run_folder / "settings.toml")
     assert changed_settings(calls.asked_for, copy) == {"schedule_stretch": (0.5, 1.0)}, "they are stretched already"
     assert "differs" not in (calls.run_folder / "train.log").read_text()
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.runs import find_manifests
+from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.telemetry.live import LiveReader, RacePlayback
 from trackmania_rl.telemetry.page.health import health_of
 
@@ -45,14 +46,14 @@ def page_address(training: TrainCommand) -> str:
 
 
 def test_edits_of_the_configuration_are_applied_refused_or_kept_for_the_next_start(training: TrainCommand) -> None:
-    file = training.run_folder / "config" / "config.py"
+    file = training.run_folder / "settings.toml"
     for edit, said in (
-        ("tau_epsilon_boltzmann = 0.02", "configuration: tau_epsilon_boltzmann = 0.02 (was 0.01)"),
-        ("batch_size = -5", "the last good one stays"),
-        ("float_hidden_dim = 20", "these settings wait for the next start: float_hidden_dim"),
+        ({"tau_epsilon_boltzmann": 0.02}, "configuration: tau_epsilon_boltzmann = 0.02 (was 0.01)"),
+        ({"batch_size": -5}, "the last good ones stay"),
+        ({"float_hidden_dim": 20}, "these settings wait for the next start: float_hidden_dim"),
     ):
         before = file.read_text()
-        file.write_text(f"{before}\n{edit}\n")
+        write_changes(file, edit)
         training.wait_for(lambda said=said: said in training.output, f"{said!r} in the log")
         file.write_text(before)
 

@@ -19,7 +19,8 @@ from trackmania_rl.runs import RunFolder, save_checkpoint
 from trackmania_rl.runs.driver_file import write_driver
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.settings.live import LiveSettings, write_snapshot
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.driver_loading import pack_run
@@ -66,7 +67,7 @@ def _make_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, m
         *(f"maps_folder={str(maps_folder)!r}", f"map_cycle={cycle!r}"),
         *more,
     ]
-    snapshot = write_snapshot(repository_root / "config_files" / "config.py", folder / "config", overrides)
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", folder, overrides)
     save_checkpoint(
         folder,
         _checkpoint_state(LiveSettings(snapshot, load_settings(snapshot)), tmp_path_factory.mktemp("scratch")),
@@ -77,7 +78,7 @@ def _make_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, m
 
 @pytest.fixture(scope="session")
 def run_settings(run_folder: Path) -> Settings:
-    return load_settings(run_folder / "config" / "config.py")
+    return load_settings(run_folder / "settings.toml")
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-from trackmania_rl.settings import DRIVER_SETTINGS, Settings, load_settings
+from trackmania_rl.settings import DRIVER_SETTINGS, MapEntry, Settings, load_settings
+from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_own, write_changes
 from trackmania_rl.telemetry import diagnostics
 from trackmania_rl.track.named_maps import map_entries
 from trackmania_rl.training.diagnostics import drive_and_gather, load_subject
@@ -157,7 +158,8 @@ def test_what_the_user_can_mend_is_told_in_one_line(
     script: MakeScript, run_folder: Path, driver_file: Path, tmp_path: Path, taken_port: int
 ) -> None:
     for name in ("without", "damaged", "real"):
-        shutil.copytree(run_folder / "config", tmp_path / name / "config")
+        (tmp_path / name).mkdir()
+        shutil.copyfile(run_folder / SETTINGS_FILE, tmp_path / name / SETTINGS_FILE)
         if name != "without":
             shutil.copytree(run_folder / "checkpoints", tmp_path / name / "checkpoints")
     weights = tmp_path / "damaged" / "checkpoints" / "000001" / "averaged.safetensors"
@@ -165,8 +167,8 @@ def test_what_the_user_can_mend_is_told_in_one_line(
     (tmp_path / "short.driver").write_bytes(driver_file.read_bytes()[:2000])
     real = {"map_name": "real", "map_path": "Real.Challenge.Gbx", "reference_line": "curve.npy"}
     real |= {"is_explo": False, "fill_buffer": False}
-    with (tmp_path / "real" / "config" / "config.py").open("a") as config:
-        config.write(f"\ngame_command = ''\ntmloader_path = ''\nmap_cycle += ({real!r},)\n")
+    cycle = (*read_own(run_folder).game.map_cycle, MapEntry.model_validate(real))
+    write_changes(tmp_path / "real" / SETTINGS_FILE, {"game_command": "", "tmloader_path": "", "map_cycle": cycle})
     (tmp_path / "bad.inputs").write_text("0.00 press up\n0.10 jump up\n")
     (tmp_path / "noise.inputs").write_bytes(b"\xff\x00")
     (tmp_path / "good.inputs").write_text("0.00 press up\n")

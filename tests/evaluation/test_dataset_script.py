@@ -71,7 +71,7 @@ def test_inputs_are_recorded_and_looked_at(
     inputs.write_text(FORWARD)
     asleep = tmp_path / "asleep.inputs"
     asleep.write_text("0.00 press up\n0.40 rel up")
-    config, line = run_folder / "config" / "config.py", maps_folder / "curve.npy"
+    config, line = run_folder / "settings.toml", maps_folder / "curve.npy"
     record = ("record", inputs, asleep, "--map", line, "--config", config, "--folder", tmp_path / "mine")
     code, output, errors = dataset(*record, "--finished-only", "--id", "tested/curve-v0")
     assert code == 0, errors

@@ -18,6 +18,7 @@ from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import CheckpointError, read_checkpoint, save_checkpoint
 from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.settings.snapshot import SETTINGS_FILE, write_changes
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.track.named_maps import map_entries
@@ -173,9 +174,8 @@ def test_a_checkpoint_that_cannot_drive_is_refused(run_folder: Path, tmp_path: P
     newest = run_folder / "checkpoints" / "000001"
     with pytest.raises(CheckpointError, match="it holds no 'agent'"):
         load_driver(run_folder, save_checkpoint(tmp_path, {"hooks": {}}, 0))
-    shutil.copytree(run_folder / "config", tmp_path / "config")
-    with (tmp_path / "config" / "config.py").open("a") as config:
-        config.write("float_hidden_dim = 17\n")
+    shutil.copyfile(run_folder / SETTINGS_FILE, tmp_path / SETTINGS_FILE)
+    write_changes(tmp_path / SETTINGS_FILE, {"float_hidden_dim": 17})
     with pytest.raises(CheckpointError, match="does not fit the configuration"):
         load_driver(tmp_path, newest)
     state = read_checkpoint(newest)

@@ -17,7 +17,8 @@ from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.live import LiveSettings, write_snapshot
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
@@ -65,7 +66,7 @@ def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[.
     trainers: list[RunTrainer] = []
 
     def train(*overrides: str, config: str = "config.py", n_races: int = 3) -> SmallRun:
-        file = write_snapshot(repository_root / "config_files" / config, tmp_path / "config", (*TINY, *overrides))
+        file = write_snapshot(repository_root / "config_files" / config, tmp_path, (*TINY, *overrides))
         settings, seeds = load_settings(file), SeedTree(1)
         games_builder = make_games_builder(settings)
         spaces = games_builder.spaces

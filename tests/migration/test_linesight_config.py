@@ -168,7 +168,7 @@ def test_the_import_takes_the_runs_own_configuration(small_run, tmp_path, tool):
     words = ("--set", "conv_channels=(3, 5)", "--set", "conv_kernel_sizes=(4, 3)", "--set", "conv_strides=(2, 1)")
     output = tmp_path / "save" / "mine"
     assert tool("import_linesight", small_run.folder, "--output", output, *words) == 0
-    assert load_settings(output / "config" / "config.py").replay.batch_size == 333
+    assert load_settings(output / "settings.toml").replay.batch_size == 333
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from .conftest import make_gradients, write_run
 
 def resumed_agent(run_folder):
     """The agent as `train.py` resumes it, apart from its loop."""
-    settings = load_settings(run_folder / "config" / "config.py")
+    settings = load_settings(run_folder / "settings.toml")
     network = make_network(settings, race_spaces(settings), SeedTree(99))
     agent = IQNAgent(network, settings.agent, device=torch.device("cpu"), seed=3)
     state = load_checkpoint(run_folder)
@@ -117,7 +117,7 @@ def test_the_optimizer_goes_on_with_the_same_steps(imported):
 
 def test_there_and_back(imported, tmp_path, tool):
     small_run, output = imported
-    back, settings = tmp_path / "back", load_settings(output / "config" / "config.py")
+    back, settings = tmp_path / "back", load_settings(output / "settings.toml")
     assert tool("export_linesight", output, "--output", back) == 0
     for name, network in (("weights1", small_run.online), ("weights2", small_run.target)):
         weights = torch.load(back / f"{name}.torch", weights_only=True)

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.live import LiveSettings, write_snapshot
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.settings.snapshot import write_snapshot
 
 
 @pytest.fixture
 def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
-    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config")
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path)
     live = LiveSettings(snapshot, load_settings(snapshot))
     live.refresh()  # so that tests may replace `current`
     return live

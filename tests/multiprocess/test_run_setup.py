@@ -124,10 +124,10 @@ def test_a_command_that_fails_leaves_its_folder_only_if_its_run_had_begun(tmp_pa
         fail(has_begun=False)
     assert (folder.path / "notes.txt").is_file()
     assert not folder.tensorboard.exists()
-    assert (output / "save" / "other" / "config").is_dir()
+    assert (output / "save" / "other" / "best_runs").is_dir()
     with pytest.raises(UserError):
         fail(has_begun=True)
-    assert folder.config.is_dir()
+    assert folder.best_runs.is_dir()
     assert folder.tensorboard.is_dir()
 
 

@@ -30,6 +30,7 @@ from trackmania_rl.runs import (
     save_checkpoint,
 )
 from trackmania_rl.runs import store as store_module
+from trackmania_rl.settings import Settings, load_settings
 
 from .conftest import assert_same, files_of, make_state
 
@@ -184,26 +185,32 @@ def test_an_older_one_that_somebody_holds_open_does_not_fail_the_new_one(
     assert files_of(tmp_path / "checkpoints") == ["000003"]
 
 
-def test_a_best_run_holds_inputs_values_and_configuration(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def settings(repository_root: Path) -> Settings:
+    return load_settings(repository_root / "config_files" / "config.py")
+
+
+def test_a_best_run_holds_inputs_values_and_settings(tmp_path: Path, settings: Settings) -> None:
     run = RunFolder.create(tmp_path, "trial")
-    (run.config / "config.py").write_text("seed = 1\n")
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     for _ in range(2):  # the same time once more changes nothing
-        folder = save_best_run(run.best_runs, "valley", 31_250, "0.00 press up\n", values, run.config)
+        folder = save_best_run(run.best_runs, "valley", 31_250, "0.00 press up\n", values, settings)
     assert folder == tmp_path / "save/trial/best_runs/valley_31250"
     assert files_of(run.best_runs) == ["valley_31250"]
     assert (folder / "valley_31250.inputs").read_text() == "0.00 press up\n"
     np.testing.assert_array_equal(np.load(folder / "q_values.npy"), values)
-    assert (folder / "config/config.py").read_text() == "seed = 1\n"
+    assert load_settings(folder / "settings.toml") == settings
 
 
-def test_a_best_run_that_cannot_be_kept_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_best_run_that_cannot_be_kept_leaves_nothing(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(records.np, "save", fail)
     with pytest.raises(CheckpointError, match="valley_31250: No space left"):
-        save_best_run(tmp_path, "valley", 31_250, "", np.zeros((1, 3), np.float32), tmp_path)
+        save_best_run(tmp_path, "valley", 31_250, "", np.zeros((1, 3), np.float32), settings)
     assert files_of(tmp_path) == []
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import Settings, load_settings, settings_from_flat
-from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.settings import Settings, SettingsError, load_settings, settings_from_flat
+from trackmania_rl.settings.groups import REMOVED
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
 from trackmania_rl.settings.since_checkpoint import (
     changes_since,
@@ -20,6 +21,7 @@ from trackmania_rl.settings.since_checkpoint import (
     require_known,
     stored_settings,
 )
+from trackmania_rl.settings.snapshot import read_own
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(
     text = f"{name} = {value} (was {old})"
     assert text in str(caught.value)
     assert str(caught.value).endswith(f"go on all the same: --accept-change {name}")
-    assert str(tmp_path / "config") in str(caught.value)
+    assert str(tmp_path / "settings.toml") in str(caught.value)
 
 
 def test_other_maps_and_actions_in_another_order_are_refused_but_not_maps_in_another_order(settings: Settings) -> None:
@@ -94,10 +96,103 @@ def test_other_changes_are_listed_and_new_settings_are_none(settings: Settings) 
         require_known(["inputs", "input"])
 
 
-def test_a_run_has_the_default_of_what_its_configuration_does_not_set(repository_root: Path, tmp_path: Path) -> None:
-    config = repository_root / "config_files" / "config.py"
-    file = write_snapshot(config, tmp_path / "config", ["seed=3"])
-    file.write_text(re.sub(r"^(batch_size|hooks) = .*$", "", file.read_text(), flags=re.MULTILINE))
-    own = RunConfiguration(AskedFor(config, ["temporal_mini_race_duration_actions=90"]), file.parent).write()
-    assert (own.replay.batch_size, own.run.hooks, own.run.seed) == (64, (), 3)
-    assert own.replay.temporal_mini_race_duration_actions == 90
+@pytest.fixture
+def config(repository_root: Path) -> Path:
+    return repository_root / "config_files" / "config.py"
+
+
+def begin(config: Path | Settings, run: Path, *overrides: str, update: bool = False) -> Settings:
+    """Read and write a run's settings as a training does."""
+    configuration = RunConfiguration(AskedFor(config, overrides, update), run)
+    settings = configuration.read()
+    configuration.write()
+    assert stored_settings(load_settings(run / "settings.toml")) == stored_settings(settings)
+    return settings
+
+
+def test_the_settings_of_a_run_are_those_that_it_began_with(config: Path, tmp_path: Path) -> None:
+    first = begin(config, tmp_path, "seed=3", "schedule_stretch=0.5", "return_bounds_per_action=None")
+    assert first == load_settings(config, ["seed=3", "schedule_stretch=0.5", "return_bounds_per_action=None"])
+    text = (tmp_path / "settings.toml").read_text()
+    assert 'return_bounds_per_action = "none"\n' in text
+    assert "schedule_stretch = 0.5\n" in text
+    assert "epsilon_schedule = [[0, 1.0], [2000, 1.0], [50000, 0.1], [400000, 0.03]]\n" in text, "not yet stretched"
+    assert (
+        "# Actions that one transition spans.\n# Unit: actions. Allowed: whole number > 0; restart.\nn_steps = 3"
+        in text
+    )
+    assert 'map_name = "valley", map_path = "valley.toml"' in text
+    assert max(map(len, (line for line in text.splitlines() if line.startswith("#")))) <= 120
+    assert begin(config, tmp_path) == first
+    with_set = begin(config, tmp_path, "batch_size=32", "lr_schedule=0.5")
+    assert (with_set.replay.batch_size, with_set.agent.lr_schedule, with_set.run.seed) == (32, ((0, 0.5),), 3)
+    assert begin(config, tmp_path) == with_set, "--set changed the file"
+    assert begin(config, tmp_path, update=True) == load_settings(config)
+
+
+@pytest.mark.parametrize("name", ["config_tmnf.py", "config_many_tracks.py", "config_real_time.py", "config_lidar.py"])
+def test_every_kind_of_value_is_written_and_read(config: Path, tmp_path: Path, name: str) -> None:
+    assert begin(config.with_name(name), tmp_path) == load_settings(config.with_name(name))
+
+
+def test_settings_that_were_given_are_stretched_once(config: Path, tmp_path: Path) -> None:
+    given = load_settings(config, ["schedule_stretch=0.5"])
+    begin(given, tmp_path)
+    own = begin(given, tmp_path)
+    assert own.exploration == given.exploration
+    assert own.run.schedule_stretch == 1.0
+
+
+def test_a_difference_to_what_is_asked_for_is_told(
+    config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(config, tmp_path, "seed=3", "n_steps=2")
+    begin(config, tmp_path, "seed=3")
+    assert "settings.toml, which differs from" in caplog.text
+    assert "in: n_steps (--update-config takes that)" in caplog.text
+
+
+def test_a_run_of_an_earlier_version_is_converted_once(
+    config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REMOVED, "old_factor", 0.5)
+    shutil.copytree(config.parent, tmp_path / "config")
+    with (tmp_path / "config" / "config.py").open("a") as file:
+        file.write("seed = 7\nschedule_stretch = 2.0\nold_factor = 0.75\n")
+    asked = load_settings(config, ["seed=7", "schedule_stretch=2.0"])
+    assert read_own(tmp_path) == asked, "a command that only reads converts nothing"
+    assert not (tmp_path / "settings.toml").exists()
+    assert begin(config, tmp_path) == asked
+    assert re.search(r"config\.py is of an earlier version; .*settings\.toml holds the run's settings", caplog.text)
+    assert "gone: old_factor = 0.5" in caplog.text
+    caplog.clear()
+    assert begin(config, tmp_path) == asked
+    assert "earlier version" not in caplog.text
+
+
+def test_what_an_older_file_lacks_has_its_default_and_is_written(
+    config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(config, tmp_path, "seed=3")
+    file = tmp_path / "settings.toml"
+    whole = file.read_text()
+    file.write_text(re.sub(r"^(keep_checkpoints|hooks) = .*$", "", whole, flags=re.MULTILINE))
+    assert read_own(tmp_path, ["keep_checkpoints=9"]).run.keep_checkpoints == 9
+    begin(config, tmp_path, "seed=3")
+    assert "is of an earlier version" in caplog.text
+    assert "new settings have their defaults: hooks = (), keep_checkpoints = 3" in caplog.text
+    assert file.read_text() == whole
+
+
+def test_a_part_with_an_object_is_recorded_by_name_and_needs_its_configuration(config: Path, tmp_path: Path) -> None:
+    shutil.copytree(config.parent, tmp_path / "mine")
+    text = "from functools import partial\nfrom fractions import Fraction\nbased_on = 'config.py'\n"
+    text += "memory = partial(Fraction, {1})\nhooks = (partial(Fraction, 3), Fraction)\n"
+    (mine := tmp_path / "mine" / "mine.py").write_text(text)
+    run = tmp_path / "run"
+    configuration = RunConfiguration(AskedFor(mine), run)
+    configuration.write()
+    assert 'memory = "fractions:Fraction(...)"\n' in (run / "settings.toml").read_text()
+    assert RunConfiguration(AskedFor(mine), run).read() == load_settings(mine)
+    with pytest.raises(SettingsError, match=r"memory = .* is recorded by name.*--config"):
+        RunConfiguration(AskedFor(config), run).read()

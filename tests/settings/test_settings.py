@@ -18,7 +18,6 @@ from trackmania_rl.settings import (
     load_settings,
     parse_override,
     settings_from_flat,
-    whole_text,
 )
 from trackmania_rl.settings.groups import DEFAULTS, REMOVED
 from trackmania_rl.settings.rows import settings_list, settings_rows
@@ -61,9 +60,6 @@ def test_a_configuration_may_be_based_on_another(repository_root: Path, tmp_path
     shorter.write_text('seed = 7\nbased_on = "short.py"')
     expected = load_settings(tmp_path / "config_many_tracks.py", ["n_steps=5", "seed=7"])
     assert load_settings(shorter) == expected
-    alone = tmp_path / "config.py"  # where a run's own copy stands
-    alone.write_text(whole_text(shorter))
-    assert load_settings(alone) == expected
     for text, message in (
         ('based_on = "short.py"', "that file is based on this one"),
         ('based_on = "other.py"', "short.py: based_on = 'other.py': there is no such file beside it"),

@@ -12,7 +12,7 @@ from trackmania_rl.protocol.input_script import write_input_script
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.runs import save_best_run
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry import diagnostics
 from trackmania_rl.telemetry.diagnostics import (
     KINDS,
@@ -154,13 +154,13 @@ TAKEN = np.repeat([0, 1, 8, 3, 2], 9)
 def run_folder(tmp_path: Path, repository_root: Path) -> Path:
     """A run with two records on valley and one on kart; `TAKEN` was driven, and 2 has the highest value."""
     config_file = repository_root / "config_files" / "config.py"
-    write_snapshot(config_file, tmp_path / "config", ())
+    write_snapshot(config_file, tmp_path, ())
     values = RNG.random((N_DECISIONS, 12)).astype(np.float32)
     values[:, 2] = 2 + np.arange(N_DECISIONS)
     events = actions_of_game(load_settings(config_file).game).events(np.arange(N_DECISIONS) * 50, TAKEN)
     for map_name, time_ms in (("valley", 23000), ("valley", 2230), ("kart", 17000)):
         best_runs = tmp_path / "best_runs"
-        save_best_run(best_runs, map_name, time_ms, write_input_script(events), values, tmp_path / "config")
+        save_best_run(best_runs, map_name, time_ms, write_input_script(events), values, load_settings(config_file))
     return tmp_path
 
 

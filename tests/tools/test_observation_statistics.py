@@ -12,7 +12,7 @@ import torch
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.runs import save_checkpoint
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.settings.snapshot import write_snapshot
 
 QUICK = ("--set", "games_per_collector=3", "--set", "cutoff_race_longer_than_ms=4000")
 
@@ -55,7 +55,7 @@ def test_inputs_are_driven(measure: Callable[..., int], tmp_path: Path) -> None:
 
 
 def test_a_runs_memory(measure: Callable[..., int], tmp_path: Path, repository_root: Path) -> None:
-    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "run" / "config")
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "run")
     layout = ObservationLayout.from_settings(load_settings(snapshot).observation)
     floats = torch.from_numpy(np.random.default_rng(0).normal(4, 2, (300, layout.float_input_dim)).astype("f4"))
     buffers = {"ring": {"columns": {"state_floats": floats}}}

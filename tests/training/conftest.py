@@ -24,7 +24,8 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings, settings_from_flat
-from trackmania_rl.settings.live import LiveSettings, write_snapshot
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.collector import WeightPuller
@@ -118,7 +119,7 @@ class KeepingSink:
 def live_in(folder: Path, repository_root: Path) -> LiveSettings:
     """The tiny configuration in a run folder of its own, with an image of 17 x 15 pixels."""
     overrides = (*TINY, "image_width_px=17", "image_height_px=15")
-    snapshot = write_snapshot(repository_root / "config_files" / "config.py", folder / "config", overrides)
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", folder, overrides)
     live = LiveSettings(snapshot, load_settings(snapshot))
     live.refresh()  # so that tests may replace `current`
     return live

@@ -10,7 +10,8 @@ import pytest
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
 from trackmania_rl.settings import MapEntry, load_settings
-from trackmania_rl.settings.live import LiveSettings, write_snapshot
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import RaceOfCycle, map_cycle
@@ -19,8 +20,8 @@ from trackmania_rl.training.collector import RaceOfCycle, map_cycle
 @pytest.fixture
 def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
     config_file = repository_root / "config_files" / "config_many_tracks.py"
-    snapshot = write_snapshot(config_file, tmp_path / "config", ())
-    snapshot.write_text(snapshot.read_text().replace('"races_per_track": 4', '"races_per_track": 1'))
+    snapshot = write_snapshot(config_file, tmp_path, ())
+    snapshot.write_text(snapshot.read_text().replace("races_per_track = 4", "races_per_track = 1"))
     live = LiveSettings(snapshot, load_settings(snapshot))
     live.refresh()  # so that tests may replace `current`
     return live

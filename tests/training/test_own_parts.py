@@ -108,6 +108,7 @@ def ten_times():
 @pytest.fixture
 def write_parts(tmp_path: Path, live: LiveSettings, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """`write_parts(text)` puts `my_parts.py` beside the configuration."""
+    (tmp_path / "config").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "config"), *sys.path])
 
     def write(text: str) -> None:

@@ -32,7 +32,7 @@ from trackmania_rl.runs import (
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.settings.live import SNAPSHOT_FILE, write_snapshot
+from trackmania_rl.settings.snapshot import read_own, write_snapshot
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
 
 CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_copy.py", "misc.py")
@@ -123,7 +123,7 @@ def import_linesight_run(
 
     state = _trainer_state(run, settings, network)
     folder = RunFolder.create(output.parent.parent, output.name)
-    write_snapshot(config_file, folder.config, overrides)
+    write_snapshot(config_file, folder.path, overrides)
     save_checkpoint(folder.path, state, settings.run.minimum_free_disk_mb)
     return folder
 
@@ -138,7 +138,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     Raises:
         UserError: if the run cannot be read, Linesight has no such network, or the output is in use.
     """
-    settings = load_settings(run_folder / "config" / SNAPSHOT_FILE)
+    settings = read_own(run_folder)
     state = load_checkpoint(run_folder, with_rows=False)
     if state is None:
         raise UserError(f"{run_folder} holds no checkpoint")
@@ -202,7 +202,7 @@ def overrides_of_linesight_config(file: Path, config_file: Path, overrides: Sequ
     if ours.run.schedule_stretch != 1:
         raise UserError(
             f"{config_file} has schedule_stretch = {ours.run.schedule_stretch}, which would stretch Linesight's "
-            "schedules as well: set it to 1 for the import, and in the run's own configuration afterwards"
+            "schedules as well: set it to 1 for the import, and in the run's settings.toml afterwards"
         )
     changes, problems = settings_from_linesight(read_linesight_config(file), ours)
     for problem in problems:

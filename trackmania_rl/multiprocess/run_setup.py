@@ -40,7 +40,6 @@ from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.live import SnapshotKeeper
 from trackmania_rl.telemetry.live.feed_file import FOLDER
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, last_session
 from trackmania_rl.training.demonstrations import Demonstration
@@ -129,21 +128,10 @@ def own_folder(folder: RunFolder) -> Iterator[Callable[[], None]]:
         A function to call when the run has begun.
 
     Raises:
-        UserError: if the folder, or its configuration, holds a pipe or a device, which would keep the run waiting.
+        UserError: if the folder holds a pipe or a device, which would keep the run waiting.
     """
-    for path in (folder.path, folder.config):
-        require_no_special_files(path)
-    with (
-        removed_unless_begun(folder) as keep_folder,
-        training_alone(folder),
-        showing_games(folder),
-        SnapshotKeeper(folder.config) as snapshot,
-    ):
-
-        def begin() -> None:
-            snapshot.keep()
-            keep_folder()
-
+    require_no_special_files(folder.path)
+    with removed_unless_begun(folder) as begin, training_alone(folder), showing_games(folder):
         yield begin
 
 

@@ -3,7 +3,7 @@
 ::
 
     save/{run_name}/
-        config/                    the run's own configuration, edits to which are applied while it runs
+        settings.toml              the run's own settings, edits of which are applied while it trains
         checkpoints/
             000012/                everything needed to go on; the newest few are kept, and the best one
                 manifest.json      what is in it: every file with its size and check sum, every tensor, the settings
@@ -11,7 +11,7 @@
                 tensors.safetensors    all other tensors: the optimizer's, random states
                 state.json         everything else: counters, statistics
             memory/                the rows of the replay memory, in files that checkpoints share
-        best_runs/{map}_{time}/    input script, Q values and configuration of each record, and the best one's driver
+        best_runs/{map}_{time}/    input script, Q values and settings of each record, and the best one's driver
         drivers/{frames}.driver    the driver on the way, see keep_driver_every_s
         races.jsonl                one line for each race
         races.undone.jsonl         those that a run which was killed does not count any more

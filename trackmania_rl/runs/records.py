@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.errors import UserError
-from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded_text, replace_patiently, sync_file, sync_folder
+from trackmania_rl.files import replace_patiently, sync_file, sync_folder
 from trackmania_rl.runs.errors import CheckpointError
-from trackmania_rl.settings.without_machine import without_machine
-
-log = logging.getLogger(__name__)
+from trackmania_rl.settings import Settings
+from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
 
 
 def save_best_run(
@@ -23,9 +20,9 @@ def save_best_run(
     race_time_ms: int,
     input_script: str,
     q_values: npt.NDArray[np.float32],
-    config_folder: Path,
+    settings: Settings,
 ) -> Path:
-    """Keep a record: `{map}_{time}/` with `{map}_{time}.inputs`, `q_values.npy` and a copy of the configuration.
+    """Keep a record: `{map}_{time}/` with `{map}_{time}.inputs`, `q_values.npy` and `settings.toml`.
 
     Args:
         best_runs_folder: `RunFolder.best_runs`.
@@ -33,8 +30,7 @@ def save_best_run(
         race_time_ms: the finish time.
         input_script: the race's inputs as TMInterface's `load` command reads them.
         q_values: (T, A) float32, the network's values of all actions at each decision.
-        config_folder: the configuration in force; its Python files are copied, without this machine's paths and names.
-            A file that is not valid Python, as during an edit, is left out with a warning.
+        settings: in force; they are written without this machine's paths and names.
 
     Returns:
         The record's folder. It appears complete, under its final name; one that exists already is left as it is.
@@ -51,14 +47,8 @@ def save_best_run(
         temporary.mkdir(parents=True)
         (temporary / f"{name}.inputs").write_text(input_script, encoding="utf-8")
         np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
-        (temporary / "config").mkdir()
-        for file in sorted(config_folder.glob("*.py")):
-            try:
-                text = without_machine(read_bounded_text(file, MOST_PYTHON_BYTES))
-            except (SyntaxError, ValueError, UserError) as error:
-                log.warning("the record %s is kept without %s: %s", folder, file, error)
-                continue
-            (temporary / "config" / file.name).write_text(text, encoding="utf-8")
+        text = handed_on_text(settings, f"Settings of the race {name}")
+        (temporary / SETTINGS_FILE).write_text(text, encoding="utf-8")
         for written in temporary.rglob("*"):
             (sync_folder if written.is_dir() else sync_file)(written)
         sync_folder(temporary)

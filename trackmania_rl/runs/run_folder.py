@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from trackmania_rl.runs.errors import CheckpointError
+from trackmania_rl.settings.snapshot import SETTINGS_FILE
 
 CHECKPOINTS: Final = "checkpoints"
 RACES_FILE: Final = "races.jsonl"
@@ -46,7 +47,7 @@ class RunFolder:
         Raises:
             CheckpointError: if one cannot be made.
         """
-        for path in (self.config, self.best_runs, self.tensorboard):
+        for path in (self.path, self.best_runs, self.tensorboard):
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -55,9 +56,9 @@ class RunFolder:
                 ) from error
 
     @property
-    def config(self) -> Path:
-        """The run's own configuration files."""
-        return self.path / "config"
+    def settings(self) -> Path:
+        """The run's own settings, which may be edited while it trains."""
+        return self.path / SETTINGS_FILE
 
     @property
     def best_runs(self) -> Path:

@@ -37,8 +37,6 @@ from trackmania_rl.settings.loading import (
     make_importable,
     parse_override,
     settings_from_flat,
-    whole_text,
-    with_marks,
 )
 from trackmania_rl.settings.named_part import NamedPart
 from trackmania_rl.settings.of_driver import code_of_driver, differences_of_driver, driver_values, settings_of_driver
@@ -82,6 +80,4 @@ __all__ = [
     "settings_from_flat",
     "settings_of_driver",
     "shifts_of",
-    "whole_text",
-    "with_marks",
 ]

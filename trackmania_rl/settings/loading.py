@@ -8,17 +8,18 @@ import difflib
 import math
 import runpy
 import sys
+import tomllib
 import types
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded
 from trackmania_rl.settings.groups import DEFAULTS, REMOVED, Settings, groups
-from trackmania_rl.settings.syntax import ParsedText, parse_python
+from trackmania_rl.settings.ranges import describe_range
 
 USER_FILE = "user_config.py"
 """What belongs to a machine and its owner."""
@@ -26,8 +27,14 @@ COMPANION_FILES = ("inputs_list.py", "state_normalization.py", USER_FILE)
 """Files read from the folder of the configuration file, in this order, before it."""
 BASED_ON = "based_on"
 """No setting, but a name that a configuration file may set: the file beside it whose settings it starts from."""
-
-SET_AGAIN = "  # is set again below"
+NONE: Final = "none"
+"""None in TOML, which has no null."""
+MAY_BE_NONE: Final = frozenset(
+    name
+    for model in groups().values()
+    for name, field in model.model_fields.items()
+    if type(None) in get_args(field.annotation)
+)
 
 OTHER_WORDS: Final = {
     "learning_rate": "lr_schedule",
@@ -49,43 +56,86 @@ class SettingsError(UserError, ValueError):
     """A configuration that cannot be used; the text says which setting, its value and what is allowed."""
 
 
-def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Settings:
+def load_settings(
+    config_file: Path, overrides: Iterable[str] | Mapping[str, Any] = (), *, is_stretched: bool = True
+) -> Settings:
     """Read a configuration file with its companions and return the validated settings.
 
     Modules in its folder can be imported from then on, so that a user's parts may lie beside it.
 
     Args:
-        config_file: a Python file; `COMPANION_FILES` are read from its folder, and what it is based on.
+        config_file: a Python file; `COMPANION_FILES` are read from its folder, and what it is based on. Or a run's
+            settings.toml.
         overrides: what wins over the files: values by name, or `name=value` texts, each value a Python literal or a
             plain string.
+        is_stretched: whether schedules are multiplied by `schedule_stretch`.
 
     Raises:
         SettingsError: if a file is missing or fails to run, or a setting is missing, unknown or out of range.
     """
-    values = _values_in(config_file)
-    source = str(config_file)
+    return settings_from_values(values_in(config_file), overrides, str(config_file), is_stretched)
+
+
+def settings_from_values(
+    values: Mapping[str, Any], overrides: Iterable[str] | Mapping[str, Any], source: str, is_stretched: bool = True
+) -> Settings:
+    """Validate what files and overrides set, as of `load_settings`.
+
+    Raises:
+        SettingsError: if a setting is missing, unknown or out of range.
+    """
     if isinstance(overrides, Mapping):
         source += " with overrides" if overrides else ""
     else:
-        overrides = dict(parse_override(text) for text in overrides)
-    present = DEFAULTS | values
+        overrides = dict(map(parse_override, overrides))
+    present = DEFAULTS | dict(values)
     overridden = {name: present[name] for name in overrides if name in present}
-    return settings_from_flat(with_stretched_schedules(values | dict(overrides)), source, overridden)
+    values = {name: _none(name, value) for name, value in (dict(values) | dict(overrides)).items()}
+    return settings_from_flat(with_stretched_schedules(values) if is_stretched else values, source, overridden)
 
 
-def _values_in(config_file: Path) -> dict[str, Any]:
-    """Read what a configuration file, its companions and what it is based on set, by name."""
+def values_in(config_file: Path) -> dict[str, Any]:
+    """Read what a configuration file, its companions and what it is based on set, by name.
+
+    Raises:
+        SettingsError: if a file is missing or fails to run.
+    """
     if not config_file.is_file():
         raise SettingsError(f"{config_file}: no such configuration file")
+    if config_file.suffix == ".toml":
+        try:
+            return tomllib.loads(read_text(config_file))
+        except (ValueError, RecursionError) as error:
+            raise SettingsError(f"{config_file}: {error}") from error
     make_importable(config_file.parent)
     values: dict[str, Any] = {}
-    for file in (*(config_file.parent / name for name in COMPANION_FILES), *_with_bases(config_file)):
-        names = _names_set_by(file, config_file)
-        if file == config_file and not names:  # an editor that is saving it, maybe
-            raise SettingsError(f"{config_file}: sets nothing: restore the file")
-        values |= names
-    values.pop(BASED_ON, None)
-    return values
+    for name in COMPANION_FILES:
+        values |= _names_set_by(config_file.parent / name, config_file)
+    return values | _with_bases(config_file)
+
+
+def _with_bases(config_file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read what a configuration file and those that it is based on set."""
+    names = _names_set_by(config_file, config_file)
+    if not names:
+        raise SettingsError(f"{config_file}: sets nothing: restore the file")
+    based_on = names.pop(BASED_ON, None)
+    if based_on is None:
+        return names
+    told = f"{config_file}: {BASED_ON} = {based_on!r}"
+    if not isinstance(based_on, str):
+        raise SettingsError(f'{told}: name a file beside it, such as "config.py"')
+    base, own = (config_file.parent / based_on).resolve(), config_file.resolve()
+    if not base.is_file():
+        raise SettingsError(f"{told}: there is no such file beside it")
+    if base in (*above, own):
+        raise SettingsError(f"{told}: that file is based on this one")
+    return _with_bases(base, (*above, own)) | names
+
+
+def _none(name: str, value: Any) -> Any:
+    """Return None for "none", the text of a setting that may be None."""
+    return None if name in MAY_BE_NONE and isinstance(value, str) and value.lower() == NONE else value
 
 
 def make_importable(*folders: Path) -> None:
@@ -93,48 +143,6 @@ def make_importable(*folders: Path) -> None:
     for folder in folders:
         if str(folder.resolve()) not in sys.path:
             sys.path.append(str(folder.resolve()))
-
-
-def whole_text(config_file: Path) -> str:
-    """Join a configuration file's text with those that it is based on, so that it needs no other file.
-
-    Raises:
-        SettingsError: if a file that one is based on is not there.
-    """
-    whole = ""
-    for file in _with_bases(config_file):
-        text, line = _text_of(file), _based_on(file)
-        if line is not None:
-            lines = ParsedText(text).lines
-            kept = b"".join(lines[: line.lineno - 1] + lines[line.end_lineno :]).decode()
-            text = f"\n# From {file.name}.\n{kept}"
-        whole = with_marks(whole, _names_assigned_in(text)) + text
-    return whole
-
-
-def with_marks(text: str, names: Container[str]) -> str:
-    """Write beside each assignment to one of these names that it is set again below, where it can be edited."""
-    text = text if text.endswith("\n") or not text else f"{text}\n"
-    try:
-        parsed = ParsedText(text)
-    except (SyntaxError, ValueError):  # loading the text raises the error
-        return text
-    last = {ast.unparse(node.targets[0]): node for node in parsed.tree.body if isinstance(node, ast.Assign)}
-    marked = [
-        (node, parsed.source(node) + SET_AGAIN)
-        for name, node in last.items()
-        if name in names and parsed.ends_its_line(node)
-    ]
-    return parsed.with_replaced(marked)
-
-
-def _names_assigned_in(text: str) -> set[str]:
-    """Collect the names that a text assigns at its top level; none if the text cannot be parsed."""
-    try:
-        tree = parse_python(text)
-    except (SyntaxError, ValueError):
-        return set()
-    return {ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)}
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -174,7 +182,11 @@ def settings_from_flat(
         for name, field in model.model_fields.items()
         if field.is_required() and name not in values
     ]
-    problems += [f"{name} is missing; copy it from the files in config_files/" for name in missing]
+    if missing:
+        problems.append(
+            f"{', '.join(missing)} missing: restore the file, or copy inputs_list.py and state_normalization.py from "
+            "config_files/"
+        )
     if problems:
         raise SettingsError(f"{source}: " + "; ".join(problems))
     grouped: dict[str, dict[str, Any]] = {group: {} for group in groups()}
@@ -204,35 +216,8 @@ def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]
     return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
 
 
-def _with_bases(config_file: Path) -> list[Path]:
-    """List a configuration file after those that it is based on, directly or not."""
-    files = [config_file]
-    while (line := _based_on(files[0])) is not None:
-        base = (files[0].parent / ast.literal_eval(line.value)).resolve()
-        if not base.is_file():
-            raise SettingsError(f"{files[0]}: {ast.unparse(line)}: there is no such file beside it")
-        if base in [file.resolve() for file in files]:
-            raise SettingsError(f"{files[0]}: {ast.unparse(line)}: that file is based on this one")
-        files.insert(0, base)
-    return files
-
-
-def _based_on(file: Path) -> ast.Assign | None:
-    """Find where a file says what it is based on. One that cannot be read or parsed is complained of when it is run."""
-    try:
-        tree = parse_python(_text_of(file))
-    except (SettingsError, SyntaxError, ValueError):
-        return None
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == BASED_ON:
-            if not isinstance(node.value, ast.Constant) or not isinstance(node.value.value, str):
-                raise SettingsError(f'{file}: {ast.unparse(node)}: name a file beside it, such as "config.py"')
-            return node
-    return None
-
-
-def _text_of(file: Path) -> str:
-    """Read a Python file of a configuration.
+def read_text(file: Path) -> str:
+    """Read a file of a configuration.
 
     Raises:
         SettingsError: if it is no regular file, larger than 1 MiB, or not UTF-8.
@@ -248,7 +233,7 @@ def _text_of(file: Path) -> str:
 def _names_set_by(file: Path, config_file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise SettingsError(f"{config_file}: {file.name} is missing beside it; copy it from config_files/")
-    text = _text_of(file)
+    text = read_text(file)
     try:
         names = runpy.run_path(str(file))
     except SystemExit as error:
@@ -271,7 +256,7 @@ def _names_imported_by(text: str) -> set[str]:
     """Collect what a text's `import` lines name, so that a part, say, is not taken for a misspelt setting."""
     aliases = [
         alias
-        for node in ast.walk(parse_python(text))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     ]
@@ -315,4 +300,6 @@ def _one_line(error: Any, present: Mapping[str, Any]) -> str:
         return message
     value = repr(error["input"])
     value = value if len(value) <= 80 else value[:77] + "..."
-    return f"{name} = {value}: {message[0].lower() + message[1:]}{_example(str(location[0]), present)}"
+    setting = str(location[0])
+    allowed = f"; allowed: {describe_range(setting)}" if setting in DEFAULTS else ""
+    return f"{name} = {value}: {message[0].lower() + message[1:]}{_example(setting, present)}{allowed}"

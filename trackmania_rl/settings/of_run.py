@@ -1,4 +1,4 @@
-"""Which configuration a run has: that of the command that begins it, and its own copy from then on."""
+"""Which settings a run has: those of the command that begins it, and its own settings.toml from then on."""
 
 from __future__ import annotations
 
@@ -11,27 +11,23 @@ from typing import Final
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings.groups import NEEDS_RESTART, Settings, groups
-from trackmania_rl.settings.live import (
-    SNAPSHOT_FILE,
-    Stamp,
-    append_overrides,
-    stamp_of,
-    write_snapshot,
-    write_values,
-)
-from trackmania_rl.settings.loading import (
-    changed_settings,
-    load_settings,
-    parse_override,
-    settings_from_flat,
-    with_stretched_schedules,
+from trackmania_rl.settings.live import Stamp, stamp_of
+from trackmania_rl.settings.loading import changed_settings, load_settings, parse_override, settings_from_values
+from trackmania_rl.settings.snapshot import (
+    SETTINGS_FILE,
+    already_stretched,
+    bring_up_to_date,
+    own_file,
+    read_own,
+    write_changes,
+    write_settings,
 )
 
 SHAPING_GROUPS: Final = ("observation", "replay", "agent")
 SHAPING_NAMES: Final = frozenset(
     {"games", "actions", "inputs", "image_width_px", "image_height_px", "frames_per_state", "engine_ticks_per_action"}
 )
-"""Settings that networks and replay memory are shaped by, beside those of `SHAPING_GROUPS` that need a restart."""
+"""Settings that shape networks and replay memory, beside those of `SHAPING_GROUPS` that need a restart."""
 LONGEST_VALUE: Final = 60
 
 log = logging.getLogger(__name__)
@@ -39,38 +35,38 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AskedFor:
-    """What a command asks for.
+    """Settings that a command asks for.
 
     Attributes:
         source: a configuration file, or settings.
         overrides: `name=value` texts that win over it.
-        update: whether a run that exists takes it anew; else that run's own copy holds.
+        update: whether a run that exists takes it anew; else that run's own settings hold.
     """
 
     source: Path | Settings
     overrides: Sequence[str] = ()
     update: bool = False
 
-    def settings(self) -> Settings:
-        """The settings asked for.
+    def settings(self, *, is_stretched: bool = True) -> Settings:
+        """Return the settings asked for.
 
         Raises:
             SettingsError: if they cannot be used.
         """
         if isinstance(self.source, Path):
-            return load_settings(self.source, self.overrides)
-        values = self.source.flat() | {"schedule_stretch": 1.0}  # its schedules are stretched already
-        return settings_from_flat(with_stretched_schedules(values | dict(map(parse_override, self.overrides))))
+            return load_settings(self.source, self.overrides, is_stretched=is_stretched)
+        values = already_stretched(self.source).flat()
+        return settings_from_values(values, self.overrides, "the settings given", is_stretched)
 
 
 def shaping_settings(settings: Settings) -> dict[str, str]:
-    """Write the settings with which a checkpoint has to agree as text, by name."""
+    """Return the settings with which a checkpoint has to agree as text, by name."""
     of_groups = {name for group in SHAPING_GROUPS for name in groups()[group].model_fields} & NEEDS_RESTART
     return {name: str(value) for name, value in settings.flat().items() if name in of_groups | SHAPING_NAMES}
 
 
 def what_shapes_otherwise(settings: Settings, made_with: Mapping[str, str]) -> str:
-    """Say in which settings a run differs from what its checkpoint was made with; empty where nothing is known."""
+    """Describe how a run's settings differ from those of its checkpoint; empty where nothing is known."""
     own = shaping_settings(settings)
     differ = [name for name, value in own.items() if name in made_with and made_with[name] != value]
     return ", ".join(f"{name} is {_short(own[name])}, but was {_short(made_with[name])}" for name in differ)
@@ -81,63 +77,67 @@ def _short(value: str) -> str:
 
 
 class RunConfiguration:
-    """The configuration in save/{run_name}/config/.
+    """The settings of a run that starts or resumes.
 
     Args:
         asked_for: by the command.
-        folder: where the copy lies, or will.
+        run_folder: `save/{run_name}`.
 
     Attributes:
-        snapshot_file: the copy.
+        file: the run's settings.toml.
         is_new: whether what is asked for is taken.
-        written: the copy's stamp when `write` had written it and before it was read; None until then.
+        read_from: stamp of the file before `read`; None until then.
     """
 
-    def __init__(self, asked_for: AskedFor, folder: Path) -> None:
+    def __init__(self, asked_for: AskedFor, run_folder: Path) -> None:
         self._asked_for = asked_for
-        self.snapshot_file = folder / SNAPSHOT_FILE
-        self.is_new = asked_for.update or not self.snapshot_file.is_file()
-        self.written: Stamp | None = None
+        self._folder = run_folder
+        self.file = run_folder / SETTINGS_FILE
+        self.is_new = asked_for.update or not own_file(run_folder).is_file()
+        self.read_from: Stamp | None = None
 
     def read(self) -> Settings:
-        """Read the settings that will hold; nothing is written.
+        """Return the settings that will hold; nothing is written.
 
         Raises:
             SettingsError: if they cannot be used.
         """
-        if self.is_new:
-            return self._asked_for.settings()
-        return load_settings(self.snapshot_file, self._asked_for.overrides)
+        self.read_from = stamp_of(self.file)
+        return self._asked_for.settings() if self.is_new else self._own()
 
-    def write(self) -> Settings:
-        """Write the run's copy once all is checked, so that no mistake outlives its command; read it."""
-        source, overrides = self._asked_for.source, self._asked_for.overrides
-        if not self.is_new:
-            if changed_settings(load_settings(self.snapshot_file), load_settings(self.snapshot_file, overrides)):
-                append_overrides(self.snapshot_file, overrides)
-            if remark := self.remark():
-                log.warning("going on with %s", remark)
-        elif isinstance(source, Path):
-            write_snapshot(source, self.snapshot_file.parent, overrides)
-        else:
-            append_overrides(write_values(source, self.snapshot_file.parent), overrides)
-        self.written = stamp_of(self.snapshot_file)
-        return load_settings(self.snapshot_file)
+    def write(self) -> None:
+        """Write what `read` returned to the run's file; called when all is checked."""
+        if self.is_new:
+            write_settings(self.file, self._asked_for.settings(is_stretched=False))
+            return
+        bring_up_to_date(self._folder)
+        overridden = self._own(is_stretched=False).flat()
+        changes = changed_settings(self._read(is_stretched=False), self._own(is_stretched=False))
+        asked = dict(map(parse_override, self._asked_for.overrides)).keys()
+        if changes.keys() & asked:
+            write_changes(self.file, {name: overridden[name] for name in changes.keys() & asked})
+        if remark := self.remark():
+            log.warning("going on with %s", remark)
 
     def remark(self) -> str:
-        """Say how the copy of a run that exists differs from what is asked for; empty if it does not."""
-        own = load_settings(self.snapshot_file, self._asked_for.overrides)
-        names = ", ".join(sorted(changed_settings(self._asked_for.settings(), own)))
+        """Describe how the settings of a run that exists differ from those asked for; empty if they do not."""
+        names = ", ".join(sorted(changed_settings(self._asked_for.settings(), self._own())))
         source = self._asked_for.source
         told = source if isinstance(source, Path) else "the settings given"
-        return names and f"{self.snapshot_file}, which differs from {told} in: {names} (--update-config takes that)"
+        return names and f"{own_file(self._folder)}, which differs from {told} in: {names} (--update-config takes that)"
 
     @contextlib.contextmanager
     def telling_which(self) -> Iterator[None]:
-        """Add to an error that a run which exists has a configuration of its own: to mend another one is no use."""
+        """Add to an error that a run which exists has settings of its own, so that the right file is corrected."""
         try:
             yield
         except UserError as error:
             if self.is_new or not (remark := self.remark()):
                 raise
             raise UserError(f"{error}; this run goes on with {remark}") from error
+
+    def _own(self, *, is_stretched: bool = True) -> Settings:
+        return read_own(self._folder, self._asked_for.overrides, self._asked_for.settings, is_stretched=is_stretched)
+
+    def _read(self, *, is_stretched: bool) -> Settings:
+        return read_own(self._folder, (), self._asked_for.settings, is_stretched=is_stretched)

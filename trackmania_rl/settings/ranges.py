@@ -57,6 +57,6 @@ def _in_words(schema: Mapping[str, Any]) -> str:
         return "(" + ", ".join(_in_words(item) for item in schema["prefixItems"]) + ")"
     if schema.get("type") == "array":
         return f"({_in_words(schema['items'])}, ...)"
-    word = _WORDS.get(schema.get("type", ""), "see the file")
+    word = _WORDS.get(schema.get("type", ""), "as described")
     limits = ", ".join(text.format(schema[key]) for key, text in _LIMITS.items() if key in schema)
     return f"{word} {limits}".rstrip()

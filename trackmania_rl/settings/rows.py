@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -16,18 +15,15 @@ from trackmania_rl.settings.ranges import describe_range, describe_unit
 INDENT: Final = "      "
 
 
-def settings_rows(
-    settings: Settings, texts: Mapping[str, str] | None = None, has_private: bool = False
-) -> list[dict[str, Any]]:
+def settings_rows(settings: Settings, has_private: bool = False) -> list[dict[str, Any]]:
     """List the settings.
 
     Args:
         settings: the settings.
-        texts: for some settings, the value as the run's own configuration has it.
         has_private: whether the settings of this machine and its owner are listed, too.
 
     Returns:
-        `name`, `group`, `value` as a Python literal, `text` (what an edit begins with), `unit`, `range`, `restart`
+        `name`, `group`, `value` as a Python literal, `unit`, `range`, `restart`
         (whether a change waits for the next start), `is_default`, and `about`, the description.
     """
     rows = []
@@ -42,7 +38,6 @@ def settings_rows(
                     "name": name,
                     "group": group,
                     "value": value,
-                    "text": (texts or {}).get(name, value),
                     "unit": _described(name)[0],
                     "range": _described(name)[1],
                     "restart": name in NEEDS_RESTART,

@@ -95,8 +95,9 @@ def require_accepted(changes: Sequence[SettingChange], run_folder: Path) -> None
     if refused:
         raise UserError(
             f"{run_folder}: since its last checkpoint these were changed, and what the network has learned would mean "
-            f"something else: {'; '.join(map(str, refused))}. Either take that back (in {run_folder / 'config'}, or "
-            f"what the command line says), or go on all the same: {OPTION} {' '.join(one.name for one in refused)}"
+            f"something else: {'; '.join(map(str, refused))}. Either take that back (in "
+            f"{run_folder / 'settings.toml'}, or what the command line says), or go on all the same: "
+            f"{OPTION} {' '.join(one.name for one in refused)}"
         )
 
 

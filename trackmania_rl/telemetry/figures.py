@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,10 +18,9 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded_text
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.settings import USER_FILE, Settings, UserSettings
-from trackmania_rl.settings.without_machine import paths_cut, without_machine
+from trackmania_rl.settings import Settings, UserSettings
+from trackmania_rl.settings.snapshot import paths_cut
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
 
@@ -161,22 +159,6 @@ def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
             plain = paths_cut(json.loads(json.dumps(value, default=_plain)))
             told[name] = plain if isinstance(plain, bool | int | float | str) else json.dumps(plain)
     return told
-
-
-def configuration_texts(folder: Path) -> dict[str, str]:
-    """The run's configuration files by name, without what belongs to this machine and its owner.
-
-    Args:
-        folder: `RunFolder.config`.
-
-    Raises:
-        UserError, SyntaxError, ValueError: if one cannot be read, as happens while an editor saves it.
-    """
-    return {
-        file.name: without_machine(read_bounded_text(file, MOST_PYTHON_BYTES))
-        for file in sorted(folder.glob("*.py"))
-        if file.name != USER_FILE
-    }
 
 
 def _plain(value: Any) -> Any:

@@ -48,7 +48,7 @@ from trackmania_rl.settings import (
     settings_of_driver,
     shifts_of,
 )
-from trackmania_rl.settings.live import SNAPSHOT_FILE
+from trackmania_rl.settings.snapshot import own_file, read_own
 from trackmania_rl.telemetry.terminal_view import format_time
 
 log = logging.getLogger(__name__)
@@ -104,19 +104,16 @@ class Learned:
 
 
 def load_run_settings(run_folder: Path) -> Settings:
-    """Load the configuration in a run's own folder.
+    """Load a run's own settings.
 
     Raises:
-        UserError: if there is no such run, or its configuration can't be used.
+        UserError: if there is no such run, or its settings can't be used.
     """
-    snapshot = run_folder / "config" / SNAPSHOT_FILE
     if not run_folder.is_dir():
         raise UserError(f"{run_folder}: there is no such run folder; scripts/train.py makes save/{{run_name}}")
-    if not snapshot.is_file():
-        raise UserError(
-            f"{run_folder} is no run folder: {snapshot} is missing (a training writes it in its first seconds)"
-        )
-    return load_settings(snapshot)
+    if not (file := own_file(run_folder)).is_file():
+        raise UserError(f"{run_folder} is no run folder: {file} is missing (a training writes it in its first seconds)")
+    return read_own(run_folder)
 
 
 def _when_it_comes(run_folder: Path, settings: Settings) -> str:

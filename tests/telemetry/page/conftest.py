@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="the live page's packages are not installe
 
 from starlette.testclient import TestClient
 
-from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.page.page import RunPage
 from trackmania_rl.telemetry.page.run_on_disk import RunOnDisk
 from trackmania_rl.telemetry.page.server import make_app
@@ -59,7 +59,7 @@ def race_line(number: int, **others: Any) -> str:
 def make_run(save_folder: Path, repository_root: Path, name: str = "tested", n_races: int = 20) -> RunOnDisk:
     """Write a run with races, messages and a record on valley."""
     folder = save_folder / name
-    write_snapshot(repository_root / "config_files" / "config.py", folder / "config", [f"run_name={name}"])
+    write_snapshot(repository_root / "config_files" / "config.py", folder, [f"run_name={name}"])
     if n_races > 0:
         races = [race_line(number, is_explo=number % 2 == 1) for number in range(1, n_races + 1)]
         (folder / "races.jsonl").write_text("".join(races))

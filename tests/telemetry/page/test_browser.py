@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.training_command import TrainCommand
 from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line
-from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.page.command import address, listen
 from trackmania_rl.telemetry.page.connections import make_server
 from trackmania_rl.telemetry.page.page import RunPage
@@ -207,12 +207,12 @@ def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: Ru
 
     find_setting()
     assert "adam_beta1 = 7: input should be less than 1" in give("7")
-    assert "adam_beta1 = 7" not in shown_run.config_file.read_text()
+    assert "adam_beta1 = 7" not in shown_run.settings_file.read_text()
     page.refresh()
     find_setting()
     page.execute_script("document.querySelector('[data-setting=adam_beta1]').isOld = true")
     assert "adam_beta1: 0.9 -> 0.8" in give("0.8")
-    assert "adam_beta1 = 0.8\n" in shown_run.config_file.read_text()
+    assert "adam_beta1 = 0.8\n" in shown_run.settings_file.read_text()
     is_new = "return !document.querySelector('[data-setting=adam_beta1]').isOld"
     wait_for(lambda: page.execute_script(is_new), "rows of the edited configuration")
     assert "adam_beta1: 0.9 -> 0.8" in answer(), "it stays"
@@ -249,7 +249,7 @@ def test_an_own_environment_is_shown_without_what_belongs_to_races(
     browser: Any, tmp_path: Path, repository_root: Path
 ) -> None:
     run = make_run(tmp_path, repository_root)
-    write_snapshot(repository_root / "config_files" / "config_cartpole.py", run.config_file.parent, ["run_name=tested"])
+    write_snapshot(repository_root / "config_files" / "config_cartpole.py", run.path, ["run_name=tested"])
     own = {"map": "cartpole", "race_finished": False, "progress_unit": "points", "meters": 7.5, "n_actions": 30}
     run.races.write_text("".join(race_line(number, **own) for number in range(1, 4)))
     with serving(run) as url:

@@ -13,6 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from tests.telemetry.page.conftest import RECORD_MS, SnapshotOf, race_line
 from trackmania_rl.errors import UserError
+from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.page import driver_races, figure_curves, race_curves, tails
 from trackmania_rl.telemetry.page.driver_races import PageOfDriverError, run_of_driver
@@ -35,7 +36,7 @@ def test_a_map_is_shown_from_above_with_its_gates(client: TestClient) -> None:
 
 
 def test_a_real_map_is_shown_along_its_line(run: RunOnDisk) -> None:
-    run.config_file.write_text(run.config_file.read_text() + 'game = "tmnf"\n')
+    write_changes(run.settings_file, {"game": "tmnf"})
     page = RunPage(run)
     shape = page.shape("valley")
     assert len(shape["gates"]) == 2, "start and finish: its file is not there"
@@ -178,17 +179,17 @@ def test_settings_are_shown_with_their_comments_and_edited(page: RunPage, run: R
     assert page.edit("adam_beta1", "0.8") == {"adam_beta1": "0.9 -> 0.8"}
     assert page.read()["run"]["settings_error"] == ""
     rows = {row["name"]: row for row in page.settings()["rows"]}
-    assert rows["adam_beta1"]["text"] == "0.8"
+    assert rows["adam_beta1"]["value"] == "0.8"
     assert rows["adam_beta1"]["about"].startswith("First beta of RAdam.")
-    assert rows["constant_reward_per_ms"]["text"] == "-0.0012", "an expression is shown as its value"
+    assert rows["constant_reward_per_ms"]["value"] == "-0.0012"
     assert rows["n_collectors"]["restart"]
     assert "game_command" not in rows
-    before = run.config_file.read_bytes()
+    before = run.settings_file.read_bytes()
     entry = {"map_name": "x", "map_path": "x.toml", "reference_line": "x.npy", "is_explo": True, "fill_buffer": True}
     with pytest.raises(UserError, match=r"x\.toml"):
         page.edit("map_cycle", f"({entry!r},)")
-    assert run.config_file.read_bytes() == before
-    run.config_file.write_text(run.config_file.read_text() + "adam_beta1 = 3\n")
+    assert run.settings_file.read_bytes() == before
+    write_changes(run.settings_file, {"adam_beta1": 3})
     assert "adam_beta1 = 3" in page.read()["run"]["settings_error"]
     assert page.settings()["rows"], "the last valid ones"
 
@@ -210,7 +211,7 @@ def test_only_listed_files_can_be_downloaded(client: TestClient, run: RunOnDisk,
     assert client.get("/files/evaluation/valley.mp4").content == b"film"
     for name in (
         "races.jsonl",
-        "config/config.py",
+        "settings.toml",
         "..%2f..%2fconfig.py",
         "..%2ftested%2fraces.jsonl",
         "%2fetc/passwd",

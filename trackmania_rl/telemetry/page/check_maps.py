@@ -2,7 +2,7 @@
 
 A program of its own, since what it uses imports torch, which the page does without:
 
-    python -m trackmania_rl.telemetry.page.check_maps save/simulated/config/config.py maps
+    python -m trackmania_rl.telemetry.page.check_maps save/simulated/settings.toml maps
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def drive(file: Path, run_folder: Path, project_folder: Path) -> None:
     from trackmania_rl.games.race_games import make_games_builder
     from trackmania_rl.runs import save_best_run
     from trackmania_rl.seeds import SeedTree
-    from trackmania_rl.settings.live import write_values
+    from trackmania_rl.settings.snapshot import SETTINGS_FILE, already_stretched, write_settings
     from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.evaluation import greedy_after, load_driver
@@ -87,7 +87,7 @@ def drive(file: Path, run_folder: Path, project_folder: Path) -> None:
     game = driver.settings.game.model_copy(update={"game": "simulated", "games_per_collector": 1})
     settings = driver.settings.model_copy(update={"game": game})
     maps_folder = project_folder / game.maps_folder
-    write_values(settings, run_folder / "config")
+    write_settings(run_folder / SETTINGS_FILE, already_stretched(settings))
     best_runs = run_folder / "best_runs"
     best_runs.mkdir()
     log = RaceLog(run_folder / "races.jsonl", CommandClock(), session=1)
@@ -101,7 +101,7 @@ def drive(file: Path, run_folder: Path, project_folder: Path) -> None:
             if record.race_finished:
                 q_values = driven.rollout_results["q_values"]
                 kept = save_best_run(
-                    best_runs, entry.map_name, record.race_time_ms, stats["inputs"], q_values, run_folder / "config"
+                    best_runs, entry.map_name, record.race_time_ms, stats["inputs"], q_values, settings
                 )
                 shutil.copyfile(file, kept / f"{kept.name}{ENDING}")
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded_text
 from trackmania_rl.places import WORKING_FOLDER
-from trackmania_rl.settings import Settings, changed_settings, load_settings
-from trackmania_rl.settings.editing import TRIAL_FILE, edit_setting, literals_of
+from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.rows import settings_rows
+from trackmania_rl.settings.snapshot import TRIAL_FILE, edit_setting, read_own
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
 from trackmania_rl.telemetry.page.best_runs import RunFiles
 from trackmania_rl.telemetry.page.figure_curves import FigureCurves
@@ -59,10 +58,10 @@ class RunPage:
         self._races = RaceCurves(run)
         self._figures = FigureCurves(run.event_files)
         self._messages = LogMessages(run.log)
-        self._settings = load_settings(run.config_file)
+        self._settings, self._in_file = read_own(run.path), read_own(run.path, is_stretched=False)
         self._settings_error = ""
         self._medals_ms = self._read_medals()
-        self._config_stamp = _stamp(run.config_file)
+        self._config_stamp = _stamp(run.settings_file)
         self._readers: dict[Watch, LiveReader] = {}
         self._announced: dict[Watch, str] = {}
         self._listed: dict[str, Any] = {}
@@ -185,10 +184,9 @@ class RunPage:
 
     def settings(self) -> dict[str, Any]:
         """The settings as the run's configuration has them, and what is wrong with it, if something is."""
-        text = read_bounded_text(self.run.config_file, MOST_PYTHON_BYTES)
         with self._lock:
-            settings, error = self._settings, self._settings_error
-        return {"rows": settings_rows(settings, literals_of(text)), "error": error}
+            settings, error = self._in_file, self._settings_error
+        return {"rows": settings_rows(settings), "error": error}
 
     def edit(self, name: str, text: str) -> dict[str, str]:
         """Change a setting in the run's configuration; returns what has changed, as "old -> new" by name.
@@ -197,7 +195,7 @@ class RunPage:
             UserError: if the configuration is not valid with it; nothing has changed then.
         """
         with self._editing:
-            changes = edit_setting(self.run.config_file, name, text, self._check_maps)
+            changes = edit_setting(self.run.path, name, text, self._check_maps)
         return {name: f"{old!r} -> {new!r}" for name, (old, new) in changes.items()}
 
     def _check_maps(self, edited: Settings) -> None:
@@ -205,7 +203,7 @@ class RunPage:
         if "map_cycle" not in changed_settings(self._settings, edited):
             return
         program = "trackmania_rl.telemetry.page.check_maps"
-        trial = self.run.config_file.with_name(TRIAL_FILE)
+        trial = self.run.path / TRIAL_FILE
         try:
             checked = subprocess.run(
                 [sys.executable, "-m", program, str(trial), str(self.run.maps_folder(edited).resolve())],
@@ -244,14 +242,15 @@ class RunPage:
             self._runs = list_runs(self.run.path.parent)
             if (listed := self.files.listed()) != self._listed:
                 told["files"] = self._listed = listed
-        if (stamp := _stamp(self.run.config_file)) != self._config_stamp:
+        if (stamp := _stamp(self.run.settings_file)) != self._config_stamp:
             self._config_stamp = stamp
             self._reload_settings()
             told["run"] = self._about()
 
     def _reload_settings(self) -> None:
         try:
-            self._settings, self._settings_error = load_settings(self.run.config_file), ""
+            self._settings, self._in_file = read_own(self.run.path), read_own(self.run.path, is_stretched=False)
+            self._settings_error = ""
             self._medals_ms = self._read_medals()
             self._shapes.clear()
         except UserError as error:

@@ -12,8 +12,8 @@ from filelock import FileLock, Timeout
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import command_line_of
-from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.settings.live import SNAPSHOT_FILE
+from trackmania_rl.settings import Settings
+from trackmania_rl.settings.snapshot import SETTINGS_FILE, own_file, read_own
 from trackmania_rl.telemetry.learning_summary import MOST_LINE_BYTES, NEEDED_KEYS
 from trackmania_rl.telemetry.run_status import read_status
 
@@ -42,9 +42,9 @@ class RunOnDisk:
         return self.path.name
 
     @property
-    def config_file(self) -> Path:
-        """The run's own configuration, which is what an edit changes."""
-        return self.path / "config" / SNAPSHOT_FILE
+    def settings_file(self) -> Path:
+        """The run's own settings, which an edit changes."""
+        return own_file(self.path)
 
     @property
     def races(self) -> Path:
@@ -109,10 +109,10 @@ def find_run(name: str | None, save_folder: Path, project_folder: Path) -> RunOn
     folder = _newest(save_folder) if name is None else _named(name, save_folder)
     run = RunOnDisk(folder.resolve(), project_folder)
     try:
-        load_settings(run.config_file)
+        read_own(run.path)
     except UserError as error:
         raise UserError(
-            f"{folder} is a run of another version, or its configuration was edited wrongly: {error}"
+            f"{folder} is a run of another version, or its settings were edited wrongly: {error}"
         ) from error
     _check_races(run, folder)
     return run
@@ -129,21 +129,21 @@ def _newest(save_folder: Path) -> Path:
 
 def _named(name: str, save_folder: Path) -> Path:
     for folder in (Path(name), save_folder / name):
-        if (folder / "config" / SNAPSHOT_FILE).is_file():
+        if own_file(folder).is_file():
             return folder
     for folder in (Path(name), save_folder / name):
         if folder.is_dir():
-            raise UserError(f"{folder} is no run's folder: it has no config/{SNAPSHOT_FILE}; name a folder in save/")
+            raise UserError(f"{folder} is no run's folder: it has no {SETTINGS_FILE}; name a folder in save/")
     known = ", ".join(sorted(run.name for run in _runs(save_folder))) or "none"
     raise UserError(f"{name}: there is no such run; those in {save_folder} are: {known}")
 
 
 def _runs(save_folder: Path) -> list[Path]:
-    return [file.parent.parent for file in save_folder.glob(f"*/config/{SNAPSHOT_FILE}")]
+    return [folder for folder in save_folder.glob("*") if own_file(folder).is_file()]
 
 
 def _last_written_s(folder: Path) -> float:
-    files = (folder / "races.jsonl", folder / "train.log", folder / "config" / SNAPSHOT_FILE)
+    files = (folder / "races.jsonl", folder / "train.log", own_file(folder))
     return max(file.stat().st_mtime for file in files if file.is_file())
 
 

@@ -224,7 +224,7 @@ class SaveCheckpoints(Hook):
             differs = what_shapes_otherwise(self.run.settings, state.get("settings", {}))
             raise CheckpointError(
                 f"{loaded.folder} does not fit this configuration: {differs or one_line(error)}; undo the change "
-                f"in {folder.config} (what the command line asked for is not kept there), or begin a new run under "
+                f"in {folder.settings} (what the command line asked for is not kept there), or begin a new run under "
                 "another run_name (--set run_name=...)"
             ) from error
         self._compare_settings(loaded)  # after the sizes: no acceptance of a change makes another size fit
@@ -237,7 +237,7 @@ class SaveCheckpoints(Hook):
     def _begin_with_weights(self, source: Path) -> None:
         """Load networks only: learning rate, exploration and replay memory begin as in any new run."""
         made_with: dict[str, str] = {}
-        its_own = "the configuration of that run (--config .../config/config.py)"
+        its_own = "the settings of that run (--config .../settings.toml)"
         try:
             if is_driver_file(source):
                 its_own = "its own settings, which scripts/tools/driver.py configuration writes"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable
 from operator import methodcaller
@@ -12,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from tensordict import TensorDictBase
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.settings import Settings
+from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
-from trackmania_rl.telemetry.figures import configuration_texts, progress_figures, race_figures, weight_samples
+from trackmania_rl.telemetry.figures import progress_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.loggers import BackgroundLogger, RunLogger, open_loggers
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.racing_line import ROAD_WIDTH_M, draw_racing_line
@@ -45,7 +45,7 @@ class WriteFigures(Hook):
         self._latest_line: dict[str, tuple[RaceRecord, str, npt.NDArray[np.float32]]] = {}
         self._race_due: defaultdict[tuple[str, bool], Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
         self._best_written_ms: dict[tuple[str, bool], int | None] = {}
-        self._texts_told: dict[str, str] = {}
+        self._settings_told: Settings | None = None
         self._scalars_due = Interval()
         self._pictures_due = Interval()
 
@@ -138,14 +138,14 @@ class WriteFigures(Hook):
         self._tell(lambda logger: logger.flush())
 
     def _tell_configuration(self) -> None:
-        """Hand on the configuration's files, at first and when one was edited."""
+        """Log the settings in force, at first and when one has changed."""
         if self._disk.is_short:
             return
-        with contextlib.suppress(UserError, SyntaxError, ValueError):  # an editor may be at work
-            texts = configuration_texts(self.run.folder.config)
-            for name, text in texts.items() - self._texts_told.items():
-                self._tell(methodcaller("log_text", f"configuration/{name}", text, self._frames))
-            self._texts_told = texts
+        settings = self.run.settings
+        if settings is not self._settings_told:
+            text = handed_on_text(settings, f"Settings of the run {settings.run.run_name}")
+            self._tell(methodcaller("log_text", f"configuration/{SETTINGS_FILE}", text, self._frames))
+            self._settings_told = settings
 
     def _write_pictures(self) -> None:
         if not self._loggers or self._disk.is_short:

@@ -142,7 +142,7 @@ class WatchNumbers(Hook):
         return (
             "The last one is sound, and the same command goes on from there (or begins anew if there is none). So that "
             'it does not come again, lower lr_schedule or clip_grad_value, or set autocast_dtype = "float32", in '
-            f"{self.run.folder.config}"
+            f"{self.run.folder.settings}"
         )
 
 

@@ -60,7 +60,7 @@ class KeepRecords(Hook):
                 record.race_time_ms,
                 race.end_race_stats["inputs"],
                 race.rollout_results["q_values"],
-                folder.config,
+                self.run.settings,
             )
             self._keep_driver(kept, record)
         except UserError as error:

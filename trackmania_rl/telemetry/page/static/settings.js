@@ -1,4 +1,4 @@
-// The settings of the run's own configuration, and edits of them.
+// The settings of the run, and edits of them.
 
 import { byId, el, fetchJson } from "./format.js";
 import { on } from "./store.js";
@@ -29,7 +29,7 @@ function show() {
 
 function setting(row) {
   const field = el("textarea", { rows: 1, spellcheck: "false", readonly: row.restart, "aria-label": row.name, "data-setting": row.name });
-  field.value = row.text;
+  field.value = row.value;
   const button = el("button", { type: "button", hidden: true }, "apply");
   const answer = el("p", { class: "told" });
   const showAnswer = () => {
@@ -41,7 +41,7 @@ function setting(row) {
   const tell = (...told) => { answers.set(row.name, told); showAnswer(); };
   showAnswer();
   const changed = () => {
-    const isChanged = field.value.trim() !== row.text.trim();
+    const isChanged = field.value.trim() !== row.value.trim();
     field.classList.toggle("changed", isChanged);
     button.hidden = !isChanged;
   };
@@ -55,7 +55,7 @@ function setting(row) {
         headers: { "Content-Type": "application/json", "X-Edit-Token": editToken },
         body: JSON.stringify({ name: row.name, text: field.value }),
       });
-      row.text = field.value.trim();
+      row.value = field.value.trim();
       changed();
       const list = Object.entries(changes).map(([name, change]) => `${name}: ${change}`).join("; ");
       tell(list ? `written: ${list}` : "the configuration has this value already", "win");

@@ -1,0 +1,307 @@
+"""A run's own settings, `save/{run_name}/settings.toml`: written when it starts, read when it resumes.
+
+The file is TOML. None is "none", a schedule is an array of pairs, the map cycle an array of tables. Schedules are not
+yet stretched. Reading the file runs no code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import tomlkit
+from pydantic import BaseModel
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.files import portable, write_durably
+from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, REMOVED, Settings, UserSettings, groups
+from trackmania_rl.settings.loading import (
+    NONE,
+    SettingsError,
+    changed_settings,
+    load_settings,
+    parse_override,
+    read_text,
+    settings_from_values,
+    values_in,
+)
+from trackmania_rl.settings.named_part import NamedPart
+from trackmania_rl.settings.ranges import describe_range, describe_unit
+
+SETTINGS_FILE: Final = "settings.toml"
+OLD_FILE: Final = Path("config", "config.py")
+"""A run's own settings in earlier versions: a copy of the configuration."""
+TRIAL_FILE: Final = ".edited_settings.toml"
+WIDTH: Final = 120
+LONGEST_LIST: Final = 600
+PARTS: Final = frozenset({"agent", "network", "games", "reward", "memory", "hooks", "transforms", "loggers"})
+
+log = logging.getLogger(__name__)
+
+
+def already_stretched(settings: Settings) -> Settings:
+    """Return settings with `schedule_stretch` = 1, as their schedules are stretched."""
+    return settings.model_copy(update={"run": settings.run.model_copy(update={"schedule_stretch": 1.0})})
+
+
+def handed_on_text(settings: Settings, title: str) -> str:
+    """Write settings in force as TOML without this machine's paths and names. Of a whole path the last part stays."""
+    text = _settings_text(already_stretched(settings), title, handed_on=True)
+    with contextlib.suppress(RuntimeError):  # the user has no folder
+        home = Path.home()
+        text = text.replace(str(home), "~") if len(home.parts) > 1 else text
+    return text
+
+
+def _settings_text(settings: Settings, title: str, *, handed_on: bool = False) -> str:
+    """Write settings as TOML, with description, unit, range and "restart" as comments."""
+    lines = [f"# {title}"]
+    for group, model in groups().items():
+        if handed_on and model is UserSettings:
+            continue
+        lines += ["", f"# {group}: {model.__doc__} ".ljust(WIDTH, "-")]
+        values = getattr(settings, group)
+        for name in model.model_fields:
+            lines += ["", _entry(name, getattr(values, name), handed_on=handed_on)]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(name: str, value: Any, *, handed_on: bool = False) -> str:
+    """Write one setting with its comment."""
+    description = next(
+        model.model_fields[name].description for model in groups().values() if name in model.model_fields
+    )
+    unit = describe_unit(name)
+    facts = [f"Unit: {unit}."] if unit else []
+    facts += [f"Allowed: {describe_range(name)}{'; restart' if name in NEEDS_RESTART else ''}."]
+    texts = (" ".join((description or "").split()), " ".join(facts))
+    comment = "\n".join(
+        textwrap.fill(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
+        for text in texts
+    )
+    plain = _plain_setting(name, value)
+    return f"{comment}\n{name} = {_toml(paths_cut(plain) if handed_on else plain, len(name) + 3)}"
+
+
+def write_settings(file: Path, settings: Settings) -> Path:
+    """Write settings as a run's own.
+
+    Args:
+        file: `save/{run_name}/settings.toml`.
+        settings: not stretched, or with `schedule_stretch` = 1.
+    """
+    title = (
+        f'Settings of the run "{settings.run.run_name}". An edit is applied at the next race; that of a setting marked '
+        '"restart" when the run is started again. "none" is no value. A schedule is [[frame count, value], ...].'
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(file, _settings_text(settings, textwrap.fill(title, WIDTH - 2).replace("\n", "\n# ")))
+    return file
+
+
+def write_snapshot(config_file: Path, run_folder: Path, overrides: Iterable[str] = ()) -> Path:
+    """Write a configuration, with overrides, as the settings of a run."""
+    return write_settings(run_folder / SETTINGS_FILE, load_settings(config_file, overrides, is_stretched=False))
+
+
+def own_file(run_folder: Path) -> Path:
+    """Return the file with a run's own settings; `OLD_FILE` for a run of an earlier version."""
+    old = run_folder / OLD_FILE
+    return old if old.is_file() and not (run_folder / SETTINGS_FILE).is_file() else run_folder / SETTINGS_FILE
+
+
+def read_own(
+    run_folder: Path,
+    overrides: Iterable[str] = (),
+    configuration: Callable[[], Settings] | None = None,
+    *,
+    is_stretched: bool = True,
+    is_complete: bool = False,
+) -> Settings:
+    """Read a run's own settings. What an older file lacks has its default.
+
+    Args:
+        run_folder: `save/{run_name}`.
+        overrides: `name=value` texts that win over the file.
+        configuration: has the parts that are recorded by name only; None if there is none.
+        is_stretched: whether schedules are multiplied by `schedule_stretch`.
+        is_complete: whether a missing setting is an error: of a file that this version has written.
+
+    Raises:
+        SettingsError: if the file is missing or cannot be used.
+    """
+    file = own_file(run_folder)
+    values = {name: value for name, value in values_in(file).items() if name not in REMOVED}
+    if "run_name" not in values:
+        raise SettingsError(f"{file}: sets no run_name: restore the file, or train with --update-config")
+    if configuration is not None and any(map(_is_recorded_by_name, (values.get(name) for name in PARTS))):
+        made = configuration().flat()
+        values |= {name: _with_objects(name, values[name], made[name]) for name in PARTS & values.keys()}
+    settings = settings_from_values(values, overrides, str(file), is_stretched)
+    missing = sorted((DEFAULTS.keys() - UserSettings.model_fields.keys()) - values.keys())
+    if is_complete and missing:
+        raise SettingsError(f"{file}: {missing[0]} is missing, of {len(missing)} in all: restore the file")
+    return settings
+
+
+def bring_up_to_date(run_folder: Path) -> None:
+    """Write the settings of a run of an earlier version as this version does: once, with a line in the log."""
+    file, old = run_folder / SETTINGS_FILE, own_file(run_folder)
+    values = values_in(old)
+    lacking = sorted(DEFAULTS.keys() - UserSettings.model_fields.keys() - values.keys())
+    removed = sorted(name for name in values if name in REMOVED)
+    if old == file and not lacking and not removed:
+        return
+    write_settings(file, read_own(run_folder, is_stretched=False))
+    log.warning("%s is of an earlier version; %s holds the run's settings from now on", old, file)
+    for told, names, constants in (("new settings have their defaults", lacking, DEFAULTS), ("gone", removed, REMOVED)):
+        if names:
+            text = ", ".join(f"{name} = {constants[name]!r}" for name in names)
+            log.warning("%s: %s: %s", file, told, textwrap.shorten(text, LONGEST_LIST, placeholder=" ..."))
+
+
+def write_changes(file: Path, new: Mapping[str, Any], onto: Path | None = None) -> None:
+    """Give settings other values in a run's file; the rest of its text stays.
+
+    Args:
+        file: the run's settings.toml.
+        new: validated values by name.
+        onto: where the result is written; None for the file itself.
+    """
+    document = tomlkit.parse(file.read_bytes().decode("utf-8-sig"))
+    for name, value in new.items():
+        document[name] = tomlkit.value(_toml(_plain_setting(name, value), len(name) + 3))
+    write_durably(onto or file, document.as_string().encode())
+
+
+def edit_setting(
+    run_folder: Path, name: str, text: str, check: Callable[[Settings], object] = lambda _: None
+) -> dict[str, tuple[Any, Any]]:
+    """Give a setting that can change while a run trains another value in the run's own settings.
+
+    Args:
+        run_folder: `save/{run_name}`; its settings.toml is replaced at once, as a whole.
+        name: of the setting.
+        text: its new value, as after `--set name=`.
+        check: raises `UserError` for settings that cannot be used, such as a map that is not there.
+
+    Returns:
+        By name, the old and the new value of all settings that have changed.
+
+    Raises:
+        SettingsError: if the settings are not valid with it, or the setting waits for the next start.
+        UserError: if `check` raises it, or the file cannot be written.
+    """
+    file, trial = run_folder / SETTINGS_FILE, run_folder / TRIAL_FILE
+    before, written = load_settings(file), read_text(file)
+    if name in NEEDS_RESTART:
+        raise SettingsError(f"{name} waits for the next start of the run: end the training, then change it in {file}")
+    overrides = [f"{name}={text}"]
+    _, value = parse_override(overrides[0])
+    after = load_settings(file, {name: value})
+    try:
+        write_changes(file, {name: load_settings(file, {name: value}, is_stretched=False).flat()[name]}, onto=trial)
+        check(after)
+        if read_text(file) != written:
+            raise UserError(f"{file} was edited by another program at the same time: try again")
+        shutil.copymode(file, trial)
+        os.replace(trial, file)
+    except OSError as error:
+        raise UserError(f"{file} cannot be changed: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            trial.unlink(missing_ok=True)
+    return changed_settings(before, after)
+
+
+def paths_cut(value: Any) -> Any:
+    """Return a plain value in which only the last part of each whole path is left."""
+    if isinstance(value, dict):
+        return {name: paths_cut(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [paths_cut(entry) for entry in value]
+    if not isinstance(value, str) or "\n" in value:
+        return value
+    is_whole = value[:1] in ("/", "\\", "~") or value[1:3] in (":/", ":\\")
+    return portable(value.replace("~", "/", 1) if value.startswith("~") else value) if is_whole else value
+
+
+class _NotPlainError(Exception):
+    """A value that TOML does not have."""
+
+
+def _plain_setting(name: str, value: Any) -> Any:
+    """Make a setting of booleans, numbers, texts, lists and dicts."""
+    if value is None:
+        return NONE
+    if name in PARTS and isinstance(value, tuple):
+        return [_plain_part(part) for part in value]
+    return _plain_part(value) if name in PARTS else _plain(value)
+
+
+def _plain_part(part: str | NamedPart) -> Any:
+    """Make a part of plain values. One with an argument that TOML does not have is recorded by name."""
+    try:
+        return _plain(part)
+    except _NotPlainError:
+        return f"{str(part).partition('(')[0]}(...)"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, NamedPart):
+        return {"name": value.name, "args": _plain(value.args), "keywords": _plain(value.keywords)}
+    if isinstance(value, BaseModel):
+        return {
+            name: _plain(entry)
+            for name, entry in value
+            if value.__class__.model_fields[name].is_required() or entry != value.__class__.model_fields[name].default
+        }
+    if isinstance(value, Mapping):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise _NotPlainError
+
+
+def _toml(value: Any, indent: int = 0) -> str:
+    """Write a plain value as TOML, a long array with one entry a line."""
+    if isinstance(value, dict):
+        return (
+            "{" + ", ".join(f"{tomlkit.key(name).as_string()} = {_toml(entry)}" for name, entry in value.items()) + "}"
+        )
+    if isinstance(value, list):
+        entries = [_toml(entry) for entry in value]
+        line = f"[{', '.join(entries)}]"
+        if indent and indent + len(line) > WIDTH and entries:
+            return "[\n" + "".join(f"    {entry},\n" for entry in entries) + "]"
+        return line
+    return tomlkit.item(value).as_string()
+
+
+def _is_recorded_by_name(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_is_recorded_by_name, value))
+    return isinstance(value, str) and value.endswith("(...)")
+
+
+def _with_objects(name: str, value: Any, made: Any) -> Any:
+    """Replace parts that are recorded by name by those of a configuration."""
+    if isinstance(value, list | tuple):
+        return [_with_objects(name, entry, made) for entry in value]
+    if not _is_recorded_by_name(value):
+        return value
+    for part in made if isinstance(made, tuple) else (made,):
+        if isinstance(part, NamedPart) and part.name == value.removesuffix("(...)"):
+            return {"name": part.name, "args": part.args, "keywords": part.keywords}
+    raise SettingsError(
+        f"{name} = {value!r} is recorded by name, as it was given with an object: resume with the configuration file "
+        "that makes it (--config)"
+    )
