@@ -127,7 +127,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
     console = Console()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device, code=arguments.code)
-    torch.set_num_threads(driver.settings.run.collector_threads)
+    torch.set_num_threads(1)
     if driver.spaces.own_observation is not None:
         evaluate_own_environment(driver, arguments, console)
         return

@@ -35,7 +35,6 @@ def replay_settings(**changes: Any) -> ReplaySettings:
         "memory_size_schedule": ((0, 500),),
         "memory_size_start_learn_schedule": ((0, 1),),
         "buffer_test_ratio": 0.3,
-        "buffer_test_side_redraw_probability": 0.4,
         "n_steps": 3,
         "discard_non_greedy_actions_in_nsteps": True,
         "no_done_at_end": False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColum
 from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings import ReplaySettings
+
+TEST_SIDE_REDRAW_PROBABILITY: Final = 0.1
+"""Probability, at each step of a race, of drawing the side of the train/test split again."""
 
 
 def fill_buffer_from_rollout_with_n_steps_rule(
@@ -58,7 +61,7 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     is_test = draw_test_side(
         n_transitions,
         replay_settings.buffer_test_ratio,
-        replay_settings.buffer_test_side_redraw_probability,
+        TEST_SIDE_REDRAW_PROBABILITY,
         buffer.generator,
     )
     sides = (buffer, ~is_test), (buffer_test, is_test)

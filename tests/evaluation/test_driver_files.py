@@ -130,14 +130,19 @@ def test_drivers_of_other_configurations_load_beside_the_default_one(
         assert loaded.agent.agent.keywords["alpha_init"] == 0.002, "a part's arguments come with it"
 
 
-def test_a_setting_that_came_later_than_a_driver_is_as_it_was_then(driver_file: Path, tmp_path: Path) -> None:
+def test_a_driver_with_settings_that_are_constants_now_is_read(driver_file: Path, tmp_path: Path) -> None:
     def of_an_earlier_version(card: dict[str, Any]) -> None:
-        card["settings"].pop("road_ahead_zone_centers")
+        card["settings"] |= {"road_ahead_zone_centers": 20, "ms_per_engine_tick": 10}
         card["settings"]["state_normalization"].pop("road_ahead")
 
     file = edited(driver_file, tmp_path / "earlier.driver", of_an_earlier_version)
-    assert load_driver(file).settings.observation.road_ahead_zone_centers == 20
+    assert load_driver(file).settings.game == load_driver(driver_file).settings.game
     assert differences_of_driver(read_driver(file).card.settings, load_driver(driver_file).settings) == []
+    other = edited(
+        driver_file, tmp_path / "other.driver", lambda card: card["settings"].update(road_ahead_zone_centers=9)
+    )
+    with pytest.raises(UserError, match="road_ahead_zone_centers = 9: there is no such setting any more"):
+        load_driver(other)
 
 
 # ----------------------------------------------------------------------------------------------------------- bad files

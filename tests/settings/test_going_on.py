@@ -50,7 +50,7 @@ def test_a_checkpoint_tells_nobodys_paths_and_names(settings: Settings) -> None:
         ("constant_reward_per_ms", -0.5),
         ("engine_ticks_per_action", 7),
         ("temporal_mini_race_duration_actions", 99),
-        ("real_checkpoint_radius_m", 11.0),
+        ("road_width_m", 80.0),
         ("expected_reward_per_action", -0.25),
     ],
 )

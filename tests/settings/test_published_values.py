@@ -12,7 +12,6 @@ PUBLISHED = {
     "image_height_px": 120,
     "frames_per_state": 1,
     "game_camera_number": 2,
-    "ms_per_engine_tick": 10,
     "engine_ticks_per_action": 5,
     "running_speed": 80.0,
     "cutoff_race_longer_than_ms": 300_000,

@@ -264,7 +264,7 @@ def map_cycle(**entry: object) -> list[str]:
         (["sampling=alternating", "games_per_collector=1"], r"'alternating' is for two halves .*collector = 1: set it"),
         (["sampling=sync"], r"sampling = 'sync': input should be 'asynchronous', 'synchronous' or 'alternating'"),
         (["horizon=0"], r"horizon = 0: input should be greater than 0"),
-        (["ms_per_engine_tick=20"], r"ms_per_engine_tick = 20: input should be 10"),
+        (["ms_per_engine_tick=20"], r"ms_per_engine_tick = 20: there is no such setting any more; it is always 10"),
         (["timeout_during_race_ms=4294967296"], r"timeout_during_race_ms = 4294967296"),
         (["running_speed=1e39"], r"running_speed = 1e\+39"),
         (["n_zone_centers_in_inputs=1", "shaped_reward_point_to_vcp_ahead=0.1"], r"to 2 or more, or leave the reward"),

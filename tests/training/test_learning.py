@@ -10,6 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from trackmania_rl import buffer_management
 from trackmania_rl.agents import run_network
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.run_network import make_network, pick_device, pick_playing_device
@@ -20,6 +21,7 @@ from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.training import trainer as trainer_module
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
@@ -154,8 +156,7 @@ def test_an_edit_reaches_collectors_and_the_updates_after_the_next_race(
     assert {batch_size for batch_size, _ in updates.noted} == {13}
     updates.noted.clear()
     run.run_state.pull()
-    snapshot = live._snapshot_file
-    snapshot.write_text(snapshot.read_text() + "\nrunning_speed = 7.0\nbatch_size = 7\nadam_beta1 = 0.8\n")
+    write_changes(live._file, {"running_speed": 7.0, "batch_size": 7, "adam_beta1": 0.8})
     run.hook(PublishRunState).tick()
     assert run.run_state.pull()
     assert run.run_state.settings.game.running_speed == 7
@@ -256,7 +257,8 @@ def test_hooks_tick_after_each_update(
 def test_the_test_loss_is_of_transitions_that_are_never_trained_on(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit(live, buffer_test_ratio=0.3, buffer_test_side_redraw_probability=1.0)
+    monkeypatch.setattr(buffer_management, "TEST_SIDE_REDRAW_PROBABILITY", 1.0)
+    edit(live, buffer_test_ratio=0.3)
     run = make_run()
     measured_on: list[int] = []
     forward = run.agent.loss_module.forward

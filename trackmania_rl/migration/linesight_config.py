@@ -21,7 +21,6 @@ NAMES_HERE: Final[Mapping[str, str]] = {
     "W_downsized": "image_width_px",
     "H_downsized": "image_height_px",
     "tm_engine_step_per_action": "engine_ticks_per_action",
-    "ms_per_tm_engine_step": "ms_per_engine_tick",
     "cutoff_rollout_if_race_not_finished_within_duration_ms": "cutoff_race_longer_than_ms",
     "cutoff_rollout_if_no_vcp_passed_within_duration_ms": "cutoff_no_progress_within_ms",
     "margin_to_announce_finish_meters": "margin_to_announce_finish_m",
@@ -55,6 +54,7 @@ INGREDIENTS: Final = frozenset(
 
 NO_COUNTERPART: Final[Mapping[str, tuple[Any, str]]] = {
     "n_contact_material_physics_behavior_types": (4, "here it is always 4"),
+    "ms_per_tm_engine_step": (10, "here it is always 10"),
     "sync_virtual_and_real_checkpoints": (True, "here they always are"),
     "deck_height": (-math.inf, "the height of the car does not matter here"),
     "max_rollout_queue_size": (1, "see rollout_slots_per_collector"),

@@ -47,8 +47,7 @@ def collector_process_fn(task: CollectorTask) -> None:
     _end_when_the_parent_is_gone()
     with sending_logs_to(task.log_pipe), BeatKeeper(task.rollouts.beat) as beats:
         task.run_state.pull()
-        settings = task.run_state.settings
-        torch.set_num_threads(settings.run.collector_threads)
+        torch.set_num_threads(1)
         try:
             _play(task, beats)
         except PlainError as error:

@@ -38,6 +38,9 @@ RESERVED_NAMES: Final = frozenset(
 )
 """Entries of every training batch."""
 
+RANGE_FINDER_REACH_M: Final = 150.0
+ROAD_AHEAD_ZONE_CENTERS: Final = 20
+"""Number of zone centres at which the block `road_ahead` describes the road."""
 PREVIOUS_ACTIONS: Final = "previous_actions"
 PREVIOUS_ANALOG_ACTIONS: Final = "previous_analog_actions"
 """What `state_normalization` calls that block with `actions = "analog"`."""
@@ -121,15 +124,15 @@ def block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
         (
             RANGE_FINDER,
             N_BEAMS,
-            f"m, at most {settings.range_finder_reach_m:g}",
+            f"m, at most {RANGE_FINDER_REACH_M:g}",
             f"way to the road's border in {N_BEAMS} directions, one every {BEAM_ANGLES_DEG[1] - BEAM_ANGLES_DEG[0]} "
             "degrees: right, ahead, left",
         ),
         (
             ROAD_AHEAD,
-            N_QUALITIES * settings.road_ahead_zone_centers,
+            N_QUALITIES * ROAD_AHEAD_ZONE_CENTERS,
             "m, 0/1, -1 to 1",
-            f"the road at the first {settings.road_ahead_zone_centers} of these virtual checkpoints: "
+            f"the road at the first {ROAD_AHEAD_ZONE_CENTERS} of these virtual checkpoints: "
             f"{', '.join(ROAD_QUALITIES)} each",
         ),
     )
@@ -220,6 +223,10 @@ def statistics_of_an_action(settings: ObservationSettings, actions: ActionsSetti
         raise SettingsError(f"state_normalization lacks {name!r}, which a view of actions takes its own numbers from")
     mean, std = settings.state_normalization[name]
     return mean[:n_parts], std[:n_parts]
+
+
+FOURIER_ZONE_CENTERS: Final = 4
+"""Number of nearest zone centres that have Fourier features."""
 
 
 class ExtraFloats(NamedTuple):
@@ -373,8 +380,8 @@ class ObservationLayout:
             zone_stride=self.zone_stride,
             margin_to_announce_finish_m=self.margin_to_announce_finish_m,
             measures_on_track=self.measures_on_track,
-            range_finder_reach_m=self._settings.range_finder_reach_m,
-            n_road_floats=N_QUALITIES * self._settings.road_ahead_zone_centers,
+            range_finder_reach_m=RANGE_FINDER_REACH_M,
+            n_road_floats=N_QUALITIES * ROAD_AHEAD_ZONE_CENTERS,
             n_floats=self.n_own_floats,
         )
 
@@ -383,7 +390,7 @@ class ObservationLayout:
         if not self.measures_in_picture:
             return None
         settings = self._settings
-        return PictureRangeFinder(width_px, height_px, settings.range_finder_reach_m, settings.range_finder_border_gray)
+        return PictureRangeFinder(width_px, height_px, RANGE_FINDER_REACH_M, settings.range_finder_border_gray)
 
     def _places_of_pedals(self) -> dict[str, slice]:
         if PREVIOUS_ACTIONS not in self._by_name:
@@ -403,7 +410,7 @@ class ObservationLayout:
             block = self[name]
             stop = block.stop
             if name == "zone_centers_m":
-                stop = min(stop, block.start + 3 * settings.fourier_zone_centers)
+                stop = min(stop, block.start + 3 * FOURIER_ZONE_CENTERS)
             waves += [(index, wavelength) for index in range(block.start, stop) for wavelength in wavelengths]
         return tuple(waves)
 
@@ -424,10 +431,10 @@ class ObservationLayout:
 
 def _require_places_of_road(settings: ObservationSettings) -> None:
     """See that the road is told at zones that are ahead also at the finish."""
-    if settings.road_ahead_zone_centers > settings.n_zone_centers_in_inputs:
+    if settings.n_zone_centers_in_inputs < ROAD_AHEAD_ZONE_CENTERS:
         raise SettingsError(
-            f"road_ahead_zone_centers = {settings.road_ahead_zone_centers}: the road is told at zone centres ahead, of "
-            f"which there are n_zone_centers_in_inputs = {settings.n_zone_centers_in_inputs}"
+            f"n_zone_centers_in_inputs = {settings.n_zone_centers_in_inputs}: the block {ROAD_AHEAD} describes the "
+            f"road at {ROAD_AHEAD_ZONE_CENTERS} zone centres ahead; set it to {ROAD_AHEAD_ZONE_CENTERS} or more"
         )
 
 

@@ -19,6 +19,8 @@ from trackmania_rl.settings import ObservationSettings
 
 _compiled = compiler_for("zones", [Path(__file__)])
 
+REAL_CHECKPOINT_RADIUS_M: Final = 12.0
+"""Distance within which a zone with a real checkpoint is left."""
 SAME_CHECKPOINT_REACH_M: Final = 50.0
 """Zones this near along the line to the one tied to a real checkpoint belong to the same passage of it; a passage
 further along is another lap's."""
@@ -63,9 +65,9 @@ class VirtualCheckpoints(NamedTuple):
 
         Args:
             line: (N, 3) the reference line as `load_reference_line` returns it.
-            settings: extension, spacing, road width and checkpoint radius.
+            settings: extension, spacing and road width.
             real_checkpoints_m: (C, 3) positions of the map's own checkpoints, where they are known. Each is tied to the
-                nearest zone within `real_checkpoint_radius_m`, once for each time the line passes it.
+                nearest zone within `REAL_CHECKPOINT_RADIUS_M`, once for each time the line passes it.
         """
         n_before = settings.n_zone_centers_extrapolate_before_start_of_map
         centers = extend_and_smooth(line, n_before, settings.n_zone_centers_extrapolate_after_end_of_map)
@@ -75,7 +77,7 @@ class VirtualCheckpoints(NamedTuple):
         positions, radii = _tie_real_checkpoints(
             centers,
             np.empty((0, 3)) if real_checkpoints_m is None else real_checkpoints_m,
-            settings.real_checkpoint_radius_m,
+            REAL_CHECKPOINT_RADIUS_M,
             same_passage_zones=math.ceil(SAME_CHECKPOINT_REACH_M / settings.distance_between_zone_centers_m),
         )
         return cls(

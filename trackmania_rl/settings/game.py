@@ -27,6 +27,7 @@ from trackmania_rl.settings.values import (
 
 RACES: Final = "trackmania_rl.games.race_games:RaceGames"
 """The part `games` that plays the map cycle's maps, simulated or real."""
+MS_PER_ENGINE_TICK: Final = 10
 WireMilliseconds = Annotated[int, Field(gt=0, lt=2**32), Unit("ms")]
 """What a message to the game has room for."""
 
@@ -147,8 +148,6 @@ class GameSettings(Group):
     docs/demonstrations.rst."""
     running_speed: Annotated[float, Field(gt=0, le=1e6), Unit("x real time")] = 1000.0
     """Game speed during a race. As fast as possible is 1000 (in the simulated game 50)."""
-    ms_per_engine_tick: Driver[Annotated[Literal[10], Unit("ms")]] = 10
-    """Duration of the game's tick."""
     engine_ticks_per_action: Driver[Annotated[PositiveInt, Unit("ticks")]] = 5
     """Ticks per action: 5 x 10 ms are one decision every 50 ms."""
     image_width_px: Driver[Annotated[int, Field(ge=0, le=4096), Unit("px")]] = 0
@@ -194,7 +193,7 @@ class GameSettings(Group):
     @property
     def ms_per_action(self) -> int:
         """Game time between two decisions."""
-        return self.ms_per_engine_tick * self.engine_ticks_per_action
+        return MS_PER_ENGINE_TICK * self.engine_ticks_per_action
 
     @property
     def rollouts_at_a_time(self) -> int:

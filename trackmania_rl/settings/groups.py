@@ -91,8 +91,6 @@ class RunSettings(Group):
     learner_threads: Restart[PositiveInt | Literal["auto"]] = "auto"
     """Processor threads of the learner. "auto" measures at the start whether one thread or all free cores are
     faster."""
-    collector_threads: Restart[PositiveInt] = 1
-    """Processor threads of each collector."""
     use_torch_compile: Restart[bool] = True
     """Compile the update with torch.compile: 1.4 to 1.7 times as fast, after 15 s. A processor needs a C++ compiler."""
     checkpoint_interval_s: Seconds = 300.0
@@ -150,8 +148,6 @@ class ObservationSettings(Group):
     docs/views.rst."""
     range_finder_source: Driver[Literal["track", "picture"]] = "track"
     """Where the range finder measures: on the simulated game's track, or in the picture, as the real game needs."""
-    range_finder_reach_m: Driver[Annotated[float, Field(ge=1, le=1000), Unit("m")]] = 150.0
-    """Reach of the range finder."""
     range_finder_border_gray: Driver[tuple[GrayLevel, GrayLevel]] = (200, 255)
     """Darkest and brightest gray of the road's border in pictures."""
     n_prev_actions_in_inputs: Driver[PositiveInt] = 5
@@ -168,8 +164,6 @@ class ObservationSettings(Group):
     """Distance between two zones on the reference line."""
     road_width_m: Driver[Meters] = 90.0
     """Width of the road: a zone further than about half of it from the car is not entered."""
-    real_checkpoint_radius_m: Driver[Meters] = 12.0
-    """Distance within which a zone with a real checkpoint is left."""
     margin_to_announce_finish_m: Driver[Meters] = 700.0
     """Distance to the finish up to which the agent sees it."""
     fourier_wavelengths: Driver[dict[str, tuple[PositiveFloat, ...]]] = Field(
@@ -180,10 +174,6 @@ class ObservationSettings(Group):
         }
     )
     """Wavelengths of the sine and cosine features of a block, in its unit; {} for none: docs/observation.rst."""
-    fourier_zone_centers: Driver[NonNegativeInt] = 4
-    """Number of nearest zone centres that have Fourier features."""
-    road_ahead_zone_centers: Driver[PositiveInt] = 20
-    """Number of zone centres at which the block road_ahead describes the road (simulated game only)."""
     state_normalization: Driver[dict[str, BlockStatistics]]
     """Means and standard deviations by which blocks of the observation are normalized, from state_normalization.py."""
 
@@ -252,8 +242,6 @@ class ReplaySettings(Group):
     reset."""
     buffer_test_ratio: Restart[Annotated[float, Field(ge=0, lt=1)]] = 0.05
     """Train/test split: share of transitions for the test loss, never trained on."""
-    buffer_test_side_redraw_probability: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Probability, at each step of a race, of drawing the side of the train/test split again."""
     n_steps: Restart[Actions] = 3
     """Actions that one transition spans."""
     discard_non_greedy_actions_in_nsteps: bool = False
@@ -634,7 +622,15 @@ DEFAULTS: Final = {
 }
 """Default of each setting; the companions of a configuration set the others."""
 
-REMOVED: Final[dict[str, Any]] = {}
+REMOVED: Final[dict[str, Any]] = {
+    "buffer_test_side_redraw_probability": 0.1,
+    "collector_threads": 1,
+    "fourier_zone_centers": 4,
+    "ms_per_engine_tick": 10,
+    "range_finder_reach_m": 150.0,
+    "real_checkpoint_radius_m": 12.0,
+    "road_ahead_zone_centers": 20,
+}
 """Settings of earlier versions, with the constant that each has become."""
 
 NEEDS_RESTART = frozenset(
@@ -647,6 +643,3 @@ DRIVER_SETTINGS = frozenset(
 )
 """Settings that say what a network's inputs and outputs mean: observation, actions, mini-race, sizes. A driver's file
 holds these and no others."""
-
-ADDED_TO_DRIVERS: Final = {"road_ahead_zone_centers": 20}
-"""Settings that drivers of earlier versions lack, with the values that those drivers mean."""

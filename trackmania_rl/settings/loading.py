@@ -174,7 +174,7 @@ def settings_from_flat(
         SettingsError: naming every missing, unknown or wrong setting.
     """
     known = {name: group for group, model in groups().items() for name in model.model_fields}
-    values, problems = _without_removed(values)
+    values, problems = without_removed(values)
     problems += [_unknown_name(name, known, DEFAULTS | values) for name in values if name not in known]
     missing = [
         name
@@ -200,7 +200,7 @@ def settings_from_flat(
         ) from None
 
 
-def _without_removed(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def without_removed(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Take out settings of earlier versions. One whose value is not what it has become is a problem."""
     problems = [
         f"{name} = {value!r}: there is no such setting any more; it is always {REMOVED[name]!r}"

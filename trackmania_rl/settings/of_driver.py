@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trackmania_rl.settings.game import MapEntry
-from trackmania_rl.settings.groups import ADDED_TO_DRIVERS, DRIVER_SETTINGS, Settings
-from trackmania_rl.settings.loading import SettingsError, settings_from_flat
+from trackmania_rl.settings.groups import DRIVER_SETTINGS, Settings
+from trackmania_rl.settings.loading import SettingsError, settings_from_flat, without_removed
 from trackmania_rl.settings.named_part import names_in
 
 NOTHING: Final = ((0, 0.0),)
@@ -59,7 +59,9 @@ def settings_of_driver(values: Mapping[str, Any], map_cycle: Sequence[MapEntry],
     Raises:
         SettingsError: if a setting is missing, unknown or wrong.
     """
-    values = {**ADDED_TO_DRIVERS, **values}
+    values, problems = without_removed(values)
+    if problems:
+        raise SettingsError(f"its settings: {'; '.join(problems)}")
     if values.keys() != DRIVER_SETTINGS:
         lacking, unknown = sorted(DRIVER_SETTINGS - values.keys()), sorted(values.keys() - DRIVER_SETTINGS)
         raise SettingsError(
@@ -77,7 +79,7 @@ def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list
         values: the driver's, as `driver_values` gives them.
         settings: of the configuration.
     """
-    theirs, ours = {**ADDED_TO_DRIVERS, **values}, driver_values(settings)
+    theirs, ours = values, driver_values(settings)
     differ = [name for name, value in ours.items() if theirs.get(name) != value]
     statistics = theirs.get(STATISTICS)
     if STATISTICS in differ and isinstance(statistics, Mapping):

@@ -28,7 +28,7 @@ Rings reach further, both ways."""
 START_REACH_M: Final = 20.0
 """The car begins some 5 m before the middle of the start block."""
 CHECKPOINT_RADIUS_M: Final = 12.0
-"""A checkpoint further from the line than this belongs to no zone (`real_checkpoint_radius_m`)."""
+"""A checkpoint further from the line than this belongs to no zone (`race.zones.REAL_CHECKPOINT_RADIUS_M`)."""
 NARROW_MARGIN_M: Final = 2.0
 TOLERATED_SPACING_M: Final = 0.2
 """The simulated game refuses lines whose points are further than this from their nominal distance."""

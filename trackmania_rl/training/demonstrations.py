@@ -30,6 +30,7 @@ from trackmania_rl.protocol.state_blob import InputSlot
 from trackmania_rl.race.actions import Action, ActionKind, actions_of_game
 from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.settings import GameSettings, MapEntry
+from trackmania_rl.settings.game import MS_PER_ENGINE_TICK
 from trackmania_rl.simulator.inputs import RaceInputs
 from trackmania_rl.training.collector import CollectorParts, stats_of_entry
 
@@ -217,7 +218,7 @@ def _controls_of_ticks(events: Sequence[InputEvent], game: GameSettings) -> npt.
     index = 0
     for tick in range(len(controls)):
         first = index
-        while index < len(events) and events[index].time_ms <= tick * game.ms_per_engine_tick:
+        while index < len(events) and events[index].time_ms <= tick * MS_PER_ENGINE_TICK:
             index += 1
         if index > first:
             inputs.apply(events[first:index])
