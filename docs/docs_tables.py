@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.settings.groups import groups
-from trackmania_rl.settings.rows import settings_rows
 
 LONGEST_VALUE = 60
 

@@ -32,8 +32,8 @@ from trackmania_rl.multiprocess.supervised import Supervisor  # noqa: E402
 from trackmania_rl.multiprocess.watched import WatchedTraining  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
+from trackmania_rl.settings.descriptions import settings_list  # noqa: E402
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration  # noqa: E402
-from trackmania_rl.settings.rows import settings_list  # noqa: E402
 from trackmania_rl.telemetry.race_record import CommandClock  # noqa: E402
 from trackmania_rl.telemetry.statistics import TrainingStatistics  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view  # noqa: E402

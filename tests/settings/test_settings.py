@@ -19,8 +19,8 @@ from trackmania_rl.settings import (
     parse_override,
     settings_from_flat,
 )
+from trackmania_rl.settings.descriptions import settings_list, settings_rows
 from trackmania_rl.settings.groups import DEFAULTS, REMOVED
-from trackmania_rl.settings.rows import settings_list, settings_rows
 
 CONFIG_FILES = (
     "config.py",

@@ -10,6 +10,7 @@ Names are flat in the files and grouped here, so that each layer is handed only 
 raises `SettingsError`, whose text holds the name, the value, what is allowed and, for an unknown name, the nearest one.
 """
 
+from trackmania_rl.settings.descriptions import describe_range, describe_unit
 from trackmania_rl.settings.game import ActionKeys, DemonstrationEntry, GameSettings, GeneratorSettings, MapEntry
 from trackmania_rl.settings.groups import (
     DRIVER_SETTINGS,
@@ -40,7 +41,6 @@ from trackmania_rl.settings.loading import (
 )
 from trackmania_rl.settings.named_part import NamedPart
 from trackmania_rl.settings.of_driver import code_of_driver, differences_of_driver, driver_values, settings_of_driver
-from trackmania_rl.settings.ranges import describe_range, describe_unit
 from trackmania_rl.settings.values import shifts_of
 
 __all__ = [

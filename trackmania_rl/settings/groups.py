@@ -622,6 +622,20 @@ DEFAULTS: Final = {
 }
 """Default of each setting; the companions of a configuration set the others."""
 
+OTHER_WORDS: Final = {
+    "learning_rate": "lr_schedule",
+    "lr": "lr_schedule",
+    "gamma": "gamma_schedule",
+    "epsilon": "epsilon_schedule",
+    "buffer_size": "memory_size_schedule",
+    "batch": "batch_size",
+    "tau": "soft_update_tau",
+    "n_step": "n_steps",
+    "train_freq": "number_times_single_memory_is_used_before_discard",
+    "learning_starts": "memory_size_start_learn_schedule",
+}
+"""Other libraries' words, and the settings that an error message suggests for them."""
+
 REMOVED: Final[dict[str, Any]] = {
     "buffer_test_side_redraw_probability": 0.1,
     "collector_threads": 1,

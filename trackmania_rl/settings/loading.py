@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded
-from trackmania_rl.settings.groups import DEFAULTS, REMOVED, Settings, groups
-from trackmania_rl.settings.ranges import describe_range
+from trackmania_rl.settings.descriptions import describe_range
+from trackmania_rl.settings.groups import DEFAULTS, OTHER_WORDS, REMOVED, Settings, groups
 
 USER_FILE = "user_config.py"
 """What belongs to a machine and its owner."""
@@ -36,19 +36,6 @@ MAY_BE_NONE: Final = frozenset(
     if type(None) in get_args(field.annotation)
 )
 
-OTHER_WORDS: Final = {
-    "learning_rate": "lr_schedule",
-    "lr": "lr_schedule",
-    "gamma": "gamma_schedule",
-    "epsilon": "epsilon_schedule",
-    "buffer_size": "memory_size_schedule",
-    "batch": "batch_size",
-    "tau": "soft_update_tau",
-    "n_step": "n_steps",
-    "train_freq": "number_times_single_memory_is_used_before_discard",
-    "learning_starts": "memory_size_start_learn_schedule",
-}
-"""Other libraries' words, and the settings that an error message suggests for them."""
 LONGEST_EXAMPLE: Final = 100
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import portable, write_durably
+from trackmania_rl.settings.descriptions import describe, describe_range, describe_unit
 from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, REMOVED, Settings, UserSettings, groups
 from trackmania_rl.settings.loading import (
     NONE,
@@ -32,7 +33,6 @@ from trackmania_rl.settings.loading import (
     values_in,
 )
 from trackmania_rl.settings.named_part import NamedPart
-from trackmania_rl.settings.ranges import describe_range, describe_unit
 
 SETTINGS_FILE: Final = "settings.toml"
 OLD_FILE: Final = Path("config", "config.py")
@@ -74,13 +74,10 @@ def _settings_text(settings: Settings, title: str, *, handed_on: bool = False) -
 
 def _entry(name: str, value: Any, *, handed_on: bool = False) -> str:
     """Write one setting with its comment."""
-    description = next(
-        model.model_fields[name].description for model in groups().values() if name in model.model_fields
-    )
     unit = describe_unit(name)
     facts = [f"Unit: {unit}."] if unit else []
     facts += [f"Allowed: {describe_range(name)}{'; restart' if name in NEEDS_RESTART else ''}."]
-    texts = (" ".join((description or "").split()), " ".join(facts))
+    texts = (describe(name), " ".join(facts))
     comment = "\n".join(
         textwrap.fill(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
         for text in texts

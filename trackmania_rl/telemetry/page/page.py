@@ -13,7 +13,7 @@ from typing import Any, Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import WORKING_FOLDER
 from trackmania_rl.settings import Settings, changed_settings
-from trackmania_rl.settings.rows import settings_rows
+from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.settings.snapshot import TRIAL_FILE, edit_setting, read_own
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
 from trackmania_rl.telemetry.page.best_runs import RunFiles
