@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -255,63 +256,50 @@ class GameSettings(Group):
         return frames
 
     @model_validator(mode="after")
-    def _image_and_actions_fit(self) -> GameSettings:
+    def _values_fit_together(self) -> GameSettings:
+        for contradiction in self._contradictions():
+            raise ValueError(contradiction)
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
         if (self.image_width_px == 0) != (self.image_height_px == 0):
-            raise ValueError("image_width_px and image_height_px are both 0 (no image) or both positive")
+            yield "image_width_px and image_height_px are both 0 (no image) or both positive"
         if self.tmi_ports and self.tmi_ports[-1] > LAST_PORT:
-            raise ValueError(
+            yield (
                 f"base_tmi_port = {self.base_tmi_port}, with n_collectors = {self.n_collectors} of games_per_collector "
                 f"= {self.games_per_collector}: the last game's port would be {self.tmi_ports[-1]}, and ports end at "
                 f"{LAST_PORT}; lower one of them"
             )
         for name in ("action_forward_idx", "action_backward_idx"):
             if getattr(self, name) >= len(self.inputs):
-                raise ValueError(
-                    f"{name} = {getattr(self, name)} is no index into inputs, which has {len(self.inputs)}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _kept_games_have_sockets(self) -> GameSettings:
+                yield f"{name} = {getattr(self, name)} is no index into inputs, which has {len(self.inputs)}"
         if self.games_are_kept and self.is_in_process:
-            raise ValueError(
+            yield (
                 "games_are_kept = True is for games that scripts/keep_games.py runs, but with game_transport = "
                 '"in_process" the collectors play the simulated game themselves: set game_transport = "socket"'
             )
-        return self
+        yield from self._contradictions_of_maps()
 
-    @model_validator(mode="after")
-    def _demonstrations_have_their_maps(self) -> GameSettings:
-        maps = list(dict.fromkeys(entry.map_name for entry in self.map_cycle if entry.generator is None))
-        for demonstration in self.demonstrations:
-            if demonstration.map_name not in maps:
-                raise ValueError(
-                    f"demonstrations: {demonstration.inputs!r} is for map {demonstration.map_name!r}, which is not in "
-                    f"map_cycle; possible are {', '.join(maps) or 'none: all its entries are generators'}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _maps_have_files_of_their_own(self) -> GameSettings:
-        if same := same_on_windows(entry.map_name for entry in self.map_cycle):
-            raise ValueError(
-                f"map_cycle has the maps {same[0]!r} and {same[1]!r}, which Windows takes for the same name: call one "
-                "of them otherwise"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _generators_fit(self) -> GameSettings:
+    def _contradictions_of_maps(self) -> Iterator[str]:
         generated = {entry.map_name for entry in self.map_cycle if entry.generator is not None}
-        of_both_kinds = generated & {entry.map_name for entry in self.map_cycle if entry.generator is None}
-        if of_both_kinds:
-            raise ValueError(
+        with_files = list(dict.fromkeys(entry.map_name for entry in self.map_cycle if entry.generator is None))
+        for demonstration in self.demonstrations:
+            if demonstration.map_name not in with_files:
+                yield (
+                    f"demonstrations: {demonstration.inputs!r} is for map {demonstration.map_name!r}, which is not in "
+                    f"map_cycle; possible are {', '.join(with_files) or 'none: all its entries are generators'}"
+                )
+        if same := same_on_windows(entry.map_name for entry in self.map_cycle):
+            yield (
+                f"map_cycle has the maps {same[0]!r} and {same[1]!r}, which Windows takes for the same name: rename one"
+            )
+        if of_both_kinds := generated & set(with_files):
+            yield (
                 f"map_cycle uses the name {min(of_both_kinds)!r} for a map and for a generator: their races would be "
                 "counted together; give them two names"
             )
         if generated and self.game != "simulated":
-            raise ValueError(
+            yield (
                 f'map_cycle has the generator {min(generated)!r}, but game = "{self.game}": generated tracks can only '
                 "be driven in the simulated game"
             )
-        return self

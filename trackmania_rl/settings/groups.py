@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -476,128 +477,14 @@ class Settings(Group):
     user: UserSettings
 
     @model_validator(mode="after")
-    def _rewards_have_what_they_need(self) -> Settings:
-        pointing, n_centers = self.reward.shaped_reward_point_to_vcp_ahead, self.observation.n_zone_centers_in_inputs
-        if pointing != 0 and n_centers < 2:
-            raise ValueError(
-                f"shaped_reward_point_to_vcp_ahead = {pointing} needs the direction of the line: set "
-                f"n_zone_centers_in_inputs = {n_centers} to 2 or more, or leave the reward at 0"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rewards_have_their_blocks(self) -> Settings:
-        for name, blocks in _BLOCKS_OF_REWARDS.items():
-            value = getattr(self.reward, name)
-            is_on = any(number != 0 for _, number in value) if isinstance(value, tuple) else value != 0
-            missing = [block for block in blocks if block not in self.observation.observation_blocks]
-            if is_on and missing:
-                raise ValueError(
-                    f"{name} = {value} is computed from {missing[0]}, which observation_blocks leaves out: name it "
-                    "there, or leave the reward at 0"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _road_ahead_is_known(self) -> Settings:
-        if ROAD_AHEAD in self.observation.observation_blocks and self.game.game != "simulated":
-            raise ValueError(
-                f'observation_blocks has "{ROAD_AHEAD}" with game = "{self.game.game}": only the simulated game\'s '
-                "tracks have roads that can be read; leave the block out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _range_finder_has_what_it_measures_in(self) -> Settings:
-        source = self.observation.range_finder_source
-        if RANGE_FINDER in self.observation.observation_blocks:
-            if source == "track" and self.game.game != "simulated":
-                raise ValueError(
-                    f'range_finder_source = "track" with game = "{self.game.game}": only the simulated game\'s tracks '
-                    'have borders that can be read; set range_finder_source = "picture"'
-                )
-            if source == "picture" and not self.game.takes_pictures:
-                raise ValueError(
-                    'range_finder_source = "picture" needs an image, but image_width_px and image_height_px are 0: set '
-                    "them, such as to 160 and 120"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _guesses_have_mini_races(self) -> Settings:
-        value = self.agent.expected_reward_per_action
-        if value != 0 and self.replay.temporal_mini_race_duration_actions is None:
-            raise ValueError(
-                f"expected_reward_per_action = {value} counts the actions left in a mini-race, but there are none "
-                "(temporal_mini_race_duration_actions = None): set expected_reward_per_action = 0.0"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _whole_races_are_checked(self) -> Settings:
-        if self.run.crc_debug and self.sync.batch_mode != "complete_episodes":
-            raise ValueError(
-                f'crc_debug = True checks whole races, but batch_mode = "{self.sync.batch_mode}": set batch_mode = '
-                '"complete_episodes", or crc_debug = False'
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _maps_have_files(self) -> Settings:
-        for entry in self.game.map_cycle:
-            if self.game.games == RACES and not entry.has_files and entry.generator is None:
-                raise ValueError(
-                    f"map {entry.map_name!r} has map_path = {entry.map_path!r}, reference_line = "
-                    f"{entry.reference_line!r} and no generator: give map_path and reference_line, or a generator"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _there_is_something_to_learn_from(self) -> Settings:
-        if self.game.n_collectors == 0 and not self.replay.offline:
-            raise ValueError(
-                "n_collectors = 0 plays no game, and there is nothing else to learn from: name a data set, offline = "
-                '"NAMESPACE/NAME-v0", or set n_collectors to 1 or more'
-            )
-        if self.game.n_collectors == 0 and self.game.demonstrations:
-            raise ValueError(
-                "n_collectors = 0, but collectors drive the demonstrations: record them as a data set "
-                "(scripts/tools/dataset.py record) and name it in offline, or set n_collectors to 1 or more"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _halves_have_games(self) -> Settings:
-        if self.sync.sampling == "alternating" and self.game.games_per_collector < 2:
-            raise ValueError(
-                f"sampling = 'alternating' is for two halves of a collector's games, but games_per_collector = "
-                f"{self.game.games_per_collector}: set it to 2 or more, or sampling to 'asynchronous'"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _several_frames_have_an_image(self) -> Settings:
-        frames = self.game.frames_per_state
-        if frames not in (0, 1) and not self.game.takes_pictures:
-            raise ValueError(
-                f"frames_per_state = {frames} needs an image, but image_width_px and image_height_px are 0: set them, "
-                "or leave frames_per_state = 1"
-            )
-        measures = RANGE_FINDER in self.observation.observation_blocks
-        if (
-            frames == 0
-            and self.game.takes_pictures
-            and not (measures and self.observation.range_finder_source == "picture")
-        ):
-            raise ValueError(
-                "frames_per_state = 0: nothing looks at the image; set image_width_px and image_height_px to 0, or "
-                "frames_per_state to 1"
-            )
+    def _values_fit_together(self) -> Settings:
+        for contradiction in _contradictions(self):
+            raise ValueError(contradiction)
         return self
 
     @property
     def takes_turns(self) -> bool:
-        """Whether collectors and learner take turns; a run without collectors has nobody to."""
+        """Whether collectors and learner take turns, which a run without collectors does not."""
         return self.sync.is_synchronous and self.game.n_collectors > 0
 
     def flat(self) -> dict[str, Any]:
@@ -607,6 +494,91 @@ class Settings(Group):
             for group, model in groups().items()
             for name in model.model_fields
         }
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    """Find values of several groups that do not fit together."""
+    game, observation = settings.game, settings.observation
+    yield from _contradictions_of_rewards(settings)
+    value = settings.agent.expected_reward_per_action
+    if value != 0 and settings.replay.temporal_mini_race_duration_actions is None:
+        yield (
+            f"expected_reward_per_action = {value} counts the actions left in a mini-race, but there are none "
+            "(temporal_mini_race_duration_actions = None): set expected_reward_per_action = 0.0"
+        )
+    if ROAD_AHEAD in observation.observation_blocks and game.game != "simulated":
+        yield (
+            f'observation_blocks has "{ROAD_AHEAD}" with game = "{game.game}": only the simulated game\'s tracks have '
+            "roads that can be read; leave the block out"
+        )
+    measures = RANGE_FINDER in observation.observation_blocks
+    measures_in_picture = measures and observation.range_finder_source == "picture"
+    if measures and not measures_in_picture and game.game != "simulated":
+        yield (
+            f'range_finder_source = "track" with game = "{game.game}": only the simulated game\'s tracks have borders '
+            'that can be read; set range_finder_source = "picture"'
+        )
+    if measures_in_picture and not game.takes_pictures:
+        yield (
+            'range_finder_source = "picture" needs an image, but image_width_px and image_height_px are 0: set them, '
+            "such as to 160 and 120"
+        )
+    if game.frames_per_state not in (0, 1) and not game.takes_pictures:
+        yield (
+            f"frames_per_state = {game.frames_per_state} needs an image, but image_width_px and image_height_px are 0: "
+            "set them, or leave frames_per_state = 1"
+        )
+    if game.frames_per_state == 0 and game.takes_pictures and not measures_in_picture:
+        yield (
+            "frames_per_state = 0: nothing looks at the image; set image_width_px and image_height_px to 0, or "
+            "frames_per_state to 1"
+        )
+    if settings.run.crc_debug and settings.sync.batch_mode != "complete_episodes":
+        yield (
+            f'crc_debug = True checks whole races, but batch_mode = "{settings.sync.batch_mode}": set batch_mode = '
+            '"complete_episodes", or crc_debug = False'
+        )
+    for entry in game.map_cycle:
+        if game.games == RACES and not entry.has_files and entry.generator is None:
+            yield (
+                f"map {entry.map_name!r} has map_path = {entry.map_path!r}, reference_line = {entry.reference_line!r} "
+                "and no generator: give map_path and reference_line, or a generator"
+            )
+    if game.n_collectors == 0 and not settings.replay.offline:
+        yield (
+            "n_collectors = 0 plays no game, and there is nothing else to learn from: name a data set, offline = "
+            '"NAMESPACE/NAME-v0", or set n_collectors to 1 or more'
+        )
+    if game.n_collectors == 0 and game.demonstrations:
+        yield (
+            "n_collectors = 0, but collectors drive the demonstrations: record them as a data set "
+            "(scripts/tools/dataset.py record) and name it in offline, or set n_collectors to 1 or more"
+        )
+    if settings.sync.sampling == "alternating" and game.games_per_collector < 2:
+        yield (
+            "sampling = 'alternating' is for two halves of a collector's games, but games_per_collector = "
+            f"{game.games_per_collector}: set it to 2 or more, or sampling to 'asynchronous'"
+        )
+
+
+def _contradictions_of_rewards(settings: Settings) -> Iterator[str]:
+    """Find rewards that do not fit the observation."""
+    reward, observation = settings.reward, settings.observation
+    pointing, n_centers = reward.shaped_reward_point_to_vcp_ahead, observation.n_zone_centers_in_inputs
+    if pointing != 0 and n_centers < 2:
+        yield (
+            f"shaped_reward_point_to_vcp_ahead = {pointing} needs the direction of the line: set "
+            f"n_zone_centers_in_inputs = {n_centers} to 2 or more, or leave the reward at 0"
+        )
+    for name, blocks in _BLOCKS_OF_REWARDS.items():
+        value = getattr(reward, name)
+        is_on = any(number != 0 for _, number in value) if isinstance(value, tuple) else value != 0
+        missing = [block for block in blocks if block not in observation.observation_blocks]
+        if is_on and missing:
+            yield (
+                f"{name} = {value} is computed from {missing[0]}, which observation_blocks leaves out: name it there, "
+                "or leave the reward at 0"
+            )
 
 
 def groups() -> dict[str, type[Group]]:
