@@ -1,7 +1,7 @@
 """A Gymnasium environment in place of races: CartPole-v1, learned by IQN in a minute on a processor.
 
 Use it with `scripts/train.py --config config_files/config_cartpole.py`. Every setting that is not here is as in
-config.py, which also says what each one does. Any environment whose actions are Discrete is named the same way.
+config.py. Any environment whose actions are Discrete is named the same way.
 """
 
 from functools import partial

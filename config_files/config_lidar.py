@@ -1,7 +1,7 @@
 """A driver that knows its speed, its last actions, and how far the road's borders are: TMRL's LIDAR observation.
 
-Use it with `scripts/train.py --config config_files/config_lidar.py`. Every setting that is not here is as in config.py,
-which also says what each one does. docs/observation.rst says how the range finder measures.
+Use it with `scripts/train.py --config config_files/config_lidar.py`. Every setting that is not here is as in config.py.
+docs/observation.rst says how the range finder measures.
 """
 
 # The file beside this one whose settings hold where this one sets none.

@@ -1,7 +1,7 @@
 """One driver for many tracks: it learns on newly generated tracks, and unseen tracks measure what it has learned.
 
-Use it with `scripts/train.py --config config_files/config_many_tracks.py`. Every setting that is not here is as
-in config.py, which also says what each one does. Judge a run on tracks of your own choice:
+Use it with `scripts/train.py --config config_files/config_many_tracks.py`. Every setting that is not here is as in
+config.py. Judge a run on tracks of your own choice:
 `scripts/evaluate.py save/many_tracks --map generated:0.4:30000-30049`.
 """
 

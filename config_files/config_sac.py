@@ -1,7 +1,6 @@
 """Soft actor-critic with analog actions (Haarnoja et al. 2018), which is TMRL's agent: steer, gas and brake as numbers.
 
-Use it with `scripts/train.py --config config_files/config_sac.py`. Every setting that is not here is as in config.py,
-which also says what each one does.
+Use it with `scripts/train.py --config config_files/config_sac.py`. Every setting that is not here is as in config.py.
 """
 
 from functools import partial

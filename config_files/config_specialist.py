@@ -1,7 +1,7 @@
 """A driver of many tracks learns one of them better: it begins with what it can, and loses none of it.
 
 Use it with `scripts/train.py --preset specialist --weights-from drivers/generalist.driver --map valley`. Every setting
-that is not here is as in config_many_tracks.py and config.py, which also say what each one does.
+that is not here is as in config_many_tracks.py and config.py.
 """
 
 # The file beside this one whose settings hold where this one sets none.

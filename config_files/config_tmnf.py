@@ -1,7 +1,7 @@
 """The full-size configuration for the real game: Linesight's published hyperparameters, exactly.
 
 Use it with `scripts/train.py --config config_files/config_tmnf.py`, after setting the paths in user_config.py. It sets
-what differs from config.py, which says what each setting does.
+what differs from config.py.
 """
 
 # The file beside this one whose settings hold where this one sets none.
