@@ -12,6 +12,7 @@ from typing import Any
 
 from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER, SHIPPED_FOLDER
 from trackmania_rl.settings import NamedPart, SettingsError, make_importable
+from trackmania_rl.settings.named_part import BY_NAME_ONLY
 
 
 def load_part(part: str | NamedPart, setting: str) -> Any:
@@ -35,6 +36,11 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
     make_importable(Path.cwd(), PROJECT_FOLDER, PROJECT_FOLDER / CONFIG_FILES, SHIPPED_FOLDER)
     module_name, _, attribute = part.partition(":")
     told = f"{setting} = {part!r}"
+    if part.endswith(BY_NAME_ONLY):
+        raise SettingsError(
+            f"{told} is recorded by name, as it was given with an object: name the configuration file that makes it "
+            "(--config)"
+        )
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's own module can fail in any way; its error is what helps

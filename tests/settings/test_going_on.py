@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.parts import load_part
 from trackmania_rl.settings import Settings, SettingsError, load_settings, settings_from_flat
 from trackmania_rl.settings.groups import REMOVED
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
@@ -21,7 +22,7 @@ from trackmania_rl.settings.since_checkpoint import (
     require_known,
     stored_settings,
 )
-from trackmania_rl.settings.snapshot import read_own
+from trackmania_rl.settings.snapshot import edit_setting, read_own
 
 
 @pytest.fixture
@@ -194,5 +195,8 @@ def test_a_part_with_an_object_is_recorded_by_name_and_needs_its_configuration(c
     configuration.write()
     assert 'memory = "fractions:Fraction(...)"\n' in (run / "settings.toml").read_text()
     assert RunConfiguration(AskedFor(mine), run).read() == load_settings(mine)
+    shown = read_own(run)  # such as by the page, which has no configuration
+    assert edit_setting(run, "batch_size", "32") == {"batch_size": (64, 32)}
     with pytest.raises(SettingsError, match=r"memory = .* is recorded by name.*--config"):
-        RunConfiguration(AskedFor(config), run).read()
+        load_part(shown.replay.memory, "memory")
+    assert RunConfiguration(AskedFor(config), run).read().replay.memory == shown.replay.memory

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-PART_NAME: Final = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-"""module:attribute"""
+PART_NAME: Final = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*(\(\.\.\.\))?$")
+"""module:attribute, or module:attribute(...)"""
+BY_NAME_ONLY: Final = "(...)"
+"""Ending of a part with arguments that no file can hold. Only the configuration makes it."""
 FIELDS: Final = {"name", "args", "keywords"}
 
 

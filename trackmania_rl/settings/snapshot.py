@@ -32,7 +32,7 @@ from trackmania_rl.settings.loading import (
     settings_from_values,
     values_in,
 )
-from trackmania_rl.settings.named_part import NamedPart
+from trackmania_rl.settings.named_part import BY_NAME_ONLY, NamedPart
 
 SETTINGS_FILE: Final = "settings.toml"
 OLD_FILE: Final = Path("config", "config.py")
@@ -137,9 +137,9 @@ def read_own(
     values = {name: value for name, value in values_in(file).items() if name not in REMOVED}
     if "run_name" not in values:
         raise SettingsError(f"{file}: sets no run_name: restore the file, or train with --update-config")
-    if configuration is not None and any(map(_is_recorded_by_name, (values.get(name) for name in PARTS))):
+    if configuration is not None and BY_NAME_ONLY in str([values.get(name) for name in PARTS]):
         made = configuration().flat()
-        values |= {name: _with_objects(name, values[name], made[name]) for name in PARTS & values.keys()}
+        values |= {name: _with_objects(values[name], made[name]) for name in PARTS & values.keys()}
     settings = settings_from_values(values, overrides, str(file), is_stretched)
     missing = sorted((DEFAULTS.keys() - UserSettings.model_fields.keys()) - values.keys())
     if is_complete and missing:
@@ -247,7 +247,7 @@ def _plain_part(part: str | NamedPart) -> Any:
     try:
         return _plain(part)
     except _NotPlainError:
-        return f"{str(part).partition('(')[0]}(...)"
+        return f"{str(part).partition('(')[0]}{BY_NAME_ONLY}"
 
 
 def _plain(value: Any) -> Any:
@@ -283,22 +283,12 @@ def _toml(value: Any, indent: int = 0) -> str:
     return tomlkit.item(value).as_string()
 
 
-def _is_recorded_by_name(value: Any) -> bool:
+def _with_objects(value: Any, made: Any) -> Any:
+    """Replace parts that are recorded by name only by those of a configuration, where it has them."""
     if isinstance(value, list | tuple):
-        return any(map(_is_recorded_by_name, value))
-    return isinstance(value, str) and value.endswith("(...)")
-
-
-def _with_objects(name: str, value: Any, made: Any) -> Any:
-    """Replace parts that are recorded by name by those of a configuration."""
-    if isinstance(value, list | tuple):
-        return [_with_objects(name, entry, made) for entry in value]
-    if not _is_recorded_by_name(value):
-        return value
-    for part in made if isinstance(made, tuple) else (made,):
-        if isinstance(part, NamedPart) and part.name == value.removesuffix("(...)"):
-            return {"name": part.name, "args": part.args, "keywords": part.keywords}
-    raise SettingsError(
-        f"{name} = {value!r} is recorded by name, as it was given with an object: resume with the configuration file "
-        "that makes it (--config)"
-    )
+        return [_with_objects(entry, made) for entry in value]
+    if isinstance(value, str) and value.endswith(BY_NAME_ONLY):
+        for part in made if isinstance(made, tuple) else (made,):
+            if isinstance(part, NamedPart) and part.name == value.removesuffix(BY_NAME_ONLY):
+                return {"name": part.name, "args": part.args, "keywords": part.keywords}
+    return value
