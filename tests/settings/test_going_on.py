@@ -112,10 +112,10 @@ def begin(config: Path | Settings, run: Path, *overrides: str, update: bool = Fa
 
 
 def test_the_settings_of_a_run_are_those_that_it_began_with(config: Path, tmp_path: Path) -> None:
-    first = begin(config, tmp_path, "seed=3", "schedule_stretch=0.5", "return_bounds_per_action=None")
-    assert first == load_settings(config, ["seed=3", "schedule_stretch=0.5", "return_bounds_per_action=None"])
+    first = begin(config, tmp_path, "seed=3", "schedule_stretch=0.5", "random_action_throttle_probability=None")
+    assert first == load_settings(config, ["seed=3", "schedule_stretch=0.5", "random_action_throttle_probability=None"])
     text = (tmp_path / "settings.toml").read_text()
-    assert 'return_bounds_per_action = "none"\n' in text
+    assert 'random_action_throttle_probability = "none"\n' in text
     assert "schedule_stretch = 0.5\n" in text
     assert "epsilon_schedule = [[0, 1.0], [2000, 1.0], [50000, 0.1], [400000, 0.03]]\n" in text, "not yet stretched"
     assert (

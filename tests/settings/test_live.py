@@ -107,9 +107,9 @@ def test_editors_may_rename_or_delete_the_file(snapshot: Path, caplog: pytest.Lo
 
 def test_none_and_a_number_for_a_schedule_can_be_written(snapshot: Path) -> None:
     live = LiveSettings(snapshot, load_settings(snapshot))
-    edit(snapshot, 'return_bounds_per_action = "none"', "lr_schedule = 0.5", "schedule_stretch = 2.0")
+    edit(snapshot, 'random_action_throttle_probability = "none"', "lr_schedule = 0.5", "schedule_stretch = 2.0")
     assert live.refresh()
-    assert live.current.agent.return_bounds_per_action is None
+    assert live.current.exploration.random_action_throttle_probability is None
     assert live.current.agent.lr_schedule == ((0, 0.5),)
     assert live.current.exploration.epsilon_schedule[2] == (100_000, 0.1)
 

@@ -612,10 +612,15 @@ REMOVED: Final[dict[str, Any]] = {
     "buffer_test_side_redraw_probability": 0.1,
     "collector_threads": 1,
     "fourier_zone_centers": 4,
+    "most_not_finite_updates_in_a_row": 100,
     "ms_per_engine_tick": 10,
+    "output_layer_init_gain": 0.05,
     "range_finder_reach_m": 150.0,
     "real_checkpoint_radius_m": 12.0,
+    "return_bounds_per_action": None,
     "road_ahead_zone_centers": 20,
+    "target_self_loss_average_rate": 0.01,
+    "use_target_self_loss_scaling": True,
 }
 """Settings of earlier versions, with the constant that each has become."""
 
