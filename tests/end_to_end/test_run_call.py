@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,8 +16,7 @@ import pytest
 
 from trackmania_rl import run
 from trackmania_rl.runs import load_checkpoint
-from trackmania_rl.settings import Settings, changed_settings, load_settings
-from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.settings import Settings, changed_settings, load_settings, parse_override
 
 from .conftest import SMALL
 
@@ -160,8 +160,10 @@ def test_the_example_of_its_docstring_trains(tmp_path: Path, repository_root: Pa
     _, _, example = str(run.__doc__).partition("A whole program::\n")
     program = textwrap.dedent(example).replace("max_wall_s=600", "max_wall_s=100, max_frames=300, output_folder=Path()")
     (tmp_path / "my_training.py").write_text(program)
-    config = repository_root / "config_files" / "config.py"
-    write_snapshot(config, tmp_path / "config_files", [*OVERRIDES, "loggers=('csv',)"])
+    config = Path(shutil.copytree(repository_root / "config_files", tmp_path / "config_files")) / "config.py"
+    with config.open("a") as file:
+        file.writelines(f"{name} = {value!r}\n" for name, value in map(parse_override, OVERRIDES))
+        file.write("loggers = ('csv',)\n")
     environment = os.environ | {"PYTHONPATH": str(repository_root), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "my_training.py"]
     ended = subprocess.run(
