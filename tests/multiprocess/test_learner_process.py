@@ -19,7 +19,7 @@ def test_however_training_ends_everything_is_closed_in_order(live: LiveSettings,
     run = SimpleNamespace(
         settings=live.current,
         agent=asked.agent,
-        memory=SimpleNamespace(buffer=SimpleNamespace(blank_batch=lambda: "blank batch")),
+        memory=SimpleNamespace(blank_batch=lambda: "blank batch"),
         channels=asked.channels,
     )
     trainer: Any = SimpleNamespace(
