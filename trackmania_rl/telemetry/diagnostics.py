@@ -33,17 +33,11 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import psutil
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from trackmania_rl.cli import command
@@ -51,6 +45,10 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
 from trackmania_rl.telemetry.racing_line import ROAD_WIDTH_M, Picture, draw_racing_line
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import, and a learner draws nothing
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
 Section = SimpleNamespace
@@ -167,9 +165,8 @@ def write_picture(file: Path, picture: Figure | Picture) -> None:
     Raises:
         OSError: if it cannot be written.
     """
-    if isinstance(picture, Figure):
-        canvas = picture.canvas
-        assert isinstance(canvas, FigureCanvasAgg)
+    if not isinstance(picture, np.ndarray):
+        canvas: Any = picture.canvas
         canvas.draw()
         picture = np.asarray(canvas.buffer_rgba())[:, :, :3]
     part = file.with_name(f".{file.name}.part")
@@ -214,7 +211,7 @@ def draw_return_distributions(data: Data) -> Figure | None:
         axes.plot(means, -rows, "|", color=TEXT, markersize=9, zorder=99)
         axes.set_xlim(right=returns.max() + 0.25 * np.ptp(returns))  # room for the numbers
         axes.set_title(_state_title(about, seen, state), fontsize=10, color=TEXT, parse_math=False)
-        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.locator_params("x", nbins=4)
         tidy(axes, "", "")
     panels[0].set_yticks(-np.arange(len(about.action_names)), about.action_names.tolist(), fontsize=10)
     figure.supxlabel("return (reward); mark: the mean; numbers: means, less that of the best action", fontsize=10)
@@ -257,7 +254,9 @@ def _draw_fans(data: Data, title: str, x: Array, values: Array, x_label: str, y_
                 axes.set_title(_state_title(about, seen, state), fontsize=10, color=TEXT, parse_math=False)
     if has_map:
         _draw_places(figure.add_subplot(grid[:, n_states]), data, seen.position_m)
-    _action_legend(figure, about)
+    names = about.action_names.tolist()
+    lines, n_columns = figure.axes[0].get_lines(), min(len(names), 6)
+    figure.legend(lines, names, loc="outside lower center", ncols=n_columns, fontsize=9, frameon=False)
     return figure
 
 
@@ -278,7 +277,7 @@ def draw_predicted_and_realised(data: Data) -> Figure | None:
     low, high = float(min(predicted.min(), realised.min())), float(max(predicted.max(), realised.max()))
     limits = low - 0.04 * max(high - low, 1e-3), high + 0.04 * max(high - low, 1e-3)
     extent = (*limits, *limits)
-    counts = panels[0].hexbin(predicted, realised, gridsize=42, extent=extent, mincnt=1, norm=LogNorm(), cmap="viridis")
+    counts = panels[0].hexbin(predicted, realised, gridsize=42, extent=extent, mincnt=1, norm="log", cmap="viridis")
     bar = figure.colorbar(counts, ax=panels[0], label="actions", shrink=0.8, pad=0.01)
     bar.ax.yaxis.set_major_formatter("{x:.0f}")
     panels[0].plot(limits, limits, color=TEST, linewidth=1.4, linestyle="--", label="as predicted")
@@ -405,6 +404,9 @@ def draw_line_by_speed(data: Data) -> Picture | None:
 
 def new_figure(size_in: tuple[float, float]) -> Figure:
     """Return an empty figure."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=size_in, dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -448,15 +450,6 @@ def _styles(about: Section) -> list[tuple[str, Any]]:
         (_STEERING[int(np.sign(steer))], dashes[int(gas > 0), int(brake > 0)])
         for gas, brake, steer in about.action_controls.tolist()
     ]
-
-
-def _action_legend(figure: Figure, about: Section) -> None:
-    handles = [
-        Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=name)
-        for name, (colour, dash) in zip(about.action_names.tolist(), _styles(about), strict=True)
-    ]
-    n_columns = min(len(handles), 6)
-    figure.legend(handles=handles, loc="outside lower center", ncols=n_columns, fontsize=9, frameon=False)
 
 
 def _draw_places(axes: Axes, data: Data, position_m: Array) -> None:
