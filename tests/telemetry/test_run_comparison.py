@@ -12,8 +12,8 @@ from scripts.tools.maps_commands._comparison import (
     save_comparison,
     stations_along,
 )
+from scripts.tools.maps_commands._runs import DrivenRun, run_of_ghost
 from trackmania_rl.gbx.replay import read_replay
-from trackmania_rl.telemetry.driven_run import DrivenRun, run_of_ghost
 from trackmania_rl.telemetry.sections import (
     checkpoint_names,
     compare_sections,

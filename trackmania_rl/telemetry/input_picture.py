@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -103,6 +103,10 @@ class InputTimeline:
         """Return what is held at a race time, that of a change included; nothing before the first."""
         index = bisect_right(self._times_ms, time_ms) - 1
         return self._held[index] if index >= 0 else NOTHING_HELD
+
+    def controls_at(self, times_ms: Iterable[float]) -> npt.NDArray[np.float64]:
+        """Return (n, 3) gas, brake and steer at some race times."""
+        return np.array([self.at(time_ms).controls for time_ms in times_ms], dtype=np.float64).reshape(-1, 3)
 
 
 def input_picture(held: Held, is_analog: bool, height_px: int) -> Sprite:

@@ -17,8 +17,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.telemetry.driven_run import DrivenRun, FloatArray, controls_over_time
+from trackmania_rl.telemetry.input_picture import InputTimeline
 from trackmania_rl.telemetry.sections import FINISH, Section, compare_sections
+
+from ._runs import DrivenRun, FloatArray
 
 GRID_M: Final = 1.0
 """Distance between two points at which races are compared."""
@@ -179,8 +181,7 @@ def _on_line(run: DrivenRun, station_m: FloatArray, distance_m: FloatArray) -> R
     time_ms = np.interp(distance_m, furthest_m, run.time_ms)
     controls = None
     if run.events:
-        changed_ms, values = controls_over_time(run.events)
-        controls = values[np.searchsorted(changed_ms, time_ms, side="right") - 1]
+        controls = InputTimeline(run.events).controls_at(time_ms)
         assert controls.shape == (len(distance_m), 3)
     position_m = np.stack([np.interp(time_ms, run.time_ms, run.position_m[:, axis]) for axis in range(3)], axis=1)
     return RunOnLine(run.label, time_ms, np.interp(time_ms, run.time_ms, run.speed_m_s), position_m, controls)

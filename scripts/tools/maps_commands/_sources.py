@@ -12,7 +12,7 @@ import numpy as np
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, read_challenge
 from trackmania_rl.gbx.replay import Ghost, Replay, is_replay_file, read_replay
-from trackmania_rl.telemetry.terminal_view import format_time
+from trackmania_rl.telemetry.terminal_view import describe_race, format_time
 from trackmania_rl.track.block_lines import line_from_blocks
 from trackmania_rl.track.driven_path import DrivenPath, path_of_ghost
 from trackmania_rl.track.line_building import LINE_SPACING_M, MAX_LENGTH_M, SMOOTHING_M, BuiltLine, build_line, resample
@@ -91,9 +91,8 @@ def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float 
         UserError: if the file or the track cannot be used, or the race does not reach the finish.
     """
     # The game takes seconds to import, which other commands need not wait for.
-    from maps_commands._runs import inputs_file, simulated_game
+    from maps_commands._runs import drive_script, inputs_file, simulated_game
     from trackmania_rl.simulator.tracks.track_file import find_track_file
-    from trackmania_rl.telemetry.driven_run import describe_race, drive_script
 
     track_file = find_track_file(track, maps_folder)
     inputs = inputs_file(inputs, track_file.stem)

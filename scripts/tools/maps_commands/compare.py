@@ -11,12 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from maps_commands._runs import MAPS_FOLDER, inputs_file, simulated_game
+from maps_commands._runs import (
+    MAPS_FOLDER,
+    DrivenRun,
+    FloatArray,
+    drive_script,
+    inputs_file,
+    run_of_ghost,
+    simulated_game,
+)
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.simulator.tracks.track_file import find_track_file, load_track
-from trackmania_rl.telemetry.driven_run import DrivenRun, FloatArray, drive_script, run_of_ghost
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
 

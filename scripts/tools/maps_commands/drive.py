@@ -8,7 +8,7 @@ from typing import Any
 
 from maps_commands._runs import MAPS_FOLDER, inputs_file, simulated_game
 from trackmania_rl.simulator.tracks.track_file import find_track_file
-from trackmania_rl.telemetry.driven_run import describe_race
+from trackmania_rl.telemetry.terminal_view import describe_race
 
 
 def add_parser(subparsers: Any) -> None:

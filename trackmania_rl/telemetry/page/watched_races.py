@@ -16,8 +16,8 @@ from PIL import Image
 from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.telemetry.driven_run import controls_over_time
 from trackmania_rl.telemetry.films import track_of
+from trackmania_rl.telemetry.input_picture import InputTimeline
 from trackmania_rl.telemetry.live import LiveRace, RacePlayback
 from trackmania_rl.telemetry.page.best_runs import BestRun
 
@@ -149,8 +149,7 @@ def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
         while race.tick_time_ms < ends_ms and not race.is_finished:
             race.advance((ends_ms - race.tick_time_ms) // TICK_MS)
     times_ms, positions, speeds, gears, stations = zip(*states, strict=True)
-    changed_ms, controls = controls_over_time(events)
-    gas, brake, steer = controls[np.searchsorted(changed_ms, times_ms, side="right") - 1].T
+    gas, brake, steer = InputTimeline(events).controls_at(times_ms).T
     return LiveRace(
         collector=-1,
         game=-1,
