@@ -7,7 +7,7 @@ import pytest
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.runs import load_checkpoint, save_checkpoint
 from trackmania_rl.settings import MapEntry
-from trackmania_rl.telemetry.cycle_figures import cycle_figures, trained_and_blind
+from trackmania_rl.telemetry.figures import cycle_figures, trained_and_blind
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import RaceHistory, Rates, TrainingStatistics
 

@@ -21,7 +21,7 @@ from torchrl.record.loggers import get_logger
 from typing_extensions import override
 
 from trackmania_rl.settings import MapEntry
-from trackmania_rl.telemetry.cycle_figures import trained_and_blind
+from trackmania_rl.telemetry.figures import trained_and_blind
 from trackmania_rl.telemetry.loggers import RunLogger
 
 Chart = tuple[str, list[str]]

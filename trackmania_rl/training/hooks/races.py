@@ -17,7 +17,7 @@ from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition, R
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import set_stream_state
-from trackmania_rl.telemetry.cycle_figures import cycle_figures
+from trackmania_rl.telemetry.figures import cycle_figures
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, CommandClock, RaceLog, RaceRecord
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.hook import Hook
