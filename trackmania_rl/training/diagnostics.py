@@ -133,14 +133,14 @@ def gather(
     of_map = [race for race in evaluated if race.stats["map_name"] == newest.stats["map_name"]]
     races = [newest] if explored is None else [newest, explored]
     expectations = _expectations(subject, newest)
-    sections = {
-        "about": _about(subject, newest),
-        "expectations": expectations,
-        "comparison": None if expectations is None else _comparison(subject, of_map),
-        "errors": _errors_by_horizon(subject, races),
-        "largest": _largest_errors(subject, races),
-    }
-    return {name: section for name, section in sections.items() if section is not None}
+    data = {"about": _about(subject, newest)}
+    if expectations is not None:
+        data |= {"expectations": expectations, "comparison": _comparison(subject, of_map)}
+    if (errors := _errors(subject, races, at_all_horizons=False)) is not None:
+        data["largest"] = Section(**_largest(errors))
+    if (errors := _errors(subject, races, at_all_horizons=True)) is not None:
+        data["errors"] = Section(**errors)
+    return data
 
 
 def realised_returns(rewarded: RewardedRace, rules: MiniRaceRules, *, is_terminal: bool) -> Array:
@@ -232,68 +232,47 @@ def _comparison(subject: Subject, races: Sequence[RecentRace]) -> Section:
     return Section(**_joined(parts))
 
 
-def _errors_by_horizon(subject: Subject, races: Sequence[RecentRace]) -> Section | None:
-    """Return the errors of transitions of some races, at horizons evenly spread over the mini-race."""
-    duration = subject.rules.duration_actions
-    if duration is None:
-        return None
-    parts = []
+def _errors(subject: Subject, races: Sequence[RecentRace], *, at_all_horizons: bool) -> dict[str, Array] | None:
+    """Return errors of the transitions (B,) of some races, with the whole mini-race ahead or at all horizons.
+
+    NaN for values that the agent does not give; its loss in place of the error. None if it gives nothing.
+    """
+    most = N_SAMPLED_WITH_IMAGE if subject.spaces.has_image else N_SAMPLED
+    every = max(1, sum(len(race.position_m) for race in races) // most)
+    duration, parts = subject.rules.duration_actions or 0, []
     for race in races:
-        index = _sampled(subject, races, race)
-        elapsed = np.arange(len(index)) * 7919 % duration  # a prime number: all horizons at all places
-        errors = _errors(subject, race, index, elapsed)
-        if errors is not None:
-            parts.append(errors | {"kind": np.full(len(index), race.kind), "actions_left": duration - elapsed})
-    return Section(**_joined(parts)) if parts else None
+        index = np.arange(0, len(race.position_m), every)
+        elapsed = np.zeros(len(index), dtype=np.int64)
+        if at_all_horizons and duration:
+            elapsed = np.arange(len(index)) * 7919 % duration  # a prime number: all horizons at all places
+        transitions = subject.transitions(race, index)
+        n_steps = transitions.n_steps.numpy()
+        batch = cut_to_mini_races(transitions, torch.as_tensor(elapsed), subject.rules)
+        reward = batch["reward"].numpy().copy()
+        errors = subject.agent.errors_of(batch)
+        if errors is None:
+            return None
+        loss = errors.loss.cpu().numpy()
+        predicted = target = np.full(len(loss), np.nan)
+        if errors.predicted is not None and errors.target is not None:
+            predicted, target = errors.predicted.cpu().numpy(), errors.target.cpu().numpy()
+        columns = {"loss": loss, "predicted": predicted, "target": target, "n_steps": n_steps, "reward": reward}
+        columns["error"] = np.where(np.isnan(target), loss, target - predicted)
+        columns |= {"kind": np.full(len(index), race.kind), "action": _action_texts(subject, race, index)}
+        columns |= {"actions_left": duration - elapsed, "realised": subject.realised(race)[index]}
+        parts.append(columns | _places(subject, race, index))
+    return _joined(parts)
 
 
-def _largest_errors(subject: Subject, races: Sequence[RecentRace]) -> Section | None:
-    """Return the largest errors of some races, with the whole mini-race ahead."""
-    parts = []
-    for race in races:
-        index = _sampled(subject, races, race)
-        errors = _errors(subject, race, index, np.zeros(len(index)))
-        if errors is not None:
-            texts = {"kind": np.full(len(index), race.kind), "action": _action_texts(subject, race, index)}
-            parts.append(errors | texts | _places(subject, race, index) | {"realised": subject.realised(race)[index]})
-    if not parts:
-        return None
-    columns = _joined(parts)
+def _largest(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the columns of the largest errors, no two of one race within `APART_S`."""
     chosen: list[int] = []
     for row in np.argsort(-np.abs(columns["error"])).tolist():
         is_near = np.abs(columns["time_s"][chosen] - columns["time_s"][row]) < APART_S
         of_race = columns["kind"][chosen] == columns["kind"][row]
         if np.isfinite(columns["error"][row]) and not (is_near & of_race).any():
             chosen.append(row)
-    return Section(**{name: values[chosen[:N_LARGEST]] for name, values in columns.items()})
-
-
-def _sampled(subject: Subject, races: Sequence[RecentRace], race: RecentRace) -> Array:
-    """Return the states of a race that errors are computed of; with images fewer, which take longer to read."""
-    most = N_SAMPLED_WITH_IMAGE if subject.spaces.has_image else N_SAMPLED
-    every = max(1, sum(len(one.position_m) for one in races) // most)
-    return np.arange(0, len(race.position_m), every)
-
-
-def _errors(subject: Subject, race: RecentRace, index: Array, elapsed: Array) -> dict[str, Array] | None:
-    """Return the errors of transitions (B,) of a race, at elapsed times of their mini-races.
-
-    NaN for values that the agent does not give; its loss in place of the error. None if it gives nothing.
-    """
-    transitions = subject.transitions(race, index)
-    n_steps = transitions.n_steps.numpy()
-    batch = cut_to_mini_races(transitions, torch.as_tensor(elapsed, dtype=torch.int64), subject.rules)
-    reward = batch["reward"].numpy().copy()
-    errors = subject.agent.errors_of(batch)
-    if errors is None:
-        return None
-    loss = errors.loss.cpu().numpy()
-    predicted = target = np.full(len(loss), np.nan)
-    if errors.predicted is not None and errors.target is not None:
-        predicted, target = errors.predicted.cpu().numpy(), errors.target.cpu().numpy()
-    error = np.where(np.isnan(target), loss, target - predicted)
-    of_agent = {"loss": loss, "predicted": predicted, "target": target, "error": error}
-    return of_agent | {"n_steps": n_steps, "reward": reward}
+    return {name: values[chosen[:N_LARGEST]] for name, values in columns.items()}
 
 
 def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
