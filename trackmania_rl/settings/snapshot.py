@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,10 +157,15 @@ def bring_up_to_date(run_folder: Path) -> None:
         return
     write_settings(file, read_own(run_folder, is_stretched=False))
     log.warning("%s is of an earlier version; %s holds the run's settings from now on", old, file)
-    for told, names, constants in (("new settings have their defaults", lacking, DEFAULTS), ("gone", removed, REMOVED)):
-        if names:
-            text = ", ".join(f"{name} = {constants[name]!r}" for name in names)
-            log.warning("%s: %s: %s", file, told, textwrap.shorten(text, LONGEST_LIST, placeholder=" ..."))
+    if lacking:
+        log.warning("%s: new settings have their defaults: %s", file, _listed(lacking, DEFAULTS))
+    if removed:
+        log.warning("%s: these are no settings any more: %s", file, _listed(removed, REMOVED))
+
+
+def _listed(names: Sequence[str], values: Mapping[str, Any]) -> str:
+    text = ", ".join(f"{name} = {values[name]!r}" for name in names)
+    return textwrap.shorten(text, LONGEST_LIST, placeholder=" ...")
 
 
 def write_changes(file: Path, new: Mapping[str, Any], onto: Path | None = None) -> None:
