@@ -165,7 +165,7 @@ def test_a_run_of_an_earlier_version_is_converted_once(
     assert not (tmp_path / "settings.toml").exists()
     assert begin(config, tmp_path) == asked
     assert re.search(r"config\.py is of an earlier version; .*settings\.toml holds the run's settings", caplog.text)
-    assert "gone: old_factor = 0.5" in caplog.text
+    assert "these are no settings any more: old_factor = 0.5" in caplog.text
     caplog.clear()
     assert begin(config, tmp_path) == asked
     assert "earlier version" not in caplog.text
