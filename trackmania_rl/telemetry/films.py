@@ -267,11 +267,18 @@ def _text(text: str, size_px: int, color: tuple[int, int, int]) -> Sprite:
     return np.dstack((np.full((*alpha.shape, 3), color, np.uint8), alpha))
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """What was shown last: the picture without overlay, the car's speed and gear."""
+class Shot(NamedTuple):
+    """One picture of a film.
+
+    Attributes:
+        frame: (H, W, 4) uint8, blue, green, red, alpha.
+        time_ms: race time.
+        speed_m_s: None if it is not known.
+        gear: likewise.
+    """
 
     frame: npt.NDArray[np.uint8]
+    time_ms: int
     speed_m_s: float | None
     gear: int | None
 
@@ -293,7 +300,7 @@ class RaceVideo:
         self._file = VideoFile(path, frames_per_s, n_threads=n_threads)
         self._frames_per_s = frames_per_s
         self._overlay = overlay
-        self._shown: _Shown | None = None
+        self._last: Shot | None = None
 
     def __enter__(self) -> RaceVideo:
         return self
@@ -303,35 +310,24 @@ class RaceVideo:
     ) -> None:
         self._file.__exit__(kind, error, traceback)
 
-    def show(
-        self, frame: npt.NDArray[np.uint8], time_ms: int, speed_m_s: float | None, gear: int | None
-    ) -> npt.NDArray[np.uint8]:
+    def show(self, shot: Shot) -> npt.NDArray[np.uint8]:
         """Add a picture; return it with its overlay.
-
-        Args:
-            frame: (H, W, 4) uint8, blue, green, red, alpha; left as it is.
-            time_ms: race time.
-            speed_m_s: None if it is not known.
-            gear: likewise.
 
         Raises:
             UserError: if the file cannot be written.
         """
-        self._shown = _Shown(frame.copy(), speed_m_s, gear)
-        return self._write(self._shown, time_ms)
+        self._last = shot._replace(frame=shot.frame.copy())
+        picture = self._last.frame.copy()
+        if self._overlay is not None:
+            self._overlay.draw(picture, shot.time_ms, shot.speed_m_s, shot.gear)
+        self._file.write(picture)
+        return picture
 
     def hold(self, time_ms: int) -> None:
         """End with the last picture and the time of the race."""
-        if self._shown is not None:
+        if self._last is not None:
             for _ in range(round(HOLD_S * self._frames_per_s)):
-                self._write(self._shown, time_ms)
-
-    def _write(self, shown: _Shown, time_ms: int) -> npt.NDArray[np.uint8]:
-        picture = shown.frame.copy()
-        if self._overlay is not None:
-            self._overlay.draw(picture, time_ms, shown.speed_m_s, shown.gear)
-        self._file.write(picture)
-        return picture
+                self.show(self._last._replace(time_ms=time_ms))
 
 
 def film_script(
@@ -371,28 +367,12 @@ def film_script(
             moment = state.race_time_ms, float(np.linalg.norm(state.velocity_m_s)), state.gear
 
         def show(frame: npt.NDArray[np.uint8]) -> None:
-            film.show(frame, *moment)
+            film.show(Shot(frame, *moment))
 
         filming = Filming(size_px, show, _MS_PER_S // frames_per_s)
         race = player.play(map_path, script, filming, on_state=note, **how)
         film.hold(race.race_time_ms)
     return race
-
-
-class Shot(NamedTuple):
-    """One picture of a film.
-
-    Attributes:
-        frame: (H, W, 4) uint8, blue, green, red, alpha.
-        time_ms: race time.
-        speed_m_s: None if it is not known.
-        gear: likewise.
-    """
-
-    frame: npt.NDArray[np.uint8]
-    time_ms: int
-    speed_m_s: float | None
-    gear: int | None
 
 
 def film_inputs(
@@ -470,7 +450,7 @@ def write_films(file: Path, shots: Iterator[Shot], ms_per_shot: int, overlay: Ra
     small: list[Image.Image] = []
     with RaceVideo(file, 1000 / ms_per_shot, overlay, n_threads=1) as video:
         for number, shot in enumerate(shots):
-            picture = video.show(*shot)
+            picture = video.show(shot)
             if number % every == 0:
                 small.append(_gif_picture(picture))
         video.hold(race_time_ms)
