@@ -177,11 +177,11 @@ def test_what_an_older_file_lacks_has_its_default_and_is_written(
     begin(config, tmp_path, "seed=3")
     file = tmp_path / "settings.toml"
     whole = file.read_text()
-    file.write_text(re.sub(r"^(keep_checkpoints|hooks) = .*$", "", whole, flags=re.MULTILINE))
-    assert read_own(tmp_path, ["keep_checkpoints=9"]).run.keep_checkpoints == 9
+    file.write_text(re.sub(r"^(record_every_s|hooks) = .*$", "", whole, flags=re.MULTILINE))
+    assert read_own(tmp_path, ["record_every_s=9"]).telemetry.record_every_s == 9
     begin(config, tmp_path, "seed=3")
     assert "is of an earlier version" in caplog.text
-    assert "new settings have their defaults: hooks = (), keep_checkpoints = 3" in caplog.text
+    assert "new settings have their defaults: hooks = (), record_every_s = 0.0" in caplog.text
     assert file.read_text() == whole
 
 

@@ -29,6 +29,7 @@ from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.collector import WeightPuller
+from trackmania_rl.training.hooks import learning_figures
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.races import WriteRaceLog
@@ -51,7 +52,6 @@ TINY = (
     "memory_size_start_learn_schedule=((0, 50),)",
     "number_times_single_memory_is_used_before_discard=2.0",
     "send_shared_network_every_n_batches=2",
-    "test_loss_every_n_batches=3",
     "number_memories_trained_on_between_target_network_updates=26",
     "torch_device=cpu",
     "use_torch_compile=False",
@@ -123,6 +123,13 @@ def live_in(folder: Path, repository_root: Path) -> LiveSettings:
     live = LiveSettings(snapshot, load_settings(snapshot))
     live.refresh()  # so that tests may replace `current`
     return live
+
+
+@pytest.fixture(scope="package", autouse=True)
+def measure_the_test_loss_often() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(learning_figures, "TEST_LOSS_EVERY_N_BATCHES", 3)
+        yield
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def test_the_return_of_an_own_environment_is_the_sum_of_its_rewards(make_run: Ma
 
 
 def test_figures_are_measured(make_run: MakeRun, make_race: MakeRace, live: LiveSettings) -> None:
-    edit(live, tensorboard_interval_s=1e6, histogram_interval_s=1e6)
+    edit(live, tensorboard_interval_s=1e6)
     run = make_run()
     run.train_on(make_race(50, False) for _ in range(4))
     figures: dict[str, float] = {}

@@ -119,10 +119,10 @@ def test_an_edit_that_was_applied_while_the_run_went_on_is_accepted(live: LiveSe
         make_run()
 
 
-def test_as_many_checkpoints_as_configured_and_the_best_are_kept(
+def test_the_last_three_checkpoints_and_the_best_are_kept(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace
 ) -> None:
-    edit(live, keep_checkpoints=2, number_times_single_memory_is_used_before_discard=0.05)
+    edit(live, number_times_single_memory_is_used_before_discard=0.05)
     run = make_run()
     assert score_of(run.context.statistics) is None
     run.train_on([make_race(30, False, is_explo=False) for _ in range(4)])
@@ -132,9 +132,9 @@ def test_as_many_checkpoints_as_configured_and_the_best_are_kept(
         save(run)
     kept = find_manifests(run.context.folder.path)
     facts = [(manifest.number, manifest.frames, manifest.session) for manifest in kept.values()]
-    assert facts == [(5, 2450, 1), (4, 1830, 1), (2, 620, 1)]
+    assert facts == [(5, 2450, 1), (4, 1830, 1), (3, 1220, 1), (2, 620, 1)]
     scores = [manifest.score for manifest in kept.values()]
-    assert [score and score[:2] for score in scores] == [(1.0, -3.1), (1.0, -3.05), (1.0, -1.0)]
+    assert [score and score[:2] for score in scores] == [(1.0, -3.1), (1.0, -3.05), (1.0, -3.0), (1.0, -1.0)]
 
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(

@@ -7,6 +7,7 @@ from typing import Final
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.runs.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.settings import Settings
 
 GAME_BYTES: Final = 1 << 30
@@ -50,7 +51,7 @@ class Needs:
         replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)
         games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
         rows_bytes = MEMORIES_ON_DISK * replay_bytes * settings.run.checkpoint_holds_replay
-        networks_bytes = (settings.run.keep_checkpoints + MORE_CHECKPOINTS) * NETWORKS_BYTES
+        networks_bytes = (KEPT_CHECKPOINTS + MORE_CHECKPOINTS) * NETWORKS_BYTES
         return cls(
             replay=replay_bytes,
             memory=replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors),

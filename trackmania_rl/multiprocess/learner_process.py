@@ -12,6 +12,7 @@ from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.multiprocess.watched import WatchedTraining
 from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.status import LEARNER_STALL_S
 from trackmania_rl.training.trainer import RunTrainer
 
 log = logging.getLogger(__name__)
@@ -63,8 +64,7 @@ class TellWatcher(Hook):
 
     def tick(self) -> None:
         """Go on."""
-        settings = self.run.settings.run
-        self._watched.pulse.ask_for_bounds(settings.learner_silence_s, settings.learner_stall_s)
+        self._watched.pulse.ask_for_bounds(self.run.settings.run.learner_silence_s, LEARNER_STALL_S)
         self._watched.pulse.tick()
 
 

@@ -10,6 +10,8 @@ from trackmania_rl.runs.errors import CheckpointError
 from trackmania_rl.settings.snapshot import SETTINGS_FILE
 
 CHECKPOINTS: Final = "checkpoints"
+KEPT_CHECKPOINTS: Final = 3
+"""Number of newest checkpoints that are kept, beside the one with the best evaluation races."""
 RACES_FILE: Final = "races.jsonl"
 
 

@@ -98,22 +98,14 @@ class RunSettings(Group):
     """Time between two checkpoints. The first ones of a new run come sooner."""
     checkpoint_holds_replay: bool = True
     """Whether checkpoints hold the replay buffer, for an exact resume: 150 MB without images, gigabytes with them."""
-    keep_checkpoints: Annotated[PositiveInt, Field(le=1000)] = 3
-    """Number of newest checkpoints that are kept, beside the one with the best evaluation races."""
     keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
     """Time after which the driver is kept in drivers/ (1 to 26 MB each, see scripts/evaluate.py); 0 for never."""
-    keep_driver_every_n_batches: Annotated[NonNegativeInt, Unit("batches")] = 0
-    """Number of batches after which the driver is kept in drivers/; 0 for never."""
-    keep_drivers_at_most: PositiveInt | None = None
-    """Number of newest drivers that are kept in drivers/; None for all."""
     minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")] = 200
     """Free disk below which no checkpoint is begun. Logs pause earlier."""
     collector_silence_s: Seconds = 30.0
     """Time without a heartbeat after which a collector is killed with its games and restarted."""
     learner_silence_s: Seconds = 60.0
     """Time without a heartbeat after which --supervised kills and restarts the training."""
-    learner_stall_s: Seconds = 900.0
-    """Time that --supervised lets the training loop stand still. Compiling and saving take less."""
     hooks: Restart[Parts] = ()
     """Hooks of the training loop, such as ("my_hooks:LogSpeed",): docs/own_parts.rst."""
     crc_debug: Restart[bool] = False
@@ -430,12 +422,8 @@ class TelemetrySettings(Group):
     """Of each map, time between two recordings with a video; 0 for never."""
     tensorboard_interval_s: Seconds = 10.0
     """Time between two rows of the loggers' figures."""
-    histogram_interval_s: Seconds = 120.0
-    """Time between two sets of histograms and pictures for the loggers."""
     pictures_interval_s: Annotated[NonNegativeFloat, Unit("s")] = 600.0
     """Time between two sets of diagnostics in the run's diagnostics/; 0 for none: docs/diagnostics.rst."""
-    test_loss_every_n_batches: Annotated[PositiveInt, Unit("batches")] = 50
-    """Batches between two measurements of the test loss."""
     terminal_view: Restart[Literal["auto", "live", "plain", "off"]] = "auto"
     """View in the terminal: a live table, plain lines or none. "auto" is "live" in a terminal, and else "plain"."""
 
@@ -612,6 +600,11 @@ REMOVED: Final[dict[str, Any]] = {
     "buffer_test_side_redraw_probability": 0.1,
     "collector_threads": 1,
     "fourier_zone_centers": 4,
+    "histogram_interval_s": 120.0,
+    "keep_checkpoints": 3,
+    "keep_driver_every_n_batches": 0,
+    "keep_drivers_at_most": None,
+    "learner_stall_s": 900.0,
     "most_not_finite_updates_in_a_row": 100,
     "ms_per_engine_tick": 10,
     "output_layer_init_gain": 0.05,
@@ -620,6 +613,7 @@ REMOVED: Final[dict[str, Any]] = {
     "return_bounds_per_action": None,
     "road_ahead_zone_centers": 20,
     "target_self_loss_average_rate": 0.01,
+    "test_loss_every_n_batches": 50,
     "use_target_self_loss_scaling": True,
 }
 """Settings of earlier versions, with the constant that each has become."""

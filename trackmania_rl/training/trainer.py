@@ -22,6 +22,7 @@ from torchrl.trainers.trainers import REWARD_KEY, OptimizationStepper, TrainerHo
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, read_checkpoint
+from trackmania_rl.runs.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.settings.of_run import shaping_settings
 from trackmania_rl.settings.since_checkpoint import stored_settings
 from trackmania_rl.telemetry.statistics import RECENT_RACES, RaceHistory, TrainingStatistics
@@ -192,7 +193,7 @@ class RunTrainer(Trainer):
         )
         settings = run.settings.run
         state = self.state_to_write() if state is None else state
-        return self.checkpoints.save(state, settings.minimum_free_disk_mb, facts, settings.keep_checkpoints)
+        return self.checkpoints.save(state, settings.minimum_free_disk_mb, facts, KEPT_CHECKPOINTS)
 
     def save_trainer(self, force_save: bool = False) -> None:
         """Write a checkpoint if `force_save`: `SaveCheckpoints` writes the others, by the clock."""

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from operator import methodcaller
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.hook import Hook, Interval
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
 from trackmania_rl.training.hooks.races import CountRaces
+
+HISTOGRAM_INTERVAL_S: Final = 120.0
+"""Time between two sets of histograms and pictures."""
 
 
 class WriteFigures(Hook):
@@ -84,11 +88,10 @@ class WriteFigures(Hook):
 
     def tick(self) -> None:
         """Write whatever is due."""
-        telemetry = self.run.settings.telemetry
-        if self._scalars_due.is_due(telemetry.tensorboard_interval_s):
+        if self._scalars_due.is_due(self.run.settings.telemetry.tensorboard_interval_s):
             self._disk.look()
             self._write_scalars()
-        if self._pictures_due.is_due(telemetry.histogram_interval_s):
+        if self._pictures_due.is_due(HISTOGRAM_INTERVAL_S):
             self._write_pictures()
 
     def end(self) -> None:

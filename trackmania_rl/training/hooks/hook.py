@@ -112,7 +112,7 @@ class Hook(TrainerHookBase):
     ``begin()``                          once, when the run is taken up, from its checkpoint if it has one
     ``begin_turn()``                     with ``sampling = "synchronous"``, before the collectors' next turn
     ``interval_figures()``               every ``tensorboard_interval_s``; returns figures to log
-    ``rare_figures()``                   every ``histogram_interval_s``: figures that are many, or take time
+    ``rare_figures()``                   every two minutes: figures that are many, or take time
     ``tick()``                           several times a second, also while no race comes; be quick
     ``end()``                            once, at the end, also after an error
     ==================================== ===============================================================================

@@ -22,6 +22,7 @@ MOST_NORMS: Final = 1000
 """Newest gradient norms kept for each parameter."""
 QUANTILES: Final = ("median", "q3", "d9", "c98", "max")
 STATES: Final = 32
+TEST_LOSS_EVERY_N_BATCHES: Final = 50
 """States of a batch that are measured."""
 
 
@@ -129,7 +130,7 @@ class MeasureTestLoss(Hook):
 
     def post_optim(self) -> None:
         """Measure after every so many updates."""
-        is_due = self.run.agent.updates % self.run.settings.telemetry.test_loss_every_n_batches == 0
+        is_due = self.run.agent.updates % TEST_LOSS_EVERY_N_BATCHES == 0
         if not is_due:
             return
         began_s = time.perf_counter()

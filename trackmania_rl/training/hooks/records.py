@@ -83,8 +83,7 @@ class KeepRecords(Hook):
 class KeepDrivers(Hook):
     """Keeps the network that evaluates in drivers/, as a driver's file.
 
-    One is kept whenever another full `keep_driver_every_s` of training is over, or `keep_driver_every_n_batches` more
-    updates; of all only the newest `keep_drivers_at_most` stay.
+    One is kept whenever another full `keep_driver_every_s` of training is over.
 
     Args:
         numbers: checks the weights.
@@ -93,11 +92,10 @@ class KeepDrivers(Hook):
     def __init__(self, numbers: WatchNumbers) -> None:
         self._numbers = numbers
         self._seen_s = 0.0  # training time of the last tick
-        self._seen_updates = 0
 
     def begin(self) -> None:
-        """Count from the run's time and updates."""
-        self._seen_s, self._seen_updates = self.run.statistics.training_s, self.run.agent.updates
+        """Count from the run's time."""
+        self._seen_s = self.run.statistics.training_s
 
     def tick(self) -> None:
         """Write a driver if it is due. Log I/O errors.
@@ -115,17 +113,12 @@ class KeepDrivers(Hook):
             write_driver(folder / f"{statistics.frames_total:012d}{ENDING}", driver, settings.minimum_free_disk_mb)
         except UserError as error:
             log.error("%s", error)
-        if settings.keep_drivers_at_most is not None:
-            for oldest in sorted(folder.glob(f"*{ENDING}"))[: -settings.keep_drivers_at_most]:
-                oldest.unlink(missing_ok=True)
 
     def _is_due(self) -> bool:
-        """Return whether a multiple of an interval has passed since the last tick."""
-        run, now_s, updates = self.run.settings.run, self.run.statistics.training_s, self.run.agent.updates
-        every_s, every_n = run.keep_driver_every_s, run.keep_driver_every_n_batches
+        """Return whether a multiple of the interval has passed since the last tick."""
+        every_s, now_s = self.run.settings.run.keep_driver_every_s, self.run.statistics.training_s
         is_due = every_s > 0 and now_s // every_s != self._seen_s // every_s
-        is_due |= every_n > 0 and updates // every_n != self._seen_updates // every_n
-        self._seen_s, self._seen_updates = now_s, updates
+        self._seen_s = now_s
         return is_due
 
 

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 
 EVERY_S: Final = 1.0
+LEARNER_STALL_S: Final = 900.0
+"""Time that the training loop may stand still. Compiling and saving take less."""
 
 
 class ShowInTerminal(Hook):
@@ -97,7 +99,7 @@ class TellStatus(Hook):
         """Copy the run's figures in the thread that changes them."""
         statistics, settings = self.run.statistics, self.run.settings.run
         rates = statistics.rates()
-        self._bounds_s = settings.learner_silence_s, settings.learner_stall_s
+        self._bounds_s = settings.learner_silence_s, LEARNER_STALL_S
         self._losses = {name: value for name, value in statistics.last_metrics.items() if math.isfinite(value)}
         if statistics.checkpoint_time_s is not None:
             self._saved_at_s = time.monotonic() - (statistics.elapsed_s - statistics.checkpoint_time_s)
