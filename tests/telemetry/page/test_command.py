@@ -35,7 +35,7 @@ def test_runs_that_cannot_be_shown(
     empty = make_run(tmp_path, repository_root, "empty", n_races=0)
     make_run(tmp_path, repository_root, "good")
     other = make_run(tmp_path, repository_root, "other")
-    other.config_file.write_text(other.config_file.read_text() + "of_another_version = 3\n")
+    other.settings_file.write_text("of_another_version = 3\n" + other.settings_file.read_text())
     older = make_run(tmp_path, repository_root, "older")
     older.races.write_text('{"time": 3}\n')
     (tmp_path / "nothing").mkdir()
