@@ -152,15 +152,15 @@ def bring_up_to_date(run_folder: Path) -> None:
     file, old = run_folder / SETTINGS_FILE, own_file(run_folder)
     values = values_in(old)
     lacking = sorted(DEFAULTS.keys() - UserSettings.model_fields.keys() - values.keys())
-    removed = sorted(name for name in values if name in REMOVED)
-    if old == file and not lacking and not removed:
+    if old == file and not lacking and REMOVED.keys().isdisjoint(values):
         return
+    changed = sorted(name for name in REMOVED.keys() & values.keys() if values[name] != REMOVED[name])
     write_settings(file, read_own(run_folder, is_stretched=False))
     log.warning("%s is of an earlier version; %s holds the run's settings from now on", old, file)
     if lacking:
         log.warning("%s: new settings have their defaults: %s", file, _listed(lacking, DEFAULTS))
-    if removed:
-        log.warning("%s: these are no settings any more: %s", file, _listed(removed, REMOVED))
+    if changed:
+        log.warning("%s: these are no settings any more: %s", file, _listed(changed, REMOVED))
 
 
 def _listed(names: Sequence[str], values: Mapping[str, Any]) -> str:
