@@ -10,7 +10,6 @@ Names are flat in the files and grouped here, so that each layer is handed only 
 raises `SettingsError`, whose text holds the name, the value, what is allowed and, for an unknown name, the nearest one.
 """
 
-from trackmania_rl.settings.descriptions import describe_range, describe_unit
 from trackmania_rl.settings.game import ActionKeys, DemonstrationEntry, GameSettings, GeneratorSettings, MapEntry
 from trackmania_rl.settings.groups import (
     DRIVER_SETTINGS,
@@ -22,16 +21,12 @@ from trackmania_rl.settings.groups import (
     ObservationSettings,
     ReplaySettings,
     RewardSettings,
-    RunSettings,
     Settings,
     SyncSettings,
-    TelemetrySettings,
     UserSettings,
     ViewSettings,
 )
 from trackmania_rl.settings.loading import (
-    COMPANION_FILES,
-    USER_FILE,
     SettingsError,
     changed_settings,
     load_settings,
@@ -44,12 +39,10 @@ from trackmania_rl.settings.of_driver import code_of_driver, differences_of_driv
 from trackmania_rl.settings.values import shifts_of
 
 __all__ = [
-    "COMPANION_FILES",
     "DRIVER_SETTINGS",
     "NEEDS_RESTART",
     "RANGE_FINDER",
     "ROAD_AHEAD",
-    "USER_FILE",
     "ActionKeys",
     "AgentSettings",
     "DemonstrationEntry",
@@ -61,17 +54,13 @@ __all__ = [
     "ObservationSettings",
     "ReplaySettings",
     "RewardSettings",
-    "RunSettings",
     "Settings",
     "SettingsError",
     "SyncSettings",
-    "TelemetrySettings",
     "UserSettings",
     "ViewSettings",
     "changed_settings",
     "code_of_driver",
-    "describe_range",
-    "describe_unit",
     "differences_of_driver",
     "driver_values",
     "load_settings",

@@ -22,7 +22,7 @@ from trackmania_rl.settings.descriptions import describe_range
 from trackmania_rl.settings.groups import DEFAULTS, OTHER_WORDS, REMOVED, Settings, groups
 
 USER_FILE = "user_config.py"
-"""What belongs to a machine and its owner."""
+"""Paths and names of this machine and its owner."""
 COMPANION_FILES = ("inputs_list.py", "state_normalization.py", USER_FILE)
 """Files read from the folder of the configuration file, in this order, before it."""
 BASED_ON = "based_on"
@@ -40,7 +40,7 @@ LONGEST_EXAMPLE: Final = 100
 
 
 class SettingsError(UserError, ValueError):
-    """A configuration that cannot be used; the text says which setting, its value and what is allowed."""
+    """Unusable configuration. The text names the setting, its value and what is allowed."""
 
 
 def load_settings(
@@ -126,7 +126,7 @@ def _none(name: str, value: Any) -> Any:
 
 
 def make_importable(*folders: Path) -> None:
-    """Let modules be found in these folders, after all others; processes that are started later find them too."""
+    """Append folders to Python's search path, also for processes that are started later."""
     for folder in folders:
         if str(folder.resolve()) not in sys.path:
             sys.path.append(str(folder.resolve()))

@@ -1,4 +1,4 @@
-"""How a configuration holds a part that somebody wrote: by name, so that it can be compared, pickled and written."""
+"""Parts of a configuration, held by name, so that they can be compared, pickled and written."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FIELDS: Final = {"name", "args", "keywords"}
 
 @dataclass(frozen=True)
 class NamedPart:
-    """Something that can be imported, and the arguments that a `functools.partial` holds ready for it.
+    """Name of something that can be imported, with the arguments of a `functools.partial`.
 
     Attributes:
         name: "module:attribute".
-        args: the first arguments.
-        keywords: those with a name. A function or class among all these is a `NamedPart` without arguments.
+        args: positional arguments.
+        keywords: keyword arguments. A function or class among the arguments is a `NamedPart` without arguments.
     """
 
     name: str
@@ -36,10 +36,10 @@ class NamedPart:
 
 
 def as_part(value: Any) -> str | NamedPart:
-    """Name what a user wrote: a name, a function, a class or a `functools.partial`.
+    """Return the name of a part that is given as a name, a function, a class or a `functools.partial`.
 
     Raises:
-        ValueError: if it is something else, or other processes could not import it.
+        ValueError: if it is something else, or other processes cannot import it.
     """
     if isinstance(value, functools.partial):
         keywords = {name: _named(argument) for name, argument in value.keywords.items()}
@@ -60,7 +60,7 @@ def _named(argument: Any) -> Any:
 
 def _name_of(part: Any) -> str:
     module, name = getattr(part, "__module__", ""), getattr(part, "__qualname__", "")
-    if module.startswith("<"):  # it stands in the configuration file itself
+    if module.startswith("<"):  # defined in the configuration file itself
         raise ValueError(
             f"{name} is defined in the configuration file, where other processes cannot import it: move it to a module "
             f'beside that file, my_parts.py, and write "my_parts:{name}"'
@@ -71,7 +71,7 @@ def _name_of(part: Any) -> str:
 
 
 def _of_plain_values(value: Any) -> Any:
-    """Make parts of what `Settings.model_dump` made of them."""
+    """Make parts of plain values, as `Settings.model_dump` returns them."""
     if not isinstance(value, Mapping) or value.keys() != FIELDS:
         return value
     name, args, keywords = value["name"], value["args"], value["keywords"]
@@ -85,7 +85,7 @@ def _of_plain_values(value: Any) -> Any:
 
 
 def names_in(part: str | NamedPart) -> list[str]:
-    """List what a part imports: itself, and its arguments that are functions or classes."""
+    """List the names that a part imports: its own and those of its arguments."""
     if isinstance(part, str):
         return [part]
     arguments = (*part.args, *part.keywords.values())

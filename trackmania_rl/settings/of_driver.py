@@ -25,15 +25,15 @@ WITHOUT_LEARNING: Final[Mapping[str, Any]] = {
     "shaped_reward_dist_to_cur_vcp": 0.0,
     "shaped_reward_point_to_vcp_ahead": 0.0,
 }
-"""What is used for learning only, and may not go together with another machine's driver."""
+"""Settings that are used for learning only, with values that fit any driver."""
 STATISTICS: Final = "state_normalization"
-"""A block that neither side shows may have statistics in one of them only."""
+"""Statistics of a block that is not observed may be missing on one side."""
 PARTS: Final = ("games", "agent", "network")
-"""Those of a driver's settings that name code."""
+"""Settings of a driver that name code."""
 
 
 def driver_values(settings: Settings) -> dict[str, Any]:
-    """Give a driver's settings by name, as JSON has them.
+    """Return a driver's settings by name, in JSON's types.
 
     Raises:
         SettingsError: if an argument of one of its parts cannot be written.
@@ -49,10 +49,10 @@ def driver_values(settings: Settings) -> dict[str, Any]:
 
 
 def settings_of_driver(values: Mapping[str, Any], map_cycle: Sequence[MapEntry], around: Settings) -> Settings:
-    """Put a driver's settings into a configuration: what they say nothing about is this machine's.
+    """Put a driver's settings into this machine's configuration.
 
     Args:
-        values: as `driver_values` gives them; they may come from a stranger.
+        values: as `driver_values` returns them, of an untrusted file.
         map_cycle: what the driver drives.
         around: this machine's configuration.
 
@@ -73,10 +73,10 @@ def settings_of_driver(values: Mapping[str, Any], map_cycle: Sequence[MapEntry],
 
 
 def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list[str]:
-    """List a driver's settings that are others in a configuration, but for statistics that only one of the two has.
+    """List a driver's settings that differ from a configuration's, except statistics that only one of them has.
 
     Args:
-        values: the driver's, as `driver_values` gives them.
+        values: the driver's, as `driver_values` returns them.
         settings: of the configuration.
     """
     theirs, ours = values, driver_values(settings)

@@ -1,4 +1,4 @@
-"""Which settings have changed since a run's last checkpoint, and which of them change what its network means.
+"""Settings that have changed since a run's last checkpoint, and those of them that change what its network means.
 
 A network that learned with other rewards, other actions or on another map still fits, but its values are about
 something else. Such a change is refused when a run is taken up again, unless it is asked for by name. An edit that was

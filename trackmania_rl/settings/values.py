@@ -1,4 +1,4 @@
-"""What a setting may be: the types and ranges that all groups of settings use, and what a group is."""
+"""Types and ranges of settings, and the base class of their groups."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from trackmania_rl.settings.named_part import NamedPart, as_part
 
 @dataclass(frozen=True)
 class Unit:
-    """Mark a setting with the unit of its value."""
+    """Unit of a setting."""
 
     symbol: str
 
 
 @dataclass(frozen=True)
 class RestartMark:
-    """Mark a setting that shapes networks, buffers or processes: a change waits for the run's next start."""
+    """Mark of a setting that shapes networks, buffers or processes: a change waits for the run's next start."""
 
 
 @dataclass(frozen=True)
 class DriverMark:
-    """Mark a setting that says what a network's inputs and outputs mean: it travels with the weights."""
+    """Mark of a setting that defines a network's inputs and outputs: it is stored with the weights."""
 
 
 RESTART: Final = RestartMark()
@@ -69,7 +69,7 @@ Device = Annotated[
     ),
 ]
 FileName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MOST_LETTERS), AfterValidator(check_file_name)]
-"""What becomes part of files' names: of a map, of a driver."""
+"""Name of a map or driver, part of the names of files."""
 RunName = Annotated[
     str,
     Field(
@@ -81,22 +81,21 @@ RunName = Annotated[
 ]
 Port = Annotated[int, Field(ge=1024, le=LAST_PORT)]
 Schedule = Annotated[tuple[tuple[NonNegativeInt, Finite], ...], Field(min_length=1)]
-"""((frame count, value), ...): what lies between two entries is interpolated by the setting's own rule."""
+"""((frame count, value), ...). Each setting has its own rule of interpolation."""
 Discount = Annotated[float, Field(gt=0, le=1)]
 DiscountSchedule = Annotated[tuple[tuple[NonNegativeInt, Discount], ...], Field(min_length=1)]
 LearningRateSchedule = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], Field(min_length=1)]
 Part = Annotated[str | NamedPart, PlainValidator(as_part), WithJsonSchema(_PART_SCHEMA)]
-"""What a user wrote: "module:attribute", a function, a class or a `functools.partial` of one of these.
-`trackmania_rl.parts` imports it."""
+"""Part: "module:attribute", a function, a class or a `functools.partial`. `trackmania_rl.parts` imports it."""
 Parts = Annotated[
     tuple[Part, ...], BeforeValidator(lambda parts: parts if isinstance(parts, tuple | list) else (parts,))
 ]
-"""Any number of them; one may stand by itself."""
+"""Any number of parts; a single one needs no tuple."""
 Texts = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
     BeforeValidator(lambda value: value if isinstance(value, tuple | list) else (value,) if value else ()),
 ]
-"""Any number of them; one may stand by itself, and nothing for none."""
+"""Any number of texts; a single one needs no tuple."""
 SHIPPED_LOGGERS: Final = ("tensorboard", "csv", "wandb", "mlflow", "trackio")
 
 
@@ -119,14 +118,14 @@ BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
 
 
 LARGEST_INT: Final = 2**63 - 1
-"""Of tensors, and of what loggers take."""
+"""Largest integer of tensors and loggers."""
 
 FARTHEST_ROW = 1000
-"""Views look no further."""
+"""Largest shift of a view."""
 
 
 def shifts_of(shift: int | str | tuple[int, ...]) -> tuple[int, ...]:
-    """List the rows that a view's shift means, ascending: 0 is a state's own, -1 the one before.
+    """List the rows of a view's shift, ascending: 0 is the state's own row, -1 the one before.
 
     Args:
         shift: one row; or rows, each once; or "-3:0", from the first to the last, both included; or "-9:0:3", every
@@ -159,7 +158,7 @@ def _has_large_int(value: Any) -> bool:
 
 
 class Group(BaseModel):
-    """Frozen; names it does not know are refused."""
+    """Group of settings: frozen, and without unknown names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
