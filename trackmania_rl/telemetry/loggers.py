@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -367,12 +367,14 @@ class MlflowRun(RunLogger):
             uri, artifacts = f"sqlite:///{(store / 'mlflow.db').as_posix()}", (store / "artifacts").as_uri()
         kept = folder.path / "mlflow_run.txt"
         number = _kept_number(kept) if is_resumed else None
-        variables = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-        variables |= {} if number is None else {"MLFLOW_RUN_ID": number}  # read by MLflow's start_run
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+        if number is not None:
+            os.environ.setdefault("MLFLOW_RUN_ID", number)  # MLflow's start_run reads and removes it
         project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         try:
-            with _environment(variables):  # get_logger takes a folder and no store
-                super().__init__(MLFlowLogger(project, uri, artifact_location=artifacts))
+            # get_logger takes a folder and no store
+            super().__init__(MLFlowLogger(project, uri, artifact_location=artifacts))
             run = self.logger.experiment
             if number is None:
                 mlflow.set_tag("mlflow.runName", folder.path.name)
@@ -416,15 +418,3 @@ class MlflowRun(RunLogger):
 
 def _kept_number(file: Path) -> str | None:
     return read_bounded_text(file, 1000).strip() or None if file.exists() else None
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment for a while; those that a user has set stay as they are."""
-    own: dict[str, Any] = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(own)
-    try:
-        yield
-    finally:
-        for name in own:
-            os.environ.pop(name, None)
