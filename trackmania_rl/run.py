@@ -148,7 +148,6 @@ def train(
         if view is None:
             view = closing.enter_context(open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name))
         closing.enter_context(_logging_to(folder.log))
-        check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
 
         # Make what learns, and the channels to what plays.
         network = agent_builder.make_network()
