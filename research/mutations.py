@@ -3,7 +3,9 @@
     python -m research.mutations choose mutations.json --rooms agents race --count 40 --seed 14
     python -m research.mutations run research/mutations.json --coverage .coverage --output caught.json
 
-research/mutations.json holds 42 mutations chosen on commit af03dca; `result` there is that of its tests.
+research/mutations.json holds 42 mutations chosen on commit af03dca. `result` is that of its 4,772 tests,
+`result_of_seam_tests` that of the 2,400 tests which replaced them (commit ee43a44, and two tests that were added for
+mutations 28 and 37). Many of the files have been merged into others since.
 
 `choose` picks statements and operators at random. `run` applies one mutation at a time to a copy of the repository and
 runs the tests that execute the mutated line, by the contexts of a coverage file (`pytest --cov --cov-context=test`).
