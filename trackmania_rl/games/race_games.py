@@ -1,4 +1,4 @@
-"""The part `games`: what a run is played on. The one that ships: races on the map cycle's maps."""
+"""The part `games`, which makes a run's games; the default one makes races on the map cycle's maps."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class GamesBuilder(Protocol):
 
         Args:
             collector: its number, from 0.
-            maps_folder: where tracks and reference lines lie.
-            rng: for games that know chance; the simulated one does not.
+            maps_folder: folder of tracks and reference lines.
+            rng: for games with randomness; the simulated game has none.
         """
 
 
@@ -85,10 +85,10 @@ class RaceGames:
 
 
 def make_race_games(settings: Settings) -> RaceGames:
-    """Make what the setting `games` names where it plays races; and plain `RaceGames` where it plays something else.
+    """Make the part `games` if it plays races; plain `RaceGames` if it plays something else.
 
     Raises:
-        SettingsError: if it names something that cannot be had.
+        SettingsError: if the part can't be loaded.
     """
     part = load_part(settings.game.games, "games")
     made_by = part.func if isinstance(part, functools.partial) else part
@@ -100,10 +100,10 @@ def make_race_games(settings: Settings) -> RaceGames:
 
 
 def make_games_builder(settings: Settings) -> GamesBuilder:
-    """Make what the setting `games` names.
+    """Make the part that the setting `games` names.
 
     Raises:
-        SettingsError: if it names something that makes no games.
+        SettingsError: if the part makes no games.
     """
     builder = make_part(settings.game.games, "games", settings, takes="settings")
     if not isinstance(getattr(builder, "spaces", None), Spaces) or not hasattr(builder, "make_games"):
