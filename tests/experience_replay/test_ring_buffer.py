@@ -7,20 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
-
-N_FLOATS = 5
-IMAGE_SIZE_PX = (2, 3)
-
-
-def rows(first: int, n: int) -> RowColumns:
-    """Rows whose every column tells their number."""
-    numbers = torch.arange(first, first + n)
-    columns = RowColumns.empty(n, N_FLOATS, IMAGE_SIZE_PX, torch.device("cpu"))
-    for name, column in columns.by_name().items():
-        per_row = column.flatten(1) if column.ndim > 1 else column[:, None]
-        per_row[:] = (numbers[:, None] * 7 + torch.arange(per_row.shape[1]) + len(name)).to(column.dtype)
-    return columns
+from tests.runs.conftest import IMAGE_SIZE_PX, N_FLOATS, rows
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 
 
 def assert_holds_the_newest(ring: RingBuffer, n_written: int, n_held: int) -> None:

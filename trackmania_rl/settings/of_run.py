@@ -111,11 +111,11 @@ class RunConfiguration:
             write_settings(self.file, self._asked_for.settings(is_stretched=False))
             return
         bring_up_to_date(self._folder)
-        overridden = self._own(is_stretched=False).flat()
-        changes = changed_settings(self._read(is_stretched=False), self._own(is_stretched=False))
+        written = read_own(self._folder, (), self._asked_for.settings, is_stretched=False)
+        changes = changed_settings(written, self._own(is_stretched=False))
         asked = dict(map(parse_override, self._asked_for.overrides)).keys()
-        if changes.keys() & asked:
-            write_changes(self.file, {name: overridden[name] for name in changes.keys() & asked})
+        if overridden := {name: new for name, (_, new) in changes.items() if name in asked}:
+            write_changes(self.file, overridden)
         if remark := self.remark():
             log.warning("going on with %s", remark)
 
@@ -138,6 +138,3 @@ class RunConfiguration:
 
     def _own(self, *, is_stretched: bool = True) -> Settings:
         return read_own(self._folder, self._asked_for.overrides, self._asked_for.settings, is_stretched=is_stretched)
-
-    def _read(self, *, is_stretched: bool) -> Settings:
-        return read_own(self._folder, (), self._asked_for.settings, is_stretched=is_stretched)

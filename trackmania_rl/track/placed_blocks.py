@@ -77,15 +77,6 @@ def to_world(points_m: FloatArray, block: Block) -> FloatArray:
     return np.stack((turned_x, y, turned_z), axis=-1) + np.array(block.cell) * BLOCK_SIZE_M
 
 
-def to_block(points_m: FloatArray, block: Block) -> FloatArray:
-    """Points (..., 3) from world axes to a block's own."""
-    width_m, depth_m = (cells * CELL_M for cells in size_cells(block.name))
-    from_corner_m = points_m - np.array(block.cell) * BLOCK_SIZE_M
-    x, y, z = from_corner_m[..., 0], from_corner_m[..., 1], from_corner_m[..., 2]
-    own_x, own_z = ((x, z), (z, depth_m - x), (width_m - x, depth_m - z), (width_m - z, x))[block.quarter_turns]
-    return np.stack((own_x, y, own_z), axis=-1)
-
-
 def forward_of(block: Block) -> FloatArray:
     """(3,) the direction in which a block looks."""
     return np.array(((0.0, 0.0, 1.0), (-1.0, 0.0, 0.0), (0.0, 0.0, -1.0), (1.0, 0.0, 0.0))[block.quarter_turns])

@@ -54,11 +54,6 @@ class Hub:
         self._in_order = asyncio.Lock()  # a new tab's snapshot and what is told to all come one after the other
         self._has_read = False
 
-    @property
-    def n_tabs(self) -> int:
-        """How many tabs are open."""
-        return len(self._tabs)
-
     async def serve(self, socket: WebSocket) -> None:
         """Send a tab all that there is, and then what is new, until it goes."""
         await socket.accept()
