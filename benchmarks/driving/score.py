@@ -19,7 +19,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.learning_summary import (
     WINDOW_RACES,
     Race,
@@ -121,7 +120,7 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
     """The yardsticks of some tracks.
 
     Args:
-        file: `yardsticks.json`, which `python -m research.planner` writes.
+        file: `yardsticks.json`, or a file like it.
         tracks: names of its entries.
 
     Raises:
@@ -134,25 +133,15 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
     missing = [track for track in tracks if track not in entries]
     if missing:
         raise UserError(
-            f"{file} has no times for {', '.join(missing)} (it has {', '.join(sorted(entries)) or 'none'}); make them "
-            f"with: python -m research.planner {' '.join(map(_as_asked_for, missing))} "
-            "(a track file by its path)"
+            f"{file} has no times for {', '.join(missing)} (it has {', '.join(sorted(entries)) or 'none'}); write an "
+            "entry like the others"
         )
     try:
         return TypeAdapter(dict[str, Yardstick]).validate_python({track: entries[track] for track in tracks})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(
-            f"{file}: {where} = {first['input']!r}: {first['msg']}; write the entry again with: "
-            f"python -m research.planner {_as_asked_for(str(first['loc'][0]))}"
-        ) from error
-
-
-def _as_asked_for(track: str) -> str:
-    """What a user writes for the track of an entry."""
-    recipe = TrackRecipe.from_name(track)
-    return track if recipe is None else f"generated:{recipe.difficulty:g}:{recipe.seed}"
+        raise UserError(f"{file}: {where} = {first['input']!r}: {first['msg']}") from error
 
 
 def race_score(race: Race, record_ms: int) -> float:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import memory_over_time
-from benchmarks.cluster_scaling import __main__ as cluster_scaling
-from benchmarks.cluster_scaling.capacity import collectors_served
-from benchmarks.cluster_scaling.simulation import Simulation
-from benchmarks.cluster_scaling.workloads import Machines, Workload
 from benchmarks.endurance import kills
 from benchmarks.endurance.hour import judge
 from benchmarks.generalist.unseen_races import drive, keep, kept_races
@@ -24,57 +18,6 @@ from benchmarks.memory_over_time import ProcessReading, Reading
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.training.evaluation import load_driver
-
-ROWS, ROW_BYTES, MADE_PER_S = 30, 700.0, 60.0
-
-
-def made_up(**changes):
-    plain = Workload(
-        name="made up",
-        rows_per_race=ROWS,
-        row_bytes=ROW_BYTES,
-        collector_actions_per_s=MADE_PER_S,
-        learner_actions_per_s=1e9,
-        weights_bytes=900.0,
-        publish_every_s=2.0,
-        rooms=3,
-    )
-    return replace(plain, **changes)
-
-
-def run(workload, n=2, each=3, **limits):
-    wide = {"link_bytes_per_s": 1e9, "relay_calls_per_s": 1e9} | limits
-    return Simulation(workload, Machines(n, each, **wide)).run(seconds=120.0, warm_up_s=20.0)
-
-
-def test_with_room_everywhere_all_that_is_made_is_learned_and_the_collectors_are_the_limit():
-    outcome = run(made_up())
-    assert outcome.learned_per_s == pytest.approx(6 * MADE_PER_S, rel=0.03)
-    assert outcome.busy["collectors"] == pytest.approx(1.0)
-    assert outcome.full == ("collectors",)
-    assert outcome.race_age_s < 0.01
-
-
-@pytest.mark.parametrize("part", ["learner", "link in"])
-def test_the_number_reckoned_is_where_the_simulation_fills_up(part):
-    workload = made_up(learner_actions_per_s=300.0 if part == "learner" else 1e9)
-    link = 1e9 if part == "learner" else 300.0 * ROW_BYTES
-    served = collectors_served(workload, Machines(1, 1, link, 1e9))
-    assert served[part] == pytest.approx(5.0)
-    assert min(served, key=lambda name: served[name]) in (part, "machine's link")
-    assert run(workload, n=4, each=1, link_bytes_per_s=link).full == ("collectors",)
-    assert run(workload, n=6, each=1, link_bytes_per_s=link).full == (part,)
-
-
-def test_the_cluster_scaling_command_prints_both_tables(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["cluster_scaling", "--machines", "1", "3", "--collectors-per-machine", "2", "--seconds", "5"]
-    monkeypatch.setattr(sys, "argv", words)
-    cluster_scaling.main()
-    printed = capsys.readouterr().out
-    for workload in ("default", "pictures"):
-        assert len(re.findall(rf"^│ {workload} +│", printed, re.MULTILINE)) == 3, printed
 
 
 def reading(minute: float, game_mb: float, n_descriptors: int = 9, pid: int = 7) -> Reading:

@@ -142,7 +142,7 @@ def road_of(track: Track) -> Ribbon:
     """
     if track.mesh_world is not None:
         raise UserError(
-            f"track {track.name} is made of a map's blocks, and planner and scripted driver follow roads along a line "
+            f"track {track.name} is made of a map's blocks, and the scripted driver follows roads along a line "
             "only: make such a track of the map (maps.py track --ground line)"
         )
     return track.ribbon

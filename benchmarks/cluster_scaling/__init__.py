@@ -1,1 +1,0 @@
-"""What a learner with collectors on many machines can do, reckoned and simulated from measured rates."""
