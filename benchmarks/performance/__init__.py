@@ -1,10 +1,9 @@
-"""How fast every part is, beside the classic way of doing it and beside what this machine could do at best.
+"""Speed of each part, beside the classic way of doing it and beside the machine's floor.
 
-`python -m benchmarks.performance` measures all parts and prints a table; `--help` tells the rest.
+`python -m benchmarks.performance` measures all parts and prints a table; `--help` lists the options.
 
-* `measuring`: the clock, and what a figure is; `machine`: what the processor can do; `report`: table and JSON;
-* `replay`, `memory`, `transport`, `weights`, `inference`, `learner_step`, `simulation`, `client`, `in_process_games`,
-  `training`, `scaling`: one part each, a function `measure(options, machine) -> list[Figure]`;
+* `measuring`: clock and figures; `machine`: rates of the processor; `report`: table and JSON;
+* one module for each part, with a function `measure(options, machine) -> list[Figure]`;
 * `races`, `senders`: races to send and to store, and the processes that send them;
 * `classic_*`: the yardstick, the way such trainers are usually written. Ratios are taken in turns, in the same run.
 """

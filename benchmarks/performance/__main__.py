@@ -1,12 +1,10 @@
-"""Measure every part beside the classic way and beside its floor; see docs/benchmarks.rst.
+"""Measure each part beside the classic way and beside its floor; see docs/benchmarks.rst.
 
 python -m benchmarks.performance                          # all, about ten minutes
 python -m benchmarks.performance --quick                  # about three minutes, coarser
 python -m benchmarks.performance --only replay transport --json figures.json
 python -m benchmarks.performance --device cuda --only replay learner_step inference
 python -m benchmarks.performance --only in_process environments --games 1 8 32
-python -m benchmarks.performance --only scaling --collectors 1 2 4 8 16   # about eight minutes; only when asked for
-python -m benchmarks.performance --only cluster           # about a quarter of an hour; only when asked for; needs Ray
 """
 
 from __future__ import annotations
@@ -26,16 +24,11 @@ from rich.console import Console
 
 from benchmarks.performance import (
     client,
-    cluster,
-    collector_games,
     environments,
-    generated_tracks,
     in_process_games,
     inference,
     learner_step,
-    memory,
     replay,
-    scaling,
     simulation,
     training,
     transport,
@@ -49,22 +42,16 @@ from trackmania_rl.cli import command, new_file
 
 PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "replay": replay.measure,
-    "memory": memory.measure,
     "transport": transport.measure,
     "weights": weights.measure,
     "inference": inference.measure,
     "learner_step": learner_step.measure,
     "simulation": simulation.measure,
     "client": client.measure,
-    "collector": collector_games.measure,
     "in_process": in_process_games.measure,
     "environments": environments.measure,
-    "generated_tracks": generated_tracks.measure,
     "training": training.measure,
-    "scaling": scaling.measure,
-    "cluster": cluster.measure,
 }
-ONLY_WHEN_ASKED_FOR = ("scaling", "cluster")
 QUICK = Options(
     repetitions=10,
     seconds_per_figure=1.0,
@@ -86,18 +73,14 @@ def main() -> None:
         QUICK if arguments.quick else Options(),
         device=device,
         in_process_games=tuple(arguments.games),
-        scaling_collectors=tuple(arguments.collectors),
-        scaling_transports=tuple(arguments.transports),
-        scaling_s=arguments.seconds,
-        scaling_learning_s=arguments.learning_seconds,
     )
     machine = measure_machine(device)
     figures: list[Figure] = []
     try:
-        for name in arguments.only or [name for name in PARTS if name not in ONLY_WHEN_ASKED_FOR]:
+        for name in arguments.only or PARTS:
             console.print(f"measuring {name} ...", style="dim")
             figures += PARTS[name](options, machine)
-    finally:  # what was measured until something failed, or somebody had enough
+    finally:  # also after an error or Ctrl-C
         print_report(figures, machine, console)
         if arguments.json:
             write_json(arguments.json, figures, machine, options)
@@ -118,28 +101,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="of torch (default %(default)s)")
     parser.add_argument(
         "--games", type=int, nargs="+", default=Options.in_process_games, help="of the parts in_process, environments"
-    )
-    parser.add_argument(
-        "--collectors", type=int, nargs="+", default=Options.scaling_collectors, help="of the part scaling"
-    )
-    parser.add_argument(
-        "--transports",
-        nargs="+",
-        choices=Options.scaling_transports,
-        default=Options.scaling_transports,
-        help="of the part scaling (default both)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=Options.scaling_s,
-        help="of the part scaling: of each training without learning (default %(default)s)",
-    )
-    parser.add_argument(
-        "--learning-seconds",
-        type=float,
-        default=Options.scaling_learning_s,
-        help="and with learning (default %(default)s); batches/s are a mean over the last 30 s at most",
     )
     parser.add_argument("--json", type=new_file, help="write the figures to this file")
     return parser.parse_args()

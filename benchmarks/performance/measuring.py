@@ -37,10 +37,6 @@ class Options:
         ticks: of the physics, and 1 / 20 as many pictures, in one repetition.
         training_s: how long to train for the end-to-end figure; 0 leaves it out.
         in_process_games: numbers of games that one process steps together.
-        scaling_collectors: numbers of collectors that trainings are tried with.
-        scaling_transports: of their games: "in_process", "socket".
-        scaling_s: how long each of them is watched without learning.
-        scaling_learning_s: and with learning; batches per second are printed as a mean over the last 30 s.
         compiled: whether to measure torch.compile as well, which takes minutes.
     """
 
@@ -56,10 +52,6 @@ class Options:
     ticks: int = 20_000
     training_s: float = 90.0
     in_process_games: tuple[int, ...] = (16,)
-    scaling_collectors: tuple[int, ...] = (1, 2, 4, 8, 16)
-    scaling_transports: tuple[str, ...] = ("in_process", "socket")
-    scaling_s: float = 8.0
-    scaling_learning_s: float = 30.0
     compiled: bool = True
 
 
