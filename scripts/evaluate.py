@@ -50,7 +50,7 @@ from trackmania_rl.simulator.tracks.track_generator import TrackRecipe  # noqa: 
 from trackmania_rl.telemetry.films import RaceColumns, film_script  # noqa: E402
 from trackmania_rl.telemetry.tables import print_table  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time, times_text  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers import make_launcher  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import ScriptPlayer  # noqa: E402
 

@@ -25,12 +25,8 @@ from trackmania_rl.cli import add_configuration_arguments, command, end_in_order
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import UserSettings, load_settings  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.keeper import (  # noqa: E402
-    GameKeeper,
-    KeeperLimits,
-    clients_by_port,
-)
+from trackmania_rl.tmi_interaction.launchers import make_launcher  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.keeper import GameKeeper, clients_by_port  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder, install_plugin  # noqa: E402
 
 log = logging.getLogger("keep_games")
@@ -49,11 +45,10 @@ def main() -> int:
     game = settings.game.model_copy(update={"games_are_kept": False})  # from this side they are not
     if game.game != "simulated":
         put_plugin_in_place(settings.user)
-    limits = KeeperLimits(game.game_reboot_interval_s, arguments.greets_within)
     maps_folder = PROJECT_FOLDER / game.maps_folder
     launchers = [make_launcher(game, settings.user, port, maps_folder) for port in arguments.ports]
     with contextlib.suppress(KeyboardInterrupt):
-        keep([GameKeeper(launcher, limits) for launcher in launchers])
+        keep([GameKeeper(one, game.game_reboot_interval_s, arguments.greets_within) for one in launchers])
     return 0
 
 

@@ -20,7 +20,7 @@ from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.places import git_revision, program_version
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError
-from trackmania_rl.tmi_interaction.transport import GameTimeoutError
+from trackmania_rl.tmi_interaction.tminterface2 import GameTimeoutError
 
 
 @pytest.mark.parametrize(("returned", "exit_code"), [(None, 0), (0, 0), (5, 5)])

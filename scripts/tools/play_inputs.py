@@ -28,7 +28,7 @@ from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.films import film_script  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import describe_race  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers import make_launcher  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.launcher import RunningGame  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder  # noqa: E402
 from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, replays_in  # noqa: E402

@@ -16,11 +16,11 @@ from trackmania_rl.doctor.machine_checks import check_disk, check_distribution, 
 from trackmania_rl.doctor.run_checks import check_ports
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import load_settings
-from trackmania_rl.tmi_interaction.launchers.game_windows import NoWindows
+from trackmania_rl.tmi_interaction.launchers.game_windows import WindowError
 from trackmania_rl.tmi_interaction.launchers.kept_game import lock_of_kept_game
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.tmi_interaction.launchers.plugin_files import PLUGIN_FILE, PLUGIN_NAME
-from trackmania_rl.tmi_interaction.transport import GameConnectionError
+from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
 OK, WARNING, PROBLEM = Level.OK, Level.WARNING, Level.PROBLEM
 GIB = 1 << 30
@@ -79,6 +79,10 @@ def only(found):
 REAL = "config_tmnf.py"
 
 
+def no_windows():
+    raise WindowError("there is no screen")
+
+
 @pytest.mark.parametrize(
     ("check", "config", "overrides", "of_system", "level", "words"),
     [
@@ -117,7 +121,7 @@ REAL = "config_tmnf.py"
         (Check.LOGIN, REAL, ("username='pilot_7.x'",), {}, OK, "pilot_7.x"),
         (Check.LOGIN, REAL, ("username='a; quit'",), {}, PROBLEM, "is no login"),
         (Check.WINDOW, REAL, (), {}, OK, ""),
-        (Check.WINDOW, REAL, (), {"open_windows": lambda: NoWindows("there is no screen")}, WARNING, "is no screen"),
+        (Check.WINDOW, REAL, (), {"open_windows": no_windows}, WARNING, "is no screen"),
     ],
 )  # fmt: skip
 def test_each_machine_and_configuration_has_its_finding(findings, check, config, overrides, of_system, level, words):

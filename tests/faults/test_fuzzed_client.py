@@ -9,8 +9,7 @@ import time
 import pytest
 
 from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
-from trackmania_rl.tmi_interaction.transport import GameError, GameTimeoutError
+from trackmania_rl.tmi_interaction.tminterface2 import GameError, GameTimeoutError, TMInterface
 
 from . import hostile
 

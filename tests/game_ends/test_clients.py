@@ -9,7 +9,7 @@ from raw_client import FOREVER, FREEZE, GET_STATE, SERVED_WITHIN_S, WITHOUT_STEP
 
 from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.messages import LINK_VERSION
-from trackmania_rl.tmi_interaction.greeting import Greeting, GreetingAttempt, greet
+from trackmania_rl.tmi_interaction.launchers.kept_game import Greeting, GreetingAttempt, greet
 
 NOISE = np.random.default_rng(0).bytes(200_000)
 ABUSES = {

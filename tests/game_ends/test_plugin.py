@@ -10,7 +10,6 @@ from script_interface import read_declarations
 
 from trackmania_rl.protocol import messages
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
-from trackmania_rl.tmi_interaction.launchers.plugin_files import PLUGIN_FILE, read_version
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 
 
@@ -41,7 +40,7 @@ def test_a_frozen_game_whose_client_vanished_moves_again(plugin_client, played):
 def test_our_client_learns_the_version_of_our_plugin(make_played):
     client = TMInterface(make_played().port, timeout_s=60)
     client.next_event()
-    assert client.plugin_version() == read_version(PLUGIN_FILE)
+    assert client.plugin_version() == messages.LINK_VERSION
     assert client.is_in_menus()
     client.close()
 

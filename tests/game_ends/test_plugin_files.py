@@ -93,6 +93,6 @@ def test_the_usual_places_are_searched(tmp_path, documents, monkeypatch):
         monkeypatch.setenv("WINEPREFIX", str(tmp_path / "prefix"))
     expected = tmp_path / documents / "TMInterface" / "Plugins"
     expected.parent.mkdir(parents=True)
-    assert find_plugins_folder("", home=tmp_path, read_documents=lambda: str(tmp_path / "gone")) == expected
+    assert find_plugins_folder("", home=tmp_path) == expected
     assert expected.is_dir()
     assert find_plugins_folder(str(tmp_path / documents / "TrackMania")) == expected

@@ -7,7 +7,7 @@ import numpy as np
 
 from trackmania_rl.protocol.messages import NO_KEYS, HeldInputs, KeyState, MessageId
 from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, StateView, new_state_blob
-from trackmania_rl.tmi_interaction.transport import GameEvent
+from trackmania_rl.tmi_interaction.tminterface2 import GameEvent
 
 TICK_MS = 10
 SPEED_M_S = 20.0

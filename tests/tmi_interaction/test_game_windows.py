@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from trackmania_rl.tmi_interaction.launchers.game_windows import (
-    ShownWindow,
+    GameWindow,
     WindowError,
-    open_win32_windows,
-    open_x11_windows,
+    open_windows,
 )
 
 ROOT, GAME, OTHER, HIDDEN, CONSOLE = range(10, 15)
@@ -61,7 +60,7 @@ def win32(monkeypatch):
 
 
 def test_win32_finds_shows_and_focuses_the_games_own_window(win32):
-    windows = open_win32_windows()
+    windows = open_windows("win32")
     assert [windows.find(pid) for pid in (500, 600, 700)] == [GAME, OTHER, None]
     win32.minimised.add(GAME)
     assert windows.is_minimised(GAME)
@@ -80,7 +79,7 @@ def test_win32_finds_shows_and_focuses_the_games_own_window(win32):
 
 
 def test_showing_leaves_the_focus_where_it_is_and_focusing_is_done_once(win32):
-    shown = ShownWindow(open_win32_windows(), 500)
+    shown = GameWindow(500, lambda: open_windows("win32"))
     for _ in range(3):
         shown.show()
     assert win32.log == []
@@ -90,7 +89,7 @@ def test_showing_leaves_the_focus_where_it_is_and_focusing_is_done_once(win32):
 
 
 def test_a_window_that_was_minimised_or_is_gone_is_told_and_searched_anew(win32, caplog):
-    shown = ShownWindow(open_win32_windows(), 500)
+    shown = GameWindow(500, lambda: open_windows("win32"))
     win32.gone.add(GAME)
     shown.show()
     assert "process 500) cannot be shown or focused: it is gone" in caplog.text
@@ -153,7 +152,7 @@ def x11(monkeypatch):
 
 
 def test_x11_finds_shows_and_focuses_the_games_own_window(x11):
-    windows = open_x11_windows()
+    windows = open_windows("linux")
     assert [windows.find(pid) for pid in (500, 600, 700)] == [GAME, OTHER, None]
     assert [windows.is_minimised(window) for window in (GAME, HIDDEN, OTHER)] == [False, False, True]
     windows.restore(OTHER)
@@ -169,16 +168,12 @@ def test_without_library_or_display_the_reason_is_logged_once(x11, monkeypatch, 
         raise XError("Can't connect to display")
 
     monkeypatch.setattr(x11.module, "Display", refuse)
-    refused = open_x11_windows()
-    monkeypatch.setitem(sys.modules, "Xlib.X", None)  # as if not installed
-    without_library = open_x11_windows()
-    monkeypatch.delenv("DISPLAY")
-    for windows, reason in (
-        (refused, "Can't connect to display"),
-        (without_library, "trackmania-rl[game-window]"),
-        (open_x11_windows(), "DISPLAY is not set"),
+    for reason, change in (
+        ("Can't connect to display", lambda: None),
+        ("trackmania-rl[game-window]", lambda: monkeypatch.setitem(sys.modules, "Xlib.X", None)),  # not installed
+        ("DISPLAY is not set", lambda: monkeypatch.delenv("DISPLAY")),
     ):
-        shown = ShownWindow(windows, 500)
-        shown.show()
-        shown.show()
+        change()
+        for _ in range(2):
+            GameWindow(500, lambda: open_windows("linux")).show()
         assert caplog.text.count(reason) == 1

@@ -6,10 +6,10 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import LINK_VERSION
-from trackmania_rl.tmi_interaction.greeting import Greeting
 from trackmania_rl.tmi_interaction.launchers import keeper as keepers
-from trackmania_rl.tmi_interaction.launchers.keeper import Client, GameKeeper, KeeperLimits
-from trackmania_rl.tmi_interaction.transport import GameConnectionError
+from trackmania_rl.tmi_interaction.launchers.keeper import Client, GameKeeper
+from trackmania_rl.tmi_interaction.launchers.kept_game import Greeting
+from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
 MAX_AGE_S, GREETS_WITHIN_S, LISTENS_WITHIN_S = 5000.0, 40.0, 100.0
 COLLECTOR, SECOND = Client(50_001), Client(50_002)
@@ -77,8 +77,7 @@ def game():
 
 @pytest.fixture
 def keeper(game):
-    limits = KeeperLimits(MAX_AGE_S, GREETS_WITHIN_S, LISTENS_WITHIN_S)
-    return GameKeeper(game, limits, game.connect, lambda: game.now_s)
+    return GameKeeper(game, MAX_AGE_S, GREETS_WITHIN_S, LISTENS_WITHIN_S, game.connect, lambda: game.now_s)
 
 
 def look(keeper, game, *clients, until_s, every_s=1.0):

@@ -12,11 +12,10 @@ import pytest
 from benchmarks.delayed_link import DelayedLink
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager, GameKeepsFailingError
-from trackmania_rl.tmi_interaction.greeting import Greeting
 from trackmania_rl.tmi_interaction.launchers import kept_game
-from trackmania_rl.tmi_interaction.launchers.kept_game import KeptGame
+from trackmania_rl.tmi_interaction.launchers.kept_game import Greeting, KeptGame
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
-from trackmania_rl.tmi_interaction.transport import GameConnectionError
+from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
 from ..keep_games_command import KeepGames
 

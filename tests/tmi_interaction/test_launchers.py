@@ -17,20 +17,17 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers import launcher as launchers
-from trackmania_rl.tmi_interaction.launchers import tmnf
-from trackmania_rl.tmi_interaction.launchers.choice import (
-    find_tmloader,
-    game_command,
-    make_launcher,
-    split_game_command,
-    tmloader_command,
-)
-from trackmania_rl.tmi_interaction.launchers.game_processes import identity_of
-from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launchers import make_launcher, tmnf
+from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords, ProcessIdentity
 from trackmania_rl.tmi_interaction.launchers.kept_game import KeptGame
 from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError, SimulatedGameLauncher, find_free_port
-from trackmania_rl.tmi_interaction.launchers.tmnf import TmnfLauncher, with_own_separators
-from trackmania_rl.tmi_interaction.transport import GameConnectionError
+from trackmania_rl.tmi_interaction.launchers.tmnf import (
+    TmnfLauncher,
+    find_tmloader,
+    split_game_command,
+    start_command,
+)
+from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the stand-in for the game needs Linux")
 
@@ -97,7 +94,7 @@ def make(records):
     def make_launcher_of(words, port=None, find_games=tmnf.list_games, **user):
         port = port or find_free_port()
         settings = NO_USER.model_copy(update={"game_command": shlex.join(words), **user})
-        made.append(TmnfLauncher(port, game_command(port, settings), None, settings, records, find_games))
+        made.append(TmnfLauncher(port, settings, records=records, find_games=find_games))
         return made[-1]
 
     yield make_launcher_of
@@ -199,7 +196,7 @@ def test_a_starter_that_fails_or_starts_no_game_or_two_is_told_and_ended(make, g
         launcher.start()
     assert not any(str(launcher.port) in process.cmdline() for process in psutil.Process().children())
     by_hand = [subprocess.Popen([*game, "silent", "1"]) for _ in range(2)]
-    several = [tmnf.GameProcess(identity_of(psutil.Process(process.pid))) for process in by_hand]
+    several = [tmnf.GameProcess(ProcessIdentity.of(psutil.Process(process.pid))) for process in by_hand]
     launcher = make(silent, find_games=iter([(), *[several] * 9]).__next__)
     try:
         with pytest.raises(GameConnectionError, match=f"several games .* the one for port {launcher.port}"):
@@ -241,13 +238,12 @@ def test_a_game_whose_owner_is_killed_ends_at_the_latest_before_its_port_is_used
     program = f"""
 import pathlib, time
 from trackmania_rl.settings import UserSettings
-from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
-from trackmania_rl.tmi_interaction.launchers.choice import game_command
+from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 from trackmania_rl.tmi_interaction.launchers.tmnf import TmnfLauncher
 user = UserSettings(game_command={shlex.join([*hand_over, "--", *game, "{port}"])!r}, trackmania_base_path="",
                     tmloader_path="", tmloader_profile_name="", username="")
 records = GameRecords(pathlib.Path({str(records_folder)!r}))
-launcher = TmnfLauncher({port}, game_command({port}, user), None, user, records)
+launcher = TmnfLauncher({port}, user, records=records)
 launcher.start()
 launcher.wait_until_connectable({GENEROUS_S})
 print(launcher.pid, flush=True)
@@ -266,7 +262,7 @@ time.sleep(600)"""
 def test_games_end_with_their_owner_and_no_others(make, game, records, records_folder):
     of_the_dead, own, of_another = (started(make([*game, "{port}"])) for _ in range(3))
     other = subprocess.Popen([sys.executable, "-c", SILENT_GAME])
-    owners = ((of_the_dead, [DEAD_PID, 0.0]), (of_another, identity_of(psutil.Process(other.pid))))
+    owners = ((of_the_dead, [DEAD_PID, 0.0]), (of_another, ProcessIdentity.of(psutil.Process(other.pid))))
     for launcher, owner in owners:
         file = records_folder / f"{launcher.port}.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "owner": owner}))
@@ -279,7 +275,7 @@ def test_games_end_with_their_owner_and_no_others(make, game, records, records_f
 
 
 def test_a_record_never_ends_a_process_that_is_no_game(records, records_folder):
-    record = {"game": identity_of(psutil.Process()), "owner": [DEAD_PID, 0.0]}
+    record = {"game": ProcessIdentity.of(psutil.Process()), "owner": [DEAD_PID, 0.0]}
     (records_folder / "9000.json").write_text(json.dumps(record))
     assert records.end_left_behind(9000) is None
 
@@ -316,7 +312,8 @@ def test_commands_and_maps_of_a_new_game(make, game, tmp_path):
     launcher = make([*game, "{port}"])
     assert launcher.commands_on_connect == ("toggle_console",)
     assert launcher.map_argument(r"My\A01.Challenge.Gbx") == "My/A01.Challenge.Gbx"
-    assert with_own_separators(r"My\sub/A01.Challenge.Gbx", "win32") == r"My\sub\A01.Challenge.Gbx"
+    windows = TmnfLauncher(9000, NO_USER, "win32")
+    assert windows.map_argument(r"My\sub/A01.Challenge.Gbx") == r"My\sub\A01.Challenge.Gbx"
     launcher = make([*game, "{port}"], username="pilot", trackmania_base_path=str(tmp_path))
     assert launcher.commands_on_connect == ("toggle_console", "set autologin pilot")
     with pytest.raises(UserError, match=r"Tracks/Challenges/My/A01\.Challenge\.Gbx: the game has no such map"):
@@ -330,12 +327,12 @@ def test_the_command_of_windows(tmp_path):
     program = tmp_path / "TMLoader.exe"
     user = NO_USER.model_copy(update={"tmloader_path": str(program), "tmloader_profile_name": "my profile"})
     with pytest.raises(UserError, match=r"tmloader_path = .*there is no such file"):
-        tmloader_command(8478, user)()
+        start_command(8478, user, "win32")
     program.touch()
-    command = tmloader_command(8478, user)()
-    assert command.arguments == f'"{program}" run TmForever "my profile" /configstring="set custom_port 8478"'
+    command = start_command(8478, user, "win32")
+    assert command == f'"{program}" run TmForever "my profile" /configstring="set custom_port 8478"'
     with pytest.raises(UserError, match="tmloader_profile_name = 'a\"b'"):
-        tmloader_command(8478, user.model_copy(update={"tmloader_profile_name": 'a"b'}))()
+        start_command(8478, user.model_copy(update={"tmloader_profile_name": 'a"b'}), "win32")
     with pytest.raises(UserError, match="at its usual place"):
         find_tmloader(NO_USER, tmp_path)
     usual = tmp_path / "AppData" / "Local" / "TMLoader" / "TMLoader.exe"
@@ -348,7 +345,7 @@ def test_the_command_of_linux(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     command = 'sh ~/tm/start.sh run "my profile" /configstring="set custom_port {port}" a~/b'
     user = NO_USER.model_copy(update={"game_command": command})
-    assert game_command(8481, user)().arguments == [
+    assert start_command(8481, user, "linux") == [
         *("sh", str(tmp_path / "tm/start.sh"), "run", "my profile", "/configstring=set custom_port 8481", "a~/b")
     ]
     for wrong, message in (

@@ -20,7 +20,7 @@ from trackmania_rl.tmi_interaction.game_instance_manager import (
 )
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
 from trackmania_rl.tmi_interaction.race_start import CONNECT_COMMANDS
-from trackmania_rl.tmi_interaction.transport import (
+from trackmania_rl.tmi_interaction.tminterface2 import (
     GameConnectionError,
     GameEvent,
     GameProtocolError,

@@ -9,8 +9,12 @@ import pytest
 from trackmania_rl.protocol.messages import AnalogInput, KeyState, MessageId
 from trackmania_rl.tmi_interaction import tminterface2
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
-from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
-from trackmania_rl.tmi_interaction.transport import GameConnectionError, GameProtocolError, GameTimeoutError
+from trackmania_rl.tmi_interaction.tminterface2 import (
+    GameConnectionError,
+    GameProtocolError,
+    GameTimeoutError,
+    TMInterface,
+)
 
 GENEROUS_S = 60.0
 

@@ -17,10 +17,9 @@ import torch
 from trackmania_rl.agents.threads import usable_cores
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.launchers.game_windows import (
-    NoWindows,
+    WindowError,
     WindowSystem,
-    open_win32_windows,
-    open_x11_windows,
+    open_windows,
 )
 
 GUIDE = "docs/troubleshooting.rst"
@@ -95,10 +94,6 @@ def _gpu_memory_bytes() -> int | None:
     return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
 
 
-def _open_windows() -> WindowSystem:
-    return open_win32_windows() if sys.platform == "win32" else open_x11_windows()
-
-
 @dataclass(frozen=True)
 class System:
     """This machine, as the checks see it; tests put another one in its place.
@@ -131,7 +126,7 @@ class System:
     which: Callable[[str], str | None] = shutil.which
     gpu_name: Callable[[], str | None] = _gpu_name
     gpu_memory_bytes: Callable[[], int | None] = _gpu_memory_bytes
-    open_windows: Callable[[], WindowSystem] = _open_windows
+    open_windows: Callable[[], WindowSystem] = open_windows
 
     @property
     def is_windows(self) -> bool:
@@ -140,8 +135,11 @@ class System:
 
     def why_no_windows(self) -> str | None:
         """Why windows can be neither found nor shown; None if they can."""
-        windows = self.open_windows()
-        return windows.reason if isinstance(windows, NoWindows) else None
+        try:
+            self.open_windows()
+        except WindowError as error:
+            return str(error)
+        return None
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from typing import Final
 
 from trackmania_rl.doctor.findings import Check, Context, Finding, ok, problem, warning
 from trackmania_rl.errors import UserError
-from trackmania_rl.tmi_interaction.launchers.choice import check_profile, find_tmloader, split_game_command
 from trackmania_rl.tmi_interaction.launchers.plugin_files import (
     Installation,
     Outcome,
     find_plugins_folder,
     install_plugin,
 )
-from trackmania_rl.tmi_interaction.launchers.tmnf import CHALLENGES
+from trackmania_rl.tmi_interaction.launchers.tmnf import CHALLENGES, check_profile, find_tmloader, split_game_command
 
 WINE_LIKE: Final = ("wine", "wine64", "proton", "umu-run", "lutris", "steam", "bottles-cli", "flatpak")
 """Programs that run the game on Linux, or lead to one that does."""

@@ -13,17 +13,16 @@ from trackmania_rl.doctor.findings import Check, Context, Finding, Level, ok, pr
 from trackmania_rl.doctor.run_checks import named_maps
 from trackmania_rl.errors import PlainError, UserError
 from trackmania_rl.files import write_png
+from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.results import Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry
-from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, find_free_port
-from trackmania_rl.tmi_interaction.launchers.plugin_files import PLUGIN_FILE, read_version
 from trackmania_rl.tmi_interaction.race_machine import RaceMachine, compile_ahead
-from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
-from trackmania_rl.tmi_interaction.transport import GameError
+from trackmania_rl.tmi_interaction.tminterface2 import GameError, TMInterface
 from trackmania_rl.track.game_map import GameMap, load_game_map
 
 DRIVE_MS: Final = 5_000
@@ -130,14 +129,14 @@ def _check_plugin_version(transport: TMInterface, is_simulated: bool) -> list[Fi
     """What the game says of its plugin; a running game has loaded the file of its own start."""
     if is_simulated:
         return []
-    version, wanted = transport.plugin_version(), read_version(PLUGIN_FILE)
-    if version == wanted:
+    version = transport.plugin_version()
+    if version == LINK_VERSION:
         return [ok(Check.PLUGIN, f"the game runs version {version}")]
     runs = f"version {version}" if version else "another plugin than this project's"
     return [
         warning(
             Check.PLUGIN,
-            f"the game runs {runs}, not version {wanted}: remove other plugins that listen, and start the game again",
+            f"the game runs {runs}, not version {LINK_VERSION}: remove other plugins that listen, and start it again",
         )
     ]
 

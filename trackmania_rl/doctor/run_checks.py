@@ -14,12 +14,11 @@ from trackmania_rl.doctor.findings import Check, Context, Finding, ok, problem, 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.tmi_interaction.greeting import greet
-from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
-from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
-from trackmania_rl.tmi_interaction.launchers.kept_game import absent_text, lock_of_kept_game, taken_text
+from trackmania_rl.tmi_interaction.launchers import make_launcher
+from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
+from trackmania_rl.tmi_interaction.launchers.kept_game import absent_text, greet, lock_of_kept_game, taken_text
 from trackmania_rl.tmi_interaction.launchers.launcher import check_port_is_free
-from trackmania_rl.tmi_interaction.transport import GameError
+from trackmania_rl.tmi_interaction.tminterface2 import GameError
 from trackmania_rl.track.game_map import what_misses_checkpoints
 from trackmania_rl.track.reference_line import load_reference_line
 

@@ -19,7 +19,7 @@ from trackmania_rl.race.observation import ExtraFloats
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import GameLauncher
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree, set_stream_state
 from trackmania_rl.telemetry.live.mirror import make_mirror
-from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 from trackmania_rl.training.demonstrations import drive_demonstrations

@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 
 ENDS_WITHIN_S: Final = 5.0
 

@@ -24,7 +24,7 @@ from trackmania_rl.multiprocess.ending import descendants_of, end_processes
 from trackmania_rl.multiprocess.restarts import End, PulseWatch, RestartPolicy
 from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL
 from trackmania_rl.multiprocess.watched import Orders, Pulse
-from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 
 LOOK_EVERY_S: Final = 0.5
 FAMILY_EVERY_S: Final = 5.0

@@ -23,8 +23,7 @@ from trackmania_rl.race.results import EndedRace, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
 from trackmania_rl.tmi_interaction.race_machine import ONLY_RACE, RaceMachine, compile_ahead
-from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
-from trackmania_rl.tmi_interaction.transport import GameError
+from trackmania_rl.tmi_interaction.tminterface2 import GameError, TMInterface
 from trackmania_rl.track.game_map import GameMap, load_game_map
 
 log = logging.getLogger(__name__)

@@ -35,8 +35,7 @@ from trackmania_rl.race.races import NOT_FINITE, Races
 from trackmania_rl.race.results import GameTimings, Observation, RaceEnd, times_passed
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.race_start import RaceStart
-from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
-from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError
+from trackmania_rl.tmi_interaction.tminterface2 import GameEvent, GameProtocolError, TMInterface
 from trackmania_rl.track.game_map import GameMap
 
 log = logging.getLogger(__name__)

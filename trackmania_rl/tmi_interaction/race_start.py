@@ -13,8 +13,7 @@ from typing import Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import ANALOG_LINK_VERSION, MessageId
 from trackmania_rl.settings import GameSettings
-from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
-from trackmania_rl.tmi_interaction.transport import GameEvent, GameTimeoutError
+from trackmania_rl.tmi_interaction.tminterface2 import GameEvent, GameTimeoutError, TMInterface
 
 log = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from trackmania_rl.protocol.messages import MessageId
 from trackmania_rl.protocol.state_blob import StateBlobError, StateView
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher
 from trackmania_rl.tmi_interaction.race_machine import finish_time_ms
-from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
-from trackmania_rl.tmi_interaction.transport import (
+from trackmania_rl.tmi_interaction.tminterface2 import (
     GameEvent,
     GameProtocolError,
     GameTimeoutError,
+    TMInterface,
 )
 
 FRAME_INTERVAL_MS: Final = 50

@@ -1,9 +1,9 @@
-"""The socket client of a game that speaks the TMInterface 2 protocol (reference/tminterface2_protocol.md).
+"""Socket client of a game that speaks the TMInterface 2 protocol, its reports and its errors.
 
-Two things make it fast. Requests gather in a buffer and leave with one system call; what comes in is parsed from a
-receive buffer that one system call may fill with several messages. And a state can be asked for together with the
-answer that lets the game go on: the game reads requests only while it waits, so it meets this one at its next report,
-and report and state arrive together. An action without a picture then costs one exchange instead of two.
+Two things make it fast. Requests gather in a buffer that one system call sends; one system call may receive several
+messages. And a state can be requested together with the answer that lets the game go on: the game reads requests only
+while it waits, so it reads this one at its next report, and report and state arrive together. An action without a
+picture then costs one exchange instead of two.
 """
 
 from __future__ import annotations
@@ -17,18 +17,15 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
+from trackmania_rl.errors import PlainError
 from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.messages import FRAME_BYTES_PER_PIXEL, INT32, INT32_PAIR, MAX_PAYLOAD_BYTES, MessageId
-from trackmania_rl.tmi_interaction.transport import (
-    GameConnectionError,
-    GameEvent,
-    GameProtocolError,
-    GameTimeoutError,
-)
 
 LOOPBACK: Final = "127.0.0.1"
 FIRST_BUFFER_BYTES: Final = 1 << 18
@@ -37,29 +34,70 @@ GOODBYE_TIMEOUT_S: Final = 1.0
 SHORTEST_WAIT_S: Final = 0.01
 """The operating system takes 0 for a wait without end."""
 LONGEST_WAIT_S: Final = 0.5
-"""The game is waited for in pieces as long as this: on Windows Python hears of Ctrl-C only between two of them."""
+"""Longest single system call of a wait: on Windows Python handles Ctrl-C only between two of them."""
 WAITS_MAY_END_EARLY_S: Final = 0.02
 SILENCE_S: Final = 3.0
-"""How long the game is silent before somebody is told, and told again."""
+"""Interval of calls of `on_silence`."""
 WAITS_IN_SELECT: Final = sys.platform == "win32"
-"""Whether a wait takes a system call of its own: on Windows a socket whose own timeout expired is of no more use."""
+"""Whether each wait needs its own system call: on Windows a socket is unusable after its own timeout expired."""
+
+
+class GameError(PlainError):
+    """Error of the game or its connection. A new game instance may work."""
+
+
+class GameConnectionError(GameError):
+    """Refused, closed or broken connection."""
+
+
+class GameTimeoutError(GameError):
+    """The game did not report or answer in time."""
+
+
+class GameProtocolError(GameError):
+    """The game sent something that the protocol does not allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class GameEvent:
+    """A report of the game, which waits until it is answered.
+
+    Attributes:
+        id: RUN_STEP, CHECKPOINT_COUNT_CHANGED, LAP_COUNT_CHANGED, REQUESTED_FRAME or ON_CONNECT.
+        race_time_ms: of RUN_STEP; negative in the countdown.
+        current: passed checkpoints or laps, of the two counts.
+        target: all checkpoints or laps, of the two counts; the finish is a checkpoint.
+        frame: of REQUESTED_FRAME: (H, W, 4) uint8, BGRA. Valid until the next call that has a result.
+        state: the state blob, if the previous answer requested it; may be empty outside a race.
+    """
+
+    id: MessageId
+    race_time_ms: int = 0
+    current: int = 0
+    target: int = 0
+    frame: npt.NDArray[np.uint8] | None = None
+    state: bytes | None = None
+
+    @property
+    def is_finish(self) -> bool:
+        """Whether the last checkpoint of the race was passed."""
+        return self.id == MessageId.CHECKPOINT_COUNT_CHANGED and self.current == self.target
 
 
 class TMInterface:
     """One connection to a game.
 
-    Calls without a result may be kept back until the next `answer`, `flush` or call with a result. All may raise
-    `GameConnectionError`, `GameTimeoutError` or `GameProtocolError`.
+    Calls without a result may be delayed until the next `answer`, `flush` or call with a result. All may raise
+    `GameError`.
 
     Args:
         port: where the game listens on this machine.
-        timeout_s: how long the game may be silent while something is expected of it, and how long a message that has
-            begun may take.
-        on_silence: called every `SILENCE_S` while the game is silent; may help it, but not talk to it.
-        connect_within_s: how long a game that still starts up may refuse connections.
+        timeout_s: longest silence of the game while a message is due, and longest duration of one message.
+        on_silence: called every `SILENCE_S` while the game is silent. It must not use this connection.
+        connect_within_s: how long a starting game may refuse connections.
 
     Raises:
-        GameConnectionError: if no connection comes about in that time.
+        GameConnectionError: if there is no connection in that time.
     """
 
     def __init__(
@@ -84,14 +122,14 @@ class TMInterface:
 
     @property
     def local_port(self) -> int:
-        """The port of this end, by which the system's list of connections names it."""
+        """Port of this end."""
         return int(self._socket.getsockname()[1])
 
     def next_event(self, within_s: float | None = None) -> GameEvent:
         """Wait for the game's next report; the previous one must have been answered.
 
         Args:
-            within_s: longest wait, where it is shorter than the usual one.
+            within_s: longest wait, if shorter than `timeout_s`.
         """
         if within_s is None or within_s >= self._timeout_s:
             return self._read_event()
@@ -112,7 +150,7 @@ class TMInterface:
         elif raw_id == MessageId.REQUESTED_FRAME:
             height_px, width_px = self._frame_shape
             pixels = self._read(messages.frame_bytes(width_px, height_px))
-            if self._state_is_under_way:  # which is read below, perhaps over the picture's place in the buffer
+            if self._state_is_under_way:  # reading it may overwrite the picture's place in the buffer
                 pixels = memoryview(bytes(pixels))
             frame = np.frombuffer(pixels, dtype=np.uint8).reshape(height_px, width_px, FRAME_BYTES_PER_PIXEL)
         elif raw_id != MessageId.ON_CONNECT:
@@ -122,7 +160,7 @@ class TMInterface:
         return GameEvent(MessageId(raw_id), race_time_ms, current, target, frame, state)
 
     def answer(self, event: GameEvent, then_get_state: bool = False) -> None:
-        """Let the game go on; with `then_get_state` the next event brings the state at that moment with it."""
+        """Answer a report, so that the game continues; with `then_get_state` the next event carries its state."""
         self._outgoing += messages.pack_id(event.id)
         if then_get_state:
             self._outgoing += messages.pack_id(MessageId.GET_STATE)
@@ -130,7 +168,7 @@ class TMInterface:
         self.flush()
 
     def flush(self) -> None:
-        """Make sure that the game has heard everything said so far, although the event stays unanswered."""
+        """Send all delayed requests without answering the event."""
         try:
             self._socket.sendall(self._outgoing)
         except OSError as error:
@@ -138,36 +176,36 @@ class TMInterface:
         self._outgoing.clear()
 
     def get_state(self) -> bytes:
-        """Return the state blob of this moment; may be empty outside a race."""
+        """Return the current state blob; may be empty outside a race."""
         self._outgoing += messages.pack_id(MessageId.GET_STATE)
         self.flush()
         return self._read_block()
 
     def is_race_finished(self) -> bool:
-        """Tell whether the race is over."""
+        """Return whether the race is over."""
         return bool(self._ask(MessageId.RACE_FINISHED))
 
     def is_in_menus(self) -> bool:
-        """Tell whether no map is loaded."""
+        """Return whether no map is loaded."""
         return bool(self._ask(MessageId.IS_IN_MENUS))
 
     def plugin_version(self) -> int:
-        """Tell the version of this project's plugin, or simulated game; 0 for any other. A report must be held."""
+        """Return the version of this project's plugin or simulated game; 0 for others. A report must be unanswered."""
         self.command(messages.LINK_VERSION_COMMAND)
         return messages.link_version(self._ask(MessageId.IS_IN_MENUS))
 
     def get_inputs(self) -> str:
-        """Return the race's inputs so far, as a script that `load` reads; empty in the menus. A report must be held."""
+        """Return the race's inputs as a script; empty in the menus. A report must be unanswered."""
         self._outgoing += messages.pack_id(MessageId.GET_INPUTS)
         self.flush()
         return self._read_block().decode(errors="replace")
 
     def rewind_to_state(self, blob: bytes) -> None:
-        """Restore a state that `get_state` gave."""
+        """Restore a state of `get_state`."""
         self._outgoing += messages.pack_rewind_to_state(blob)
 
     def rewind_to_current_state(self) -> None:
-        """Restore the state of this moment, which drops what the game had planned for its next ticks."""
+        """Restore the current state, which cancels the ticks that the game has already scheduled."""
         self._outgoing += messages.pack_id(MessageId.REWIND_TO_CURRENT_STATE)
 
     def set_speed(self, speed: float) -> None:
@@ -175,19 +213,19 @@ class TMInterface:
         self._outgoing += messages.pack_set_speed(speed)
 
     def set_step_period(self, period_ms: int) -> None:
-        """Set every how many ms of race time RUN_STEP is reported."""
+        """Set the race time between two RUN_STEP reports."""
         self._outgoing += messages.pack_set_step_period(period_ms)
 
     def set_timeout(self, timeout_ms: int) -> None:
-        """Set how long the game waits for an answer before it drops the client."""
+        """Set the time after which the game drops a client that does not answer."""
         self._outgoing += messages.pack_set_timeout(timeout_ms)
 
     def set_input(self, held: messages.HeldInputs) -> None:
-        """Hold exactly these from the next tick on; analog inputs only from plugin version `ANALOG_LINK_VERSION` on."""
+        """Set the inputs from the next tick on. Analog ones need plugin version `ANALOG_LINK_VERSION`."""
         self._outgoing += messages.pack_set_input(held)
 
     def give_up(self) -> None:
-        """Begin the race again with a countdown."""
+        """Restart the race with a countdown."""
         self._outgoing += messages.pack_id(MessageId.GIVE_UP)
 
     def prevent_finish(self) -> None:
@@ -199,20 +237,20 @@ class TMInterface:
         self._outgoing += messages.pack_command(text)
 
     def toggle_interface(self, shown: bool) -> None:
-        """Show or hide the race's interface, such as its clock, which would be in the pictures."""
+        """Show or hide the race's interface, such as its clock."""
         self._outgoing += messages.pack_toggle_interface(shown)
 
     def request_frame(self, width_px: int, height_px: int) -> None:
-        """Ask for one picture, which comes as REQUESTED_FRAME."""
+        """Request one picture, reported as REQUESTED_FRAME."""
         self._frame_shape = (height_px, width_px)
         self._outgoing += messages.pack_request_frame(width_px, height_px)
 
     def unrequest_frame(self) -> None:
-        """Withdraw that request."""
+        """Cancel that request."""
         self._outgoing += messages.pack_id(MessageId.UNREQUEST_FRAME)
 
     def close(self) -> None:
-        """Say goodbye and let go; never raises."""
+        """Send goodbye and close; never raises."""
         with contextlib.suppress(OSError):
             self._set_socket_timeout(socket.SO_SNDTIMEO, GOODBYE_TIMEOUT_S)
             self._socket.sendall(messages.pack_id(MessageId.SHUTDOWN))
@@ -225,7 +263,7 @@ class TMInterface:
         return int(answer)
 
     def _read_block(self) -> bytes:
-        """Read an int32 length and so many bytes."""
+        """Read an int32 length and that many bytes."""
         size = INT32.unpack(self._read(INT32.size))[0]
         if not 0 <= size <= MAX_PAYLOAD_BYTES:
             raise GameProtocolError(
@@ -242,9 +280,8 @@ class TMInterface:
         return memoryview(self._incoming)[begin : self._begin]
 
     def _receive(self, size: int) -> None:
-        """Receive until `size` bytes are there, and whatever else has come."""
-        # A view handed out earlier may still hold the old buffer, so the bytes move to its front instead of the buffer
-        # shrinking; a larger one takes its place where it is too small.
+        """Receive at least `size` bytes."""
+        # Earlier views may reference the old buffer, so unread bytes move to its front, or into a larger buffer.
         waiting = self._end - self._begin
         if self._begin + size > len(self._incoming):
             rest = bytes(memoryview(self._incoming)[self._begin : self._end])
@@ -265,8 +302,8 @@ class TMInterface:
                     raise GameTimeoutError(f"a message of the game at port {self.port} took over {self._timeout_s:g} s")
 
     def _receive_part(self, room: memoryview) -> int:
-        """Receive what has come, waiting for it as long as the game may be silent; nothing at the connection's end."""
-        began_s = told_at_s = time.monotonic()
+        """Wait for data and receive it; return the number of bytes, 0 at the end of the connection."""
+        began_s = called_at_s = time.monotonic()
         while True:
             try:
                 if not WAITS_IN_SELECT or select.select([self._socket], [], [], self._wait_s)[0]:
@@ -278,19 +315,18 @@ class TMInterface:
             now_s = time.monotonic()
             if now_s - began_s >= self._patience_s - WAITS_MAY_END_EARLY_S:
                 raise self._silent()
-            if now_s - told_at_s >= SILENCE_S - WAITS_MAY_END_EARLY_S:
-                told_at_s = now_s
+            if now_s - called_at_s >= SILENCE_S - WAITS_MAY_END_EARLY_S:
+                called_at_s = now_s
                 self._on_silence()
 
     def _set_patience(self, patience_s: float) -> None:
-        """Set how long the game may be silent from now on."""
         self._patience_s = patience_s
         self._wait_s = patience_s / math.ceil(patience_s / LONGEST_WAIT_S)
         if not WAITS_IN_SELECT:
             self._set_socket_timeout(socket.SO_RCVTIMEO, self._wait_s)
 
     def _set_socket_timeout(self, which: int, timeout_s: float) -> None:
-        """Let the operating system watch the time: a socket timeout of Python's would cost a second call each time."""
+        """Set a timeout of the operating system: Python's own would cost a second system call each time."""
         if sys.platform == "win32":
             packed = struct.pack("<I", int(timeout_s * 1000))
         else:

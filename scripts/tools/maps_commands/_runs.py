@@ -19,7 +19,7 @@ from trackmania_rl.protocol.input_script import InputEvent, read_input_script
 from trackmania_rl.protocol.state_blob import StateView
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer
-from trackmania_rl.tmi_interaction.transport import GameError
+from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 FloatArray = npt.NDArray[np.float64]
 

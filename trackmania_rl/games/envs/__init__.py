@@ -31,7 +31,7 @@ from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.race_games import make_race_games
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import Settings, load_settings, settings_from_flat
-from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.track.named_maps import explored_maps, map_entries
 

@@ -26,7 +26,7 @@ from trackmania_rl.race.rewards import Arrival, RaceReward, StepReward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings
-from trackmania_rl.tmi_interaction.transport import GameError
+from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 Array = npt.NDArray[Any]
 Shown = npt.NDArray[np.float32] | dict[str, Array]

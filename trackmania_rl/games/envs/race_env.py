@@ -13,7 +13,7 @@ from gymnasium.error import ResetNeeded
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.env_races import MAP_OPTION, PICTURE_SIZE_PX, EnvRaces, Shown, check_options
-from trackmania_rl.tmi_interaction.transport import GameError
+from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 GAME_LOST: Final = "game_lost"
 """The `cutoff_reason` of a race whose game died, hung or sent nonsense."""

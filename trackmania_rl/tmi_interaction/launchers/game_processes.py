@@ -1,40 +1,69 @@
-"""Which process is the game that was just started, among several of the same name.
+"""Processes of the real game: which one was just started, and for each port a record of its game and owner.
 
 A launcher's own child is seldom the game: TMLoader starts it and may end, Wine hands processes over to init, Lutris
-asks a service. So the game is found among the processes named TmForever.exe that began since, by the best evidence.
+asks a service. For the same reason the game does not end with the process that started it. The record lets the next
+start end a game whose owner was killed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
+import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import psutil
+from filelock import FileLock, Timeout
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.files import parse_json, read_bounded
+from trackmania_rl.places import user_folder
+from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
 GAME_NAME: Final = "TmForever.exe"
 MARK_VARIABLE: Final = "TRACKMANIA_RL_GAME"
-"""Environment variable that a launcher gives the game. Programs in between pass it on; a service does not."""
+"""Environment variable that identifies a game. Child processes inherit it, services do not."""
 CLOCK_SLACK_S: Final = 2.0
-"""By how much a process's start time, which systems keep coarsely, may seem to lie before its launch."""
+"""Tolerance of a process's start time, which systems store coarsely."""
 SAME_START_WITHIN_S: Final = 1.0 if sys.platform == "win32" else 60.0
-"""How far apart two readings of one process's start time may lie. Linux reckons it from the clock, so it moves when the
-clock is set: a game of ours must then not pass for a stranger's, nor its owner for dead. (Larger steps are not
-covered.) On Windows it is fixed, and a process's number is soon used again."""
+"""Largest difference between two readings of a process's start time. Linux derives it from the wall clock, which may
+be set meanwhile. On Windows it is fixed, and process numbers are soon reused."""
 NAMED_PORT: Final = re.compile(r"custom_port\D{0,3}(\d+)")
+LOCK_WITHIN_S: Final = 300.0
+"""Longest wait for other launchers, each of which takes up to a minute."""
+END_WITHIN_S: Final = 10.0
+LARGEST_RECORD_BYTES: Final = 10_000
 
 
 class ProcessIdentity(NamedTuple):
-    """A process for good: systems use a number again, but not with the same start time."""
+    """Number and start time of a process. Systems reuse the number alone."""
 
     pid: int
     created_at_s: float
 
+    @classmethod
+    def of(cls, process: psutil.Process) -> ProcessIdentity:
+        """Read the identity of a running process."""
+        return cls(process.pid, process.create_time())
+
     def is_same(self, other: ProcessIdentity) -> bool:
-        """Whether both are readings of one process."""
+        """Return whether both are readings of one process."""
         return self.pid == other.pid and abs(self.created_at_s - other.created_at_s) < SAME_START_WITHIN_S
+
+    def open(self) -> psutil.Process | None:
+        """Return this process; None if it has ended, even if its number is in use again."""
+        try:
+            process = psutil.Process(self.pid)
+            is_same = self.is_same(ProcessIdentity.of(process))
+            return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.NoSuchProcess:
+            return None
 
 
 @dataclass(frozen=True)
@@ -43,10 +72,9 @@ class GameProcess:
 
     Attributes:
         identity: number and start time.
-        command_line: its arguments in one text; empty where the system does not show them.
-        mark: value of `MARK_VARIABLE` in its environment, if it is there and can be read.
-        ancestors: process numbers of its parent, the parent's parent and so on, as far as they still run; the parent
-            even if it has ended.
+        command_line: its arguments in one text; empty if unreadable.
+        mark: value of `MARK_VARIABLE` in its environment; None if absent or unreadable.
+        ancestors: process numbers of its parent, the parent's parent and so on, as far as they still run.
     """
 
     identity: ProcessIdentity
@@ -56,14 +84,14 @@ class GameProcess:
 
     @property
     def named_port(self) -> int | None:
-        """The port that the command line's `custom_port` names."""
+        """The port in the command line's `custom_port`."""
         found = NAMED_PORT.search(self.command_line)
         return int(found[1]) if found else None
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher knows of the game that it starts.
+    """Properties by which a game just started is recognised.
 
     Attributes:
         port: in the command line as `custom_port`.
@@ -83,81 +111,152 @@ class Launch:
 def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProcess]:
     """Return the games that may be the one started, by the best evidence that any of them has.
 
-    The mark in the environment proves it, then the port in the command line, then descent from the starter. Without any
-    of these it is whatever game is new; starts exclude each other by a lock, so only a game that somebody starts by
-    hand in the same moment can come in between.
-
-    Returns:
-        None so far: an empty list. One: that is it. Several: they cannot be told apart.
+    The evidence in order: the mark in the environment, the port in the command line, descent from the starter, being
+    new. Starts exclude each other by a lock, so only a game started by hand at the same moment can interfere.
     """
-    new = [game for game in games if _may_be(launch, game)]
+    new = [
+        game
+        for game in games
+        if not any(game.identity.is_same(earlier) for earlier in launch.before)
+        and game.identity.created_at_s >= launch.at_s - CLOCK_SLACK_S
+        and game.mark in (None, launch.mark)
+        and game.named_port in (None, launch.port)
+    ]
     marked = [game for game in new if game.mark == launch.mark]
     of_port = [game for game in new if game.named_port == launch.port]
     descended = [game for game in new if launch.starter_pid in game.ancestors]
     return marked or of_port or descended or new
 
 
-def _may_be(launch: Launch, game: GameProcess) -> bool:
-    return (
-        not any(game.identity.is_same(earlier) for earlier in launch.before)
-        and game.identity.created_at_s >= launch.at_s - CLOCK_SLACK_S
-        and game.mark in (None, launch.mark)
-        and game.named_port in (None, launch.port)
-    )
-
-
 def list_games() -> list[GameProcess]:
-    """Every running TmForever.exe of this machine; the game's own launcher, TmForeverLauncher.exe, is none."""
+    """Return every running TmForever.exe of this user."""
     games = []
     for process in psutil.process_iter():
-        try:
-            if process.name().lower() == GAME_NAME.lower() and process.status() != psutil.STATUS_ZOMBIE:
-                games.append(_look_at(process))
-        except psutil.NoSuchProcess:
-            continue
-        except psutil.AccessDenied:  # of another user, so none of ours
-            continue
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if _is_game(process) and process.status() != psutil.STATUS_ZOMBIE:
+                games.append(_read_process(process))
     return games
 
 
-def _look_at(process: psutil.Process) -> GameProcess:
-    try:
+def _is_game(process: psutil.Process) -> bool:
+    return bool(process.name().lower() == GAME_NAME.lower())
+
+
+def _read_process(process: psutil.Process) -> GameProcess:
+    command_line, mark = "", None
+    with contextlib.suppress(psutil.AccessDenied, OSError):
         mark = process.environ().get(MARK_VARIABLE)
-    except (psutil.AccessDenied, OSError):
-        mark = None
-    try:
+    with contextlib.suppress(psutil.AccessDenied, OSError):
         command_line = " ".join(process.cmdline())
-    except (psutil.AccessDenied, OSError):
-        command_line = ""
     ancestors = (process.ppid(), *(parent.pid for parent in process.parents()))
-    return GameProcess(ProcessIdentity(process.pid, process.create_time()), command_line, mark, ancestors)
+    return GameProcess(ProcessIdentity.of(process), command_line, mark, ancestors)
 
 
-def open_process(identity: ProcessIdentity) -> psutil.Process | None:
-    """Return that very process if it still runs; none that has its number now."""
-    try:
-        process = psutil.Process(identity.pid)
-        is_same = identity.is_same(identity_of(process))
-        return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.NoSuchProcess:
-        return None
-
-
-def end_processes(processes: Collection[psutil.Process], within_s: float) -> Sequence[psutil.Process]:
-    """Kill processes and wait for their end; a game has nothing to save.
+def end_processes(processes: Collection[psutil.Process], within_s: float = END_WITHIN_S) -> Sequence[psutil.Process]:
+    """Kill processes and wait for their end. A game has nothing to save.
 
     Returns:
-        Those that still run after `within_s`, or may not be killed.
+        Those that still run after `within_s`.
     """
     for process in processes:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.kill()
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
     _, running = psutil.wait_procs(list(processes), timeout=within_s)
     return running
 
 
-def identity_of(process: psutil.Process) -> ProcessIdentity:
-    """Return number and start time of a running process."""
-    return ProcessIdentity(process.pid, process.create_time())
+def records_folder() -> Path:
+    """Return the folder of this user's records and locks, shared by all checkouts.
+
+    Raises:
+        UserError: if other users could write to it.
+    """
+    return user_folder("games")
+
+
+class GameRecords:
+    """Records of running games by port, shared by all processes of this user.
+
+    Args:
+        folder: of the records.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._own_folder = folder
+
+    @functools.cached_property
+    def _folder(self) -> Path:
+        """Raises `UserError` if there is no safe folder."""
+        folder = self._own_folder or records_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+    @contextlib.contextmanager
+    def starting(self, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
+        """Hold the lock for starting a game, so that new processes are distinguished from earlier ones.
+
+        Raises:
+            GameConnectionError: if others hold it for so long.
+        """
+        lock = FileLock(self._folder / "starting.lock")
+        try:
+            lock.acquire(timeout=within_s)
+        except Timeout as error:
+            raise GameConnectionError(
+                f"another process has been starting a game for {within_s:g} s ({lock.lock_file} is locked): end it"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def add(self, port: int, game: ProcessIdentity) -> None:
+        """Record a game of this process."""
+        unfinished = self._folder / f"{port}.unfinished"
+        unfinished.write_text(json.dumps({"game": game, "owner": ProcessIdentity.of(psutil.Process())}))
+        os.replace(unfinished, self._file(port))
+
+    def remove(self, port: int) -> None:
+        """Remove the record of a port."""
+        self._file(port).unlink(missing_ok=True)
+
+    def left_behind(self, port: int) -> psutil.Process | None:
+        """Return the game at a port, if it still runs while the process that started it has ended."""
+        game, owner = self._read(self._file(port))
+        return game if owner is None or owner.open() is None else None
+
+    def end_left_behind(self, port: int) -> int | None:
+        """End such a game and return its process number; None if there is none."""
+        game = self.left_behind(port)
+        if game is None:
+            return None
+        end_processes([game])
+        self.remove(port)
+        return game.pid
+
+    def end_own(self) -> None:
+        """End every game of this process, which is about to end itself."""
+        self.end_games_of(os.getpid())
+
+    def end_games_of(self, owner_pid: int) -> None:
+        """End every game of a process that may hang or have ended."""
+        games = []
+        with contextlib.suppress(UserError):  # without a folder no game was recorded
+            for file in self._folder.glob("*.json"):
+                game, owner = self._read(file)
+                if game is not None and owner is not None and owner.pid == owner_pid:
+                    games.append(game)
+                    file.unlink(missing_ok=True)
+        end_processes(games)
+
+    def _file(self, port: int) -> Path:
+        return self._folder / f"{port}.json"
+
+    def _read(self, file: Path) -> tuple[psutil.Process | None, ProcessIdentity | None]:
+        """Return (game, owner) of a record: the game None if it has ended, both None if the record is unusable."""
+        try:
+            record = parse_json(read_bounded(file, LARGEST_RECORD_BYTES))
+            game, owner = ProcessIdentity(*record["game"]).open(), ProcessIdentity(*record["owner"])
+            return (game if game is not None and _is_game(game) else None), owner
+        except (UserError, ValueError, KeyError, TypeError, psutil.Error):
+            return None, None

@@ -1,6 +1,6 @@
-"""The window of a game: a minimised one draws no pictures, and some games wait for the focus before they go on.
+"""Windows of games: a minimised one draws no pictures, and some games wait for the focus.
 
-Each window system needs a library of its own, which may be missing: then nothing is done, and a warning says so once.
+Each window system needs a library of its own. Where it is missing, one warning is logged and windows are left alone.
 """
 
 from __future__ import annotations
@@ -8,138 +8,123 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
+from trackmania_rl.errors import warn_once
+
 log = logging.getLogger(__name__)
 
 TITLE_BEGINS: Final = "Track"
-"""How the game's window title begins: "TrackMania Nations Forever" or "TrackMania Modded"."""
+"""Of the game's window titles "TrackMania Nations Forever" and "TrackMania Modded"."""
 FROM_PAGER: Final = 2
-"""X11: source indication of a request that a user's tool makes. Focus requests of mere programs are ignored."""
+"""X11 source indication of a user's tool. Focus requests of applications are ignored."""
 CURRENT_TIME: Final = 0
 ICONIC_STATE: Final = 3
-"""X11: of the property WM_STATE (ICCCM 4.1.3.1)."""
+"""X11 value of the property WM_STATE (ICCCM 4.1.3.1)."""
 MOST_FOCUS_TRIES: Final = 3
-"""A refused focus takes a key tapped into whatever the user types elsewhere, which must not go on for ever."""
+"""Each refused focus taps a key in whatever window the user types in."""
+INSTALL: Final = 'python -m pip install "trackmania-rl[game-window]"'
 
 
 class WindowError(Exception):
-    """The window system refuses, or the window is gone."""
+    """The window system cannot be used, refuses, or the window is gone."""
 
 
 class WindowSystem(Protocol):
-    """What a launcher needs of windows. All may raise `WindowError`.
+    """A desktop's windows. All methods may raise `WindowError`.
 
-    None waits for the game, which does nothing with its window while it waits for an answer of ours.
+    None waits for the game, which ignores its window while it waits for an answer of its client.
     """
 
     def find(self, pid: int) -> int | None:
-        """Return the game window of a process; None if there is none (yet)."""
+        """Return the game window of a process; None if there is none yet."""
         ...
 
     def is_minimised(self, window: int) -> bool:
-        """Whether it is minimised (iconified)."""
+        """Return whether a window is minimised."""
         ...
 
     def restore(self, window: int) -> None:
-        """Have a minimised window shown again, as soon as the game goes on."""
+        """Ask for a minimised window to be shown."""
         ...
 
     def focus(self, window: int) -> None:
-        """Bring it to the front and give it the keyboard."""
+        """Bring a window to the front and give it the keyboard."""
         ...
 
 
-class NoWindows:
-    """Stands in where no window system can be used.
+def open_windows(platform: str = sys.platform) -> WindowSystem:
+    """Return the windows of this desktop.
 
-    Args:
-        reason: why, and what to do.
+    Raises:
+        WindowError: if a library or the display is missing; the text names the remedy.
     """
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        self._was_said = False
-
-    def find(self, pid: int) -> int | None:
-        """See `WindowSystem.find`."""
-        if not self._was_said:
-            log.warning("the game's window can be neither found nor shown: %s; keep it visible yourself", self.reason)
-            self._was_said = True
-        return None
-
-    def is_minimised(self, window: int) -> bool:
-        """See `WindowSystem.is_minimised`."""
-        return False
-
-    def restore(self, window: int) -> None:
-        """See `WindowSystem.restore`."""
-
-    def focus(self, window: int) -> None:
-        """See `WindowSystem.focus`."""
+    if platform != "win32" and not os.environ.get("DISPLAY"):
+        raise WindowError("there is no X display (the variable DISPLAY is not set)")
+    try:
+        return _Win32Windows() if platform == "win32" else _X11Windows()
+    except ImportError as error:
+        raise WindowError(f"{error}; {INSTALL}") from error
 
 
-class ShownWindow:
-    """Keeps the window of one game process visible, and gives it the focus once.
-
-    What the window system refuses is logged, as the game may run on.
+class GameWindow:
+    """The window of one game process: kept visible, and focused once. Errors are logged, as the game may run on.
 
     Args:
-        windows: the window system.
         pid: the game.
+        open_system: opens the window system.
     """
 
-    def __init__(self, windows: WindowSystem, pid: int) -> None:
-        self._windows = windows
+    def __init__(self, pid: int, open_system: Callable[[], WindowSystem] = open_windows) -> None:
         self._pid = pid
         self._window: int | None = None
         self._focus_tries_left = MOST_FOCUS_TRIES
+        self._system: WindowSystem | None = None
+        try:
+            self._system = open_system()
+        except WindowError as error:
+            warn_once(f"the game's window can be neither found nor shown: {error}; keep it visible yourself", log)
 
     def show(self) -> None:
-        """Show the window if it is minimised."""
+        """Restore the window if it is minimised."""
 
-        def restore(window: int) -> None:
-            if self._windows.is_minimised(window):
+        def restore(system: WindowSystem, window: int) -> None:
+            if system.is_minimised(window):
                 log.warning("the window of the game (process %d) was minimised; showing it again", self._pid)
-                self._windows.restore(window)
+                system.restore(window)
 
-        self._do_with_window(restore)
+        self._do(restore)
 
     def focus(self) -> None:
         """Bring the window to the front, unless that was done, or was refused `MOST_FOCUS_TRIES` times."""
 
-        def focus(window: int) -> None:
+        def focus(system: WindowSystem, window: int) -> None:
             self._focus_tries_left -= 1
-            self._windows.focus(window)
+            system.focus(window)
             self._focus_tries_left = 0
 
         if self._focus_tries_left > 0:
-            self._do_with_window(focus)
+            self._do(focus)
 
-    def _do_with_window(self, do: Callable[[int], None]) -> None:
-        """Do something with the window, if there is one yet; it is searched anew once the window system has refused."""
+    def _do(self, action: Callable[[WindowSystem, int], None]) -> None:
+        """Apply an action to the window, if there is one yet. After an error the window is searched anew."""
+        if self._system is None:
+            return
         try:
             if self._window is None:
-                self._window = self._windows.find(self._pid)
+                self._window = self._system.find(self._pid)
             if self._window is not None:
-                do(self._window)
+                action(self._system, self._window)
         except WindowError as error:
             log.warning("the window of the game (process %d) cannot be shown or focused: %s", self._pid, error)
             self._window = None
 
 
-def open_win32_windows() -> WindowSystem:
-    """Return the desktop's windows, or `NoWindows` if pywin32 is missing."""
-    try:
-        return Win32Windows()
-    except ImportError as error:
-        return NoWindows(f'{error}; python -m pip install "trackmania-rl[game-window]"')
-
-
-class Win32Windows:
-    """Windows of Microsoft Windows, through pywin32; a `WindowSystem`.
+class _Win32Windows:
+    """Windows of Microsoft Windows, through pywin32.
 
     Raises:
         ImportError: if pywin32 is missing.
@@ -152,7 +137,6 @@ class Win32Windows:
         self._error_type: type[Exception] = types.error
 
     def find(self, pid: int) -> int | None:
-        """See `WindowSystem.find`."""
         found: list[int] = []
 
         def look_at(window: int, _: Any) -> bool:
@@ -169,22 +153,19 @@ class Win32Windows:
         return found[0] if found else None
 
     def is_minimised(self, window: int) -> bool:
-        """See `WindowSystem.is_minimised`."""
         with self._errors():
             if not self._gui.IsWindow(window):
                 raise WindowError("it is gone")
             return bool(self._gui.IsIconic(window))
 
     def restore(self, window: int) -> None:
-        """See `WindowSystem.restore`."""
         # ShowWindow would wait until the game, which may be waiting for our answer, has handled it.
         if not self._user32.ShowWindowAsync(window, self._constants.SW_SHOWNORMAL):
             raise WindowError("Windows refuses to show it")
 
     def focus(self, window: int) -> None:
-        """See `WindowSystem.focus`."""
-        # Windows lets only the program that had the last input event choose the window in front. Tapping Alt makes that
-        # us (SetForegroundWindow, Remarks: "the calling process received the last input event").
+        # Only the program that had the last input event may choose the window in front. Tapping Alt makes that us
+        # (SetForegroundWindow, Remarks: "the calling process received the last input event").
         with self._errors():
             self._api.keybd_event(self._constants.VK_MENU, 0, 0, 0)
             self._api.keybd_event(self._constants.VK_MENU, 0, self._constants.KEYEVENTF_KEYUP, 0)
@@ -198,22 +179,8 @@ class Win32Windows:
             raise WindowError(str(error)) from error
 
 
-def open_x11_windows() -> WindowSystem:
-    """Return the display's windows, or `NoWindows` if python-xlib or a display is missing."""
-    if not os.environ.get("DISPLAY"):
-        return NoWindows("there is no X display (the variable DISPLAY is not set)")
-    try:
-        return X11Windows()
-    except ImportError as error:
-        return NoWindows(f'{error}; python -m pip install "trackmania-rl[game-window]"')
-    except WindowError as error:
-        return NoWindows(str(error))
-
-
-class X11Windows:
-    """Windows of an X11 desktop, through python-xlib and the window manager (Extended Window Manager Hints 1.5).
-
-    A `WindowSystem` for the display that the environment names.
+class _X11Windows:
+    """Windows of the X11 display in DISPLAY, through python-xlib and Extended Window Manager Hints 1.5.
 
     Raises:
         ImportError: if python-xlib is missing.
@@ -234,31 +201,26 @@ class X11Windows:
             self._root = self._display.screen().root
 
     def find(self, pid: int) -> int | None:
-        """See `WindowSystem.find`; Wine writes the process of each window into _NET_WM_PID."""
         with self._errors():
             for number in self._property(self._root, "_NET_CLIENT_LIST"):
                 window = self._display.create_resource_object("window", number)
-                if list(self._property(window, "_NET_WM_PID")) == [pid] and self._title(window).startswith(
-                    TITLE_BEGINS
-                ):
+                is_of_process = list(self._property(window, "_NET_WM_PID")) == [pid]  # Wine sets it
+                if is_of_process and self._title(window).startswith(TITLE_BEGINS):
                     return int(number)
         return None
 
     def is_minimised(self, window: int) -> bool:
-        """See `WindowSystem.is_minimised`."""
         with self._errors():
             resource = self._display.create_resource_object("window", window)
             resource.get_geometry()  # which fails if the window is gone
             return list(self._property(resource, "WM_STATE"))[:1] == [ICONIC_STATE]
 
     def restore(self, window: int) -> None:
-        """See `WindowSystem.restore`."""
         with self._errors():
             self._display.create_resource_object("window", window).map()
             self._display.sync()
 
     def focus(self, window: int) -> None:
-        """See `WindowSystem.focus`."""
         with self._errors():
             resource = self._display.create_resource_object("window", window)
             request = self._events.ClientMessage(

@@ -1,47 +1,45 @@
-"""Keeping a game running for collectors that only connect: started again when it has ended, hangs or is too old.
+"""Keep a game running for collectors that only connect: restart it when it has ended, hangs or is too old.
 
-A game serves one client, so as long as a collector is connected nobody else can ask how the game is; the collector
-notices for itself. What shows from outside is enough: a process that has ended; a connection that the game does not let
-go of although its other end has hung up or a later one waits, since a game that is well turns to the latest newcomer
-within seconds; and, while no collector is there, a game that does not greet.
+A game serves one client, so while a collector is connected only the collector can ask it anything. From outside three
+signs of a fault remain: the process has ended; the game keeps a connection whose other end has closed, or keeps an old
+one while a newcomer waits; without a collector, the game does not greet.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import psutil
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.tmi_interaction.greeting import Greeting, GreetingAttempt
-from trackmania_rl.tmi_interaction.launchers.kept_game import version_text
+from trackmania_rl.tmi_interaction.launchers.kept_game import GreetingAttempt, version_text
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher
-from trackmania_rl.tmi_interaction.transport import GameError
+from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 log = logging.getLogger(__name__)
 
 GREET_EVERY_S: Final = 60.0
-"""How often a game that nobody plays on is asked how it is."""
+"""Interval of greetings to a game without a collector."""
 COMES_BACK_WITHIN_S: Final = 2.0
 SETTLED_AFTER_S: Final = 60.0
-"""A game that ran for so long is taken to be well: when it ends, that counts as the first time."""
+"""An end after this age does not count as a repeated failure."""
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
 FOCUS_AFTER_S: Final = 20.0
-"""How long a client plays before the game is given the keyboard: a race has begun by then."""
+"""Time from a client's connection until a race has surely begun and the game can take the keyboard."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """One connection to a game, whether the game has looked at it or not.
+    """One connection to a game, whether or not the game has accepted it.
 
     Attributes:
         peer_port: of its other end, on this machine: a collector, or SSH on behalf of one.
-        has_left: whether the other end has hung up, and the game has not noticed yet.
+        has_left: whether the other end has closed, and the game has not.
     """
 
     peer_port: int
@@ -52,7 +50,7 @@ def clients_by_port(ports: Collection[int]) -> dict[int, list[Client]]:
     """List the connections to the games at some ports.
 
     Raises:
-        UserError: if this system does not tell.
+        UserError: if this system does not show them.
     """
     found: dict[int, list[Client]] = {port: [] for port in ports}
     try:
@@ -67,48 +65,16 @@ def clients_by_port(ports: Collection[int]) -> dict[int, list[Client]]:
     return found
 
 
-@dataclass(frozen=True)
-class KeeperLimits:
-    """When a game is started again.
-
-    Attributes:
-        max_age_s: it has run for so long, whoever plays on it.
-        greets_within_s: it takes longer for a greeting, or to let go of a connection that is over.
-        listens_within_s: it takes longer from its start until it listens.
-    """
-
-    max_age_s: float
-    greets_within_s: float
-    listens_within_s: float = LISTENS_WITHIN_S
-
-
-class Attempt(Protocol):
-    """A connection that has not been greeted yet: `GreetingAttempt` is one."""
-
-    local_port: int
-
-    def look(self, commands: Sequence[str] = ()) -> Greeting | None:
-        """Look whether the greeting has come; then ask, and leave."""
-        ...
-
-    def close(self) -> None:
-        """Let go."""
-        ...
-
-
 @dataclass
 class _Game:
-    """What is known of the game that runs.
+    """State of the running game. Times are seconds of the keeper's clock.
 
     Attributes:
-        started_at_s: when it was started.
-        listens: whether it accepts connections.
-        has_greeted: whether it has shown that it is well.
         heard_at_s: when it greeted last, or was played on.
-        silent_since_s: since when a greeting is waited for; None if none is.
-        error: why the last connection came to nothing.
-        first_seen_s: when each connection was seen for the first time, by the port of its other end.
-        over_since_s: likewise, since when it was seen to be over.
+        silent_since_s: since when a greeting is awaited.
+        error: of the last connection that failed.
+        first_seen_s: when each connection was seen first, by the port of its other end.
+        over_since_s: likewise, since when it should have been closed.
     """
 
     started_at_s: float
@@ -120,40 +86,44 @@ class _Game:
     first_seen_s: dict[int, float] = field(default_factory=dict)
     over_since_s: dict[int, float] = field(default_factory=dict)
 
-    def is_well(self, now_s: float) -> None:
-        """Remember that the game has just shown that it is well."""
+    def heard(self, now_s: float) -> None:
         self.has_greeted, self.heard_at_s, self.silent_since_s = True, now_s, None
 
 
 class GameKeeper:
-    """Keeps one game; nothing here waits for it, but to start and to end it.
+    """Keeper of one game. Only starting and ending it take time.
 
     Args:
         launcher: of the game.
-        limits: when it is started again.
-        connect: makes a connection to a port; raises `GameError` where nobody listens.
+        max_age_s: age at which the game is restarted even while it is played on.
+        greets_within_s: longest time for a greeting, or for closing a connection that is over.
+        listens_within_s: longest time from a start until the game listens.
+        connect: connects to a port; raises `GameError` where no process listens.
         clock: seconds.
 
     Attributes:
         port: where the game listens.
-        n_starts: how often it was started.
     """
 
     def __init__(
         self,
         launcher: GameLauncher,
-        limits: KeeperLimits,
-        connect: Callable[[int], Attempt] = GreetingAttempt,
+        max_age_s: float,
+        greets_within_s: float,
+        listens_within_s: float = LISTENS_WITHIN_S,
+        connect: Callable[[int], GreetingAttempt] = GreetingAttempt,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.port = launcher.port
-        self.n_starts = 0
         self._launcher = launcher
-        self._limits = limits
+        self._max_age_s = max_age_s
+        self._greets_within_s = greets_within_s
+        self._listens_within_s = listens_within_s
         self._connect = connect
         self._clock = clock
         self._game: _Game | None = None
-        self._attempt: Attempt | None = None
+        self._attempt: GreetingAttempt | None = None
+        self._has_started_once = False
         self._n_failures = 0
         self._start_at_s = 0.0
 
@@ -163,13 +133,13 @@ class GameKeeper:
         return self._game is not None and not self._game.has_greeted
 
     def step(self, clients: Collection[Client]) -> None:
-        """Look at the game once, and do what is to be done.
+        """Check the game once, and start or end it as needed.
 
         Args:
-            clients: who is connected to it now.
+            clients: connected to it now.
 
         Raises:
-            UserError: if it cannot be started even once.
+            UserError: if its first start fails.
         """
         now_s, game = self._clock(), self._game
         if game is None:
@@ -180,8 +150,8 @@ class GameKeeper:
         if (reason := self._why_not_well(game, clients, now_s)) is not None:
             log.warning("the game at port %d %s: it is started again", self.port, reason)
             self._end(is_failure=age_s < SETTLED_AFTER_S)
-        elif age_s > self._limits.max_age_s:
-            log.info("the game at port %d has run for %g s: it is started again", self.port, self._limits.max_age_s)
+        elif age_s > self._max_age_s:
+            log.info("the game at port %d has run for %g s: it is started again", self.port, self._max_age_s)
             self._end(is_failure=False)
 
     def close(self) -> None:
@@ -194,17 +164,17 @@ class GameKeeper:
         try:
             self._launcher.start()
         except (GameError, UserError) as error:
-            if self.n_starts == 0 and isinstance(error, UserError):
+            if not self._has_started_once and isinstance(error, UserError):
                 raise
             delay_s = self._end(is_failure=True)
             log.warning("the game at port %d cannot be started now: %s; next try in %g s", self.port, error, delay_s)
             return
         self._game = _Game(self._clock())
-        self.n_starts += 1
+        self._has_started_once = True
         log.info("the game at port %d is started", self.port)
 
     def _end(self, is_failure: bool) -> float:
-        """End the game, whatever is left of it; return after how long the next start is, later after each failure."""
+        """End the game and return the delay of its next start, which doubles with each failure."""
         self.close()
         self._n_failures = self._n_failures + 1 if is_failure else 0
         delay_s = min(FIRST_DELAY_S * 2 ** min(self._n_failures - 1, 10), LONGEST_DELAY_S) if is_failure else 0.0
@@ -212,18 +182,17 @@ class GameKeeper:
         return delay_s
 
     def _why_not_well(self, game: _Game, clients: Collection[Client], now_s: float) -> str | None:
-        """Say what is wrong with the game; None if nothing is."""
         if not self._launcher.is_alive():
             return "has ended"
         self._launcher.show_window()
         others = [c for c in clients if self._attempt is None or c.peer_port != self._attempt.local_port]
-        if self._holds_on_to_what_is_over(game, others, now_s):
-            return f"holds on to a connection that was over {self._limits.greets_within_s:g} s ago, so it hangs"
+        if self._keeps_dead_connection(game, others, now_s):
+            return f"holds on to a connection that was over {self._greets_within_s:g} s ago, so it hangs"
         is_played_on = any(not client.has_left for client in others)
         if is_played_on and (game.has_greeted or not self._launcher.commands_on_connect):
-            # A new game that is to be told nothing may be left to the collector that came first.
+            # A new game without commands to send may be left to the collector that came first.
             self._drop_attempt()
-            game.is_well(now_s)
+            game.heard(now_s)
             if any(now_s - game.first_seen_s[c.peer_port] > FOCUS_AFTER_S for c in others):
                 self._launcher.focus_window()
             return None
@@ -232,28 +201,28 @@ class GameKeeper:
         return None if game.has_greeted and is_soon else self._why_no_greeting(game, now_s)
 
     def _why_no_greeting(self, game: _Game, now_s: float) -> str | None:
-        """Wait for the game's greeting; say what is wrong once that has taken too long."""
+        """Return an error once the greeting is overdue."""
         if self._is_greeted(game):
-            game.is_well(now_s)
+            game.heard(now_s)
             return None
         if not game.listens:
-            within_s = self._limits.listens_within_s
+            within_s = self._listens_within_s
             return f"does not listen within {within_s:g} s" if now_s - game.started_at_s > within_s else None
         if game.silent_since_s is None:
             game.silent_since_s = now_s
-        if now_s - game.silent_since_s <= self._limits.greets_within_s:
+        if now_s - game.silent_since_s <= self._greets_within_s:
             return None
-        said = f" ({game.error})" if game.error else ""
-        return f"does not greet within {self._limits.greets_within_s:g} s{said}"
+        detail = f" ({game.error})" if game.error else ""
+        return f"does not greet within {self._greets_within_s:g} s{detail}"
 
     def _is_greeted(self, game: _Game) -> bool:
-        """Take the next measure towards a greeting; return whether it has come."""
+        """Connect or poll; return whether the greeting has come."""
         try:
             if self._attempt is None:
                 self._attempt = self._connect(self.port)
                 game.listens = True
             greeting = self._attempt.look(() if game.has_greeted else self._launcher.commands_on_connect)
-        except GameError as error:  # nobody listens yet, or a collector came in between
+        except GameError as error:  # it does not listen yet, or a collector came in between
             game.error = error
             self._drop_attempt()
             return False
@@ -271,10 +240,10 @@ class GameKeeper:
             self._attempt.close()
         self._attempt = None
 
-    def _holds_on_to_what_is_over(self, game: _Game, clients: Collection[Client], now_s: float) -> bool:
-        """Whether a connection is still there long after it was over: its end has left, or a later one waits."""
+    def _keeps_dead_connection(self, game: _Game, clients: Collection[Client], now_s: float) -> bool:
+        """Return whether a connection is open long after its other end has left or a later one began to wait."""
         game.first_seen_s = {c.peer_port: game.first_seen_s.get(c.peer_port, now_s) for c in clients}
         newest_s = max((game.first_seen_s[c.peer_port] for c in clients if not c.has_left), default=0.0)
         over = [c.peer_port for c in clients if c.has_left or game.first_seen_s[c.peer_port] < newest_s]
         game.over_since_s = {port: game.over_since_s.get(port, now_s) for port in over}
-        return any(now_s - since_s > self._limits.greets_within_s for since_s in game.over_since_s.values())
+        return any(now_s - since_s > self._greets_within_s for since_s in game.over_since_s.values())

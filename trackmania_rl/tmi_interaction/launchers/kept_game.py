@@ -1,97 +1,166 @@
-"""The collector's end of a game that `scripts/keep_games.py` keeps, on this machine or on another one.
+"""Games that `scripts/keep_games.py` keeps on this or another machine: greeting one, and the collector's launcher.
 
-Nothing is started or ended here. To start such a game is to wait until it greets, which it does again some time after
-it has died, hung or been restarted; where it does not, it is a game that fails, as any other.
+A game greets each new client. A game that hangs accepts connections all the same, as the operating system does that,
+so only the greeting shows that it runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from filelock import FileLock, Timeout
+from typing_extensions import override
 
+from trackmania_rl.protocol.messages import LINK_VERSION, MessageId
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.tmi_interaction.greeting import Greeting, greet
-from trackmania_rl.tmi_interaction.launchers.game_records import records_folder
-from trackmania_rl.tmi_interaction.launchers.plugin_files import PLUGIN_FILE, read_version
-from trackmania_rl.tmi_interaction.transport import GameConnectionError, GameError
+from trackmania_rl.tmi_interaction.launchers.game_processes import records_folder
+from trackmania_rl.tmi_interaction.launchers.launcher import GameLauncher
+from trackmania_rl.tmi_interaction.tminterface2 import (
+    GameConnectionError,
+    GameError,
+    GameProtocolError,
+    GameTimeoutError,
+    TMInterface,
+)
 
 log = logging.getLogger(__name__)
 
+ANSWERS_WITHIN_S: Final = 5.0
+"""Longest time for an answer of a game that has greeted."""
+POLL_S: Final = 0.02
 GREETS_WITHIN_S: Final = 30.0
-"""How long one connection waits to be greeted before another one is tried."""
-TRY_AGAIN_AFTER_S: Final = 0.5
-"""Not sooner: who keeps the game greets it first, when it is new."""
+"""Longest wait for a greeting before a new connection is tried."""
+RETRY_AFTER_S: Final = 0.5
+"""Long enough for the keeper to greet a new game first."""
 
 
-class KeptGame:
-    """One game that is kept elsewhere and listens, perhaps through SSH, at a port of this machine.
+@dataclass(frozen=True)
+class Greeting:
+    """First answers of a game.
+
+    Attributes:
+        version: of this project's plugin or simulated game; 0 for another plugin.
+        is_in_menus: whether no map is loaded, as in a game without any race yet.
+    """
+
+    version: int
+    is_in_menus: bool
+
+
+class GreetingAttempt:
+    """A connection that waits for the game's greeting. The game drops its previous client for it.
+
+    Args:
+        port: where the game listens on this machine.
+
+    Attributes:
+        local_port: of this end.
+
+    Raises:
+        GameConnectionError: if no process listens.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._link = TMInterface(port, ANSWERS_WITHIN_S, connect_within_s=0.0)
+        self.local_port = self._link.local_port
+
+    def look(self, commands: Sequence[str] = ()) -> Greeting | None:
+        """Poll for the greeting. If it has come, run console commands in the game and close the connection.
+
+        Returns:
+            None as long as nothing has come.
+
+        Raises:
+            GameError: if the game is gone, drops this connection, or breaks the protocol.
+        """
+        try:
+            event = self._link.next_event(POLL_S)
+        except GameTimeoutError:
+            return None
+        if event.id != MessageId.ON_CONNECT:
+            raise GameProtocolError(f"what listens at port {self._port} does not greet as a game does")
+        for command in commands:
+            self._link.command(command)
+        greeting = Greeting(self._link.plugin_version(), self._link.is_in_menus())
+        # The game reads the goodbye only while it waits for the answer, so no answer is sent.
+        self.close()
+        return greeting
+
+    def close(self) -> None:
+        """Send goodbye and close; never raises."""
+        self._link.close()
+
+
+def greet(port: int, within_s: float) -> Greeting:
+    """Wait for the greeting of a game that listens.
+
+    Raises:
+        GameError: if no process listens, or it does not greet in time.
+    """
+    deadline_s = time.monotonic() + within_s
+    with contextlib.closing(GreetingAttempt(port)) as attempt:
+        while (greeting := attempt.look()) is None:
+            if time.monotonic() > deadline_s:
+                raise GameTimeoutError(f"the game at port {port} does not greet within {within_s:g} s")
+        return greeting
+
+
+class KeptGame(GameLauncher):
+    """Launcher that only connects to a game which is kept elsewhere, perhaps through SSH.
+
+    Starting it locks the game for this collector; connecting waits until it greets, which it does again some time after
+    it died, hung or was restarted.
 
     Args:
         port: of this machine.
-        tracks_folder: where the simulated game's tracks are; None for the real game, whose maps are on its machine.
-        locks_folder: where this user's collectors say which games they play on.
+        tracks_folder: folder of the simulated game's tracks; None for the real game, whose maps are on its machine.
+        locks_folder: folder of the locks, one per game.
     """
 
-    commands_on_connect: tuple[str, ...] = ()
-    """None: keep_games.py has closed the console and logged in; `toggle_console` would open it."""
+    # No commands_on_connect: the keeper has closed the console and logged in.
 
     def __init__(self, port: int, tracks_folder: Path | None = None, locks_folder: Path | None = None) -> None:
-        self.port = port
+        super().__init__(port)
         self._tracks_folder = tracks_folder
         self._lock = lock_of_kept_game(port, locks_folder)
         self._has_greeted = False
-        self._is_version_told = False
+        self._is_version_logged = False
 
+    @override
     def check_map(self, map_path: str) -> None:
-        """See `GameLauncher.check_map`; the real game's maps are on its own machine."""
         if self._tracks_folder is not None:
             load_track(self._tracks_folder / map_path)
 
-    def map_argument(self, map_path: str) -> str:
-        """See `GameLauncher.map_argument`; as it is, since this side does not know that system's separators."""
-        return map_path
-
+    @override
     def start(self) -> None:
-        """See `GameLauncher.start`; it is started elsewhere, and from now on no other collector's.
-
-        Raises:
-            GameConnectionError: if another collector of this machine plays on it.
-        """
         try:
             self._lock.acquire(blocking=False)
         except Timeout as error:
             raise GameConnectionError(taken_text(self.port)) from error
 
-    def is_alive(self) -> bool:
-        """See `GameLauncher.is_alive`; nothing is known but what the connection says."""
-        return True
-
+    @override
     def kill(self) -> None:
-        """See `GameLauncher.kill`; it is not ours to end, and may be another collector's from now on."""
         self._lock.release()
 
-    def show_window(self) -> None:
-        """See `GameLauncher.show_window`; who keeps it sees to it."""
-
-    def focus_window(self) -> None:
-        """See `GameLauncher.focus_window`; likewise."""
-
+    @override
     def wait_until_connectable(self, timeout_s: float) -> None:
-        """See `GameLauncher.wait_until_connectable`; through SSH everything is connectable, so it has to greet."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
                 greeting = greet(self.port, min(GREETS_WITHIN_S, max(deadline_s - time.monotonic(), 0.0)))
                 break
             except GameError as error:
-                if time.monotonic() + TRY_AGAIN_AFTER_S > deadline_s:
+                if time.monotonic() + RETRY_AFTER_S > deadline_s:
                     raise GameConnectionError(absent_text(self.port, error)) from error
-                time.sleep(TRY_AGAIN_AFTER_S)
-        if not self._is_version_told and (text := version_text(self.port, greeting)) is not None:
+                time.sleep(RETRY_AFTER_S)
+        if not self._is_version_logged and (text := version_text(self.port, greeting)) is not None:
             log.warning("%s", text)
         if self._has_greeted and not greeting.is_in_menus:
             log.warning(
@@ -99,18 +168,18 @@ class KeptGame:
                 "another collector has connected to it, in this training or another one: each kept game is for one",
                 self.port,
             )
-        self._has_greeted = self._is_version_told = True
+        self._has_greeted = self._is_version_logged = True
 
 
 def lock_of_kept_game(port: int, folder: Path | None = None) -> FileLock:
-    """Make the lock of whoever plays on the kept game at a port of this machine; the system releases it at its end."""
+    """Return the lock of the collector that plays on the kept game at a port."""
     folder = folder or records_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return FileLock(folder / f"kept_{port}.lock", thread_local=False)  # `close` may come from another thread
 
 
 def taken_text(port: int) -> str:
-    """Say that a kept game has its collector."""
+    """Return the error of a kept game that has its collector already."""
     return (
         f"another collector of this machine plays on the kept game at port {port}: each kept game is for one; keep "
         "more of them, and give this training ports of its own with --set base_tmi_port=N"
@@ -118,7 +187,7 @@ def taken_text(port: int) -> str:
 
 
 def absent_text(port: int, error: GameError) -> str:
-    """Say that no kept game is at a port, and what to do."""
+    """Return the error of a port without a kept game."""
     return (
         f"no kept game greets at port {port} ({error}), but games_are_kept = True: run python scripts/keep_games.py "
         f"--ports {port} where the game is and, if that is another machine, ssh -N -R {port}:127.0.0.1:{port} "
@@ -127,12 +196,11 @@ def absent_text(port: int, error: GameError) -> str:
 
 
 def version_text(port: int, greeting: Greeting) -> str | None:
-    """Say what is wrong with the version of a kept game's plugin; None if nothing is."""
-    wanted = read_version(PLUGIN_FILE)
-    if greeting.version == wanted:
+    """Return a warning if a kept game's plugin has another version; None if not."""
+    if greeting.version == LINK_VERSION:
         return None
     runs = f"version {greeting.version} of this project's plugin" if greeting.version else "another plugin"
     return (
-        f"the kept game at port {port} runs {runs}, and version {wanted} is what this training was made for: have the "
-        "same version of this project on both machines, and restart keep_games.py, which installs the plugin"
+        f"the kept game at port {port} runs {runs}, and version {LINK_VERSION} is what this training was made for: "
+        "have the same version of this project on both machines, and restart keep_games.py, which installs the plugin"
     )

@@ -1,40 +1,35 @@
-"""Where TMInterface keeps its plugins, and putting ours there without losing anybody's work.
+"""TMInterface's folder of plugins, and the installation of this project's plugin in it.
 
-The published plugin that other programs use has the same file name, and users edit plugins. So whatever else lies at
-the plugin's place is kept as a backup, under a name that TMInterface does not take for a plugin.
+The published plugin of other programs has the same file name, and users edit plugins. Any other file of that name is
+kept as a backup, under a name that TMInterface does not load.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ntpath
 import os
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+import platformdirs
+
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
 
 TMNF_ON_STEAM: Final = "11020"
-"""The game's number on Steam, after which Proton names its folders."""
+"""The game's number on Steam, in the names of Proton's folders."""
 PLUGIN_NAME: Final = "Python_Link.as"
 PLUGIN_FILE: Final = Path(__file__).resolve().parents[1] / PLUGIN_NAME
-"""The plugin as it comes with the project."""
-
+"""The plugin that ships with the project."""
 TMINTERFACE: Final = "TMInterface"
 PLUGINS: Final = "Plugins"
-USER_SHELL_FOLDERS: Final = r"Software\Microsoft\Windows\CurrentVersion\Explorer\User Shell Folders"
-"""Where Windows' registry says where each of the user's folders is; OneDrive and users move them."""
 
 _OUR_MARK: Final = "Python Link of trackmania-rl"
 _VERSION_LINE: Final = re.compile(r"^const int LINK_VERSION = (\d+);", re.MULTILINE)
 _MOST_PLUGIN_BYTES: Final = 1 << 20
-"""What is larger is no version of ours; it is not read as a whole."""
 
 
 class PluginFileError(UserError):
@@ -42,7 +37,7 @@ class PluginFileError(UserError):
 
 
 class Outcome(StrEnum):
-    """What `install_plugin` found and did."""
+    """Result of an installation."""
 
     INSTALLED = "installed"
     UPDATED = "updated"
@@ -52,13 +47,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Installation:
-    """The result of `install_plugin`.
+    """Result of `install_plugin`.
 
     Attributes:
-        path: where the plugin lies.
+        path: the installed plugin.
         outcome: what was done.
-        backup: where the file lies that was there before; None if there was none, or it was left alone.
-        version: the version that lies there now.
+        backup: the file that was there before; None if there was none, or it was left alone.
+        version: of the plugin there now.
     """
 
     path: Path
@@ -67,48 +62,22 @@ class Installation:
     version: int
 
 
-def read_version(path: Path) -> int | None:
-    """Which version of our plugin a file is; None if it is none of ours, or absent.
-
-    Raises:
-        PluginFileError: if the file is there and cannot be read.
-    """
-    return _version_of(_read(path))
-
-
-def read_documents_from_registry() -> str | None:
-    """Read the user's documents folder in Windows' registry, perhaps with variables in it; None without an entry."""
-    if sys.platform == "win32":
-        import winreg
-
-        with contextlib.suppress(OSError), winreg.OpenKey(winreg.HKEY_CURRENT_USER, USER_SHELL_FOLDERS) as key:
-            return str(winreg.QueryValueEx(key, "Personal")[0])
-    return None
-
-
-def find_plugins_folder(
-    trackmania_base_path: str,
-    home: Path | None = None,
-    read_documents: Callable[[], str | None] = read_documents_from_registry,
-) -> Path:
-    """Find TMInterface's folder of plugins; it is made where only TMInterface's own folder is there.
+def find_plugins_folder(trackmania_base_path: str, home: Path | None = None) -> Path:
+    """Find TMInterface's folder of plugins; make it where only TMInterface's own folder exists.
 
     Args:
         trackmania_base_path: the setting of this name: the game's folder in the user's documents, beside which
-            TMInterface has its own. Empty: it is looked for in the usual places, Wine's included.
+            TMInterface has its own. If empty, the usual places are searched, including Wine's and Proton's.
         home: the user's home folder.
-        read_documents: says where the user's documents are, if the system knows.
 
     Raises:
-        PluginFileError: naming the folders that were looked for.
+        PluginFileError: with the folders that were searched.
     """
     if trackmania_base_path:
         base = Path(trackmania_base_path).expanduser()
         documents = [base.parent, base]
     else:
-        documents = _usual_documents_folders(Path.home() if home is None else home)
-        if moved_to := read_documents():
-            documents.insert(0, Path(ntpath.expandvars(moved_to)))
+        documents = _usual_documents_folders(home or Path.home())
     for folder in documents:
         if (folder / TMINTERFACE).is_dir():
             plugins = folder / TMINTERFACE / PLUGINS
@@ -130,9 +99,9 @@ def find_plugins_folder(
 
 
 def install_plugin(plugins_folder: Path, source: Path = PLUGIN_FILE) -> Installation:
-    """Put the plugin into TMInterface's folder, or bring the one there up to date, for the game's next start.
+    """Install or update the plugin in TMInterface's folder, for the game's next start.
 
-    Nothing is lost: any other content is kept beside it as ``Python_Link.as.backup-N``. A newer version is left alone.
+    Any other content is kept beside it as ``Python_Link.as.backup-N``. A newer version is left alone.
 
     Args:
         plugins_folder: see `find_plugins_folder`.
@@ -168,7 +137,7 @@ def install_plugin(plugins_folder: Path, source: Path = PLUGIN_FILE) -> Installa
 
 
 def _keep(path: Path) -> Path:
-    """Keep a copy of a file under a free name, which does not end in .as."""
+    """Copy a file to a free name that does not end in .as."""
     number = 1
     while True:
         backup = path.with_name(f"{path.name}.backup-{number}")
@@ -182,7 +151,7 @@ def _keep(path: Path) -> Path:
 
 
 def _read(path: Path) -> str | None:
-    """Return a file's text with plain line ends, however odd its bytes; None if there is none."""
+    """Return a file's text with plain line ends; None if there is no file."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_PLUGIN_BYTES + 1)
@@ -201,13 +170,13 @@ def _version_of(text: str | None) -> int | None:
 
 
 def _usual_documents_folders(home: Path) -> list[Path]:
-    """Return the user's documents on Windows, those inside Wine's default prefix, and those inside Steam's (Proton)."""
     folders = [home / "Documents", home / "OneDrive" / "Documents"]
-    if os.name == "posix":
-        prefixes = [Path(os.environ.get("WINEPREFIX") or home / ".wine")]
-        for steam in (home / ".steam" / "steam", home / ".local" / "share" / "Steam"):
-            prefixes.append(steam / "steamapps" / "compatdata" / TMNF_ON_STEAM / "pfx")
-        for prefix in prefixes:
-            for user in sorted((prefix / "drive_c" / "users").glob("*")):
-                folders += [user / "Documents", user / "My Documents"]
+    if sys.platform == "win32":
+        return [platformdirs.user_documents_path(), *folders]
+    prefixes = [Path(os.environ.get("WINEPREFIX") or home / ".wine")]
+    for steam in (home / ".steam" / "steam", home / ".local" / "share" / "Steam"):
+        prefixes.append(steam / "steamapps" / "compatdata" / TMNF_ON_STEAM / "pfx")
+    for prefix in prefixes:
+        for user in sorted((prefix / "drive_c" / "users").glob("*")):
+            folders += [user / "Documents", user / "My Documents"]
     return folders

@@ -1,121 +1,110 @@
-"""Starting, finding, watching and ending one instance of the real game; what differs by system is handed in."""
+"""Launcher of the real game, TrackMania Nations Forever with TMInterface, and the command that starts it.
+
+On Windows TMLoader starts the game; on Linux a command of the user does (Wine, Proton, Lutris).
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
+from typing_extensions import override
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers.game_processes import (
     GAME_NAME,
     MARK_VARIABLE,
     GameProcess,
+    GameRecords,
     Launch,
+    ProcessIdentity,
     end_processes,
     find_started,
-    identity_of,
     list_games,
-    open_process,
 )
-from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
-from trackmania_rl.tmi_interaction.launchers.game_windows import ShownWindow, WindowSystem
-from trackmania_rl.tmi_interaction.launchers.launcher import check_port_is_free, port_is_listened_at
-from trackmania_rl.tmi_interaction.transport import GameConnectionError
+from trackmania_rl.tmi_interaction.launchers.game_windows import GameWindow
+from trackmania_rl.tmi_interaction.launchers.launcher import OWN_PROCESS_GROUP, GameLauncher, check_port_is_free
+from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
 log = logging.getLogger(__name__)
 
 FIND_WITHIN_S: Final = 60.0
-"""How long the program that starts the game may take until there is a process of the game."""
+"""Longest time from the start command until a process of the game appears."""
 POLL_INTERVAL_S: Final = 0.2
-END_WITHIN_S: Final = 10.0
 CHALLENGES: Final = Path("Tracks", "Challenges")
-"""Where the game looks for maps, from its folder in the user's documents."""
+"""Folder of the maps, below the game's folder in the user's documents."""
+PORT_PLACE: Final = "{port}"
+START_SCRIPT: Final = SHIPPED_FOLDER / "scripts" / "start_game_linux.sh"
+EXAMPLE: Final = f"sh {shlex.quote(str(START_SCRIPT))} {PORT_PLACE}"
+"""The script that ships, which finds Wine or Proton by itself."""
+USUAL_TMLOADER: Final = Path("AppData", "Local", "TMLoader", "TMLoader.exe")
+"""Default of TMLoader's installer, below the user's home folder."""
 
 
-@dataclass(frozen=True)
-class StartCommand:
-    """How this system starts a game.
-
-    Attributes:
-        arguments: the program and what it is given; one text for Windows, whose programs split it themselves.
-        options: further keyword arguments of `subprocess.Popen`.
-    """
-
-    arguments: Sequence[str] | str
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-class TmnfLauncher:
-    """A `GameLauncher` of TrackMania Nations Forever with TMInterface; see `choice`.
+class TmnfLauncher(GameLauncher):
+    """Launcher of TrackMania Nations Forever with TMInterface.
 
     Args:
         port: where the game is to listen; TMInterface's variable `custom_port`.
-        command: makes the command; it may raise `UserError`.
-        windows: opens the window system.
         user: this machine's paths and names.
-        records: the games on record.
-        find_games: every running game.
+        platform: as `sys.platform` has it.
+        records: records of running games.
+        find_games: lists every running game.
     """
 
     def __init__(
         self,
         port: int,
-        command: Callable[[], StartCommand],
-        windows: Callable[[], WindowSystem],
         user: UserSettings,
+        platform: str = sys.platform,
         records: GameRecords | None = None,
         find_games: Callable[[], Sequence[GameProcess]] = list_games,
     ) -> None:
-        self.port = port
-        self.commands_on_connect = commands_on_connect(user)
-        self._command = command
-        self._open_windows = windows
-        self._windows: WindowSystem | None = None
-        self._base_path = user.trackmania_base_path
+        super().__init__(port)
+        autologin = (f"set autologin {user.username}",) if user.username else ()
+        self.commands_on_connect = ("toggle_console", *autologin)  # the start leaves the console open
+        self._user = user
+        self._platform = platform
         self._records = records or GameRecords()
         self._find_games = find_games
         self._starter: subprocess.Popen[bytes] | None = None
         self._game: psutil.Process | None = None
-        self._window: ShownWindow | None = None
+        self._window: GameWindow | None = None
 
     @property
     def pid(self) -> int | None:
-        """The game's process started last."""
+        """Process number of the game started last."""
         return self._game.pid if self._game else None
 
+    @override
     def check_map(self, map_path: str) -> None:
-        """See `GameLauncher.check_map`; without `trackmania_base_path` nothing is known of the game's maps."""
-        if not self._base_path:
+        if not self._user.trackmania_base_path:
             return
-        file = Path(self._base_path).expanduser() / CHALLENGES / map_path.replace("\\", "/")
+        file = Path(self._user.trackmania_base_path).expanduser() / CHALLENGES / map_path.replace("\\", "/")
         if not file.is_file():
             raise UserError(
                 f"{file}: the game has no such map: copy the .Challenge.Gbx file there, or correct map_path in "
                 "map_cycle or trackmania_base_path in user_config.py"
             )
 
+    @override
     def map_argument(self, map_path: str) -> str:
-        """See `GameLauncher.map_argument`."""
-        return with_own_separators(map_path)
+        return map_path.replace("/", "\\") if self._platform == "win32" else map_path.replace("\\", "/")
 
+    @override
     def start(self) -> None:
-        """See `GameLauncher.start`; it takes until the game's process is there.
-
-        Raises:
-            UserError: if the port is in use or the program that starts the game cannot be run.
-            GameConnectionError: if no game appears, or several that cannot be told apart.
-        """
-        command = self._command()
+        command = start_command(self.port, self._user, self._platform)
         with self._records.starting():
             ended_pid = self._records.end_left_behind(self.port)
             if ended_pid is not None:
@@ -129,15 +118,15 @@ class TmnfLauncher:
             self._starter = _run(command, mark)
             launch = Launch(self.port, mark, self._starter.pid, at_s, before)
             try:
-                self._game = self._wait_for_game(launch)
-                self._records.add(self.port, identity_of(self._game))
+                self._game = self._wait_for_game(launch, self._starter)
+                self._records.add(self.port, ProcessIdentity.of(self._game))
             except BaseException:
                 self.kill()
                 raise
         log.info("the game at port %d is process %d", self.port, self._game.pid)
 
+    @override
     def is_alive(self) -> bool:
-        """See `GameLauncher.is_alive`."""
         if self._game is None or not self._game.is_running():
             return False
         try:
@@ -145,18 +134,23 @@ class TmnfLauncher:
         except psutil.NoSuchProcess:
             return False
 
+    @override
     def show_window(self) -> None:
-        """See `GameLauncher.show_window`."""
-        if (window := self._shown_window()) is not None:
+        if (window := self._game_window()) is not None:
             window.show()
 
+    @override
     def focus_window(self) -> None:
-        """See `GameLauncher.focus_window`."""
-        if (window := self._shown_window()) is not None:
+        if (window := self._game_window()) is not None:
             window.focus()
 
+    def _game_window(self) -> GameWindow | None:
+        if self._window is None and self._game is not None:
+            self._window = GameWindow(self._game.pid)
+        return self._window
+
+    @override
     def kill(self) -> None:
-        """See `GameLauncher.kill`; the starter goes too, with what it still has of its own."""
         processes = [] if self._game is None else [self._game]
         if self._starter is not None and self._starter.poll() is None:
             try:
@@ -164,7 +158,7 @@ class TmnfLauncher:
                 processes += [starter, *starter.children(recursive=True)]
             except psutil.NoSuchProcess:
                 pass
-        for process in end_processes(processes, END_WITHIN_S):
+        for process in end_processes(processes):
             log.warning("process %d of the game at port %d does not end", process.pid, self.port)
         if self._starter is not None:
             self._starter.poll()
@@ -172,12 +166,13 @@ class TmnfLauncher:
             self._records.remove(self.port)
         self._starter = self._game = self._window = None
 
+    @override
     def wait_until_connectable(self, timeout_s: float) -> None:
-        """See `GameLauncher.wait_until_connectable`."""
         deadline_s = time.monotonic() + timeout_s
         while self.is_alive():
-            # Whoever owns the socket: under Wine it may be its server process. The port was free at the start.
-            if port_is_listened_at(self.port):
+            # Any owner of the socket counts: under Wine it may be its server process. The port was free at the start.
+            sockets = psutil.net_connections("tcp")
+            if any(one.status == psutil.CONN_LISTEN and one.laddr.port == self.port for one in sockets):
                 return
             if time.monotonic() > deadline_s:
                 raise GameConnectionError(
@@ -188,32 +183,23 @@ class TmnfLauncher:
             time.sleep(POLL_INTERVAL_S)
         raise GameConnectionError(f"the game at port {self.port} ended while starting up; start it by hand to see why")
 
-    def _shown_window(self) -> ShownWindow | None:
-        if self._window is None and self._game is not None:
-            self._windows = self._windows or self._open_windows()
-            self._window = ShownWindow(self._windows, self._game.pid)
-        return self._window
-
-    def _wait_for_game(self, launch: Launch) -> psutil.Process:
-        assert self._starter is not None
+    def _wait_for_game(self, launch: Launch, starter: subprocess.Popen[bytes]) -> psutil.Process:
         deadline_s = time.monotonic() + FIND_WITHIN_S
         while True:
             found = find_started(launch, self._find_games())
-            if len(found) == 1:
-                process = open_process(found[0].identity)
-                if process is not None:
-                    return process
-            exit_code = self._starter.poll()
+            if len(found) == 1 and (process := found[0].identity.open()) is not None:
+                return process
+            exit_code = starter.poll()
             if exit_code and not found:  # a starter that hands over ends with 0
                 raise GameConnectionError(
                     f"the command that starts the game ended with exit code {exit_code}: run it by hand to see why: "
-                    f"{_text(self._starter.args)}"
+                    f"{_text(starter.args)}"
                 )
             if time.monotonic() > deadline_s:
-                raise GameConnectionError(self._not_found(found))
+                raise GameConnectionError(self._not_found(found, starter))
             time.sleep(POLL_INTERVAL_S)
 
-    def _not_found(self, found: Sequence[GameProcess]) -> str:
+    def _not_found(self, found: Sequence[GameProcess], starter: subprocess.Popen[bytes]) -> str:
         if found:
             pids = ", ".join(str(game.identity.pid) for game in found)
             return (
@@ -222,36 +208,106 @@ class TmnfLauncher:
             )
         return (
             f"no process {GAME_NAME} appeared within {FIND_WITHIN_S:g} s after the game for port {self.port} was "
-            f"started: run the command by hand to see why: {_text(self._starter.args if self._starter else '')}"
+            f"started: run the command by hand to see why: {_text(starter.args)}"
         )
 
 
-def commands_on_connect(user: UserSettings) -> tuple[str, ...]:
-    """Return what a new game needs: its console, which the start leaves in front, closed; its account, logged in."""
-    autologin = (f"set autologin {user.username}",) if user.username else ()
-    return ("toggle_console", *autologin)
+def start_command(port: int, user: UserSettings, platform: str = sys.platform) -> list[str] | str:
+    """Return the command that starts one game: a list of words, on Windows one text.
+
+    Raises:
+        UserError: if a setting is wrong or a program is missing.
+    """
+    if platform != "win32":
+        return [word.replace(PORT_PLACE, str(port)) for word in split_game_command(user.game_command)]
+    program = find_tmloader(user)
+    check_profile(user.tmloader_profile_name)
+    # As one text, because TMLoader expects the quotes within the last word.
+    return f'"{program}" run TmForever "{user.tmloader_profile_name}" /configstring="set custom_port {port}"'
 
 
-def with_own_separators(map_path: str, platform: str = sys.platform) -> str:
-    r"""Return a map's path as the real game takes it, whatever separators it has: `\` on Windows, else `/`."""
-    return map_path.replace("/", "\\") if platform == "win32" else map_path.replace("\\", "/")
+def split_game_command(command: str, which: Callable[[str], str | None] = shutil.which) -> list[str]:
+    """Split the setting `game_command` as a shell does; `~/` at the beginning of a word is the home folder.
+
+    No shell runs it: for pipes and variables, name a script of your own, such as "sh start_game.sh {port}".
+
+    Raises:
+        UserError: if it is empty, lacks `{port}`, has an unclosed quote, or names a missing program.
+    """
+    if not command.strip():
+        raise UserError(
+            "game_command is empty, so the real game has no launcher: set it in user_config.py to the command that "
+            f"starts one game with TMInterface, such as: {EXAMPLE}"
+        )
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"game_command = {command!r}: {error}; correct it in user_config.py") from error
+    if PORT_PLACE not in command:
+        raise UserError(
+            f"game_command = {command!r} has no {{port}} in it: put it where the port belongs, such as: {EXAMPLE}"
+        )
+    words = [str(Path(word).expanduser()) if word.startswith("~/") else word for word in words]
+    if which(words[0]) is None:
+        raise UserError(
+            f"game_command begins with {words[0]!r}, and there is no such program: install it, or give its whole path "
+            "in user_config.py"
+        )
+    return words
 
 
-def _run(command: StartCommand, mark: str) -> subprocess.Popen[bytes]:
+def find_tmloader(user: UserSettings, home: Path | None = None) -> Path:
+    """Return TMLoader's program: that of the settings, or the one at its usual place.
+
+    Raises:
+        UserError: if it is not there.
+    """
+    if user.tmloader_path:
+        program = Path(user.tmloader_path).expanduser()
+        if not program.is_file():
+            raise UserError(
+                f"tmloader_path = {user.tmloader_path!r}: there is no such file, and the game's launcher is needed: "
+                "correct it in user_config.py"
+            )
+        return program
+    program = (home or Path.home()) / USUAL_TMLOADER
+    if not program.is_file():
+        raise UserError(
+            f"the game's launcher TMLoader is not at its usual place {program}: install it, or set tmloader_path in "
+            "user_config.py"
+        )
+    return program
+
+
+def check_profile(profile: str) -> None:
+    """Check that the name of a TMLoader profile fits into a command line.
+
+    Raises:
+        UserError: if it does not.
+    """
+    if not profile.strip() or '"' in profile:
+        raise UserError(
+            f'tmloader_profile_name = {profile!r}: it must be the name of a profile of TMLoader, such as "default", '
+            "that loads TMInterface; set it in user_config.py"
+        )
+
+
+def _run(command: list[str] | str, mark: str) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
-            command.arguments,
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, MARK_VARIABLE: mark},
-            **command.options,
+            start_new_session=True,  # Ctrl-C in the terminal must not reach the game
+            creationflags=OWN_PROCESS_GROUP,  # the same on Windows
         )
     except OSError as error:
         raise UserError(
-            f"the game cannot be started by {_text(command.arguments)}: {error.strerror}; correct it in user_config.py"
+            f"the game cannot be started by {_text(command)}: {error.strerror}; correct it in user_config.py"
         ) from error
 
 
-def _text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else " ".join(str(part) for part in arguments)
+def _text(command: object) -> str:
+    return " ".join(map(str, command)) if isinstance(command, list) else str(command)
