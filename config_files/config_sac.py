@@ -24,7 +24,6 @@ temporal_mini_race_duration_actions = None
 gamma_schedule = ((0, 0.99),)
 expected_reward_per_action = 0.0
 oversample_long_term_steps = 0
-min_horizon_to_update_priority_actions = None
 
 # Large batches, each transition eight times, and targets that follow slowly: what actor-critics are used to.
 batch_size = 256

@@ -68,7 +68,6 @@ target_action = "max_of_each_quantile"
 
 # 7 s ahead.
 temporal_mini_race_duration_actions = 140
-min_horizon_to_update_priority_actions = temporal_mini_race_duration_actions - 40
 discard_non_greedy_actions_in_nsteps = True
 
 # Frames of the real game are dear: each is learned from often, in large batches, from a memory that grows.
@@ -88,5 +87,4 @@ random_action_throttle_probability = None
 soft_update_tau = 0.02
 number_memories_trained_on_between_target_network_updates = 2048
 send_shared_network_every_n_batches = 10
-cluster_publish_every_s = 5  # 26 MB each
 evaluation_weights_decay = 0.0

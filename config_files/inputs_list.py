@@ -21,6 +21,3 @@ inputs = (
 
 # Index of the action that stands for "before the first action" in the observation. Range: an index into inputs.
 action_forward_idx = 0
-
-# Index of the plain braking action. Range: an index into inputs.
-action_backward_idx = 6

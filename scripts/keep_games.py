@@ -1,7 +1,7 @@
 """Keep games running for collectors that only connect (games_are_kept = True), from this machine or, by SSH, another.
 
 Each game listens at a port of its own, on this machine only. One that has ended, hangs, does not greet or has run for
-game_reboot_interval_s is started again. Ctrl-C ends all of them. It needs neither torch nor a GPU:
+12 hours is started again. Ctrl-C ends all of them. It needs neither torch nor a GPU:
 docs/game_machines.rst says how to set a game machine up.
 
 Examples:
@@ -26,7 +26,7 @@ from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import UserSettings, load_settings  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers import make_launcher  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.keeper import GameKeeper, clients_by_port  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.keeper import REBOOT_INTERVAL_S, GameKeeper, clients_by_port  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder, install_plugin  # noqa: E402
 
 log = logging.getLogger("keep_games")
@@ -48,7 +48,7 @@ def main() -> int:
     maps_folder = PROJECT_FOLDER / game.maps_folder
     launchers = [make_launcher(game, settings.user, port, maps_folder) for port in arguments.ports]
     with contextlib.suppress(KeyboardInterrupt):
-        keep([GameKeeper(one, game.game_reboot_interval_s, arguments.greets_within) for one in launchers])
+        keep([GameKeeper(one, REBOOT_INTERVAL_S, arguments.greets_within) for one in launchers])
     return 0
 
 

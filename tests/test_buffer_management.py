@@ -40,9 +40,7 @@ def replay_settings(**changes: Any) -> ReplaySettings:
         "no_done_at_end": False,
         "temporal_mini_race_duration_actions": 7,
         "oversample_long_term_steps": 0,
-        "oversample_maximum_term_steps": 0,
         "prio_alpha": 0.0,
-        "min_horizon_to_update_priority_actions": None,
     }
     return SHIPPED.replay.model_copy(update=values | changes)
 

@@ -36,7 +36,6 @@ def replay_settings(**changes) -> ReplaySettings:
             "memory_size_schedule": ((0, 37),),
             "temporal_mini_race_duration_actions": 6,
             "oversample_long_term_steps": 3,
-            "oversample_maximum_term_steps": 1,
         }
         | changes
     )
@@ -205,11 +204,11 @@ def test_edited_settings_keep_the_content():
     apply_replay_settings(
         buffer,
         buffer_test,
-        replay_settings(batch_size=7, temporal_mini_race_duration_actions=4, prio_alpha=0.5, prio_beta=0.4),
+        replay_settings(batch_size=7, temporal_mini_race_duration_actions=4, prio_alpha=0.5),
     )
     assert buffer_test.rules is buffer.rules is rules
     assert (rules.gamma, rules.duration_actions) == (0.8, 4)
-    assert (buffer.sampler.alpha, buffer.sampler.beta, buffer_test.sampler.alpha) == (0.5, 0.4, 0.0)
+    assert (buffer.sampler.alpha, buffer_test.sampler.alpha) == (0.5, 0.0)
     assert len(buffer) == n_train
     batch = buffer.sample()
     assert batch.batch_size == (7,) == buffer_test.sample().batch_size

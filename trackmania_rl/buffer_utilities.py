@@ -20,6 +20,8 @@ from trackmania_rl.experience_replay.transitions import Transitions, TransitionS
 from trackmania_rl.race.views import NO_VIEWS, Views
 from trackmania_rl.settings import ReplaySettings
 
+PRIORITY_EPSILON: Final = 2e-3
+"""Added to each priority."""
 SAVED_AS: Final = "replay_buffer.pt"
 """The file that `MiniRaceReplayBuffer.dumps` writes."""
 
@@ -236,7 +238,7 @@ def make_buffers(
             TransitionStorage(ring, settings.n_steps, views), rules, sampler, settings.batch_size, generator
         )
         for sampler in (
-            ProportionalSampler(settings.prio_alpha, settings.prio_beta, settings.prio_epsilon),
+            ProportionalSampler(settings.prio_alpha, epsilon=PRIORITY_EPSILON),
             ProportionalSampler(alpha=0.0),  # the test loss is about all transitions alike
         )
     )
@@ -249,8 +251,6 @@ def apply_replay_settings(
     """Follow an edited configuration without losing content: batch size, mini-races, priorities."""
     buffer.rules.follow(settings)
     buffer.sampler.alpha = settings.prio_alpha
-    buffer.sampler.beta = settings.prio_beta
-    buffer.sampler.epsilon = settings.prio_epsilon
     for side in (buffer, buffer_test):
         side.set_batch_size(settings.batch_size)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torchrl.data import ListStorage, ReplayBuffer
 
+from trackmania_rl.race.rewards import SHAPED_DISTANCE_M
 from trackmania_rl.settings import ReplaySettings, RewardSettings
 
 NEVER = float("inf")
@@ -98,8 +99,8 @@ class ClassicReplay:
 
     def _potential(self, zone_centers_m: npt.NDArray[np.float32]) -> float:
         distance_m = max(
-            self.reward.shaped_reward_min_dist_to_cur_vcp_m,
-            min(self.reward.shaped_reward_max_dist_to_cur_vcp_m, float(np.linalg.norm(zone_centers_m[:3]))),
+            SHAPED_DISTANCE_M[0],
+            min(SHAPED_DISTANCE_M[1], float(np.linalg.norm(zone_centers_m[:3]))),
         )
         return self.reward.shaped_reward_dist_to_cur_vcp * distance_m
 
@@ -108,7 +109,7 @@ class ClassicReplay:
         column = {name: np.array([getattr(e, name) for e in drawn]) for name in ClassicExperience.__annotations__}
         duration = self.replay.temporal_mini_race_duration_actions
         assert duration is not None
-        long, full = self.replay.oversample_long_term_steps, self.replay.oversample_maximum_term_steps
+        long, full = self.replay.oversample_long_term_steps, 5
         elapsed = np.abs(self._rng.integers(full - long, duration + full, len(drawn)))
         elapsed = np.maximum(elapsed - full, 0)
         n_steps = np.minimum(column["n_steps"], duration - elapsed)

@@ -14,7 +14,6 @@ N_QUANTILES = 6
 ALWAYS_RANDOM = ExplorationSettings(
     epsilon_schedule=((0, 1.0),),
     epsilon_boltzmann_schedule=((0, 0.0),),
-    tau_epsilon_boltzmann=0.01,
     random_action_throttle_probability=None,
 )
 

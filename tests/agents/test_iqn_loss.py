@@ -94,7 +94,8 @@ def test_targets_equal_loops(agent_settings, make_batch, way):
 
 def test_self_loss_scaling_equals_plain_running_means(agent_settings, monkeypatch):
     monkeypatch.setattr(iqn, "SELF_LOSS_RATE", 0.25)
-    settings = agent_settings(target_self_loss_clamp_ratio=2.0)
+    monkeypatch.setattr(iqn, "SELF_LOSS_CLAMP_RATIO", 2.0)
+    settings = agent_settings()
     scaling = SelfLossScaling()
     generator = torch.Generator().manual_seed(0)
     mean = clamped_mean = 0.0

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from trackmania_rl.agents import iqn
 from trackmania_rl.agents.iqn import SelfLossScaling, clip_gradient, draw_taus
 
 from .conftest import BATCH, torch_quantile_huber_loss
@@ -21,8 +22,7 @@ class PlainTraining:
         self.settings = agent.loss_module.settings
         self.online = copy.deepcopy(agent.loss_module.online)
         self.target = copy.deepcopy(agent.loss_module.target)
-        betas = (self.settings.adam_beta1, self.settings.adam_beta2)
-        self.optimizer = torch.optim.RAdam(self.online.parameters(), eps=self.settings.adam_epsilon, betas=betas)
+        self.optimizer = torch.optim.RAdam(self.online.parameters(), eps=self.settings.adam_epsilon)
         self.scaling = SelfLossScaling()
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -48,7 +48,7 @@ class PlainTraining:
         settings, parameters = self.settings, list(self.online.parameters())
         self.optimizer.zero_grad()
         total.backward()
-        nn.utils.clip_grad_value_(parameters, settings.clip_grad_value)
+        nn.utils.clip_grad_value_(parameters, iqn.CLIP_GRAD_VALUE)
         norm = nn.utils.clip_grad_norm_(parameters, settings.clip_grad_norm)
         with torch.no_grad():
             for parameter in parameters:
@@ -74,14 +74,16 @@ def assert_same_weights(ours, plain, **tolerance):
 @pytest.mark.parametrize("use_ddqn", [False, True])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
 @pytest.mark.parametrize("interval", [BATCH, 2, 12], ids=lambda interval: f"target every {interval} transitions")
-def test_updates_equal_the_plain_form(make_agent, make_batch, update, has_image, use_ddqn, multiplied, interval):
+def test_updates_equal_the_plain_form(
+    make_agent, make_batch, update, monkeypatch, has_image, use_ddqn, multiplied, interval
+):
+    monkeypatch.setattr(iqn, "CLIP_GRAD_VALUE", 2.0)
     agent = make_agent(
         seed=2,
         has_image=has_image,
         use_ddqn=use_ddqn,
         target_action="argmax_of_mean",
         quantile_factors_multiply=multiplied,
-        clip_grad_value=2.0,
         clip_grad_norm=3.0,
         weight_decay_lr_ratio=0.5,
         soft_update_tau=0.1,
@@ -110,12 +112,10 @@ def test_updates_equal_the_plain_form(make_agent, make_batch, update, has_image,
 LEARNING_RATES = [0.0, 1e-2, 1e-2, 0.0, 3e-3, 1e-3, 1e-2, 0.0] + [1e-3] * (STEPS - 8)
 
 
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.8, 0.95)])
-def test_clipping_and_step_are_torchs(make_agent, betas):
+def test_clipping_and_step_are_torchs(make_agent, monkeypatch):
     """Gradients come from a seed. Beside them torch's own RAdam steps ordinary parameters."""
-    agent = make_agent(
-        clip_grad_value=1.5, clip_grad_norm=20.0, weight_decay_lr_ratio=0.5, adam_beta1=betas[0], adam_beta2=betas[1]
-    )
+    monkeypatch.setattr(iqn, "CLIP_GRAD_VALUE", 1.5)
+    agent = make_agent(clip_grad_norm=20.0, weight_decay_lr_ratio=0.5)
     plain, step, settings = PlainTraining(agent, seed=0), agent.step, agent.loss_module.settings
     for number, learning_rate in enumerate(LEARNING_RATES):
         generator = torch.Generator().manual_seed(number)
@@ -126,7 +126,7 @@ def test_clipping_and_step_are_torchs(make_agent, betas):
         before = step.weights.detach().clone()
         agent.follow(settings, learning_rate)
         step.weights.grad = gradient.clone()
-        norm = clip_gradient(step.weights.grad, settings.clip_grad_value, settings.clip_grad_norm)
+        norm = clip_gradient(step.weights.grad, iqn.CLIP_GRAD_VALUE, settings.clip_grad_norm)
         step.optimizer.step()
         torch.testing.assert_close(norm, plain.step(total, learning_rate))
         assert torch.equal(before, step.weights) == (learning_rate == 0)

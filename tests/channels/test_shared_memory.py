@@ -83,7 +83,7 @@ def test_too_little_shared_memory_is_refused_with_what_to_do(folder: Path, monke
     source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=StopFlag(SPAWN))
     source.open_collector(0)
     source.open_collector(0)  # replacing needs no more
-    with pytest.raises(ChannelError, match=r"rollout_slots_per_collector.*--shm-size=1g\)$"):
+    with pytest.raises(ChannelError, match=r"games_per_collector.*--shm-size=1g\)$"):
         source.open_collector(1)
     for name, size_mb in (("psm_a", 2), ("psm_b", 5), ("torch_c", 3), ("psm_d", 4), (segment_name(os.getpid()), 9)):
         (folder / name).write_bytes(bytes(size_mb << 20))

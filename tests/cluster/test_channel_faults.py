@@ -23,7 +23,7 @@ SHAPE = (11, 1, 5, 7)
 
 @pytest.fixture(scope="module")
 def settings(repository_root: Any) -> Settings:
-    return load_settings(repository_root / "config_files" / "config.py", ["cluster_publish_every_s=0.0"])
+    return load_settings(repository_root / "config_files" / "config.py")
 
 
 @pytest.fixture
@@ -92,12 +92,12 @@ def test_a_collector_that_was_replaced_is_refused_and_its_races_are_dropped(chan
     assert channels.rollouts.get(timeout_s=0.3) is None
 
 
-def test_weights_come_no_more_often_than_they_shall(settings: Settings, ray_here: None) -> None:
-    sync = settings.sync.model_copy(update={"cluster_publish_every_s": 3600.0})
+def test_weights_come_no_more_often_than_they_shall(
+    settings: Settings, ray_here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trackmania_rl.channels.over_ray.run_state.WEIGHTS_EVERY_S", 3600.0)
     network = nn.Linear(5, 7)
-    channels = open_ray_channels(
-        settings.model_copy(update={"sync": sync}), SHAPE, {"exploration": network}, games_per_collector=1
-    )
+    channels = open_ray_channels(settings, SHAPE, {"exploration": network}, games_per_collector=1)
     view = channels.run_state.view()
     version = view.pull_weights("exploration", nn.Linear(5, 7), 0)
     assert version == 1

@@ -14,7 +14,6 @@ SAC = {
     "gamma_schedule": "((0, 0.98),)",
     "temporal_mini_race_duration_actions": None,
     "expected_reward_per_action": 0.0,
-    "min_horizon_to_update_priority_actions": None,
 }
 
 

@@ -48,7 +48,7 @@ def page_address(training: TrainCommand) -> str:
 def test_edits_of_the_configuration_are_applied_refused_or_kept_for_the_next_start(training: TrainCommand) -> None:
     file = training.run_folder / "settings.toml"
     for edit, said in (
-        ({"tau_epsilon_boltzmann": 0.02}, "configuration: tau_epsilon_boltzmann = 0.02 (was 0.01)"),
+        ({"clip_grad_norm": 20.0}, "configuration: clip_grad_norm = 20.0 (was 30.0)"),
         ({"batch_size": -5}, "the last good ones stay"),
         ({"float_hidden_dim": 20}, "these settings wait for the next start: float_hidden_dim"),
     ):

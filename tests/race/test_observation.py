@@ -52,7 +52,7 @@ def layout(settings: Settings) -> ObservationLayout:
 def zones(settings: Settings) -> VirtualCheckpoints:
     angle = np.arange(3000) * 0.5 / 200  # a wide left-hand helix
     line = np.stack((200 * np.cos(angle), angle, 200 * np.sin(angle)), axis=1)
-    return VirtualCheckpoints.from_reference_line(line, settings.observation)
+    return VirtualCheckpoints.from_reference_line(line)
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ NO_WAVES = "fourier_wavelengths={}"
             "is computed from zone_centers_m, which observation_blocks leaves out",
         ),
         ([WITH_RANGES, "game=tmnf"], 'set range_finder_source = "picture"'),
-        (["n_zone_centers_extrapolate_after_end_of_map=5"], "at the finish the observation looks 780 zones ahead"),
+        (["one_every_n_zone_centers_in_inputs=26"], "at the finish the observation looks 1014 zones ahead"),
         ([WITH_ROAD, NO_WAVES, "game=tmnf"], '"road_ahead" with game = "tmnf"'),
         (["frames_per_state=-9:0:3"], r"frames_per_state = -9:0:3 needs an image"),
         (["frames_per_state=-9:-1", *IMAGE], "the last of the frames is the state's own"),

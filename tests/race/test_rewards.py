@@ -40,11 +40,7 @@ def settings(**changes) -> RewardSettings:
     none = ((0, 0.0),)
     values = {
         **dict.fromkeys((name for name in RewardSettings.model_fields if name.endswith("_schedule")), none),
-        "engineered_reward_min_dist_to_cur_vcp_m": 4.0,
-        "engineered_reward_max_dist_to_cur_vcp_m": 19.0,
         "shaped_reward_dist_to_cur_vcp": -0.1,
-        "shaped_reward_min_dist_to_cur_vcp_m": 2.0,
-        "shaped_reward_max_dist_to_cur_vcp_m": 25.0,
         "shaped_reward_point_to_vcp_ahead": 0.0,
     }
     return SHIPPED.reward.model_copy(update=values | changes)
@@ -94,7 +90,7 @@ def naive_reward(states, meters, race_time_ms, action, *, reward: RewardSettings
     if (accelerates and not brakes) or wheels <= 1:
         total += engineered.kamikaze
     distance_m = math.sqrt(sum(x**2 for x in after[16:19]))
-    return total + engineered.close_to_vcp * min(19.0, max(4.0, distance_m))
+    return total + engineered.close_to_vcp * min(25.0, max(5.0, distance_m))
 
 
 @given(n_states=st.integers(2, 12), finish_after_ms=st.none() | st.integers(1, 50), seed=st.integers(0, 1000))

@@ -19,11 +19,17 @@ def snapshot(tmp_path: Path, repository_root: Path) -> Path:
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
 def test_a_value_is_changed_and_nothing_else(snapshot: Path, line_break: str) -> None:
-    text = snapshot.read_text().replace("adam_beta1 = 0.9\n", "adam_beta1 = 0.9  # mine\n")
+    text = snapshot.read_text().replace(
+        "evaluation_weights_decay = 0.998\n", "evaluation_weights_decay = 0.998  # mine\n"
+    )
     snapshot.write_bytes(text.replace("\n", line_break).encode())
     before = snapshot.read_bytes()
-    assert edit_setting(snapshot.parent, "adam_beta1", "0.8") == {"adam_beta1": (0.9, 0.8)}
-    assert snapshot.read_bytes() == before.replace(b"adam_beta1 = 0.9", b"adam_beta1 = 0.8")
+    assert edit_setting(snapshot.parent, "evaluation_weights_decay", "0.8") == {
+        "evaluation_weights_decay": (0.998, 0.8)
+    }
+    assert snapshot.read_bytes() == before.replace(
+        b"evaluation_weights_decay = 0.998", b"evaluation_weights_decay = 0.8"
+    )
     assert [file.name for file in snapshot.parent.glob(".*")] == []
 
 
@@ -47,9 +53,17 @@ def test_values_are_written_as_they_are_typed(snapshot: Path, name: str, text: s
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("adam_beta1", "7", "adam_beta1 = 7: input should be less than 1"),
-        ("adam_beta1", "__import__('os').system('true')", "adam_beta1 = \"__import__('os').system('true')\""),
-        ("adam_bata1", "0.8", "adam_bata1 is no known setting; did you mean adam_beta1?"),
+        ("evaluation_weights_decay", "7", "evaluation_weights_decay = 7: input should be less than 1"),
+        (
+            "evaluation_weights_decay",
+            "__import__('os').system('true')",
+            "evaluation_weights_decay = \"__import__('os').system('true')\"",
+        ),
+        (
+            "evaluation_weight_decay",
+            "0.8",
+            "evaluation_weight_decay is no known setting; did you mean evaluation_weights_decay?",
+        ),
         ("__builtins__", "0.8", "__builtins__ is no known setting"),
         ("batch_size\nseed", "0.8", "write it as name=value"),
         ("n_collectors", "2", "n_collectors waits for the next start"),
@@ -71,16 +85,16 @@ def test_an_edit_that_the_caller_refuses_changes_nothing_and_one_by_another_prog
         write_changes(snapshot, {"prio_alpha": 0.25})
 
     def refuse(settings: Settings) -> None:
-        raise UserError(f"not with {settings.agent.adam_beta1}")
+        raise UserError(f"not with {settings.agent.evaluation_weights_decay}")
 
     before = snapshot.read_bytes()
     with pytest.raises(UserError, match=r"not with 0\.5"):
-        edit_setting(snapshot.parent, "adam_beta1", "0.5", refuse)
+        edit_setting(snapshot.parent, "evaluation_weights_decay", "0.5", refuse)
     assert snapshot.read_bytes() == before
     with pytest.raises(UserError, match="edited by another program"):
-        edit_setting(snapshot.parent, "adam_beta1", "0.5", edit_meanwhile)
+        edit_setting(snapshot.parent, "evaluation_weights_decay", "0.5", edit_meanwhile)
     assert load_settings(snapshot).replay.prio_alpha == 0.25
-    assert load_settings(snapshot).agent.adam_beta1 == 0.9
+    assert load_settings(snapshot).agent.evaluation_weights_decay == 0.998
 
 
 ENTRY: dict[str, Any] = {

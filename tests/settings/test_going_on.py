@@ -51,7 +51,7 @@ def test_a_checkpoint_tells_nobodys_paths_and_names(settings: Settings) -> None:
         ("constant_reward_per_ms", -0.5),
         ("engine_ticks_per_action", 7),
         ("temporal_mini_race_duration_actions", 99),
-        ("road_width_m", 80.0),
+        ("n_prev_actions_in_inputs", 4),
         ("expected_reward_per_action", -0.25),
     ],
 )
@@ -177,11 +177,11 @@ def test_what_an_older_file_lacks_has_its_default_and_is_written(
     begin(config, tmp_path, "seed=3")
     file = tmp_path / "settings.toml"
     whole = file.read_text()
-    file.write_text(re.sub(r"^(record_every_s|hooks) = .*$", "", whole, flags=re.MULTILINE))
-    assert read_own(tmp_path, ["record_every_s=9"]).telemetry.record_every_s == 9
+    file.write_text(re.sub(r"^(pictures_interval_s|hooks) = .*$", "", whole, flags=re.MULTILINE))
+    assert read_own(tmp_path, ["pictures_interval_s=9"]).telemetry.pictures_interval_s == 9
     begin(config, tmp_path, "seed=3")
     assert "is of an earlier version" in caplog.text
-    assert "new settings have their defaults: hooks = (), record_every_s = 0.0" in caplog.text
+    assert "new settings have their defaults: hooks = (), pictures_interval_s = 600.0" in caplog.text
     assert file.read_text() == whole
 
 

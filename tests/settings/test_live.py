@@ -36,12 +36,12 @@ def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCa
     live = LiveSettings(snapshot, load_settings(snapshot))
     assert not live.refresh()
     settings = live.current
-    edit(snapshot, "n_collectors = 9", "adam_beta1 = 0.8")
+    edit(snapshot, "n_collectors = 9", "evaluation_weights_decay = 0.8")
     with caplog.at_level(logging.INFO):
         assert live.refresh()
-    assert live.current.agent.adam_beta1 == 0.8
+    assert live.current.agent.evaluation_weights_decay == 0.8
     assert live.current.game.n_collectors == 1
-    assert "adam_beta1 = 0.8 (was 0.9)" in caplog.text
+    assert "evaluation_weights_decay = 0.8 (was 0.998)" in caplog.text
     assert "wait for the next start: n_collectors" in caplog.text
     assert not live.refresh()
     began_later = LiveSettings(snapshot, settings)
@@ -52,14 +52,26 @@ def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCa
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("adam_beta1 = 7", r"adam_beta1 = 7: input should be less than 1; allowed: number >= 0, < 1$"),
-        ("adam_bata1 = 0.8", r"adam_bata1 is no known setting; did you mean adam_beta1\?"),
-        ("adam_beta1 = 0.9\nadam_beta3 = 1", r"adam_beta3 is no known setting; did you mean adam_beta[12]\?"),
+        (
+            "evaluation_weights_decay = 7",
+            r"evaluation_weights_decay = 7: input should be less than 1; allowed: number >= 0, < 1$",
+        ),
+        (
+            "evaluation_weight_decay = 0.8",
+            r"evaluation_weight_decay is no known setting; did you mean evaluation_weights_decay\?",
+        ),
+        (
+            "evaluation_weights_decay = 0.998\nevaluation_weights_decays = 1",
+            r"evaluation_weights_decays is no known setting; did you mean evaluation_weights_decay\?",
+        ),
         ("def (", r"settings\.toml: .*at line \d+"),
-        ("adam_beta1 = 0.8\nadam_beta1 = 0.8", r"settings\.toml: Cannot overwrite a value \(at line \d+"),
+        (
+            "evaluation_weights_decay = 0.8\nevaluation_weights_decay = 0.8",
+            r"settings\.toml: Cannot overwrite a value \(at line \d+",
+        ),
         ("lr_schedule = [[0, 1e-3], [inf, 1e-4]]", "lr_schedule"),
         ("schedule_stretch = 1e308", "schedule_stretch"),
-        ("adam_beta1 = 0.8  # é", r"settings\.toml: line \d+ is not UTF-8"),
+        ("evaluation_weights_decay = 0.8  # é", r"settings\.toml: line \d+ is not UTF-8"),
         ("batch_size = 1000000000000000000000000", "batch_size"),
         ("batch_size = 'none'", "batch_size = 'none': input should be a valid integer"),
     ],
@@ -73,7 +85,7 @@ def test_a_wrong_edit_leaves_the_last_good_settings_and_is_told_in_one_line(
         snapshot.write_bytes(snapshot.read_text().encode("cp1252"))
     for _ in range(3):
         assert not live.refresh()
-    assert live.current.agent.adam_beta1 == 0.9
+    assert live.current.agent.evaluation_weights_decay == 0.998
     (record,) = caplog.records
     assert "the last good ones stay in force" in record.getMessage()
     assert "\n" not in record.getMessage()
@@ -96,13 +108,13 @@ def test_editors_may_rename_or_delete_the_file(snapshot: Path, caplog: pytest.Lo
     live = LiveSettings(snapshot, load_settings(snapshot))
     other = snapshot.with_name("settings.toml~")
     shutil.copy2(snapshot, other)
-    edit(other, "adam_beta1 = 0.8")
+    edit(other, "evaluation_weights_decay = 0.8")
     snapshot.unlink()
     assert not live.refresh()
     assert "no such configuration file" in caplog.text
     os.replace(other, snapshot)
     assert live.refresh()
-    assert live.current.agent.adam_beta1 == 0.8
+    assert live.current.agent.evaluation_weights_decay == 0.8
 
 
 def test_none_and_a_number_for_a_schedule_can_be_written(snapshot: Path) -> None:
@@ -175,7 +187,7 @@ def test_a_disk_that_fails_changes_nothing(snapshot: Path, monkeypatch: pytest.M
     with monkeypatch.context() as failing:
         failing.setattr(Path, "stat", fail)
         assert not live.refresh()
-    edit(snapshot, "adam_beta1 = 0.8")
+    edit(snapshot, "evaluation_weights_decay = 0.8")
     assert live.refresh()
 
 
@@ -194,7 +206,7 @@ def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
 ) -> None:
     live = LiveSettings(snapshot, load_settings(snapshot))
     assert not live.refresh()
-    edit(snapshot, "adam_beta1 = 0.8")
+    edit(snapshot, "evaluation_weights_decay = 0.8")
 
     def refuse(*_: object, **__: object) -> Settings:
         held = PermissionError(13, "The process cannot access the file")
@@ -212,5 +224,5 @@ def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
     assert not live.refresh(), "it is tried again a little later"
     clock.now_s += live_settings.RETRY_AFTER_S + 1
     assert live.refresh()
-    assert live.current.agent.adam_beta1 == 0.8
+    assert live.current.agent.evaluation_weights_decay == 0.8
     assert not live.refresh()

@@ -255,19 +255,19 @@ def test_settings_of_cutoffs_hold_from_the_next_race_on(make_manager, straight):
 
 def test_a_new_game_is_prepared_once_and_later_races_rewind(make_manager, straight, settings):
     game = FakeGame()
-    manager, launcher = make_manager(game, game_camera_number=3)
+    manager, launcher = make_manager(game)
     focused = []
     launcher.focus_window = lambda: focused.append((game.map, game.time_ms, game.timeout_ms, game.held is not None))
     for n_races in (1, 2, 3):
         assert manager.rollout(straight, ScriptedPolicy())[0]["race_time"] == FINISH_MS
         assert launcher.times_shown == n_races
-        assert game.timeout_ms == settings.game.timeout_between_races_ms
+        assert game.timeout_ms == 600_000_000
     told = [call for call in game.calls if call.startswith(("set ", "cam ", "toggle_console"))]
-    assert told == [*CONNECT_COMMANDS, *launcher.commands_on_connect, "cam 3"]
+    assert told == [*CONNECT_COMMANDS, *launcher.commands_on_connect, "cam 2"]
     asked = [call for call in game.calls if call.startswith(("step", "map", "give up", "interface", "version"))]
     assert asked == [f"step period {settings.game.ms_per_action}", 'map "STRAIGHT.TOML"', "interface False"]
     assert game.calls.count("rewind to 0") == 2
-    assert focused == [("STRAIGHT.TOML", 0, settings.game.timeout_during_race_ms, True)] * 3
+    assert focused == [("STRAIGHT.TOML", 0, 10_100, True)] * 3
     assert launcher.waited_s == [LISTENS_WITHIN_S]
     manager.close()
     assert launcher.log == ["start", "kill"]

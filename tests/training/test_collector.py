@@ -25,7 +25,7 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree, stream_state
 from trackmania_rl.settings import settings_from_flat
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.training.collector import Collector, CollectorParts
+from trackmania_rl.training.collector import PULL_EVERY_N_ACTIONS, Collector, CollectorParts
 
 from .conftest import KeepingSink, WatchedRunState, edit, pullers_of
 
@@ -159,7 +159,7 @@ def test_new_weights_arrive_at_a_races_beginning_and_within_it(
     assert rig.collector.play_once()
     assert explorer.version == 1
     rig.run_state.publish(weights={"exploration": network(3)})
-    for _ in range(live.current.sync.update_inference_network_every_n_actions):
+    for _ in range(PULL_EVERY_N_ACTIONS):
         assert rig.collector.play_once()
     assert explorer.version == 2
     assert evaluator.version == 0, "it drove no race yet"

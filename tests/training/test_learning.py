@@ -94,7 +94,12 @@ def test_the_seed_decides_on_first_weights_and_on_all_that_agent_and_memory_draw
     assert len({*one, *other}) == 6
 
 
-RESETS = {"reset_every_n_frames_generated": 60, "additional_transitions_after_reset": 26}
+@pytest.fixture(autouse=True)
+def few_transitions_after_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trackmania_rl.training.hooks.updates.TRANSITIONS_AFTER_RESET", 26)
+
+
+RESETS = {"reset_every_n_frames_generated": 60}
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "double DQN, priorities, two frames": {"use_ddqn": True, "prio_alpha": 0.6, "frames_per_state": 2},
@@ -156,13 +161,13 @@ def test_an_edit_reaches_collectors_and_the_updates_after_the_next_race(
     assert {batch_size for batch_size, _ in updates.noted} == {13}
     updates.noted.clear()
     run.run_state.pull()
-    write_changes(live._file, {"running_speed": 7.0, "batch_size": 7, "adam_beta1": 0.8})
+    write_changes(live._file, {"running_speed": 7.0, "batch_size": 7, "evaluation_weights_decay": 0.8})
     run.hook(PublishRunState).tick()
     assert run.run_state.pull()
     assert run.run_state.settings.game.running_speed == 7
     run.train_on([make_race(23, False)])
     assert {batch_size for batch_size, _ in updates.noted} == {7}
-    assert run.agent.loss_module.settings.adam_beta1 == 0.8
+    assert run.agent.loss_module.settings.evaluation_weights_decay == 0.8
 
 
 def test_rewards_follow_their_schedules_at_the_frames_before_the_race(
@@ -216,7 +221,7 @@ def test_resets_come_at_their_interval_also_when_they_are_switched_on_late(
     reset_at_frames: list[int] = []
     monkeypatch.setattr(run.agent, "reset_partially", lambda: reset_at_frames.append(run.trainer.collected_frames))
     run.train_on([make_race(61, False), make_race(43, False)])
-    edit(live, reset_every_n_frames_generated=100, additional_transitions_after_reset=26)
+    edit(live, reset_every_n_frames_generated=100)
     run.train_on([make_race(43, False)])
     assert reset_at_frames == [], "43 frames after it was switched on"
     run.train_on([make_race(60, False)])

@@ -31,6 +31,9 @@ from trackmania_rl.settings import AgentSettings
 CarryOut = Callable[[Callable[[], object]], object]
 """Calls the function that it is given."""
 
+FRESH_SHARE = 0.01
+FRESH_SHARE_OF_LAST_LAYERS = 0.8
+"""Shares of the fresh network at a reset."""
 LAST_LAYERS = ("A_head.2.", "V_head.2.")
 """Beginnings of the names of the parameters that make the heads' outputs."""
 AVERAGE_SPANS_ONE_IN = 10
@@ -246,17 +249,17 @@ class IQNAgent(Agent):
     def reset_partially(self) -> None:
         """Mix the online network with a fresh one.
 
-        The shares of the fresh network are `overall_reset_mul_factor`, and `last_layer_reset_mul_factor` for the heads'
+        The shares of the fresh network are `FRESH_SHARE`, and `FRESH_SHARE_OF_LAST_LAYERS` for the heads'
         last layers. (Shrink and perturb, Ash & Adams 2020, arXiv:1910.08475; resets, Nikishin et al. 2022,
         arXiv:2205.07802.)
         """
-        loss, settings = self.loss_module, self.loss_module.settings
+        loss = self.loss_module
         seed = torch.randint(2**63 - 1, (), generator=loss.generator, device=loss.device).item()
         fresh = copy.deepcopy(loss.online).cpu()
         fresh.initialize(torch.Generator().manual_seed(int(seed)))
         for (name, parameter), fresh_parameter in zip(loss.online.named_parameters(), fresh.parameters(), strict=True):
             is_last = name.startswith(LAST_LAYERS)
-            share = settings.last_layer_reset_mul_factor if is_last else settings.overall_reset_mul_factor
+            share = FRESH_SHARE_OF_LAST_LAYERS if is_last else FRESH_SHARE
             parameter.lerp_(fresh_parameter.to(loss.device), share)
 
     @override

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl import schedules
 from trackmania_rl.settings import ExplorationSettings
+
+BOLTZMANN_STD: Final = 0.01
+"""Standard deviation of the noise added to Q."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Exploration:
         return cls(
             epsilon=schedules.exponential(settings.epsilon_schedule, frame_count),
             epsilon_boltzmann=schedules.exponential(settings.epsilon_boltzmann_schedule, frame_count),
-            boltzmann_std=settings.tau_epsilon_boltzmann,
+            boltzmann_std=BOLTZMANN_STD,
             throttle_probability=settings.random_action_throttle_probability,
         )
 

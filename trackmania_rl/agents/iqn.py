@@ -41,6 +41,10 @@ NORM_EPSILON = 1e-6
 """As in torch's `clip_grad_norm_`."""
 GAIN_ON_BASELINE = 0.05
 """Gain of the heads' last layers when they are drawn, with a value baseline."""
+CLIP_GRAD_VALUE = 1000.0
+"""Bound of each gradient."""
+SELF_LOSS_CLAMP_RATIO = 4.0
+"""Running mean of the self loss divisor, divided by its lower bound."""
 SELF_LOSS_RATE = 0.01
 """By which the running means of the targets' own losses move."""
 SMALLEST_DIVISOR = 1e-6
@@ -397,7 +401,7 @@ class SelfLossScaling(nn.Module):
 
     The quantile loss of a target's returns against themselves measures their spread: it is what even a perfect
     prediction would pay. A transition's loss is divided by its square root, so that states with an uncertain future do
-    not drown the others. The divisor is clamped below at its running mean / `target_self_loss_clamp_ratio`, and the
+    not drown the others. The divisor is clamped below at its running mean / `SELF_LOSS_CLAMP_RATIO`, and the
     running mean of the clamped divisors multiplies, so that the scale of the loss stays. (A scheme of Linesight.)
 
     Attributes:
@@ -430,7 +434,7 @@ class SelfLossScaling(nn.Module):
         batch_mean = divisors.mean()
         is_finite = torch.isfinite(batch_mean)  # one target that is not would stay in the means for ever
         mean = torch.where(is_finite, torch.lerp(self.mean, batch_mean, rate), self.mean)
-        clamped = torch.maximum(divisors, mean / settings.target_self_loss_clamp_ratio).clamp_min(SMALLEST_DIVISOR)
+        clamped = torch.maximum(divisors, mean / SELF_LOSS_CLAMP_RATIO).clamp_min(SMALLEST_DIVISOR)
         clamped_mean = torch.where(is_finite, torch.lerp(self.clamped_mean, clamped.mean(), rate), self.clamped_mean)
         if self.training:
             self.mean.copy_(mean)
@@ -671,7 +675,7 @@ class IQNUpdate:
         batch.set("td_error", td_error)
         self.weights.grad = gradient
         self.scaler.unscale_(self.optimizer)
-        norm = self._clip_gradient(gradient, settings.clip_grad_value, settings.clip_grad_norm)
+        norm = self._clip_gradient(gradient, CLIP_GRAD_VALUE, settings.clip_grad_norm)
         self.scaler.step(self.optimizer)  # no step if the scaled gradient overflows
         self.scaler.update()
         self._transitions_due += len(transitions.action)
@@ -692,7 +696,6 @@ class IQNUpdate:
         """
         self.optimizer.param_groups[0].update(
             lr=learning_rate,
-            betas=(settings.adam_beta1, settings.adam_beta2),
             eps=settings.adam_epsilon,
             weight_decay=settings.weight_decay_lr_ratio,
         )

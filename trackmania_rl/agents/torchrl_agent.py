@@ -353,7 +353,6 @@ class TorchRLLearner(Agent):
         super().follow(settings, learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-            group["betas"] = (settings.adam_beta1, settings.adam_beta2)
             group["eps"] = settings.adam_epsilon
         if self._target is not None:
             self._target.eps = 1 - settings.soft_update_tau

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 WeightsKind = Literal["exploration", "evaluation"]
 """Collectors explore with the online network's weights, and evaluate with averaged ones."""
 WEIGHTS_KINDS: Final[tuple[WeightsKind, ...]] = ("exploration", "evaluation")
+ROLLOUT_SLOTS_PER_COLLECTOR: Final = 4
+"""Races of one collector that wait for the learner; without a free slot the collector waits."""
 NO_WEIGHTS: Final = 0
 """The version of a network that has pulled no weights yet."""
 WAIT_FOREVER_S: Final = float("inf")

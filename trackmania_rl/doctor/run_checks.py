@@ -36,7 +36,7 @@ def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> np
     """
     if settings.game.game == "simulated":
         load_track(maps_folder / entry.map_path)
-    return load_reference_line(maps_folder / entry.reference_line, settings.observation.distance_between_zone_centers_m)
+    return load_reference_line(maps_folder / entry.reference_line)
 
 
 def named_maps(settings: Settings) -> list[MapEntry]:

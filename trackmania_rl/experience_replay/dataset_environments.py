@@ -35,8 +35,6 @@ MEANING: Final = (
     "n_prev_actions_in_inputs",
     "n_zone_centers_in_inputs",
     "one_every_n_zone_centers_in_inputs",
-    "distance_between_zone_centers_m",
-    "margin_to_announce_finish_m",
     "engine_ticks_per_action",
     "inputs",
 )

@@ -228,8 +228,9 @@ class MiniRaceMemory(Memory):
         if self.buffer.sampler.alpha == 0:
             return
         index, td_error = batch["index"], batch["td_error"]
-        horizon_actions = self._settings.replay.min_horizon_to_update_priority_actions
-        if horizon_actions is not None:
+        replay = self._settings.replay
+        if replay.temporal_mini_race_duration_actions is not None:
+            horizon_actions = replay.temporal_mini_race_duration_actions - replay.oversample_long_term_steps
             is_early = batch["state_float"][:, ELAPSED_ACTIONS_FLOAT] < horizon_actions
             index, td_error = index[is_early], td_error[is_early.to(td_error.device)]
         if len(index) > 0:

@@ -31,7 +31,7 @@ class MiniRaceRules:
         oversample_long_term_steps: elapsed times from 1 to this - 2 x `oversample_maximum_term_steps` (long horizons)
             are drawn twice as often as later ones.
         oversample_maximum_term_steps: elapsed time 0 (the full horizon) is drawn 2 x this + 1 times as often as later
-            ones, where the setting above is at least 2 x this; where that is 0, this has no effect.
+            ones, where the field above is at least 2 x this; where that is 0, this has no effect.
 
     Raises:
         ValueError: if an elapsed time could reach the mini-race's end.
@@ -40,7 +40,7 @@ class MiniRaceRules:
     gamma: float
     duration_actions: int | None
     oversample_long_term_steps: int = 0
-    oversample_maximum_term_steps: int = 0
+    oversample_maximum_term_steps: int = 5
 
     def __post_init__(self) -> None:
         if self.duration_actions is not None and self.oversample_long_term_steps > self.duration_actions:
@@ -56,14 +56,12 @@ class MiniRaceRules:
             gamma=gamma,
             duration_actions=settings.temporal_mini_race_duration_actions,
             oversample_long_term_steps=settings.oversample_long_term_steps,
-            oversample_maximum_term_steps=settings.oversample_maximum_term_steps,
         )
 
     def follow(self, settings: ReplaySettings) -> None:
         """Take over an edited configuration; the discount has a schedule of its own."""
         self.duration_actions = settings.temporal_mini_race_duration_actions
         self.oversample_long_term_steps = settings.oversample_long_term_steps
-        self.oversample_maximum_term_steps = settings.oversample_maximum_term_steps
 
     def draw_elapsed_actions(self, n: int, generator: torch.Generator) -> torch.Tensor:
         """Draw times already elapsed, (n,) int64 on the generator's device, from 0 to `duration_actions - 1`.

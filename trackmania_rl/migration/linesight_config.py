@@ -16,6 +16,7 @@ from typing import Any, Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_bounded_text
 from trackmania_rl.settings import Settings, SettingsError, settings_from_flat
+from trackmania_rl.settings.groups import NO_LONGER_READ, REMOVED
 
 NAMES_HERE: Final[Mapping[str, str]] = {
     "W_downsized": "image_width_px",
@@ -57,7 +58,7 @@ NO_COUNTERPART: Final[Mapping[str, tuple[Any, str]]] = {
     "ms_per_tm_engine_step": (10, "here it is always 10"),
     "sync_virtual_and_real_checkpoints": (True, "here they always are"),
     "deck_height": (-math.inf, "the height of the car does not matter here"),
-    "max_rollout_queue_size": (1, "see rollout_slots_per_collector"),
+    "max_rollout_queue_size": (1, "here it is always 4"),
     "single_reset_flag": (0, "see reset_every_n_frames_generated"),
     "frames_before_save_best_runs": (1_500_000, "every best race is kept here, from the first one on"),
     "threshold_to_save_all_runs_ms": (53_700, "only best races are kept here"),
@@ -207,9 +208,10 @@ def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> 
     """A line for each name that is no setting here, unless it has the published value."""
     lines = []
     for name, value in plain.items():
-        if NAMES_HERE.get(name, name) in known or name in INGREDIENTS:
+        ours = NAMES_HERE.get(name, name)
+        if ours in known or name in INGREDIENTS or ours in NO_LONGER_READ or value == REMOVED.get(ours, known):
             continue
-        instead = "there is no such setting here"
+        instead = f"here it is always {REMOVED[ours]!r}" if ours in REMOVED else "there is no such setting here"
         if name in NO_COUNTERPART:
             published, instead = NO_COUNTERPART[name]
             if value == published:

@@ -172,7 +172,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
             output / files.OPTIMIZER,
             moments,
             learning_rate=exponential(settings.agent.lr_schedule, state["frames"]),
-            betas=(settings.agent.adam_beta1, settings.agent.adam_beta2),
+            betas=(0.9, 0.999),
             eps=settings.agent.adam_epsilon,
         )
     files.write_loss_scale(output / files.SCALER, _loss_scale_of(agent["step"]["scaler"]))

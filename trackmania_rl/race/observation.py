@@ -17,8 +17,9 @@ import numpy.typing as npt
 from trackmania_rl.race.actions import PARTS_OF_AN_ACTION, PEDALS_OF_AN_ACTION, ActionsSetting
 from trackmania_rl.race.known_road import N_QUALITIES, ROAD_QUALITIES
 from trackmania_rl.race.observation_kernel import ABSENT, GROUND_GROUPS, N_WHEELS, FeatureOffsets, KernelLayout
-from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS, PictureRangeFinder
+from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, BORDER_GRAY, N_BEAMS, PictureRangeFinder
 from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, REWARDS, View
+from trackmania_rl.race.zones import ZONE_SPACING_M, ZONES_AFTER_END
 from trackmania_rl.settings import (
     RANGE_FINDER,
     ROAD_AHEAD,
@@ -38,6 +39,8 @@ RESERVED_NAMES: Final = frozenset(
 )
 """Entries of every training batch."""
 
+MARGIN_TO_ANNOUNCE_FINISH_M: Final = 700.0
+"""Distance to the finish up to which the agent sees it."""
 RANGE_FINDER_REACH_M: Final = 150.0
 ROAD_AHEAD_ZONE_CENTERS: Final = 20
 """Number of zone centres at which the block `road_ahead` describes the road."""
@@ -83,8 +86,8 @@ class ObservationBlock:
 def block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
     """List every block that there is, in the vector's order."""
     n_actions, n_zones = settings.n_prev_actions_in_inputs, settings.n_zone_centers_in_inputs
-    zone_step_m = settings.one_every_n_zone_centers_in_inputs * settings.distance_between_zone_centers_m
-    margin_m = settings.margin_to_announce_finish_m
+    zone_step_m = settings.one_every_n_zone_centers_in_inputs * ZONE_SPACING_M
+    margin_m = MARGIN_TO_ANNOUNCE_FINISH_M
     wheels = "front left, front right, rear right, rear left"
     parts, unit = PARTS_OF_AN_ACTION[actions], "-1 to 1" if actions == "analog" else "0/1"
     car_frame = "in the car's frame (x left, y up, z forward)"
@@ -256,7 +259,6 @@ class ObservationLayout:
         parts_of_an_action: names of the floats that each of them has.
         n_zone_centers: how many zone centres it holds.
         zone_stride: how many zones lie from one of them to the next.
-        margin_to_announce_finish_m: largest distance to the finish that it shows.
         waves: (float's index, wavelength in its unit) pairs: what the network sees at finer scales as well.
         measures_on_track: whether there is a range finder that measures on the track's borders.
         measures_in_picture: whether there is one that measures in the picture.
@@ -288,7 +290,6 @@ class ObservationLayout:
         self.parts_of_an_action = PARTS_OF_AN_ACTION[actions]
         self.n_zone_centers = settings.n_zone_centers_in_inputs
         self.zone_stride = settings.one_every_n_zone_centers_in_inputs
-        self.margin_to_announce_finish_m = settings.margin_to_announce_finish_m
         self._settings = settings
         self._by_name = {block.name: block for block in self.blocks}
         self._places = {block.name: block.slice for block in self.blocks} | self._places_of_pedals()
@@ -336,12 +337,11 @@ class ObservationLayout:
             blocks.append(ObservationBlock(name, start, start + length, unit, description, keys[name], mean, std))
             start += length
         needed = (settings.n_zone_centers_in_inputs - 1) * settings.one_every_n_zone_centers_in_inputs
-        there_are = settings.n_zone_centers_extrapolate_after_end_of_map
-        if there_are < needed:
+        if needed > ZONES_AFTER_END:
             raise SettingsError(
-                f"n_zone_centers_extrapolate_after_end_of_map = {there_are}: at the finish the observation looks "
-                f"{needed} zones ahead (n_zone_centers_in_inputs, one_every_n_zone_centers_in_inputs); at least as "
-                "many are needed"
+                f"n_zone_centers_in_inputs = {settings.n_zone_centers_in_inputs}, one_every_n_zone_centers_in_inputs = "
+                f"{settings.one_every_n_zone_centers_in_inputs}: at the finish the observation looks {needed} zones "
+                f"ahead; {ZONES_AFTER_END} is the most"
             )
         if ROAD_AHEAD in settings.observation_blocks:
             _require_places_of_road(settings)
@@ -378,7 +378,7 @@ class ObservationLayout:
             at=FeatureOffsets(*(starts.get(name, ABSENT) for name in FeatureOffsets._fields)),
             n_zone_centers=self.n_zone_centers,
             zone_stride=self.zone_stride,
-            margin_to_announce_finish_m=self.margin_to_announce_finish_m,
+            margin_to_announce_finish_m=MARGIN_TO_ANNOUNCE_FINISH_M,
             measures_on_track=self.measures_on_track,
             range_finder_reach_m=RANGE_FINDER_REACH_M,
             n_road_floats=N_QUALITIES * ROAD_AHEAD_ZONE_CENTERS,
@@ -389,8 +389,7 @@ class ObservationLayout:
         """Make what measures the ranges in pictures of this size; None where nothing does."""
         if not self.measures_in_picture:
             return None
-        settings = self._settings
-        return PictureRangeFinder(width_px, height_px, RANGE_FINDER_REACH_M, settings.range_finder_border_gray)
+        return PictureRangeFinder(width_px, height_px, RANGE_FINDER_REACH_M, BORDER_GRAY)
 
     def _places_of_pedals(self) -> dict[str, slice]:
         if PREVIOUS_ACTIONS not in self._by_name:

@@ -3,7 +3,7 @@
 `measure_ranges` measures on the track's own borders, seen from above: hills do not count, and neither does what lies
 over or under the road. `PictureRangeFinder` follows each beam along the ground of a picture of the game until the
 road's border is met. It takes the road ahead for flat, and the camera for the one that hangs behind the car. A pixel
-belongs to the border if its gray is within the setting `range_finder_border_gray`.
+belongs to the border if its gray is within `BORDER_GRAY`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _compiled = compiler_for("range_finder", [Path(__file__), Path(state_blob.__file
 BEAM_ANGLES_DEG: Final = tuple(range(-90, 91, 10))
 """Of each beam from straight ahead, positive to the left."""
 N_BEAMS: Final = len(BEAM_ANGLES_DEG)
+BORDER_GRAY: Final = (200, 255)
+"""Darkest and brightest gray of the road's border in pictures of the simulated game."""
 _SIGHT_PER_ROAD: Final = 0.75
 """A line of sight is at least this share of the way along the road to where it ends; else a bend is in between."""
 

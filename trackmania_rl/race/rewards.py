@@ -24,6 +24,9 @@ LEFT, FORWARD = 0, 2
 CURRENT_CENTER, NEXT_CENTER = slice(0, 3), slice(3, 6)
 """The first zone centres of the observation, x, y, z each."""
 
+SHAPED_DISTANCE_M = (2.0, 25.0)
+ENGINEERED_DISTANCE_M = (5.0, 25.0)
+"""Bounds of the distance to the zone's centre in the potential and in the reward of that distance."""
 NEOSLIDE_SIDEWAYS_SPEED_M_S = 2.0
 """Sideways speed from which on the car counts as sliding."""
 
@@ -350,9 +353,7 @@ def state_potentials(
     if settings.shaped_reward_dist_to_cur_vcp == 0 and settings.shaped_reward_point_to_vcp_ahead == 0:
         return np.zeros(len(state_float), dtype=np.float32)
     centers_m = state_float[:, places["zone_centers_m"]]
-    distance_m = _distance_to_zone_center_m(
-        centers_m, settings.shaped_reward_min_dist_to_cur_vcp_m, settings.shaped_reward_max_dist_to_cur_vcp_m
-    )
+    distance_m = _distance_to_zone_center_m(centers_m, *SHAPED_DISTANCE_M)
     potentials = settings.shaped_reward_dist_to_cur_vcp * distance_m
     if settings.shaped_reward_point_to_vcp_ahead != 0:
         if centers_m.shape[1] < NEXT_CENTER.stop:
@@ -405,8 +406,7 @@ def _optional_terms(
         centers_m = reached[:, places["zone_centers_m"]]
         terms += engineered.close_to_vcp * _distance_to_zone_center_m(
             centers_m,
-            settings.engineered_reward_min_dist_to_cur_vcp_m,
-            settings.engineered_reward_max_dist_to_cur_vcp_m,
+            *ENGINEERED_DISTANCE_M,
         )
     return terms
 

@@ -15,10 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.compiled import compiler_for
-from trackmania_rl.settings import ObservationSettings
 
 _compiled = compiler_for("zones", [Path(__file__)])
 
+ZONE_SPACING_M: Final = 0.5
+"""Distance of two zone centres on the reference line."""
+ROAD_WIDTH_M: Final = 90.0
+"""A zone further than about half of this from the car is not entered."""
+ZONES_BEFORE_START: Final = 20
+ZONES_AFTER_END: Final = 1000
+"""Zones that extend the reference line straight on beyond its ends."""
 REAL_CHECKPOINT_RADIUS_M: Final = 12.0
 """Distance within which a zone with a real checkpoint is left."""
 SAME_CHECKPOINT_REACH_M: Final = 50.0
@@ -58,19 +64,15 @@ class VirtualCheckpoints(NamedTuple):
     real_checkpoint_radius_m: FloatArray
 
     @classmethod
-    def from_reference_line(
-        cls, line: FloatArray, settings: ObservationSettings, real_checkpoints_m: FloatArray | None = None
-    ) -> VirtualCheckpoints:
+    def from_reference_line(cls, line: FloatArray, real_checkpoints_m: FloatArray | None = None) -> VirtualCheckpoints:
         """Make the zones of a map.
 
         Args:
             line: (N, 3) the reference line as `load_reference_line` returns it.
-            settings: extension, spacing and road width.
             real_checkpoints_m: (C, 3) positions of the map's own checkpoints, where they are known. Each is tied to the
                 nearest zone within `REAL_CHECKPOINT_RADIUS_M`, once for each time the line passes it.
         """
-        n_before = settings.n_zone_centers_extrapolate_before_start_of_map
-        centers = extend_and_smooth(line, n_before, settings.n_zone_centers_extrapolate_after_end_of_map)
+        centers = extend_and_smooth(line, ZONES_BEFORE_START, ZONES_AFTER_END)
         border = 0.5 * (centers[:-1] + centers[1:])
         segment = np.diff(border, axis=0)
         segment_m = np.linalg.norm(segment, axis=1)
@@ -78,16 +80,16 @@ class VirtualCheckpoints(NamedTuple):
             centers,
             np.empty((0, 3)) if real_checkpoints_m is None else real_checkpoints_m,
             REAL_CHECKPOINT_RADIUS_M,
-            same_passage_zones=math.ceil(SAME_CHECKPOINT_REACH_M / settings.distance_between_zone_centers_m),
+            same_passage_zones=math.ceil(SAME_CHECKPOINT_REACH_M / ZONE_SPACING_M),
         )
         return cls(
             centers_m=centers,
             border_m=border,
             border_distance_m=np.concatenate(([0.0], np.cumsum(segment_m))),
             border_direction=segment / segment_m[:, None],
-            first_zone_idx=n_before,
-            last_zone_idx=n_before + len(line) - 1,
-            max_center_distance_m=math.hypot(settings.distance_between_zone_centers_m / 2, settings.road_width_m / 2),
+            first_zone_idx=ZONES_BEFORE_START,
+            last_zone_idx=ZONES_BEFORE_START + len(line) - 1,
+            max_center_distance_m=math.hypot(ZONE_SPACING_M / 2, ROAD_WIDTH_M / 2),
             real_checkpoint_m=positions,
             real_checkpoint_radius_m=radii,
         )

@@ -29,8 +29,6 @@ from trackmania_rl.settings.values import (
 RACES: Final = "trackmania_rl.games.race_games:RaceGames"
 """The part `games` that plays the map cycle's maps, simulated or real."""
 MS_PER_ENGINE_TICK: Final = 10
-WireMilliseconds = Annotated[int, Field(gt=0, lt=2**32), Unit("ms")]
-"""What a message to the game has room for."""
 
 
 class ActionKeys(Group):
@@ -155,8 +153,6 @@ class GameSettings(Group):
     """Width of the image in the observation; 0 for no image, which learns faster on a processor."""
     image_height_px: Driver[Annotated[int, Field(ge=0, le=4096), Unit("px")]] = 0
     """Height of the image in the observation; 0 for no image."""
-    game_camera_number: Driver[Annotated[int, Field(ge=1, le=3)]] = 2
-    """Camera of the real game, as its keys 1 to 3 choose it. Published weights have seen 2."""
     frames_per_state: Driver[Annotated[Annotated[int, Field(ge=0, le=16)] | str, Unit("frames")]] = 1
     """Frames that make one image, one per action, or a range such as "-9:0:3"; 0 shows none to the agent:
     docs/views.rst."""
@@ -173,12 +169,6 @@ class GameSettings(Group):
     """With horizon: training treats the race as cut there, and the race continues."""
     tmi_protection_timeout_s: Seconds = 60.0
     """Timeout of a connection to a game instance."""
-    timeout_during_race_ms: WireMilliseconds = 10_100
-    """Time for which a game instance waits for an answer within a race."""
-    timeout_between_races_ms: WireMilliseconds = 600_000_000
-    """Time for which a game instance waits for an answer between two races."""
-    game_reboot_interval_s: Seconds = 43_200.0
-    """Time after which a game instance is restarted, as the real game slows down over hours."""
     game_reboot_below_speed_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of its own best speed below which a game instance is restarted; 0 for never."""
     actions: Driver[Literal["keys", "analog"]] = "keys"
@@ -188,8 +178,6 @@ class GameSettings(Group):
     """Actions of the agent as sets of keys, from inputs_list.py."""
     action_forward_idx: Driver[NonNegativeInt]
     """Index in inputs of the action that the observation shows before the first one."""
-    action_backward_idx: Driver[NonNegativeInt]
-    """Index in inputs of the plain braking action."""
 
     @property
     def ms_per_action(self) -> int:
@@ -270,9 +258,8 @@ class GameSettings(Group):
                 f"= {self.games_per_collector}: the last game's port would be {self.tmi_ports[-1]}, and ports end at "
                 f"{LAST_PORT}; lower one of them"
             )
-        for name in ("action_forward_idx", "action_backward_idx"):
-            if getattr(self, name) >= len(self.inputs):
-                yield f"{name} = {getattr(self, name)} is no index into inputs, which has {len(self.inputs)}"
+        if self.action_forward_idx >= len(self.inputs):
+            yield f"action_forward_idx = {self.action_forward_idx} is no index into the {len(self.inputs)} inputs"
         if self.games_are_kept and self.is_in_process:
             yield (
                 "games_are_kept = True is for games that scripts/keep_games.py runs, but with game_transport = "

@@ -26,7 +26,6 @@ from trackmania_rl.settings.values import (
     Group,
     LearningRateSchedule,
     Loggers,
-    Meters,
     NonNegativeFloat,
     NonNegativeInt,
     Part,
@@ -48,7 +47,6 @@ ROAD_AHEAD: Final = "road_ahead"
 """Block of the observation that describes the road at the zones ahead."""
 NOTHING: Final = ((0, 0.0),)
 """Schedule of a reward that is switched off."""
-GrayLevel = Annotated[int, Field(ge=0, le=255)]
 
 _BLOCKS_OF_REWARDS: Final[dict[str, tuple[str, ...]]] = {
     "final_speed_reward_per_m_per_s": ("velocity_m_s",),
@@ -141,24 +139,12 @@ class ObservationSettings(Group):
     docs/views.rst."""
     range_finder_source: Driver[Literal["track", "picture"]] = "track"
     """Where the range finder measures: on the simulated game's track, or in the picture, as the real game needs."""
-    range_finder_border_gray: Driver[tuple[GrayLevel, GrayLevel]] = (200, 255)
-    """Darkest and brightest gray of the road's border in pictures."""
     n_prev_actions_in_inputs: Driver[PositiveInt] = 5
     """Number of previous actions in the observation."""
     n_zone_centers_in_inputs: Driver[PositiveInt] = 40
     """Number of zone centres ahead in the observation."""
     one_every_n_zone_centers_in_inputs: Driver[PositiveInt] = 20
     """Zones from one centre in the observation to the next: 40 x 20 zones of 0.5 m are 400 m ahead."""
-    n_zone_centers_extrapolate_before_start_of_map: Driver[PositiveInt] = 20
-    """Zones that extend the reference line straight on before its start."""
-    n_zone_centers_extrapolate_after_end_of_map: Driver[PositiveInt] = 1000
-    """Zones that extend the reference line straight on beyond its end."""
-    distance_between_zone_centers_m: Driver[Meters] = 0.5
-    """Distance between two zones on the reference line."""
-    road_width_m: Driver[Meters] = 90.0
-    """Width of the road: a zone further than about half of it from the car is not entered."""
-    margin_to_announce_finish_m: Driver[Meters] = 700.0
-    """Distance to the finish up to which the agent sees it."""
     fourier_wavelengths: Driver[dict[str, tuple[PositiveFloat, ...]]] = Field(
         {
             "zone_centers_m": (32.0, 16.0, 8.0, 4.0),
@@ -169,13 +155,6 @@ class ObservationSettings(Group):
     """Wavelengths of the sine and cosine features of a block, in its unit; {} for none: docs/observation.rst."""
     state_normalization: Driver[dict[str, BlockStatistics]]
     """Means and standard deviations by which blocks of the observation are normalized, from state_normalization.py."""
-
-    @field_validator("range_finder_border_gray")
-    @classmethod
-    def _grays_ascend(cls, grays: tuple[int, int]) -> tuple[int, int]:
-        if grays[0] > grays[1]:
-            raise ValueError("the darkest gray of the border comes first")
-        return grays
 
 
 class RewardSettings(Group):
@@ -197,17 +176,9 @@ class RewardSettings(Group):
     """Reward per action for kamikaze driving, by frame count (linear between entries)."""
     engineered_close_to_vcp_reward_schedule: Schedule = NOTHING
     """Reward per action and metre of distance to the zone's centre, by frame count (linear between entries)."""
-    engineered_reward_min_dist_to_cur_vcp_m: Annotated[NonNegativeFloat, Unit("m")] = 5.0
-    """Lower bound of the distance in engineered_close_to_vcp_reward_schedule."""
-    engineered_reward_max_dist_to_cur_vcp_m: Meters = 25.0
-    """Upper bound of the distance in engineered_close_to_vcp_reward_schedule."""
     shaped_reward_dist_to_cur_vcp: Annotated[Finite, Unit("1/m")] = 0.0
     """Potential-based shaping: factor of the distance to the zone's centre. Negative draws the car to the line; 0 for
     none."""
-    shaped_reward_min_dist_to_cur_vcp_m: Annotated[NonNegativeFloat, Unit("m")] = 2.0
-    """Lower bound of the distance in shaped_reward_dist_to_cur_vcp."""
-    shaped_reward_max_dist_to_cur_vcp_m: Meters = 25.0
-    """Upper bound of the distance in shaped_reward_dist_to_cur_vcp."""
     shaped_reward_point_to_vcp_ahead: Finite = 0.0
     """Potential-based shaping: factor of how well the car points along the line ahead; 0 for none."""
 
@@ -230,9 +201,6 @@ class ReplaySettings(Group):
     number_times_single_memory_is_used_before_discard: PositiveFloat = 4.0
     """Replay ratio: how often each transition, of the test side too, is trained on before it is discarded, on
     average."""
-    max_training_steps_per_environment_step: Annotated[PositiveFloat | None, Unit("batches/action")] = None
-    """Upper bound of batches per action of the whole run; None for none. Excess updates wait, as after the warm-up or a
-    reset."""
     buffer_test_ratio: Restart[Annotated[float, Field(ge=0, lt=1)]] = 0.05
     """Train/test split: share of transitions for the test loss, never trained on."""
     n_steps: Restart[Actions] = 3
@@ -245,18 +213,10 @@ class ReplaySettings(Group):
     """Length of a mini-race; Q is the sum of rewards within it. 100 x 50 ms = 5 s; published is 7 s. None:
     gamma_schedule alone discounts."""
     oversample_long_term_steps: Annotated[NonNegativeInt, Unit("actions")] = 40
-    """Long horizons are sampled more often: elapsed = abs(uniform integer in [max - long, duration + max)) - max, at
+    """Long horizons are sampled more often: elapsed = abs(uniform integer in [5 - long, duration + 5)) - 5, at
     least 0."""
-    oversample_maximum_term_steps: Annotated[NonNegativeInt, Unit("actions")] = 5
-    """Oversampling of the full horizon: max in the formula of oversample_long_term_steps."""
     prio_alpha: Fraction = 0.0
     """Prioritized replay: exponent of the priority; 0 for uniform sampling."""
-    prio_beta: Fraction = 1.0
-    """Prioritized replay: exponent of the importance weights."""
-    prio_epsilon: PositiveFloat = 2e-3
-    """Prioritized replay: constant added to each priority."""
-    min_horizon_to_update_priority_actions: Annotated[PositiveInt | None, Unit("actions")] = 60
-    """Prioritized replay: only draws with fewer actions elapsed than this update a priority; None for all."""
     transforms: Restart[Parts] = ()
     """torchrl transforms of sampled batches, such as augmentations (examples/image_shifts.py)."""
     offline: Restart[Texts] = ()
@@ -315,9 +275,6 @@ class AgentSettings(Group):
     """Double DQN: the online network chooses the next action, the target network values it."""
     target_action: Literal["max_of_each_quantile", "argmax_of_mean"] = "argmax_of_mean"
     """How the target chooses the next action without double DQN. "argmax_of_mean" overestimates less."""
-    target_self_loss_clamp_ratio: PositiveFloat = 4.0
-    """Each transition's loss is divided by the square root of its target's own quantile loss: noisy states weigh less.
-    This is the running mean of that divisor, divided by its lower bound."""
     expected_reward_per_action: Driver[Finite] = -0.045
     """Value baseline: Q = network + this x the actions left in the mini-race; 0 for none."""
     gamma_schedule: DiscountSchedule = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
@@ -326,14 +283,8 @@ class AgentSettings(Group):
     """Learning rate, by frame count (exponential between entries)."""
     adam_epsilon: PositiveFloat = 1e-4
     """Epsilon of RAdam."""
-    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """First beta of RAdam."""
-    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    """Second beta of RAdam."""
     weight_decay_lr_ratio: NonNegativeFloat = 1 / 50
     """Weight decay: each step multiplies the weights by 1 - learning rate x this."""
-    clip_grad_value: PositiveFloat = 1000.0
-    """Bound of each gradient."""
     clip_grad_norm: PositiveFloat = 30.0
     """Bound of the norm of all gradients together."""
     autocast_dtype: Driver[Literal["float32", "float16", "bfloat16"]] = "float16"
@@ -346,12 +297,6 @@ class AgentSettings(Group):
     """Decay of the averaged weights in evaluation races, per publication of weights; 0 for no average."""
     reset_every_n_frames_generated: Annotated[NonNegativeInt, Unit("frames")] = 0
     """Frames between two resets, which mix the network with a fresh one; 0 for never."""
-    overall_reset_mul_factor: Fraction = 0.01
-    """Share of the fresh network at a reset, in all layers."""
-    last_layer_reset_mul_factor: Fraction = 0.8
-    """Share of the fresh network at a reset, in the last layers."""
-    additional_transitions_after_reset: Annotated[NonNegativeInt, Unit("transitions")] = 1_600_000
-    """Transitions trained on in addition after a reset."""
 
     @model_validator(mode="after")
     def _convolutions_fit(self) -> AgentSettings:
@@ -368,8 +313,6 @@ class ExplorationSettings(Group):
     """Probability of a random action in an exploration race, by frame count (exponential between entries)."""
     epsilon_boltzmann_schedule: Schedule = ((0, 0.15), (400_000, 0.03))
     """Probability, beside epsilon, of the best action after noise was added to Q, by frame count."""
-    tau_epsilon_boltzmann: NonNegativeFloat = 0.01
-    """Standard deviation of that noise."""
     random_action_throttle_probability: Annotated[float, Field(ge=0, le=1)] | None = 0.7
     """Probability that a random action accelerates and does not brake; None draws evenly."""
 
@@ -386,12 +329,6 @@ class SyncSettings(Group):
 
     send_shared_network_every_n_batches: Annotated[PositiveInt, Unit("batches")] = 20
     """Batches between two publications of the learner's weights."""
-    update_inference_network_every_n_actions: Actions = 20
-    """Actions of a collector between two looks for new weights."""
-    rollout_slots_per_collector: Restart[Annotated[int, Field(ge=1, le=64), Unit("races")]] = 4
-    """Races of one collector that fit into shared memory; without a free place the collector waits for the learner."""
-    cluster_publish_every_s: Restart[Annotated[float, Field(ge=0, le=3600), Unit("s")]] = 0.5
-    """Least time between two publications of weights to a cluster (train.py --cluster): docs/cluster.rst."""
     sampling: Restart[Literal["asynchronous", "synchronous", "alternating"]] = "asynchronous"
     """How collectors and learner go together: side by side, in turns (same seed, same bytes), or in two halves of
     games: docs/sampling.rst."""
@@ -418,8 +355,6 @@ class TelemetrySettings(Group):
     """Where figures go: any of these, or a torchrl logger of your own; () for none: docs/loggers.rst."""
     record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluated races")] = 0
     """Of each map, evaluation races between two recordings with a video; 0 for never: docs/videos.rst."""
-    record_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
-    """Of each map, time between two recordings with a video; 0 for never."""
     tensorboard_interval_s: Seconds = 10.0
     """Time between two rows of the loggers' figures."""
     pictures_interval_s: Annotated[NonNegativeFloat, Unit("s")] = 600.0
@@ -597,26 +532,62 @@ OTHER_WORDS: Final = {
 """Other libraries' words, and the settings that an error message suggests for them."""
 
 REMOVED: Final[dict[str, Any]] = {
+    "action_backward_idx": 6,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "additional_transitions_after_reset": 1600000,
     "buffer_test_side_redraw_probability": 0.1,
+    "clip_grad_value": 1000.0,
+    "cluster_publish_every_s": 0.5,
     "collector_threads": 1,
+    "distance_between_zone_centers_m": 0.5,
+    "engineered_reward_max_dist_to_cur_vcp_m": 25.0,
+    "engineered_reward_min_dist_to_cur_vcp_m": 5.0,
     "fourier_zone_centers": 4,
+    "game_camera_number": 2,
+    "game_reboot_interval_s": 43200.0,
     "histogram_interval_s": 120.0,
     "keep_checkpoints": 3,
     "keep_driver_every_n_batches": 0,
     "keep_drivers_at_most": None,
+    "last_layer_reset_mul_factor": 0.8,
     "learner_stall_s": 900.0,
+    "margin_to_announce_finish_m": 700.0,
+    "max_training_steps_per_environment_step": None,
+    "min_horizon_to_update_priority_actions": 60,
     "most_not_finite_updates_in_a_row": 100,
     "ms_per_engine_tick": 10,
+    "n_zone_centers_extrapolate_after_end_of_map": 1000,
+    "n_zone_centers_extrapolate_before_start_of_map": 20,
     "output_layer_init_gain": 0.05,
+    "overall_reset_mul_factor": 0.01,
+    "oversample_maximum_term_steps": 5,
+    "prio_beta": 1.0,
+    "prio_epsilon": 0.002,
+    "range_finder_border_gray": (200, 255),
     "range_finder_reach_m": 150.0,
     "real_checkpoint_radius_m": 12.0,
+    "record_every_s": 0.0,
     "return_bounds_per_action": None,
     "road_ahead_zone_centers": 20,
+    "road_width_m": 90.0,
+    "rollout_slots_per_collector": 4,
+    "shaped_reward_max_dist_to_cur_vcp_m": 25.0,
+    "shaped_reward_min_dist_to_cur_vcp_m": 2.0,
     "target_self_loss_average_rate": 0.01,
+    "target_self_loss_clamp_ratio": 4.0,
+    "tau_epsilon_boltzmann": 0.01,
     "test_loss_every_n_batches": 50,
+    "timeout_between_races_ms": 600000000,
+    "timeout_during_race_ms": 10100,
+    "update_inference_network_every_n_actions": 20,
     "use_target_self_loss_scaling": True,
 }
 """Settings of earlier versions, with the constant that each has become."""
+NO_LONGER_READ: Final = frozenset(
+    {"action_backward_idx", "cluster_publish_every_s", "min_horizon_to_update_priority_actions"}
+)
+"""Those of them that may have any value: nothing used it, or it follows from other settings now."""
 
 NEEDS_RESTART = frozenset(
     name for model in groups().values() for name, field in model.model_fields.items() if RESTART in field.metadata

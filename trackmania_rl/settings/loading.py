@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded
 from trackmania_rl.settings.descriptions import describe_range
-from trackmania_rl.settings.groups import DEFAULTS, OTHER_WORDS, REMOVED, Settings, groups
+from trackmania_rl.settings.groups import DEFAULTS, NO_LONGER_READ, OTHER_WORDS, REMOVED, Settings, groups
 
 USER_FILE = "user_config.py"
 """Paths and names of this machine and its owner."""
@@ -192,9 +192,13 @@ def without_removed(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     problems = [
         f"{name} = {value!r}: there is no such setting any more; it is always {REMOVED[name]!r}"
         for name, value in values.items()
-        if name in REMOVED and value != REMOVED[name]
+        if name in REMOVED and name not in NO_LONGER_READ and value not in (REMOVED[name], _as_list(REMOVED[name]))
     ]
     return {name: value for name, value in values.items() if name not in REMOVED}, problems
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:

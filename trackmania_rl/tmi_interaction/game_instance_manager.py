@@ -21,6 +21,7 @@ from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.results import EndedRace, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
+from trackmania_rl.tmi_interaction.launchers.keeper import REBOOT_INTERVAL_S
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
 from trackmania_rl.tmi_interaction.race_machine import ONLY_RACE, RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.tminterface2 import GameError, TMInterface
@@ -147,7 +148,7 @@ class GameInstanceManager:
     def ensure_running(self) -> RaceMachine:
         """Connect to a game that runs; start one if there is none, or if it has become old or slow.
 
-        Old is what has run for `game_reboot_interval_s`, slow what plays at less than `game_reboot_below_speed_share`
+        Old is what has run for `REBOOT_INTERVAL_S`, slow what plays at less than `game_reboot_below_speed_share`
         of its own best speed. A kept game is left to whoever keeps it.
 
         Raises:
@@ -192,7 +193,7 @@ class GameInstanceManager:
         """Whether another game is to take this one's place."""
         if self._game.games_are_kept:
             return False
-        return time.monotonic() - self._started_at_s > self._game.game_reboot_interval_s or self._is_slow()
+        return time.monotonic() - self._started_at_s > REBOOT_INTERVAL_S or self._is_slow()
 
     def _is_slow(self) -> bool:
         share = self._speed.share_of_best()

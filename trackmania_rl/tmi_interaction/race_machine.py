@@ -40,6 +40,8 @@ from trackmania_rl.track.game_map import GameMap
 
 log = logging.getLogger(__name__)
 
+TIMEOUT_BETWEEN_RACES_MS: Final = 600_000_000
+"""Time for which a game waits for an answer between two races."""
 MAX_IGNORED_REPORTS: Final = 1000
 """Reports in a row that bring no decision nearer, before the game is taken to be broken."""
 LATEST_FINISH_ACTIONS: Final = 20
@@ -251,7 +253,7 @@ class RaceMachine:
 
     def _leave_waiting(self) -> None:
         """Leave the game waiting on the report that is held for as long as it takes until the next race."""
-        self._transport.set_timeout(self.settings.timeout_between_races_ms)
+        self._transport.set_timeout(TIMEOUT_BETWEEN_RACES_MS)
         self._transport.flush()
 
     def _next_event(self) -> GameEvent:

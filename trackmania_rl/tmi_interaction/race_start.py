@@ -25,6 +25,10 @@ CONNECT_COMMANDS: Final = (
     "set autorewind false",
     "set auto_reload_plugins false",
 )
+TIMEOUT_DURING_RACE_MS: Final = 10_100
+"""Time for which a game waits for an answer within a race."""
+CAMERA: Final = 2
+"""Camera of the real game (its key), with which published weights were trained."""
 CONNECT_SPEED: Final = 1.0
 START_WITHIN_S: Final = 120.0
 """Wall-clock time in which a map must load and its countdown end."""
@@ -66,7 +70,7 @@ class RaceStart:
         self._is_countdown_expected = self._is_countdown_seen = False
         self._last_time_ms: int | None = None
         if held is not None:
-            self._transport.set_timeout(settings.timeout_during_race_ms)
+            self._transport.set_timeout(TIMEOUT_DURING_RACE_MS)
             self._transport.set_speed(settings.running_speed)
             if held.id != MessageId.RUN_STEP:
                 self._transport.answer(held)
@@ -121,9 +125,9 @@ class RaceStart:
     def _settle_in(self, settings: GameSettings) -> None:
         """Say at the first step of all what needs a race to be said in."""
         self._has_seen_a_step = True
-        self._transport.set_timeout(settings.timeout_during_race_ms)
+        self._transport.set_timeout(TIMEOUT_DURING_RACE_MS)
         self._transport.set_speed(settings.running_speed)
-        self._transport.command(f"cam {settings.game_camera_number}")
+        self._transport.command(f"cam {CAMERA}")
 
     def _load(self, map_path: str) -> None:
         self._transport.command(f'map "{map_path}"')

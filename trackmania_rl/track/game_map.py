@@ -63,14 +63,14 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
         GbxError: if the map's file is there, but can't be read.
         TrackFileError: likewise of a track file, of which the road is needed.
     """
-    line = load_reference_line(maps_folder / entry.reference_line, settings.distance_between_zone_centers_m)
+    line = load_reference_line(maps_folder / entry.reference_line)
     challenge = map_file(entry, maps_folder)
     real_checkpoints_m = None
     if (lack := what_misses_checkpoints(entry, maps_folder)) is not None:
         log.warning("map %s: %s", entry.map_name, lack)
     elif is_challenge_file(challenge):
         real_checkpoints_m = read_checkpoint_positions(challenge)
-    zones = VirtualCheckpoints.from_reference_line(line, settings, real_checkpoints_m)
+    zones = VirtualCheckpoints.from_reference_line(line, real_checkpoints_m)
     needs_road = ObservationLayout.from_settings(settings).needs_road
     road = load_known_road(map_file(entry, maps_folder), zones) if needs_road else None
     return GameMap(entry.map_name, entry.map_path, zones, road)

@@ -20,7 +20,7 @@ from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Challenge, Gate
 from trackmania_rl.track.driven_path import DrivenPath
 
 LINE_SPACING_M: Final = 0.5
-"""Distance of two neighbouring points of a line (`distance_between_zone_centers_m`)."""
+"""Distance of two neighbouring points of a line."""
 SMOOTHING_M: Final = 2.0
 """Width of the moving average over a line. In a bend of radius R it moves the line inwards by SMOOTHING_M²/(24 R)."""
 MAX_LENGTH_M: Final = 50_000.0

@@ -1,7 +1,7 @@
 """Reference lines: the points along a track from which the virtual checkpoints (zones) are made.
 
 A line is a `.npy` file of shape (N, 3), in metres in the game's world axes, from the start line to the finish, one
-point every `distance_between_zone_centers_m`.
+point every `LINE_SPACING_M`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.files import parse_npy, read_bounded
 from trackmania_rl.places import command_line_of
-from trackmania_rl.track.line_building import resample
+from trackmania_rl.track.line_building import LINE_SPACING_M, resample
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +38,14 @@ class ReferenceLineError(UserError):
     """A reference line is missing, unreadable, or not a line at the distances the settings promise."""
 
 
-def load_reference_line(path: Path, spacing_m: float) -> npt.NDArray[np.float64]:
+def load_reference_line(path: Path, spacing_m: float = LINE_SPACING_M) -> npt.NDArray[np.float64]:
     """Read a reference line and check that it can be driven along; resample it if single steps are too short or long.
 
     A resampled line is logged once, by the main process.
 
     Args:
         path: the `.npy` file; pickled objects in it are refused.
-        spacing_m: the nominal distance of two neighbouring points (`distance_between_zone_centers_m`).
+        spacing_m: the nominal distance of two neighbouring points.
 
     Returns:
         (N, 3) float64 points in metres, N >= 2.
@@ -103,7 +103,7 @@ def uneven_steps(line: npt.NDArray[np.float64], spacing_m: float) -> tuple[str |
     worst = int(np.argmax(np.where(wrong, np.abs(steps_m - spacing_m), -1.0)))
     text = (
         f"points {worst} and {worst + 1} are {steps_m[worst]:.3f} m apart ({wrong.sum()} of {len(steps_m)} steps are "
-        f"wrong; {lowest_m:g} to {highest_m:g} m are allowed for distance_between_zone_centers_m = {spacing_m:g})"
+        f"wrong; {lowest_m:g} to {highest_m:g} m are allowed)"
     )
     return text, bool(wrong.mean() <= MAX_RESAMPLED_SHARE and steps_m.max() <= MAX_RESAMPLED_STEP_RATIO * spacing_m)
 

@@ -31,6 +31,8 @@ from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
 
 log = logging.getLogger(__name__)
 
+PULL_EVERY_N_ACTIONS: Final = 20
+"""Actions between two checks for new weights."""
 FROM_THE_BEGINNING: Final = CollectorProgress()
 
 
@@ -301,7 +303,7 @@ class Collector:
 
     def _decide(self, puller: WeightPuller, received: Received, rows: GameIds) -> None:
         """Answer some of the games by one pass through one network."""
-        puller.pull_if_due(self._parts.run_state.settings.sync.update_inference_network_every_n_actions)
+        puller.pull_if_due(PULL_EVERY_N_ACTIONS)
         began_s = time.perf_counter()
         ids = received.ids[rows]
         races = [self._races[game] for game in ids.tolist()]

@@ -351,8 +351,7 @@ def drive_and_gather(subject: Subject, actor: Actor, entry: MapEntry, n_races: i
             races.append(copy_of_race(ended.rollout_results, stats))
     if "position_m" in races[0].columns:
         with contextlib.suppress(UserError):  # a generated track has no file
-            spacing_m = settings.observation.distance_between_zone_centers_m
-            line_m = load_reference_line(maps_folder / entry.reference_line, spacing_m)
+            line_m = load_reference_line(maps_folder / entry.reference_line)
             subject = dataclasses.replace(subject, line_m=line_m)
     return gather(subject, races[0], races, None)
 

@@ -184,16 +184,16 @@ def test_the_charts_of_a_run_that_the_program_wrote_have_points(
 
 
 def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: RunOnDisk) -> None:
-    field = (By.CSS_SELECTOR, "[data-setting=adam_beta1]")
+    field = (By.CSS_SELECTOR, "[data-setting=evaluation_weights_decay]")
 
     def find_setting() -> None:
         page.execute_script("document.getElementById('settings').scrollIntoView()")
         wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#settings-rows summary"), "settings")
-        page.find_element(By.ID, "settings-search").send_keys("adam_beta1")
+        page.find_element(By.ID, "settings-search").send_keys("evaluation_weights_decay")
         wait_for(lambda: page.find_elements(*field), "setting")
 
     def answer() -> str:
-        row = "document.querySelector('[data-setting=adam_beta1]')?.closest('.setting')"
+        row = "document.querySelector('[data-setting=evaluation_weights_decay]')?.closest('.setting')"
         told: str = page.execute_script(f"return {row}?.querySelector('.told').textContent")
         return told
 
@@ -206,16 +206,16 @@ def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: Ru
         return answer()
 
     find_setting()
-    assert "adam_beta1 = 7: input should be less than 1" in give("7")
-    assert "adam_beta1 = 7" not in shown_run.settings_file.read_text()
+    assert "evaluation_weights_decay = 7: input should be less than 1" in give("7")
+    assert "evaluation_weights_decay = 7" not in shown_run.settings_file.read_text()
     page.refresh()
     find_setting()
-    page.execute_script("document.querySelector('[data-setting=adam_beta1]').isOld = true")
-    assert "adam_beta1: 0.9 -> 0.8" in give("0.8")
-    assert "adam_beta1 = 0.8\n" in shown_run.settings_file.read_text()
-    is_new = "return !document.querySelector('[data-setting=adam_beta1]').isOld"
+    page.execute_script("document.querySelector('[data-setting=evaluation_weights_decay]').isOld = true")
+    assert "evaluation_weights_decay: 0.998 -> 0.8" in give("0.8")
+    assert "evaluation_weights_decay = 0.8\n" in shown_run.settings_file.read_text()
+    is_new = "return !document.querySelector('[data-setting=evaluation_weights_decay]').isOld"
     wait_for(lambda: page.execute_script(is_new), "rows of the edited configuration")
-    assert "adam_beta1: 0.9 -> 0.8" in answer(), "it stays"
+    assert "evaluation_weights_decay: 0.998 -> 0.8" in answer(), "it stays"
 
 
 def test_the_other_runs_of_the_folder_are_listed_and_opened(page: Any) -> None:

@@ -176,11 +176,11 @@ def test_figures_of_tensorboard_are_read_as_they_grow(run: RunOnDisk, monkeypatc
 
 def test_settings_are_shown_with_their_comments_and_edited(page: RunPage, run: RunOnDisk) -> None:
     page.read()
-    assert page.edit("adam_beta1", "0.8") == {"adam_beta1": "0.9 -> 0.8"}
+    assert page.edit("evaluation_weights_decay", "0.8") == {"evaluation_weights_decay": "0.998 -> 0.8"}
     assert page.read()["run"]["settings_error"] == ""
     rows = {row["name"]: row for row in page.settings()["rows"]}
-    assert rows["adam_beta1"]["value"] == "0.8"
-    assert rows["adam_beta1"]["about"].startswith("First beta of RAdam.")
+    assert rows["evaluation_weights_decay"]["value"] == "0.8"
+    assert rows["evaluation_weights_decay"]["about"].startswith("Decay of the averaged weights")
     assert rows["constant_reward_per_ms"]["value"] == "-0.0012"
     assert rows["n_collectors"]["restart"]
     assert "game_command" not in rows
@@ -189,8 +189,8 @@ def test_settings_are_shown_with_their_comments_and_edited(page: RunPage, run: R
     with pytest.raises(UserError, match=r"x\.toml"):
         page.edit("map_cycle", f"({entry!r},)")
     assert run.settings_file.read_bytes() == before
-    write_changes(run.settings_file, {"adam_beta1": 3})
-    assert "adam_beta1 = 3" in page.read()["run"]["settings_error"]
+    write_changes(run.settings_file, {"evaluation_weights_decay": 3})
+    assert "evaluation_weights_decay = 3" in page.read()["run"]["settings_error"]
     assert page.settings()["rows"], "the last valid ones"
 
 

@@ -84,17 +84,19 @@ def test_every_tab_gets_the_same_and_their_number_is_bounded(
 
 
 def test_an_edit_needs_the_page_s_own_token(client: TestClient, run: RunOnDisk) -> None:
-    edit = {"name": "adam_beta1", "text": "0.8"}
+    edit = {"name": "evaluation_weights_decay", "text": "0.8"}
     assert client.post("/api/settings", json=edit).status_code == 403
     assert client.post("/api/settings", json=edit, headers={"X-Edit-Token": "wrong"}).status_code == 403
-    assert "adam_beta1 = 0.8" not in run.settings_file.read_text()
+    assert "evaluation_weights_decay = 0.8" not in run.settings_file.read_text()
     token = {"X-Edit-Token": edit_token(client)}
-    assert client.post("/api/settings", json=edit, headers=token).json() == {"changed": {"adam_beta1": "0.9 -> 0.8"}}
-    assert "adam_beta1 = 0.8" in run.settings_file.read_text()
+    assert client.post("/api/settings", json=edit, headers=token).json() == {
+        "changed": {"evaluation_weights_decay": "0.998 -> 0.8"}
+    }
+    assert "evaluation_weights_decay = 0.8" in run.settings_file.read_text()
     refused = client.post("/api/settings", json=edit | {"text": "7"}, headers=token)
     assert refused.status_code == 422
-    assert "adam_beta1 = 7: input should be less than 1" in refused.json()["detail"]
-    assert "adam_beta1 = 0.8" in run.settings_file.read_text()
+    assert "evaluation_weights_decay = 7: input should be less than 1" in refused.json()["detail"]
+    assert "evaluation_weights_decay = 0.8" in run.settings_file.read_text()
     other_site = token | {"Origin": "http://evil.example"}
     assert client.post("/api/settings", json=edit, headers=other_site).status_code == 403
 

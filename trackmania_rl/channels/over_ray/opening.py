@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trackmania_rl.channels.over_ray.relay import Relay
 from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource
 from trackmania_rl.channels.over_ray.run_state import RayRunState
-from trackmania_rl.channels.protocols import Channels, WeightsKind
+from trackmania_rl.channels.protocols import ROLLOUT_SLOTS_PER_COLLECTOR, Channels, WeightsKind
 from trackmania_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ def open_ray_channels(
         games_per_collector: races that leave a collector by themselves; one that steps its games together has 1.
     """
     relay = start_relay()
-    run_state = RayRunState(relay, settings, networks, settings.sync.cluster_publish_every_s)
+    run_state = RayRunState(relay, settings, networks)
     rollouts = RayRolloutSource(
         relay,
         frames_shape,
-        settings.sync.rollout_slots_per_collector,
+        ROLLOUT_SLOTS_PER_COLLECTOR,
         games_per_collector,
         on_new_relay=run_state.publish_again,
     )

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+WEIGHTS_EVERY_S: Final = 0.5
+WEIGHTS_BYTES_PER_S: Final = 5 << 20
+"""Weights are published at most this often, and at most so many bytes a second of each kind."""
 PUBLISH_AT_MOST_EVERY_S: Final = 0.02
 """The count of frames grows with every race; more often nobody needs to know."""
 
@@ -39,15 +42,11 @@ class RayRunState:
         relay: the run's.
         settings: those in force.
         networks: by kind; what they hold is published first.
-        weights_every_s: those that are given more often are left out.
     """
 
-    def __init__(
-        self, relay: Any, settings: Settings, networks: Mapping[WeightsKind, nn.Module], weights_every_s: float
-    ) -> None:
+    def __init__(self, relay: Any, settings: Settings, networks: Mapping[WeightsKind, nn.Module]) -> None:
         self._relay = relay
         self._settings = settings
-        self._weights_every_s = weights_every_s
         self._weights_due_s: dict[WeightsKind, float] = {}
         self._news = News(0, settings_as_json(settings), 0, is_over=False, weights={})
         self._lock = threading.Lock()
@@ -97,8 +96,9 @@ class RayRunState:
         for kind, network in weights.items():
             now_s = time.monotonic()
             if now_s >= self._weights_due_s.get(kind, now_s):
-                self._weights_due_s[kind] = now_s + self._weights_every_s
-                parcels[kind] = [ray.put(flatten_parameters(network).cpu().numpy())]
+                flat = flatten_parameters(network).cpu().numpy()
+                self._weights_due_s[kind] = now_s + max(WEIGHTS_EVERY_S, flat.nbytes / WEIGHTS_BYTES_PER_S)
+                parcels[kind] = [ray.put(flat)]
         return parcels
 
     def _send(self) -> None:

@@ -11,7 +11,7 @@ from multiprocessing import resource_tracker
 
 from torch import nn
 
-from trackmania_rl.channels.protocols import ChannelError, Channels, WeightsKind
+from trackmania_rl.channels.protocols import ROLLOUT_SLOTS_PER_COLLECTOR, ChannelError, Channels, WeightsKind
 from trackmania_rl.channels.shared_memory import slots
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
@@ -44,7 +44,7 @@ def open_channels(
     run_state = SharedRunState(settings, uncompiled_shared_networks, context)
     rollouts = SharedRolloutSource(
         RolloutBounds.of_game(settings.game, spaces),
-        settings.sync.rollout_slots_per_collector,
+        ROLLOUT_SLOTS_PER_COLLECTOR,
         games_per_collector=settings.game.rollouts_at_a_time,
         stop=run_state.stop_flag,
     )

@@ -339,8 +339,8 @@ class SharedRolloutSource:
             raise ChannelError(
                 f"{SHARED_MEMORY_FOLDER} has {self._available_bytes >> 20} MB free; {len(self._sets) + 1} collectors "
                 f"with {self._slots_per_collector} rollouts of up to {self._bounds.slot_bytes / 2**20:.1f} MB need "
-                f"{(needed_bytes >> 20) + 1} MB. Lower cutoff_race_longer_than_ms, the image size, n_collectors, "
-                "games_per_collector or rollout_slots_per_collector, or give the machine more "
+                f"{(needed_bytes >> 20) + 1} MB. Lower cutoff_race_longer_than_ms, the image size, n_collectors "
+                "or games_per_collector, or give the machine more "
                 f"(docker run --shm-size=1g){others and f'. {others}'}"
             )
 

@@ -141,7 +141,7 @@ class WatchNumbers(Hook):
     def _what_to_do(self) -> str:
         return (
             "The last one is sound, and the same command goes on from there (or begins anew if there is none). So that "
-            'it does not come again, lower lr_schedule or clip_grad_value, or set autocast_dtype = "float32", in '
+            'it does not come again, lower lr_schedule, or set autocast_dtype = "float32", in '
             f"{self.run.folder.settings}"
         )
 

@@ -21,7 +21,7 @@ from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.films import RaceColumns
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.figures import WriteFigures
-from trackmania_rl.training.hooks.hook import Hook, Interval
+from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.races import CountRaces
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class _Filming:
 
 
 class RecordEvaluations(Hook):
-    """Keeps each map's every `record_every_n_evaluations`-th evaluated race, and one every `record_every_s`.
+    """Keeps each map's every `record_every_n_evaluations`-th evaluated race.
 
     They go to recordings/ and the loggers. `{frames}_{map}.pt` holds the columns, all but the frames; `.inputs` the
     inputs; `.mp4` is the film, `.gif` a small one. A process of its own draws them, one at a time: a race that is due
@@ -72,7 +72,6 @@ class RecordEvaluations(Hook):
         self._loggers = loggers
         self._disk = disk
         self._since_last: Counter[str] = Counter()
-        self._intervals: dict[str, Interval] = {}
         self._filming: _Filming | None = None
 
     def batch_process(self, race: TensorDictBase) -> None:
@@ -125,10 +124,7 @@ class RecordEvaluations(Hook):
         self._since_last = Counter(state_dict["since_last"])
 
     def _is_due(self, map_name: str) -> bool:
-        telemetry = self.run.settings.telemetry
-        interval = self._intervals.setdefault(map_name, Interval())
-        is_time = telemetry.record_every_s > 0 and interval.is_due(telemetry.record_every_s)
-        return is_time or 0 < telemetry.record_every_n_evaluations <= self._since_last[map_name]
+        return 0 < self.run.settings.telemetry.record_every_n_evaluations <= self._since_last[map_name]
 
     def _film_command(self, race: TensorDictBase, stem: Path) -> list[str] | None:
         """Write what the film is made of; return the arguments that make it, None if there is nothing to see.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -100,9 +99,6 @@ class SampleAtReplayRatio(Hook):
     the others only: each of these is drawn 1 / (1 - `buffer_test_ratio`) times as often as configured. Linesight counts
     only what it trains on.
 
-    With `max_training_steps_per_environment_step` there are never more updates than so many for each action of the run;
-    what is due beyond that stays due.
-
     Args:
         store: counts what is stored.
         should_stop: whether the run ends.
@@ -133,7 +129,7 @@ class SampleAtReplayRatio(Hook):
             StopIteration: which ends the round: nothing is due, too little is stored yet, or the run ends.
         """
         replay, memory = self.run.settings.replay, self.run.memory
-        is_due = self.transitions_due >= replay.batch_size and self.run.agent.updates < self._most_updates()
+        is_due = self.transitions_due >= replay.batch_size
         if len(memory) < self._least_stored() or not is_due or self._should_stop():
             raise StopIteration
         self.transitions_due -= replay.batch_size
@@ -151,13 +147,6 @@ class SampleAtReplayRatio(Hook):
             return 1
         start_learning_at = staircase(settings.replay.memory_size_start_learn_schedule, self.trainer.collected_frames)
         return max(1, start_learning_at if capacity is None else min(start_learning_at, capacity))
-
-    def _most_updates(self) -> float:
-        """Return the most updates that the run may have had by now; without collectors there is no bound."""
-        settings = self.run.settings
-        bound = settings.replay.max_training_steps_per_environment_step
-        is_bound = bound is not None and settings.game.n_collectors > 0
-        return bound * self.trainer.collected_frames if is_bound else math.inf
 
     def interval_figures(self) -> dict[str, float]:
         """Return the transitions drawn in the whole run, and those due."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from trackmania_rl.schedules import exponential, linear
 from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio
+
+TRANSITIONS_AFTER_RESET: Final = 1_600_000
+"""Transitions trained on in addition after a reset."""
 
 
 class FollowSchedules(Hook):
@@ -46,7 +49,7 @@ class FollowSchedules(Hook):
 class ResetPeriodically(Hook):
     """Mixes the network with a fresh one every `reset_every_n_frames_generated` frames.
 
-    After that it trains more than the replay ratio asks, by `additional_transitions_after_reset`. The frames are
+    After that it trains more than the replay ratio asks, by `TRANSITIONS_AFTER_RESET`. The frames are
     counted from the last reset, or from when resets were switched on.
 
     Args:
@@ -65,7 +68,7 @@ class ResetPeriodically(Hook):
         elif frames - self._counted_from_frames >= agent.reset_every_n_frames_generated:
             self._counted_from_frames = frames
             self.run.agent.reset_partially()
-            self._sampling.transitions_due += agent.additional_transitions_after_reset
+            self._sampling.transitions_due += TRANSITIONS_AFTER_RESET
 
     def state_dict(self) -> dict[str, Any]:
         """Return the frame count at which counting began."""
