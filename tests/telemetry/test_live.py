@@ -1,10 +1,7 @@
 """Live view of a collector's games: cars, races and pictures as a `LiveReader` of the run's folder gets them."""
 
 import dataclasses
-import os
 import shutil
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 import pytest
 
 from trackmania_rl.games.in_process import InProcessGames
@@ -22,11 +18,9 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.live import LiveRace, LiveReader, RacePlayback
-from trackmania_rl.telemetry.live.feed_file import FOLDER, FeedMemory
-from trackmania_rl.telemetry.live.mirror import CARS_EVERY_S, SHOWN_FOR_S, LiveMirror, make_mirror
+from trackmania_rl.telemetry.live.feed import ASKED_FOR_S, CAR_IS_OLD_S, FOLDER
+from trackmania_rl.telemetry.live.mirror import CARS_EVERY_S, LiveMirror
 
-NO_PROCESS = 2**22 + 1
-"""Beyond the process numbers of Linux."""
 SIZE_PX = (37, 29)
 ENTRIES = (
     MapEntry(
@@ -59,7 +53,7 @@ class Driving:
     """
 
     games: Any
-    mirror: LiveMirror | None
+    mirror: LiveMirror
     settings: Settings
     clock: Clock
     rng: np.random.Generator
@@ -72,12 +66,10 @@ class Driving:
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True
-            if self.mirror is not None:
-                self.mirror.close()
+            self.mirror.close()
 
     def begin(self, game: int) -> None:
-        if self.mirror is not None:
-            self.mirror.begins(game, ENTRIES[game % 2])
+        self.mirror.begins(game, ENTRIES[game % 2])
         self.games.begin(game, ENTRIES[game % 2])
 
     def drive(self, n_actions: int, seconds_each: float = 0.0) -> None:
@@ -132,8 +124,8 @@ def make_driving(tmp_path: Path, maps_folder: Path, repository_root: Path, clock
         overrides = (f"image_width_px={image[0]}", f"image_height_px={image[1]}", "cutoff_race_longer_than_ms=9000")
         settings = load_settings(repository_root / "config_files" / "config.py", overrides)
         games = InProcessGames(n_games, settings.game, settings.observation, maps_folder)
-        spaces = race_spaces(settings)
-        mirror = make_mirror(games, spaces, settings.game, tmp_path / FOLDER, collector, maps_folder, clock)
+        has_frames = race_spaces(settings).has_image
+        mirror = LiveMirror(games, tmp_path / FOLDER, collector, maps_folder, has_frames, clock)
         driving = Driving(games, mirror, settings, clock, np.random.default_rng(collector))
         for game in range(n_games):
             driving.begin(game)
@@ -146,14 +138,8 @@ def make_driving(tmp_path: Path, maps_folder: Path, repository_root: Path, clock
 
 
 @pytest.fixture
-def reader(tmp_path: Path, clock: Clock) -> Iterator[LiveReader]:
-    reader = LiveReader(tmp_path, clock)
-    yield reader
-    reader.close()
-
-
-def memory_of(folder: Path, collector: int = 0) -> FeedMemory:
-    return FeedMemory(folder / FOLDER / f"collector-{collector}.{os.getpid()}.bin")
+def reader(tmp_path: Path, clock: Clock) -> LiveReader:
+    return LiveReader(tmp_path, clock)
 
 
 def test_every_car_is_where_its_game_has_it(make_driving: Make, reader: LiveReader) -> None:
@@ -187,17 +173,18 @@ def test_cars_are_shown_at_intervals_and_only_while_they_are_looked_at(
 ) -> None:
     driving = make_driving(n_games=2)
     driving.drive(3)
-    memory = memory_of(tmp_path)
-    assert memory.cars["sequence"].tolist() == [0, 0]
+    assert list((tmp_path / FOLDER).iterdir()) == []
     reader.cars()
-    driving.drive(40, seconds_each=0.3 * CARS_EVERY_S)  # so every fourth one
-    assert (memory.cars["sequence"] // 2).tolist() == [10, 10]
-    for _ in range(2):  # the first one still comes, as it is the first after the last look
-        driving.drive(1, seconds_each=SHOWN_FOR_S + 0.1)
-    shown_times = memory.cars["race_time_ms"].tolist()
+    shown: set[float] = set()
+    for _ in range(40):
+        driving.drive(1, seconds_each=0.3 * CARS_EVERY_S)  # so every fourth one
+        shown |= {car.told_s for car in reader.cars()}
+    assert len(shown) == 10
+    driving.drive(1, seconds_each=ASKED_FOR_S + 0.1)
+    (file,) = (tmp_path / FOLDER).glob("cars-*")
+    written = file.read_bytes()
     driving.drive(5, seconds_each=1.0)
-    assert memory.cars["race_time_ms"].tolist() == shown_times
-    memory.close()
+    assert file.read_bytes() == written
 
 
 def test_the_race_of_the_watched_game(make_driving: Make, reader: LiveReader) -> None:
@@ -225,89 +212,31 @@ def test_the_race_of_the_watched_game(make_driving: Make, reader: LiveReader) ->
     assert reader.race() is race, "there is no other one yet"
 
 
-def test_the_picture_is_that_of_the_watched_game(make_driving: Make, reader: LiveReader) -> None:
-    driving = make_driving(n_games=2, image=(17, 15))
-    assert reader.picture() is None
-    reader.watch(0, 1)
-    driving.drive(20)
-    driving.drive(1, seconds_each=0.2)
-    picture = reader.picture()
-    np.testing.assert_array_equal(picture, driving.games.races.columns.frames[1, 20, 0])
-    assert picture.std() > 5
-    driving.clock.now_s += 10
-    assert reader.picture() is None, "nobody has watched for long"
-
-
-def test_a_car_that_is_being_written_is_read_as_it_was_before(
-    make_driving: Make, reader: LiveReader, tmp_path: Path
-) -> None:
-    driving = make_driving(n_games=2)
-    reader.cars()
-    driving.drive(3, seconds_each=0.1)
-    before = reader.cars()
-    memory = memory_of(tmp_path)
-    memory.cars["sequence"][1] += 1
-    memory.cars["race_time_ms"][:] = 12_345
-    first, second = reader.cars()
-    assert (first.race_time_ms, second.race_time_ms) == (12_345, before[1].race_time_ms)
-    memory.cars["sequence"][1] += 1
-    assert reader.cars()[1].race_time_ms == 12_345
-    memory.close()
-
-
-@pytest.mark.parametrize("how", ["killed", "number given to another process", "closed", "files deleted"])
+@pytest.mark.parametrize("how", ["killed", "closed", "files deleted", "other files"])
 def test_a_collector_that_is_gone_shows_nothing(
     how: str, make_driving: Make, reader: LiveReader, tmp_path: Path
 ) -> None:
     (tmp_path / FOLDER).mkdir()
-    old = tmp_path / FOLDER / "collector-0.7.bin"
+    old = tmp_path / FOLDER / "race-0-1.npz"
     old.write_bytes(b"left behind")
     driving = make_driving(n_games=2)
     assert not old.exists()
     reader.cars()
     driving.drive(3, seconds_each=0.1)
-    memory = memory_of(tmp_path)
-    memory.header["beat_s"] = time.time() - 3600
-    driving.clock.now_s += 2
-    assert len(reader.cars()) == 2, "it may compile for long, but its process is there"
-    if how == "killed":
-        memory.header["pid"] = NO_PROCESS
-        driving.clock.now_s += 2
-    elif how == "number given to another process":
-        memory.header["process_began_s"] = psutil.Process().create_time() - 100
-        driving.clock.now_s += 2
-    memory.close()
-    if how == "closed":
-        driving.close()
-        assert list((tmp_path / FOLDER).iterdir()) == []
-    elif how == "files deleted":
-        if sys.platform == "win32":
-            pytest.skip("an open file cannot be deleted")
-        shutil.rmtree(tmp_path / FOLDER)
+    assert len(reader.cars()) == 2
+    match how:
+        case "killed":
+            driving.clock.now_s += CAR_IS_OLD_S
+        case "closed":
+            driving.close()
+            assert [file.name for file in (tmp_path / FOLDER).iterdir()] == ["asked"]
+        case "files deleted":
+            shutil.rmtree(tmp_path / FOLDER)
+        case "other files":
+            for name in ("cars-0.json", "race-0-evaluated.npz"):
+                (tmp_path / FOLDER / name).write_bytes(b"damaged")
     assert reader.cars() == []
-    assert LiveReader(tmp_path, driving.clock).cars() == []
-
-
-@pytest.mark.parametrize(
-    ("at", "wrong", "told"),
-    [
-        (slice(0, 4), b"what", "does not show a training's games; delete it"),
-        (slice(8, 9), b"\x4d", "is of version 77, and this program reads"),
-        (slice(12, 16), b"\xff\xff\xff\x7f", "is damaged: delete it"),
-    ],
-)
-def test_a_file_of_something_else_is_named_once(
-    at: slice, wrong: bytes, told: str, make_driving: Make, reader: LiveReader, tmp_path: Path, caplog
-) -> None:
-    driving = make_driving(n_games=2)
-    (file,) = (tmp_path / FOLDER).iterdir()
-    content = bytearray(file.read_bytes())
-    content[at] = wrong
-    file.with_name("collector-3.1.bin").write_bytes(content)
-    for _ in range(3):
-        driving.clock.now_s += 2
-        assert reader.cars() == []
-    assert caplog.text.count(told) == 1
+    assert reader.race() is None
 
 
 def test_games_that_cannot_be_shown_are_played_on(
@@ -327,7 +256,8 @@ def test_games_that_cannot_be_shown_are_played_on(
     shutil.rmtree(tmp_path / FOLDER)
     (tmp_path / FOLDER).write_text("in the way")
     driving = make_driving(n_games=2)
-    assert driving.mirror is None
+    reader.cars()
+    driving.drive(5, seconds_each=0.1)
     assert "nobody can watch" in caplog.text
 
 

@@ -27,7 +27,7 @@ from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree, set_stream_state
-from trackmania_rl.telemetry.live.mirror import make_mirror
+from trackmania_rl.telemetry.live.mirror import LiveMirror
 from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
@@ -107,9 +107,8 @@ def _play(task: CollectorTask, beats: BeatKeeper) -> None:
     rng = SeedTree(settings.run.seed).rng(f"{task.name}/games")
     parts = make_parts(task, builder.spaces, beats.beat)
     games = builder.make_games(task.index, task.maps_folder, rng)
-    mirror = make_mirror(games, builder.spaces, settings.game, task.live_folder, task.index, task.maps_folder)
-    listeners = ([mirror] if mirror is not None else []) + ([CheckSums()] if settings.run.crc_debug else [])
-    parts = replace(parts, listeners=listeners)
+    mirror = LiveMirror(games, task.live_folder, task.index, task.maps_folder, builder.spaces.has_image)
+    parts = replace(parts, listeners=[mirror, *([CheckSums()] if settings.run.crc_debug else [])])
     demonstrate = functools.partial(drive_demonstrations, task.demonstrations, games, parts)
     try:
         if settings.sync.is_synchronous:
@@ -118,8 +117,7 @@ def _play(task: CollectorTask, beats: BeatKeeper) -> None:
             demonstrate()
             Collector(parts, games).run()
     finally:
-        if mirror is not None:
-            mirror.close()
+        mirror.close()
         if not games.close():  # such as one that hangs, and whose thread waits for it
             _kill_children()
 

@@ -40,7 +40,7 @@ from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.settings import Settings
-from trackmania_rl.telemetry.live.feed_file import FOLDER
+from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, last_session
 from trackmania_rl.training.demonstrations import Demonstration
 from trackmania_rl.training.hooks.hook import RunContext

@@ -1,8 +1,4 @@
-"""What a training tells of itself once a second, for whoever asks whether it is well: one small file in its folder.
-
-The file is made once and then written in place, so that it is also told while the disk is full. It ends with a
-checksum: who reads it in the midst of a write looks again.
-"""
+"""Status of a training for other processes: a small file in the run's folder, rewritten every second."""
 
 from __future__ import annotations
 
@@ -19,25 +15,72 @@ from trackmania_rl.files import read_bounded
 
 STATUS_FILE: Final = "status.json"
 ROOM_BYTES: Final = 1 << 14
+MOST_BYTES: Final = 1 << 23
 CHECKSUM_BYTES: Final = 10
-"""Eight digits between two line ends."""
-MOST_LOOKS: Final = 5
-LOOK_AGAIN_AFTER_S: Final = 0.02
+"""Eight digits between two line breaks, at the end of the file."""
+READ_TRIES: Final = 5
+READ_AGAIN_AFTER_S: Final = 0.02
+
+
+class RecordFile:
+    """Text file that is rewritten in place, so that writing works on a full disk. It ends with a checksum.
+
+    Args:
+        path: file to write. Errors are ignored: the next record may be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, text: str) -> None:
+        """Replace the record."""
+        content = text.encode()
+        room = ROOM_BYTES
+        while room < len(content) + CHECKSUM_BYTES:
+            room *= 2
+        with contextlib.suppress(OSError):
+            if self.path.exists() and not self.path.is_file():  # a pipe or a device
+                return
+            size = self.path.stat().st_size if self.path.is_file() else 0
+            if size < room or size % ROOM_BYTES:
+                self.path.write_bytes(bytes(room))
+                size = room
+            content = content.ljust(size - CHECKSUM_BYTES)
+            with self.path.open("r+b", buffering=0) as file:
+                file.write(content + _checksum(content))
+
+
+def read_record(path: Path) -> str | None:
+    """Read the text of a `RecordFile`; None if the file is missing or damaged."""
+    for _ in range(READ_TRIES):
+        try:
+            raw = bytes(read_bounded(path, MOST_BYTES))
+        except UserError:
+            return None
+        content, checksum = raw[:-CHECKSUM_BYTES], raw[-CHECKSUM_BYTES:]
+        if checksum == _checksum(content):
+            return content.decode("utf-8", "replace")
+        time.sleep(READ_AGAIN_AFTER_S)  # it is being written
+    return None
+
+
+def _checksum(content: bytes) -> bytes:
+    return b"\n%08x\n" % zlib.crc32(content)
 
 
 class RunStatus(BaseModel):
-    """A training as of a moment. Times are those of the machine's own clock, which nobody sets.
+    """Status of a training. Times are those of `time.monotonic`.
 
     Attributes:
-        is_over: whether it has ended in order.
-        told_at_s: when this was written.
-        ticked_at_s: when its loop went on last.
-        raced_at_s: when the last race came in; None if this session has had none.
-        saved_at_s: when the last checkpoint was written, likewise.
-        silence_s: without news for so long it is taken to hang.
-        stall_s: likewise without going on.
+        is_over: whether the training has ended in order.
+        told_at_s: time of this record.
+        ticked_at_s: newest pass of the training loop.
+        raced_at_s: newest race; None before the first one of the session.
+        saved_at_s: newest checkpoint; None before the first one.
+        silence_s: timeout of `told_at_s`.
+        stall_s: timeout of `ticked_at_s`.
         figures: numbers by the names of `trackmania_rl.telemetry.page.health`.
-        losses: the newest means of the updates' losses and the like, by name.
+        losses: newest means of the updates' losses and other figures, by name.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,10 +96,10 @@ class RunStatus(BaseModel):
     losses: dict[str, float] = Field(max_length=100)
 
     def what_is_wrong(self, now_s: float) -> str | None:
-        """Say why it is taken not to be well; None if it is.
+        """Return why the training is not healthy; None if it is.
 
         Args:
-            now_s: on the same clock.
+            now_s: `time.monotonic`.
         """
         if self.is_over:
             return "the training has ended"
@@ -71,50 +114,23 @@ class RunStatus(BaseModel):
 
 
 class StatusFile:
-    """Writes a run's status; what fails is tried again the next time.
+    """Status file of a run.
 
     Args:
-        folder: the run's.
+        folder: of the run.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / STATUS_FILE
+        self._file = RecordFile(folder / STATUS_FILE)
 
     def write(self, status: RunStatus) -> None:
-        """Write it over what was told before."""
-        with contextlib.suppress(OSError):
-            if self._path.exists() and not self._path.is_file():  # a pipe or a device, which takes no status
-                return
-            if not self._path.is_file() or self._path.stat().st_size != ROOM_BYTES:
-                self._path.write_bytes(bytes(ROOM_BYTES))
-            with self._path.open("r+b", buffering=0) as file:
-                file.write(_encoded(status))
+        """Replace the status."""
+        self._file.write(status.model_dump_json())
 
 
 def read_status(folder: Path) -> RunStatus | None:
-    """Read a run's status; None if there is none, or none that can be read."""
-    for _ in range(MOST_LOOKS):
-        try:
-            raw = bytes(read_bounded(folder / STATUS_FILE, ROOM_BYTES))
-        except UserError:
-            return None
-        text, checksum = raw[:-CHECKSUM_BYTES], raw[-CHECKSUM_BYTES:]
-        if checksum == _checksum(text):
-            with contextlib.suppress(ValidationError):
-                return RunStatus.model_validate_json(text)
-            return None
-        time.sleep(LOOK_AGAIN_AFTER_S)
+    """Read a run's status; None if it is missing or damaged."""
+    text = read_record(folder / STATUS_FILE)
+    with contextlib.suppress(ValidationError):
+        return RunStatus.model_validate_json(text or "")
     return None
-
-
-def _encoded(status: RunStatus) -> bytes:
-    room = ROOM_BYTES - CHECKSUM_BYTES
-    text = status.model_dump_json().encode()
-    if len(text) > room:  # by names of somebody's own
-        text = status.model_copy(update={"losses": {}}).model_dump_json().encode()
-    text = text.ljust(room)
-    return text + _checksum(text)
-
-
-def _checksum(text: bytes) -> bytes:
-    return b"\n%08x\n" % zlib.crc32(text)

@@ -1,20 +1,9 @@
-"""What a running training's games do, for whoever looks: `LiveReader` reads what collectors tell in the run's folder.
+"""Games of a running training, for other processes: `LiveReader` reads their cars and races from the run's folder.
 
-Reading, in a process of one's own::
-
-    reader = LiveReader(Path("save/simulated"))
-    while True:
-        cars = reader.cars()                    # every game's car, ten times a second
-        reader.watch(cars[0].collector, cars[0].game)
-        race = reader.race()                    # that game's newest race, or the run's newest evaluated one
-
-The simulated game is many times faster than real time, so its cars jump; what can be followed is a race that is over,
-at its own pace: `RacePlayback` gives the car and the picture at each of its times. Collectors tell nothing while nobody
-looks; what it costs them then is one look at a number for each pass through the network.
+The simulated game runs many times faster than real time. `RacePlayback` plays a race that is over at its own pace.
 """
 
+from trackmania_rl.telemetry.live.feed import LiveCar, LiveRace, LiveReader
 from trackmania_rl.telemetry.live.playback import RacePlayback
-from trackmania_rl.telemetry.live.reader import LiveReader
-from trackmania_rl.telemetry.live.shown import LiveCar, LiveRace
 
 __all__ = ["LiveCar", "LiveRace", "LiveReader", "RacePlayback"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.films import track_of
-from trackmania_rl.telemetry.live.shown import LiveCar, LiveRace
+from trackmania_rl.telemetry.live.feed import LiveCar, LiveRace
 
 ELSEWHERE_M: Final = 1.0
 """A car that is further than this from where it was told to be drives another race."""
@@ -66,7 +67,7 @@ class RacePlayback:
             meters_advanced=float(np.interp(time_ms, race.time_ms, race.meters_advanced)),
             is_explo=race.is_explo,
             q_values=race.q_values[state].tolist(),
-            age_s=0.0,
+            told_s=time.time(),
         )
 
     def picture(self, time_ms: float, width_px: int = 320, height_px: int = 240) -> npt.NDArray[np.uint8] | None:

@@ -100,7 +100,7 @@ class RunPage:
         with self._lock:
             wanted = [None, *sorted(watch for watch in watches if watch is not None)][: MOST_WATCHED + 1]
             for watch in [watch for watch in self._readers if watch not in wanted]:
-                self._readers.pop(watch).close()
+                self._readers.pop(watch)
                 self._announced.pop(watch, None)
             cars: list[LiveCar] = []
             told: Topics = {}
@@ -117,8 +117,6 @@ class RunPage:
     def stop_looking(self) -> None:
         """Let go of the live feed: nobody looks."""
         with self._lock:
-            for reader in self._readers.values():
-                reader.close()
             self._readers.clear()
             self._announced.clear()
 

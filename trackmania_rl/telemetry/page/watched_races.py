@@ -45,7 +45,7 @@ class WatchedRaces:
 
     def keep(self, race: LiveRace) -> str:
         """Keep a race of a running training; returns its id."""
-        name = f"live-{race.collector}-{race.game}-{race.number}-{int(race.told_s * 1000)}"
+        name = f"live-{race.collector}-{race.game}-{int(race.told_s * 1000)}"
         with self._lock:
             self._keep(name, lambda: race)
         return name
@@ -153,7 +153,6 @@ def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
     return LiveRace(
         collector=-1,
         game=-1,
-        number=0,
         map_name=best.map_name,
         track=Path(track_file).stem,
         is_explo=False,

@@ -1,0 +1,220 @@
+"""Cars and races of a running training: files in the folder `live/` of the run, and their reader.
+
+Collectors write them only while a reader asks. A reader asks by the modification time of `asked`, and of
+`asked-{collector}-{game}` for the races of one game.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.telemetry.run_status import read_record
+
+FOLDER: Final = "live"
+ASKED: Final = "asked"
+CARS_FILE: Final = "cars-{collector}.json"
+RACE_FILE: Final = "race-{collector}-{game}.npz"
+EVALUATED: Final = "evaluated"
+"""In place of the game in the name of a collector's newest evaluation race."""
+ASKED_FOR_S: Final = 5.0
+"""Collectors write for this time after a reader asked."""
+ASK_EVERY_S: Final = 1.0
+WATCHED_FOR_S: Final = 3.0
+"""Duration of `LiveReader.watch`."""
+CAR_IS_OLD_S: Final = 15.0
+
+
+@dataclass(frozen=True)
+class LiveCar:
+    """Newest state of a game's car, and the decision made there.
+
+    Attributes:
+        collector: number of the collector.
+        game: number of the game in its collector.
+        map_name: name of the map in the map cycle.
+        track: name of the map's file without its ending, or of a generated track.
+        race_time_ms: since the start of the race.
+        position: x, y (up) and z in metres, world axes.
+        speed_mps: in m/s.
+        steer: -1 (left) .. 1 (right).
+        gas: whether the car accelerates.
+        brake: whether the car brakes.
+        gear: 0 is reverse.
+        zone: index of the virtual checkpoint.
+        meters_advanced: along the reference line, from the start of the race.
+        is_explo: exploration race, or else evaluation race.
+        q_values: value of each action, or of the action taken alone; None if unknown.
+        told_s: `time.time` of the state.
+    """
+
+    collector: int
+    game: int
+    map_name: str
+    track: str
+    race_time_ms: int
+    position: tuple[float, float, float]
+    speed_mps: float
+    steer: float
+    gas: bool
+    brake: bool
+    gear: int
+    zone: int
+    meters_advanced: float
+    is_explo: bool
+    q_values: list[float] | None
+    told_s: float
+
+    @property
+    def age_s(self) -> float:
+        """Age of the state in seconds."""
+        return max(time.time() - self.told_s, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class LiveRace:
+    """A race that is over, as S states one action apart. The last one is the end, with the last decision repeated.
+
+    Attributes:
+        race_finished: whether the finish was reached.
+        race_time_ms: time of the finish or of the cut-off.
+        told_s: `time.time` of the end.
+        map_file: path of the map's file on the collector's machine.
+        time_ms: (S,) int32. This column and the following ones are as in `LiveCar`.
+        position: (S, 3) float32.
+        speed_mps: (S,) float32, mean until the next state.
+        steer: (S,) float32.
+        gas: (S,) bool.
+        brake: (S,) bool.
+        was_greedy: (S,) bool, whether the action has the highest value.
+        gear: (S,) int16.
+        zone: (S,) int32.
+        meters_advanced: (S,) float32.
+        q_values: (S, A) float32, or (S, 1) of the action taken alone.
+        frames: (n, H, W) uint8, frames of a game that cannot be drawn again, or else None.
+        frame_time_ms: (n,) int32, race times of the frames.
+    """
+
+    collector: int
+    game: int
+    map_name: str
+    track: str
+    is_explo: bool
+    race_finished: bool
+    race_time_ms: int
+    told_s: float
+    map_file: str
+    time_ms: npt.NDArray[np.int32]
+    position: npt.NDArray[np.float32]
+    speed_mps: npt.NDArray[np.float32]
+    steer: npt.NDArray[np.float32]
+    gas: npt.NDArray[np.bool_]
+    brake: npt.NDArray[np.bool_]
+    was_greedy: npt.NDArray[np.bool_]
+    gear: npt.NDArray[np.int16]
+    zone: npt.NDArray[np.int32]
+    meters_advanced: npt.NDArray[np.float32]
+    q_values: npt.NDArray[np.float32]
+    frames: npt.NDArray[np.uint8] | None
+    frame_time_ms: npt.NDArray[np.int32]
+
+    def save(self, file: Path) -> None:
+        """Write the race and rename it to `file`; an `OSError` if that fails."""
+        part = file.with_suffix(".part")
+        with part.open("wb") as opened:
+            np.savez(opened, **{name: value for name, value in vars(self).items() if value is not None})
+        part.replace(file)
+
+    @classmethod
+    def load(cls, file: Path) -> LiveRace | None:
+        """Read what `save` wrote; None if there is no such file, or one of another version."""
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                values: dict[str, Any] = {"frames": None} | {name: stored[name] for name in stored.files}
+            return cls(**{name: v.item() if v is not None and v.ndim == 0 else v for name, v in values.items()})
+        except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile):
+            return None
+
+
+class LiveReader:
+    """Reads the games of a run while it trains.
+
+    Several readers may read at once, and each may watch a game of its own.
+
+    Args:
+        run_folder: `RunFolder.path`.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, run_folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._folder = run_folder / FOLDER
+        self._clock = clock
+        self._asked_s: dict[str, float] = {}
+        self._watched: tuple[int, int] | None = None
+        self._watched_until_s = -np.inf
+        self._races: dict[Path, tuple[int, LiveRace | None]] = {}
+        self._race: LiveRace | None = None
+
+    def cars(self) -> list[LiveCar]:
+        """Return the newest states of all games that play, by collector and game.
+
+        The list is empty at first, as collectors begin to write after the first call.
+        """
+        self._ask(ASKED)
+        cars = []
+        for file in self._folder.glob(CARS_FILE.format(collector="*")):
+            with contextlib.suppress(ValueError, TypeError):  # of another version
+                for car in json.loads(read_record(file) or "[]"):
+                    cars.append(LiveCar(**car | {"position": tuple(car["position"])}))
+        oldest_s = self._clock() - CAR_IS_OLD_S
+        return sorted((car for car in cars if car.told_s > oldest_s), key=lambda car: (car.collector, car.game))
+
+    def watch(self, collector: int, game: int) -> None:
+        """Ask for the races of one game instead of the one before; lasts `WATCHED_FOR_S` seconds."""
+        self._watched, self._watched_until_s = (collector, game), self._clock() + WATCHED_FOR_S
+        self._ask(ASKED)
+        self._ask(f"{ASKED}-{collector}-{game}")
+
+    def race(self) -> LiveRace | None:
+        """Return the watched game's newest race, or else the run's newest evaluation race.
+
+        The object is the same until there is another race. It stays when the training ends.
+        """
+        found = None
+        if self._watched is not None and self._clock() < self._watched_until_s:
+            collector, game = self._watched
+            found = self._read_race(self._folder / RACE_FILE.format(collector=collector, game=game))
+        if found is None:
+            files = self._folder.glob(RACE_FILE.format(collector="*", game=EVALUATED))
+            evaluated = [race for file in files if (race := self._read_race(file)) is not None]
+            found = max(evaluated, key=lambda race: race.told_s, default=None)
+        self._race = found or self._race
+        return self._race
+
+    def _ask(self, name: str) -> None:
+        now_s = self._clock()
+        if now_s - self._asked_s.get(name, -np.inf) >= ASK_EVERY_S:
+            self._asked_s[name] = now_s
+            with contextlib.suppress(OSError):  # the training does not run
+                file = self._folder / name
+                file.touch()
+                os.utime(file, (now_s, now_s))
+
+    def _read_race(self, file: Path) -> LiveRace | None:
+        try:
+            written_ns = file.stat().st_mtime_ns
+        except OSError:
+            return None
+        if self._races.get(file, (0, None))[0] != written_ns:
+            self._races[file] = written_ns, LiveRace.load(file)
+        return self._races[file][1]
