@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from research.replay_windows.ghost_race import race_of_ghost
+from research.replay_windows.windows import Kind, drive_window, windows_of
 from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes
 from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.simulator.physics.vehicle import tick
@@ -13,8 +15,6 @@ from trackmania_rl.simulator.physics.vehicle_state import new_vehicle
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.block_world import mesh_of_world, world_of
-from trackmania_rl.track.ghost_race import race_of_ghost
-from trackmania_rl.track.replay_windows import Kind, drive_window, windows_of
 
 ROAD = tuple(Block("StadiumRoadMain", (9, 1, z), 0, 3) for z in range(3, 9))
 

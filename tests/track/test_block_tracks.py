@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from research.replay_windows.ghost_race import race_of_ghost
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import Block, read_challenge
 from trackmania_rl.gbx.replay import read_replay
@@ -20,7 +21,6 @@ from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, require_known, write_block_track
 from trackmania_rl.track.block_world import world_of
 from trackmania_rl.track.driven_path import path_of_ghost
-from trackmania_rl.track.ghost_race import race_of_ghost
 from trackmania_rl.track.line_building import build_line
 
 from .conftest import make_challenge

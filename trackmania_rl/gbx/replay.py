@@ -45,6 +45,17 @@ class GhostSamples:
     rotation: npt.NDArray[np.float64]
     speed_m_s: npt.NDArray[np.float64]
 
+    @property
+    def axes(self) -> npt.NDArray[np.float64]:
+        """(S, 3, 3) rotation matrices, car to world; columns are the car's left, up and forward."""
+        w, x, y, z = (self.rotation / np.linalg.norm(self.rotation, axis=1, keepdims=True)).T
+        rows = (
+            (1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y - w * z), 2.0 * (x * z + w * y)),
+            (2.0 * (x * y + w * z), 1.0 - 2.0 * (x * x + z * z), 2.0 * (y * z - w * x)),
+            (2.0 * (x * z - w * y), 2.0 * (y * z + w * x), 1.0 - 2.0 * (x * x + y * y)),
+        )
+        return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+
 
 RACE_RUNNING = "_FakeIsRaceRunning"
 """The event with which a race begins."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,12 @@ from matplotlib.patches import Rectangle
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Challenge, Gate
-from trackmania_rl.track.ghost_motion import GhostMotion
 from trackmania_rl.track.line_building import LINE_SPACING_M, arc_length, directions
 from trackmania_rl.track.line_checks import TOLERATED_SPACING_M, GatePassage
-from trackmania_rl.track.replay_windows import WindowResult
+
+if TYPE_CHECKING:
+    from research.replay_windows.ghost_motion import GhostMotion
+    from research.replay_windows.windows import WindowResult
 
 FloatArray = npt.NDArray[np.float64]
 

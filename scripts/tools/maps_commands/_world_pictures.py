@@ -24,6 +24,7 @@ from maps_commands._line_pictures import (
     write,
 )
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Gate
+from trackmania_rl.gbx.replay import GhostSamples
 from trackmania_rl.simulator.picture.block_scene import BlockScene
 from trackmania_rl.simulator.picture.camera import Camera
 from trackmania_rl.simulator.picture.mesh import new_mesh
@@ -31,7 +32,6 @@ from trackmania_rl.simulator.picture.rasterizer import draw_mesh, new_canvas
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld
-from trackmania_rl.track.ghost_motion import GhostMotion
 from trackmania_rl.track.placed_blocks import to_world
 from trackmania_rl.track.stadium_blocks import footprint
 
@@ -316,14 +316,14 @@ def _warning(world: BlockWorld) -> str:
     return f"not in the catalogue (red): {listed}{more}"
 
 
-def draw_views(file: Path, title: str, scene: BlockScene, motion: GhostMotion) -> None:
+def draw_views(file: Path, title: str, scene: BlockScene, samples: GhostSamples) -> None:
     """Write a PNG of views from behind a ghost's car, at equal times from its first sample to its last.
 
     Args:
         file: the picture; its folder must exist.
         title: what is written above it.
         scene: the world.
-        motion: where the car is.
+        samples: where the car is.
 
     Raises:
         UserError: if the picture cannot be written.
@@ -333,11 +333,12 @@ def draw_views(file: Path, title: str, scene: BlockScene, motion: GhostMotion) -
     size_in = COLUMNS * width_in, ROWS * (height_in + TITLE_IN) + TITLE_IN
     figure = new_figure(size_in[1], size_in[0])
     figure.suptitle(title, parse_math=False)
-    times_ms = np.linspace(motion.time_ms[0], motion.time_ms[-1], ROWS * COLUMNS)
+    rotation = samples.axes
+    times_ms = np.linspace(samples.time_ms[0], samples.time_ms[-1], ROWS * COLUMNS)
     for axes, time_ms in zip(figure.subplots(ROWS, COLUMNS).ravel(), times_ms, strict=True):
-        sample = int(np.argmin(np.abs(motion.time_ms - time_ms)))
-        view = renderer.render(motion.position_m[sample], motion.rotation[sample], 0, *VIEW_PX)
+        sample = int(np.argmin(np.abs(samples.time_ms - time_ms)))
+        view = renderer.render(samples.position_m[sample], rotation[sample], 0, *VIEW_PX)
         axes.imshow(view[..., 2::-1])
         axes.set_axis_off()
-        axes.set_title(f"{motion.time_ms[sample] / 1000.0:.1f} s", fontsize=8, pad=2.0)
+        axes.set_title(f"{samples.time_ms[sample] / 1000.0:.1f} s", fontsize=8, pad=2.0)
     write(figure, file)

@@ -21,8 +21,8 @@ from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
 
 if TYPE_CHECKING:
-    from trackmania_rl.track.ghost_race import GhostRace
-    from trackmania_rl.track.replay_tracker import Followed
+    from research.replay_windows.ghost_race import GhostRace
+    from research.replay_windows.tracker import Followed
 
 WITHIN_M = (0.3, 1.0, 3.0)
 LISTED_PLACES = 10
@@ -56,13 +56,13 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Follow, and print how it went; the exit code is 1 if the finish was not reached."""
     # The simulator takes seconds to import, which other commands need not wait for.
+    from research.replay_windows.ghost_race import race_of_ghost
+    from research.replay_windows.tracker import follow
     from trackmania_rl.simulator.tracks.world_file import track_in_world
     from trackmania_rl.track.block_tracks import arrays_of_map, require_known
     from trackmania_rl.track.block_world import world_of
     from trackmania_rl.track.driven_path import path_of_ghost
-    from trackmania_rl.track.ghost_race import race_of_ghost
     from trackmania_rl.track.line_building import build_line
-    from trackmania_rl.track.replay_tracker import follow
 
     path, replay = _sources.replay_of(arguments)
     challenge = map_of(path if arguments.map is None else arguments.map)

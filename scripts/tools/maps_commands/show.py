@@ -152,7 +152,6 @@ def _draw_views(console: Console, file: Path, picture: Path) -> None:
     """Draw what the driver of a replay's fastest race sees."""
     from maps_commands._world_pictures import draw_views  # matplotlib takes a second to import
     from trackmania_rl.track.block_picture import scene_of  # and numba likewise
-    from trackmania_rl.track.ghost_motion import motion_of
 
     if is_challenge_file(file):
         raise UserError(f"{file}: --views draws what a driver sees; name a replay on that map")
@@ -166,7 +165,7 @@ def _draw_views(console: Console, file: Path, picture: Path) -> None:
     ghost = min(races, key=lambda race: race[0])[1]
     assert ghost.samples is not None
     title = f"{replay.challenge.plain_name}, driven by {ghost.login or 'unknown'}"
-    draw_views(picture, title, scene_of(world_of(replay.challenge)), motion_of(ghost.samples))
+    draw_views(picture, title, scene_of(world_of(replay.challenge)), ghost.samples)
     console.print(Text(f"wrote {picture}"), soft_wrap=True)
 
 

@@ -20,7 +20,7 @@ from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.telemetry.tables import print_table
 
 if TYPE_CHECKING:
-    from trackmania_rl.track.replay_windows import Kind, WindowResult
+    from research.replay_windows.windows import Kind, WindowResult
 
 WITHIN_M = (0.05, 0.15, 0.3, 1.0)
 LISTED_BEYOND_M = 0.15
@@ -64,9 +64,9 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Drive the windows, print and draw how well they follow."""
     # The simulator takes seconds to import, which other commands need not wait for.
+    from research.replay_windows.ghost_race import race_of_ghost
+    from research.replay_windows.windows import drive_window, windows_of
     from trackmania_rl.track.block_world import mesh_of_world, world_of
-    from trackmania_rl.track.ghost_race import race_of_ghost
-    from trackmania_rl.track.replay_windows import drive_window, windows_of
 
     path, replay = _sources.replay_of(arguments)
     challenge = replay.challenge if arguments.map is None else map_of(arguments.map)

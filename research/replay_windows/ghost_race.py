@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from research.replay_windows.ghost_motion import FloatArray, GhostMotion, motion_of
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.gbx.replay import Ghost
@@ -25,7 +26,6 @@ from trackmania_rl.simulator.physics.curves import step_value
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S, GearboxState, update_engine
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import VEHICLE_DTYPE, WORK_DTYPE, copy_state, new_vehicle
-from trackmania_rl.track.ghost_motion import FloatArray, GhostMotion, motion_of
 from trackmania_rl.track.placed_blocks import BlockGrid, forward_of
 
 FALL_WITHIN_M_S2: Final = 2.0

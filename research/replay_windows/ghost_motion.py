@@ -67,7 +67,7 @@ class GhostMotion:
 def motion_of(samples: GhostSamples) -> GhostMotion:
     """Derive a ghost's motion; derivatives do not reach over a respawn."""
     time_s = samples.time_ms / 1000.0
-    rotation = matrices(samples.rotation)
+    rotation = samples.axes
     run = _runs(samples)
     origin_m_s = np.zeros_like(samples.position_m)
     spin_rad_s = np.zeros_like(samples.position_m)
@@ -110,17 +110,6 @@ def _changes(velocity_m_s: FloatArray, time_s: FloatArray, run: npt.NDArray[np.i
         if of_run.sum() > 1:
             changes[of_run] = np.gradient(velocity_m_s[of_run], time_s[of_run], axis=0)
     return changes
-
-
-def matrices(quaternion: FloatArray) -> FloatArray:
-    """Rotation matrices (..., 3, 3) of quaternions (..., 4), w first."""
-    w, x, y, z = np.moveaxis(quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True), -1, 0)
-    rows = (
-        (1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y - w * z), 2.0 * (x * z + w * y)),
-        (2.0 * (x * y + w * z), 1.0 - 2.0 * (x * x + z * z), 2.0 * (y * z - w * x)),
-        (2.0 * (x * z - w * y), 2.0 * (y * z + w * x), 1.0 - 2.0 * (x * x + y * y)),
-    )
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
 def _runs(samples: GhostSamples) -> npt.NDArray[np.int64]:

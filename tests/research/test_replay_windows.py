@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from research.replay_windows.ghost_race import GhostRace, GhostRaceError, race_of_ghost
+from research.replay_windows.windows import Kind, drive_window, window_at, windows_of
 from trackmania_rl.gbx.replay import RACE_RUNNING, ControlEvent, Ghost, GhostSamples, read_replay
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, spawn_vehicle, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.tracks.world import Surface, Track, build_ribbon
-from trackmania_rl.track.ghost_race import GhostRace, GhostRaceError, race_of_ghost
-from trackmania_rl.track.replay_windows import Kind, drive_window, window_at, windows_of
 
 LEVEL_M = 41.3446
 """A height that a road of the game has."""

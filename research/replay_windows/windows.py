@@ -19,6 +19,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from research.replay_windows.ghost_motion import FloatArray, rotation_vectors
+from research.replay_windows.ghost_race import ENGINE_FIELDS, GhostRace
+from research.replay_windows.ground import LEVEL_TILT, Footing, footing_of, pads_in, ribbon_of, surfaces_under
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S
 from trackmania_rl.simulator.physics.grounds import World
@@ -27,11 +30,8 @@ from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, new_vehicle
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, ground_under
 from trackmania_rl.simulator.tracks.world import Ground, Surface, ground_at, locate
-from trackmania_rl.track.ghost_motion import FloatArray, rotation_vectors
-from trackmania_rl.track.ghost_race import ENGINE_FIELDS, GhostRace
 from trackmania_rl.track.placed_blocks import to_world
 from trackmania_rl.track.road_lanes import CELL_M
-from trackmania_rl.track.window_ground import LEVEL_TILT, Footing, footing_of, pads_in, ribbon_of, surfaces_under
 
 LENGTH_MS: Final = 1000
 EVERY_MS: Final = 500

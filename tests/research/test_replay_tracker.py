@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from research.replay_windows.ghost_motion import motion_of
+from research.replay_windows.ghost_race import GhostRace
+from research.replay_windows.tracker import TrackerSettings, follow
 from trackmania_rl.gbx.replay import GhostSamples
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
@@ -11,13 +14,10 @@ from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.simulator.tracks.world_file import track_in_world
 from trackmania_rl.track.block_tracks import arrays_of_map
 from trackmania_rl.track.block_world import world_of
-from trackmania_rl.track.ghost_motion import motion_of
-from trackmania_rl.track.ghost_race import GhostRace
 from trackmania_rl.track.placed_blocks import BlockGrid
-from trackmania_rl.track.replay_tracker import TrackerSettings, follow
 
-from .conftest import make_challenge
-from .test_block_tracks import CHECKPOINT, FINISH, LINE_M, ROAD, START
+from ..track.conftest import make_challenge
+from ..track.test_block_tracks import CHECKPOINT, FINISH, LINE_M, ROAD, START
 
 TICKS = 600
 

@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from research.replay_windows.ghost_motion import FloatArray
+from research.replay_windows.ghost_race import GhostRace
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.physics.grounds import World
@@ -22,8 +24,6 @@ from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.world import Track
-from trackmania_rl.track.ghost_motion import FloatArray
-from trackmania_rl.track.ghost_race import GhostRace
 
 SEGMENT_TICKS: Final = 5
 """Inputs are held for so long."""

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from research.replay_windows.ghost_motion import FloatArray
+from research.replay_windows.ghost_race import GhostRace, is_pad
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Ribbon, Surface, build_ribbon
-from trackmania_rl.track.ghost_motion import FloatArray
-from trackmania_rl.track.ghost_race import GhostRace, is_pad
 from trackmania_rl.track.placed_blocks import forward_of
 from trackmania_rl.track.stadium_blocks import piece_of
 
