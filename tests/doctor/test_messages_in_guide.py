@@ -40,7 +40,6 @@ NOT_EXPLAINED = {
     "client: {}{}",
     "command {}: {}",
     # Only where a developer asks for faults; docs/faults.rst is about them.
-    "chaos: {} in race {} at {} ms",
 }
 
 

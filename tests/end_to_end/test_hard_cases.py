@@ -148,6 +148,7 @@ def test_training_continues_while_games_fail_at_random(start_training: StartTrai
     command = start_training(
         tmp_path,
         environment={
+            "SIMULATED_GAME_SCRIPT": str(Path(__file__).parent.parent / "faults" / "chaotic_game.py"),
             "SIMULATED_GAME_CHAOS": "random@share=0.3,seed=5",
             "SIMULATED_GAME_CHAOS_LEDGER": str(ledger),
         },

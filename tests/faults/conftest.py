@@ -8,6 +8,7 @@ import pytest
 
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers import launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 
 from ..scripted_policies import playing
@@ -41,12 +42,15 @@ def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_player(settings: Settings, maps_folder: Path, tmp_path: Path) -> Iterator[Callable[..., Player]]:
+def make_player(
+    settings: Settings, maps_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Player]]:
     """`make_player("kill@race=2", name=value, ...)` plays on a game with these faults, each made once."""
     straight = MapEntry(
         map_name="straight", map_path="straight.npy", reference_line="straight.npy", is_explo=True, fill_buffer=True
     )
     players = []
+    monkeypatch.setattr(launcher, "SIMULATED_GAME_SCRIPT", Path(__file__).with_name("chaotic_game.py"))
 
     def make(chaos: str = "", **changes: object) -> Player:
         port = find_free_port()

@@ -41,7 +41,6 @@ def test_recorded_inputs_can_be_loaded(server_client, maps_folder):
     [
         (("--port", "{taken}", "--map", "none"), "cannot listen on port {taken}"),
         (("--port", "0", "--map", "none.toml"), "none.toml"),
-        (("--port", "0", "--chaos", "kill@race=1", "--chaos-ledger", "no folder/f"), "--chaos-ledger no folder/f"),
     ],
 )
 def test_the_script_names_unusable_arguments(script_module, server, arguments, reason, monkeypatch, capsys):

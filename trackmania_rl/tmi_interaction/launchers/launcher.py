@@ -24,7 +24,9 @@ from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction.tminterface2 import LOOPBACK, GameConnectionError
 
-SIMULATED_GAME_SCRIPT: Final = SHIPPED_FOLDER / "scripts" / "simulated_game.py"
+SIMULATED_GAME_SCRIPT: Final = Path(
+    os.environ.get("SIMULATED_GAME_SCRIPT", SHIPPED_FOLDER / "scripts" / "simulated_game.py")
+)
 LISTENS_WITHIN_S: Final = 120.0
 """Longest time from the start of any game until it listens."""
 POLL_INTERVAL_S: Final = 0.02

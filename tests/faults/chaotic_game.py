@@ -1,4 +1,4 @@
-"""Faults on request: a simulated game that misbehaves as real games do, so that whoever plays on it can be tested.
+"""Simulated game with faults on request, as `scripts/simulated_game.py` with two more arguments.
 
 A fault is written `KIND@name=value,name=value`, several of them with `;` between:
 
@@ -23,6 +23,7 @@ import dataclasses
 import logging
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,11 +33,16 @@ from typing import Final
 
 import numpy as np
 
-from trackmania_rl.protocol.messages import INT32, INT32_PAIR, MessageId
-from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE
-from trackmania_rl.simulator.server.connection import ClientGone, Connection
-from trackmania_rl.simulator.server.game import SimulatedGame
-from trackmania_rl.simulator.server.server import GameServer
+PROJECT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(PROJECT), str(PROJECT / "scripts")]
+
+import simulated_game  # noqa: E402
+
+from trackmania_rl.protocol.messages import INT32, INT32_PAIR, MessageId  # noqa: E402
+from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE  # noqa: E402
+from trackmania_rl.simulator.server.connection import ClientGone, Connection  # noqa: E402
+from trackmania_rl.simulator.server.game import SimulatedGame  # noqa: E402
+from trackmania_rl.simulator.server.server import GameServer  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
@@ -295,3 +301,23 @@ class ChaoticGameServer(GameServer):
             except ClientGone as gone:
                 logger.info("%s", gone)
             self._drop_client("chaos")
+
+
+def main() -> int:
+    """Run the game; return the exit code."""
+    parser = simulated_game.make_parser()
+    parser.add_argument("--chaos", default=os.environ.get("SIMULATED_GAME_CHAOS", ""), metavar="FAULTS")
+    parser.add_argument("--chaos-ledger", type=Path, default=os.environ.get("SIMULATED_GAME_CHAOS_LEDGER"))
+    arguments = parser.parse_args()
+    try:
+        chaos = Chaos(parse_faults(arguments.chaos), Ledger(arguments.chaos_ledger))
+    except ChaosError as error:
+        parser.error(str(error))
+    if chaos.refuses_to_start():
+        print("error: it refuses to start, as --chaos asks", file=sys.stderr)
+        return 1
+    return simulated_game.run(arguments, lambda game, port, speed: ChaoticGameServer(chaos, game, port, speed=speed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
