@@ -22,9 +22,8 @@ from trackmania_rl.protocol.input_script import Input
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.inputs import InputSlot, RaceInputs
-from trackmania_rl.simulator.physics.curves import step_value
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S, GearboxState, update_engine
-from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR, step_value
 from trackmania_rl.simulator.physics.vehicle_state import VEHICLE_DTYPE, WORK_DTYPE, copy_state, new_vehicle
 from trackmania_rl.track.placed_blocks import BlockGrid, forward_of
 

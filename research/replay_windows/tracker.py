@@ -19,7 +19,7 @@ from research.replay_windows.ghost_motion import FloatArray
 from research.replay_windows.ghost_race import GhostRace
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.physics.grounds import World
+from trackmania_rl.simulator.physics.collision import World
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch

@@ -23,8 +23,8 @@ from research.replay_windows.ghost_motion import FloatArray, rotation_vectors
 from research.replay_windows.ghost_race import ENGINE_FIELDS, GhostRace
 from research.replay_windows.ground import LEVEL_TILT, Footing, footing_of, pads_in, ribbon_of, surfaces_under
 from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.physics.collision import World
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S
-from trackmania_rl.simulator.physics.grounds import World
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, new_vehicle
@@ -157,7 +157,7 @@ def drive_window(race: GhostRace, window: Window, world: World | None = None) ->
         window: what to drive.
         world: the ground; by default what the window's ghost shows of it.
     """
-    ground = ribbon_of(race, window.samples, window.footing) if world is None else world
+    ground = ribbon_of(race, window.samples, window.footing).road if world is None else world
     first = initial_car(race, window, ground)
     if _is_at_rest(race, window):
         return _drive(race, window, ground, first)
@@ -222,8 +222,8 @@ def _place_car(
     car["position_m"], car["quaternion"], car["rotation"] = position_m, quaternion, rotation
     if isinstance(world, SurfaceMesh):
         return
-    nearest = int(np.argmin(np.linalg.norm(world.center_m - position_m, axis=1)))
-    place = locate(world.sections, nearest, *position_m)
+    nearest = int(np.argmin(np.linalg.norm(world.records["center_m"] - position_m, axis=1)))
+    place = locate(world.records, nearest, *position_m)
     car["ribbon_index"], car["station_m"] = place.section, place.station_m
 
 
@@ -248,7 +248,7 @@ def _ground_at(world: World, section: int, point_m: FloatArray) -> Ground:
     """What is under a point (3,); of a ribbon, near a cross-section."""
     if isinstance(world, SurfaceMesh):
         return ground_under(world, *(float(axis) for axis in point_m), GROUND_WITHIN_M)
-    return ground_at(world.sections, locate(world.sections, section, *point_m))
+    return ground_at(world.records, locate(world.records, section, *point_m))
 
 
 def _with_fitted_turn(race: GhostRace, window: Window, world: World, car: npt.NDArray[np.void]) -> npt.NDArray[np.void]:

@@ -18,10 +18,12 @@ from trackmania_rl.simulator.tracks.track_design import (
     close_lap,
     lay_out,
     left,
+    line_name,
     right,
     straight,
+    track_file_text,
+    write_track,
 )
-from trackmania_rl.simulator.tracks.track_writing import line_name, track_file_text, write_track
 
 __all__ = ["DESIGNS", "line_name", "track_file_text"]
 

@@ -11,7 +11,7 @@ from trackmania_rl.protocol.state_blob import HEAD_BYTES, STATE_HEAD_DTYPE
 from trackmania_rl.race.known_road import N_QUALITIES, ROAD_QUALITIES, KnownRoad, look_along_road
 from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS, ChaseCamera, PictureRangeFinder, measure_ranges
 from trackmania_rl.settings import MapEntry, Settings, load_settings
-from trackmania_rl.simulator.picture import camera
+from trackmania_rl.simulator.picture import rasterizer as camera
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.world import Edge, Ribbon, Surface

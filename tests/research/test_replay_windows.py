@@ -35,7 +35,7 @@ def race_driven(ribbon, keys, end_ms) -> GhostRace:
             rows.append((time_ms, *car["position_m"][0], *car["quaternion"][0], speed_m_s))
         held |= {event.name: event.value for event in events[1:] if event.time_ms == time_ms}
         steer = held["SteerRight"] - held["SteerLeft"]
-        tick(car, held["Accelerate"], held["Brake"], steer, ribbon, STADIUM_CAR)
+        tick(car, held["Accelerate"], held["Brake"], steer, ribbon.road, STADIUM_CAR)
     table = np.array(rows)
     samples = GhostSamples(100, table[:, 0].astype(np.int64), table[:, 1:4], table[:, 4:8], table[:, 8])
     ghost = Ghost("driver", None, (), 0, samples, tuple(sorted(events, key=lambda event: event.time_ms)), "")

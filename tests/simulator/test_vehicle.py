@@ -33,7 +33,7 @@ PLANE = straight(half_width_m=2000.0)
 def settle(track: Track, ticks: int = 40) -> np.ndarray:
     car = spawn_vehicle(track)
     for _ in range(ticks):
-        tick(car, 0.0, 0.0, 0.0, track.ribbon, STADIUM_CAR)
+        tick(car, 0.0, 0.0, 0.0, track.world, STADIUM_CAR)
     return car
 
 
@@ -55,7 +55,7 @@ def run(car, track: Track, ticks: int, gas=1.0, brake=0.0, steer=0.0) -> np.ndar
     """Drives with constant inputs; speeds in km/h after every tick."""
     speeds = np.empty(ticks)
     for i in range(ticks):
-        tick(car, gas, brake, steer, track.ribbon, STADIUM_CAR)
+        tick(car, gas, brake, steer, track.world, STADIUM_CAR)
         speeds[i] = speed_kmh(car)
     return speeds
 
@@ -85,7 +85,7 @@ def test_steady_full_steer(kmh, yaw_rate, slip_deg, net_m_s2):
     car = rolling(PLANE, kmh)
     held_m_s = kmh / KMH_PER_M_S
     for _ in range(150):
-        tick(car, 1.0, 0.0, -1.0, PLANE.ribbon, STADIUM_CAR)
+        tick(car, 1.0, 0.0, -1.0, PLANE.world, STADIUM_CAR)
         velocity = car["velocity_m_s"][0].astype(np.float64)
         gained_m_s2 = (np.linalg.norm(velocity) - held_m_s) / 0.01
         car["velocity_m_s"] = velocity * held_m_s / np.linalg.norm(velocity)
@@ -240,7 +240,7 @@ def test_a_jump_flies_a_parabola_lands_and_drives_on():
     car = rolling(road, 200.0)
     heights, contact = [], []
     for _ in range(300):
-        tick(car, 1.0, 0.0, 0.0, road.ribbon, STADIUM_CAR)
+        tick(car, 1.0, 0.0, 0.0, road.world, STADIUM_CAR)
         heights.append(float(car["position_m"][0, 1]))
         contact.append(int(car["wheel_has_ground_contact"].sum()))
     airborne = np.flatnonzero(np.array(contact) == 0)
@@ -322,8 +322,8 @@ def test_nothing_breaks_the_state_and_its_bytes_come_again():
         car["angular_velocity_rad_s"] = generator.normal(size=3) * 3.0
         copied = np.frombuffer(car.tobytes(), VEHICLE_DTYPE).copy()
         for inputs in random_inputs(300):
-            tick(car, *inputs, track.ribbon, STADIUM_CAR)
-            tick(copied, *inputs, track.ribbon, STADIUM_CAR)
+            tick(car, *inputs, track.world, STADIUM_CAR)
+            tick(copied, *inputs, track.world, STADIUM_CAR)
             assert copied.tobytes() == car.tobytes()
         for name in VEHICLE_DTYPE.names:
             assert np.all(np.isfinite(car[name])), name

@@ -64,14 +64,14 @@ def ground_of(window: dict[str, Any]) -> Ribbon:
 
 def drive(window: dict[str, Any]) -> Errors:
     """Drive a window to its last sample."""
-    ribbon = ground_of(window)
+    road = ground_of(window).road
     car = np.zeros(1, VEHICLE_DTYPE)
     for field, value in window["car"].items():
         car[field] = value
     controls, time_ms, errors = iter(expand(window["controls"])), window["start_ms"], []
     for until_ms, x, y, z, q_w, q_x, q_y, q_z, speed_kmh in window["samples"]:
         while time_ms < until_ms:
-            tick(car, *next(controls), ribbon, STADIUM_CAR)
+            tick(car, *next(controls), road, STADIUM_CAR)
             time_ms += TICK_MS
         rotation, velocity = car["rotation"][0].astype(np.float64), car["velocity_m_s"][0].astype(np.float64)
         yaw = np.arctan2(2.0 * (q_x * q_z + q_w * q_y), 1.0 - 2.0 * (q_x**2 + q_y**2))

@@ -6,9 +6,8 @@ import numpy as np
 from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.simulator.physics.vehicle_state import VEHICLE_DTYPE
 from trackmania_rl.simulator.picture.block_scene import BlockScene
-from trackmania_rl.simulator.picture.camera import chase_camera
 from trackmania_rl.simulator.picture.palette import COLORS, Paint
-from trackmania_rl.simulator.picture.rasterizer import new_canvas
+from trackmania_rl.simulator.picture.rasterizer import chase_camera, new_canvas
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.track.block_picture import scene_of
 from trackmania_rl.track.block_world import world_of

@@ -7,8 +7,9 @@ import pytest
 
 from trackmania_rl.gbx.challenge import Block, Challenge, Gate
 from trackmania_rl.gbx.replay import GhostSamples, read_replay
-from trackmania_rl.simulator.physics.trigger_boxes import TriggerBoxes, touches_box
+from trackmania_rl.simulator.physics.gates import touches_box
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.physics.vehicle_state import new_vehicle
 from trackmania_rl.track.block_world import BlockWorldError, world_of
 
 from .conftest import make_challenge
@@ -87,11 +88,12 @@ def test_real_gates_are_triggered_within_one_tick_of_their_times(replay: str, sh
 def _first_touch_ms(samples: GhostSamples, trigger_m: np.ndarray | None) -> int:
     """The tick in which a car on a ghost's path first touches a box; between samples it is taken to go straight on."""
     assert trigger_m is not None
-    boxes = TriggerBoxes(*np.ascontiguousarray(trigger_m[:, None]))
+    car, rotation = new_vehicle(), samples.axes
     velocity_m_s = np.diff(samples.position_m, axis=0) / (0.001 * samples.period_ms)
     for time_ms in range(10, int(samples.time_ms[-1]) + 101, 10):
         at = min(time_ms // samples.period_ms, len(velocity_m_s) - 1)
-        here_m = samples.position_m[at] + 0.001 * (time_ms - samples.time_ms[at]) * velocity_m_s[at]
-        if touches_box(boxes, 0, here_m, samples.axes[at], STADIUM_CAR[0]):
+        car["position_m"] = samples.position_m[at] + 0.001 * (time_ms - samples.time_ms[at]) * velocity_m_s[at]
+        car["rotation"] = rotation[at]
+        if touches_box(trigger_m[None], 0, car[0], STADIUM_CAR[0]):
             return time_ms - 10
     return -1

@@ -8,8 +8,8 @@ import pytest
 from trackmania_rl.gbx.challenge import Block, Challenge, read_challenge
 from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, drive
+from trackmania_rl.simulator.tracks.track_design import write_track
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.simulator.tracks.track_writing import write_track
 from trackmania_rl.simulator.tracks.world import Surface, Track
 from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.line_building import build_line

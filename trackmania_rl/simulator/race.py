@@ -24,7 +24,6 @@ from trackmania_rl.protocol.state_blob import (
 )
 from trackmania_rl.simulator.inputs import RaceInputs
 from trackmania_rl.simulator.physics.gates import drive, gates_of_track
-from trackmania_rl.simulator.physics.grounds import size_of, world_of
 from trackmania_rl.simulator.physics.vehicle import respawn_vehicle, spawn_vehicle
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.picture.renderer import Renderer
@@ -81,9 +80,9 @@ class SimulatedRace:
     def __init__(self, track: Track, parameters: npt.NDArray[np.void] = STADIUM_CAR) -> None:
         self.track = track
         self._parameters = parameters
-        self._world = world_of(track)
+        self._world = track.world
         self._gates = gates_of_track(track)
-        self._signature = signature(self._world)
+        self._signature = signature(track)
         self._spawned_car = spawn_vehicle(track)
         self._renderer: Renderer | None = None
         self._script: list[InputEvent] = []
@@ -263,7 +262,7 @@ class SimulatedRace:
         magic, blob_signature, *counters = head["private"][:PRIVATE_HEADER_WORDS].tolist()
         if (magic, blob_signature) != (_MAGIC, self._signature) or layout.blob_bytes != self._layout.blob_bytes:
             raise StateBlobError(f"state blob that is not of a race on track {self.track.name!r} in this game")
-        car = read_car(words, size_of(self._world))
+        car = read_car(words, len(self._world.records))
         tick_time_ms = int(head["timers_ms"][_RACE_TIMER])
         is_on_the_clock = -COUNTDOWN_MS <= tick_time_ms <= MAX_RACE_MS and tick_time_ms % TICK_MS == 0
         if not is_on_the_clock or int(car[0]["clock_ms"]) != max(0, tick_time_ms):

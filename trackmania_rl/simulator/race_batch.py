@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, NOT_PASSED
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.physics.gates import AnyGates, drive, gates_of_track
-from trackmania_rl.simulator.physics.grounds import World, world_of
+from trackmania_rl.simulator.physics.collision import World
+from trackmania_rl.simulator.physics.gates import Gates, drive, gates_of_track
 from trackmania_rl.simulator.physics.vehicle import VEHICLE_DTYPE, spawn_vehicle
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.picture.renderer import Renderer
@@ -37,7 +37,7 @@ class TrackForBatch:
     """
 
     def __init__(self, track: Track) -> None:
-        self.world = world_of(track)
+        self.world = track.world
         self.gates = gates_of_track(track)
         self.spawned_car = spawn_vehicle(track)
         self._track = track
@@ -151,7 +151,7 @@ def _advance(
     controls: npt.NDArray[np.float64],
     world: World,
     parameters: npt.NDArray[np.void],
-    gates: AnyGates,
+    gates: Gates,
     gate_is_passed: npt.NDArray[np.int32],
     times_ms: npt.NDArray[np.int32],
     passed_count: npt.NDArray[np.int64],

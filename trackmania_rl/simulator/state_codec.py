@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, STATE_HEAD_DTYPE, StateBlobError
 from trackmania_rl.simulator.physics.vehicle import NEVER_MS, VEHICLE_DTYPE
-from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
-from trackmania_rl.simulator.tracks.world import Ribbon
+from trackmania_rl.simulator.tracks.world import Track
 
 WORD_BYTES: Final = 4
 
@@ -124,13 +123,13 @@ _IS_FLOAT: Final = np.concatenate(
 )
 
 
-def signature(world: Ribbon | SurfaceMesh) -> int:
-    """A number that tells blobs of this world and this layout of the car from others, 32 bits."""
+def signature(track: Track) -> int:
+    """Return a 32-bit checksum of a track's world and of the layout of the car."""
     checksum = zlib.crc32(repr(VEHICLE_DTYPE).encode())
-    if isinstance(world, SurfaceMesh):
-        columns = [world.faces[name] for name in ("corners_m", "surface", "forward")]
+    if track.mesh_world is not None:
+        columns = [track.world.records[name] for name in ("corners_m", "surface", "forward")]
     else:  # the columns of plain numbers say all; records have padding of no meaning
-        columns = [column for column in world if column.dtype.names is None]
+        columns = [column for column in track.ribbon if column.dtype.names is None]
     for column in columns:
         checksum = zlib.crc32(np.ascontiguousarray(column).tobytes(), checksum)
     return checksum

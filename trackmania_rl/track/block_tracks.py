@@ -17,8 +17,8 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_durably
 from trackmania_rl.gbx.challenge import Challenge, Gate
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, ground_under
-from trackmania_rl.simulator.tracks.track_writing import toml_value
-from trackmania_rl.simulator.tracks.world_file import WorldArrays
+from trackmania_rl.simulator.tracks.track_design import toml_value
+from trackmania_rl.simulator.tracks.world_file import MeshWorld
 from trackmania_rl.track.block_picture import scene_of
 from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld, GateBox, mesh_of_world
 from trackmania_rl.track.map_tracks import check_line
@@ -53,7 +53,7 @@ def lack_of(world: BlockWorld) -> str:
     return f"{100.0 * world.known_share:.0f} % of its blocks are in the catalogue; not {names}{others}"
 
 
-def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -> WorldArrays:
+def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -> MeshWorld:
     """Make all that the simulated game needs of a map; where a block is not known, there is nothing.
 
     Args:
@@ -77,7 +77,7 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
     gate_of_box = [*range(len(checkpoints)), *(len(checkpoints) for _ in ends)]
     scene = scene_of(world, sorted(checkpoints, key=lambda gate: _place_on_line(gate, line_m)))
     spawns = [_spawn(gate, name) for gate in (*checkpoints, start)]
-    return WorldArrays(
+    return MeshWorld(
         corners_m=world.corners_m,
         surface=world.surface,
         forward=world.forward,
@@ -117,7 +117,7 @@ def normals_along(mesh: SurfaceMesh, line_m: FloatArray) -> FloatArray:
 
 
 def write_block_track(
-    challenge: Challenge, arrays: WorldArrays, line_m: FloatArray, track_file: Path
+    challenge: Challenge, arrays: MeshWorld, line_m: FloatArray, track_file: Path
 ) -> tuple[Path, ...]:
     """Write a track file, with its line and its world beside it, which come first; return all three.
 

@@ -16,7 +16,7 @@ from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.race.known_road import ROAD_QUALITIES, KnownRoad
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS
 from trackmania_rl.race.zones import VirtualCheckpoints
-from trackmania_rl.simulator.tracks.mesh_road import RoadProfile, measure_road
+from trackmania_rl.simulator.tracks.surface_mesh import RoadProfile, measure_road
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Track
 

@@ -26,9 +26,7 @@ from maps_commands._line_pictures import (
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Gate
 from trackmania_rl.gbx.replay import GhostSamples
 from trackmania_rl.simulator.picture.block_scene import BlockScene
-from trackmania_rl.simulator.picture.camera import Camera
-from trackmania_rl.simulator.picture.mesh import new_mesh
-from trackmania_rl.simulator.picture.rasterizer import draw_mesh, new_canvas
+from trackmania_rl.simulator.picture.rasterizer import Camera, draw_mesh, new_canvas, new_mesh
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld

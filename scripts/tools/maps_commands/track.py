@@ -137,8 +137,8 @@ def write(
         UserError: if no track can be made, or the files are there already, or cannot be written.
     """
     # The simulator takes seconds to import, which other commands need not wait for.
+    from trackmania_rl.simulator.tracks.track_design import file_in_the_way
     from trackmania_rl.simulator.tracks.track_file import load_track
-    from trackmania_rl.simulator.tracks.track_writing import file_in_the_way
 
     write_to, notes = _writer(challenge, line, f"{output.stem}_road", ground)
     with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +158,7 @@ def _writer(
     challenge: Challenge, line: BuiltLine, road_name: str, ground: str | None
 ) -> tuple[Callable[[Path], tuple[Path, ...]], tuple[str, ...]]:
     """Return what writes a track's files, given the path of the first, and the notes on it."""
-    from trackmania_rl.simulator.tracks.track_writing import write_track
+    from trackmania_rl.simulator.tracks.track_design import write_track
     from trackmania_rl.track.block_tracks import (
         BlockTrackError,
         arrays_of_map,

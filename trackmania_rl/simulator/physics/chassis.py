@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.physics.curves import linear_value, step_value
 from trackmania_rl.simulator.physics.engine import GRIP_FACTOR, KMH_PER_M_S, adherence
 from trackmania_rl.simulator.physics.rigid_body import add_force, add_torque, to_car, to_world
+from trackmania_rl.simulator.physics.vehicle_parameters import linear_value, step_value
 from trackmania_rl.simulator.physics.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
 
 _LEAST_NORMAL_ACROSS = 1e-3

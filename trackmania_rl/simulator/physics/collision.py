@@ -1,16 +1,19 @@
-"""What the car touches: wheels and body against the ground and the walls of the ribbon.
+"""Collision of the car with either kind of world, and with the ground and the walls of a ribbon.
 
-Wheels and body are ellipsoids; ground and walls are planes where the ribbon is near the part that touches. A collision
-pass runs after every substep: it sets the contact flags that the next substep drives with, takes speed away and moves
-the body out. All vectors are in car axes unless they say otherwise.
+A collision pass follows every substep. It sets the contact flags for the next substep, takes speed away and moves the
+body out. Wheels and body are ellipsoids; a ribbon's ground and walls are planes near the part that touches. Vectors are
+in car axes unless they say otherwise.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
+from numba.extending import overload
 
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.physics.contacts import (
@@ -24,21 +27,38 @@ from trackmania_rl.simulator.physics.contacts import (
     touch_with_body,
     touching_arm,
 )
+from trackmania_rl.simulator.physics.mesh_collision import collide_with_mesh
 from trackmania_rl.simulator.physics.rigid_body import to_car, to_world
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
+from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
 from trackmania_rl.simulator.tracks.world import (
     WALL_HEIGHT_M,
     WALL_THICKNESS_M,
     Place,
+    Road,
     ground_at,
     has_wall,
     locate,
 )
 
+World = Road | SurfaceMesh
+"""What cars drive on. Both have `records`; a car's state holds the number of one of them (`ribbon_index`)."""
+
+
+def collide(car: CarRecord, parameters: ParametersRecord, world: World) -> None:
+    """Run one collision pass; the kind of world is chosen when the caller is compiled."""
+    raise NotImplementedError("only compiled functions call this")
+
+
+@overload(collide, strict=False)
+def _compiled_collide(car: types.Type, parameters: types.Type, world: types.Type) -> Any:
+    if world.instance_class is SurfaceMesh:
+        return lambda car, parameters, world: collide_with_mesh(car, parameters, world)
+    return lambda car, parameters, world: _collide_with_ribbon(car, parameters, world.records)
+
 
 @compiled
-def collide(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void]) -> None:
-    """One collision pass."""
+def _collide_with_ribbon(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void]) -> None:
     position = car.position_m
     place = locate(sections, car.ribbon_index, position[0], position[1], position[2])
     car.ribbon_index = place.section
@@ -84,7 +104,6 @@ def _collide_wheel(car: CarRecord, parameters: ParametersRecord, sections: npt.N
 
 @compiled
 def _collide_body(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], place: Place) -> None:
-    """The body's ellipsoids against the ground's and the walls' planes at the car's place."""
     ground = ground_at(sections, place)
     ground_normal = to_car(car, ground.normal[0], ground.normal[1], ground.normal[2])
     left = to_car(car, place.left[0], place.left[1], place.left[2])

@@ -10,8 +10,8 @@ import math
 from enum import IntEnum
 
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.physics.curves import linear_value, step_value
 from trackmania_rl.simulator.physics.rigid_body import add_force, add_torque
+from trackmania_rl.simulator.physics.vehicle_parameters import linear_value, step_value
 from trackmania_rl.simulator.physics.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.tracks.world import Surface
 

@@ -1,99 +1,79 @@
-"""Checkpoints and finish: gates across the road, or boxes in a world of blocks, and driving until one is passed.
+"""Checkpoints and finish: planes across a road or boxes in a world of blocks, and driving until one is passed.
 
-A gate counts once per lap, in any order; a lap's line counts when the lap's other gates are taken, and the last lap's
-line is the finish. A gate is passed in the tick in whose interval any part of the car touches it, and its time is the
-race time at the beginning of that tick (reference/tmnf_physics.md 1.15: floor to 10 ms, no interpolation).
+A gate counts once per lap, in any order. A lap's line counts when the lap's other gates are passed, and the last lap's
+line is the finish. A gate is passed in the tick in whose interval a part of the car touches it. Its time is the race
+time at the beginning of that tick (reference/tmnf_physics.md 1.15: floor to 10 ms, no interpolation).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
-from numba.extending import overload
 
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.physics.grounds import World
-from trackmania_rl.simulator.physics.trigger_boxes import TriggerBoxes, touches_box
+from trackmania_rl.simulator.physics.collision import World
 from trackmania_rl.simulator.physics.vehicle import tick
-from trackmania_rl.simulator.tracks.world import Ribbon, Track
+from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
+from trackmania_rl.simulator.tracks.world import Track
 
 # Reach of the car's collision ellipsoids from its origin (reference/tmnf_physics.md 1.3).
 _NOSE_M: Final = 2.14
 _TAIL_M: Final = 1.94
 _SIDE_M: Final = 1.07
+_REACH_M: Final = 3.0
+"""Upper bound of the distance of any part from the car's origin."""
 
 _LOWEST_M: Final = -3.0
-"""A gate reaches this far below the road, for a car that bottoms out."""
+"""A plane reaches this far below the road, for a car that bottoms out."""
 _HIGHEST_M: Final = 12.0
-"""A gate reaches this far above the road, for a car that flies through it."""
+"""A plane reaches this far above the road, for a car that flies."""
 
 
 class Gates(NamedTuple):
-    """The G gates of a race in driving order, all laps, the finish last; numba takes it as it is.
+    """Gates of a race, the finish last; numba takes it as it is.
+
+    A road has one plane per gate of the race (G), a world of blocks one or more boxes per gate of a lap (B). The other
+    kind's arrays are empty.
 
     Attributes:
-        station_m: (G,) float64, arc length along the line.
-        section: (G,) int64, nearest cross-section of the ribbon.
-        per_lap: Gates of one lap, its line included; G is a multiple of it.
-        total: G.
-    """
-
-    station_m: npt.NDArray[np.float64]
-    section: npt.NDArray[np.int64]
-    per_lap: int
-    total: int
-
-
-class BoxGates(NamedTuple):
-    """The gates of a race in a world of blocks, of which one may have several boxes; numba takes it as it is.
-
-    Attributes:
-        boxes: B boxes; a gate is passed where a car touches one of its.
-        gate: (B,) int64, number of the gate within a lap that a box belongs to; the lap's line is the last.
+        station_m: (G,) float64, arc length along the line, all laps.
+        sections: (G,) SECTION_DTYPE, nearest cross-sections.
+        boxes_m: (B, 2, 3) float64, lowest and highest corners, world axes.
+        gate_of_box: (B,) int64, number of the gate within a lap; the lap's line is the last.
         per_lap: Gates of one lap, its line included.
         total: Gates of the race, all laps.
     """
 
-    boxes: TriggerBoxes
-    gate: npt.NDArray[np.int64]
+    station_m: npt.NDArray[np.float64]
+    sections: npt.NDArray[np.void]
+    boxes_m: npt.NDArray[np.float64]
+    gate_of_box: npt.NDArray[np.int64]
     per_lap: int
     total: int
 
 
-AnyGates = Gates | BoxGates
-
-
-def gates_of_track(track: Track) -> AnyGates:
+def gates_of_track(track: Track) -> Gates:
     """Lay out a track's gates.
 
     Raises:
-        ValueError: If the gates cannot be dealt out to the laps evenly.
+        ValueError: If the laps would not have equally many.
     """
-    world = track.mesh_world
+    world, records = track.mesh_world, track.ribbon.records
     if world is not None:
-        boxes = TriggerBoxes(*(np.ascontiguousarray(corners_m) for corners_m in world.gate_boxes_m.transpose(1, 0, 2)))
-        return BoxGates(boxes, world.gate_of_box, world.gates_per_lap, world.gates_per_lap * track.n_laps)
-    return road_gates_of_track(track)
-
-
-def road_gates_of_track(track: Track) -> Gates:
-    """Lay out the gates across a ribbon.
-
-    Raises:
-        ValueError: If they cannot be dealt out to the laps evenly.
-    """
+        per_lap, boxes_m = world.gates_per_lap, np.ascontiguousarray(world.gate_boxes_m)
+        return Gates(np.zeros(0), records[:0], boxes_m, world.gate_of_box, per_lap, per_lap * track.n_laps)
     stations_m = np.array([*track.checkpoint_stations_m, track.finish_station_m], dtype=np.float64)
     per_lap, left_over = divmod(len(stations_m), track.n_laps)
     if left_over:
         raise ValueError(
             f"track {track.name!r} has {len(stations_m)} gates for {track.n_laps} laps: every lap needs as many"
         )
-    section = np.searchsorted(track.ribbon.station_m, stations_m).clip(0, len(track.ribbon.station_m) - 1)
-    return Gates(stations_m, section.astype(np.int64), per_lap, len(stations_m))
+    section = np.searchsorted(track.ribbon.station_m, stations_m).clip(0, len(records) - 1)
+    no_gates = np.zeros(0, dtype=np.int64)
+    return Gates(stations_m, records[section], np.zeros((0, 2, 3)), no_gates, per_lap, len(stations_m))
 
 
 @compiled
@@ -102,13 +82,13 @@ def drive(
     controls: tuple[float, float, float],
     world: World,
     parameters: npt.NDArray[np.void],
-    gates: AnyGates,
+    gates: Gates,
     gate_is_passed: npt.NDArray[np.int32],
     times_ms: npt.NDArray[np.int32],
     passed_count: int,
     max_ticks: int,
 ) -> tuple[int, int]:
-    """Drive on until a gate is passed or `max_ticks` are over.
+    """Drive until a gate is passed or `max_ticks` are over.
 
     Args:
         car: (1,) VEHICLE_DTYPE, changed in place.
@@ -117,8 +97,8 @@ def drive(
         parameters: The car's constants.
         gates: All gates, of the world's kind.
         gate_is_passed: (per_lap,) 0/1 for the gates of the current lap, changed in place.
-        times_ms: (G,) times of the passed gates in the order of passing, changed in place.
-        passed_count: How many gates are passed so far.
+        times_ms: (total,) times of the passed gates in the order of passing, changed in place.
+        passed_count: Number of gates passed so far.
         max_ticks: At least 1.
 
     Returns:
@@ -128,9 +108,7 @@ def drive(
         label_ms = car[0].clock_ms
         station_before_m = float(car[0].station_m)
         tick(car, controls[0], controls[1], controls[2], world, parameters)
-        count = _pass_gates(
-            car, station_before_m, label_ms, world, parameters, gates, gate_is_passed, times_ms, passed_count
-        )
+        count = _pass_gates(car, station_before_m, label_ms, parameters, gates, gate_is_passed, times_ms, passed_count)
         if count != passed_count:
             return ticks, count
     return max_ticks, passed_count
@@ -141,9 +119,8 @@ def _pass_gates(
     car: npt.NDArray[np.void],
     station_before_m: float,
     label_ms: int,
-    world: World,
     parameters: npt.NDArray[np.void],
-    gates: AnyGates,
+    gates: Gates,
     gate_is_passed: npt.NDArray[np.int32],
     times_ms: npt.NDArray[np.int32],
     passed_count: int,
@@ -153,13 +130,18 @@ def _pass_gates(
     if passed_count == n_gates:
         return passed_count
     first_of_lap = passed_count - passed_count % gates.per_lap
+    has_boxes = gates.gate_of_box.shape[0] > 0
     for in_lap in range(gates.per_lap):
         if gate_is_passed[in_lap]:
             continue
         is_line = in_lap == gates.per_lap - 1
         if is_line and passed_count - first_of_lap < gates.per_lap - 1:
             continue
-        if _touches(car, station_before_m, world, parameters, gates, first_of_lap, in_lap):
+        if has_boxes:
+            is_touched = _is_in_box(car, parameters, gates, in_lap)
+        else:
+            is_touched = _sweeps_over(car, station_before_m, gates, first_of_lap + in_lap)
+        if is_touched:
             gate_is_passed[in_lap] = 1
             times_ms[passed_count] = label_ms
             passed_count += 1
@@ -169,64 +151,77 @@ def _pass_gates(
     return passed_count
 
 
-def _touches(
-    car: npt.NDArray[np.void],
-    station_before_m: float,
-    world: World,
-    parameters: npt.NDArray[np.void],
-    gates: AnyGates,
-    first_of_lap: int,
-    in_lap: int,
-) -> bool:
-    """Whether the car touches a gate; of which kind the gates are, is known when this is compiled."""
-    raise NotImplementedError("only compiled functions call this")
-
-
-@overload(_touches, strict=False)
-def _compiled_touches(
-    car: Any, station_before_m: Any, world: Any, parameters: Any, gates: types.Type, first_of_lap: Any, in_lap: Any
-) -> Any:
-    if isinstance(gates, types.NamedTuple) and gates.instance_class is BoxGates:
-        return lambda car, station_before_m, world, parameters, gates, first_of_lap, in_lap: _is_in_box(
-            car, parameters, gates, in_lap
-        )
-    return lambda car, station_before_m, world, parameters, gates, first_of_lap, in_lap: _sweeps_over(
-        car, station_before_m, world, gates, first_of_lap + in_lap
-    )
-
-
 @compiled
-def _is_in_box(car: npt.NDArray[np.void], parameters: npt.NDArray[np.void], gates: BoxGates, in_lap: int) -> bool:
-    """Whether the car touches one of the gate's boxes."""
-    for box in range(gates.gate.shape[0]):
-        if gates.gate[box] == in_lap and touches_box(
-            gates.boxes, box, car[0].position_m, car[0].rotation, parameters[0]
-        ):
+def _is_in_box(car: npt.NDArray[np.void], parameters: npt.NDArray[np.void], gates: Gates, in_lap: int) -> bool:
+    for box in range(gates.gate_of_box.shape[0]):
+        if gates.gate_of_box[box] == in_lap and touches_box(gates.boxes_m, box, car[0], parameters[0]):
             return True
     return False
 
 
 @compiled
-def _sweeps_over(car: npt.NDArray[np.void], station_before_m: float, ribbon: Ribbon, gates: Gates, gate: int) -> bool:
-    """Whether the car, an ellipse seen from above, swept over the gate and between its posts."""
-    section, gate_station_m = gates.section[gate], gates.station_m[gate]
+def touches_box(boxes_m: npt.NDArray[np.float64], box: int, car: CarRecord, parameters: ParametersRecord) -> bool:
+    """Return whether a car touches a box.
+
+    A part counts as the smallest box along the world's axes around it, which differs from the part itself only beyond
+    a box's edges. Wheels count with their dampers pressed in.
+    """
+    position_m = car.position_m
+    for axis in range(3):
+        if not boxes_m[box, 0, axis] - _REACH_M < position_m[axis] < boxes_m[box, 1, axis] + _REACH_M:
+            return False
+    for wheel in range(WHEELS):
+        if _reaches(boxes_m, box, car, parameters.wheel_points_m[wheel], parameters.wheel_radii_m):
+            return True
+    for part in range(parameters.body_centers_m.shape[0]):
+        if _reaches(boxes_m, box, car, parameters.body_centers_m[part], parameters.body_radii_m[part]):
+            return True
+    return False
+
+
+@compiled
+def _reaches(
+    boxes_m: npt.NDArray[np.float64],
+    box: int,
+    car: CarRecord,
+    center: npt.NDArray[np.float64],
+    radii: npt.NDArray[np.float64],
+) -> bool:
+    """Return whether an ellipsoid, given in car axes, overlaps a box along each of the world's axes."""
+    position_m, rotation = car.position_m, car.rotation
+    for axis in range(3):
+        middle_m, reach_m2 = position_m[axis], 0.0
+        for own in range(3):
+            middle_m += rotation[axis, own] * center[own]
+            reach_m2 += (rotation[axis, own] * radii[own]) ** 2
+        reach_m = math.sqrt(reach_m2)
+        if middle_m - reach_m > boxes_m[box, 1, axis] or middle_m + reach_m < boxes_m[box, 0, axis]:
+            return False
+    return True
+
+
+@compiled
+def _sweeps_over(car: npt.NDArray[np.void], station_before_m: float, gates: Gates, gate: int) -> bool:
+    """Return whether the car, an ellipse seen from above, swept over a plane and between its posts."""
+    gate_station_m = gates.station_m[gate]
     here_m = float(car[0].station_m)
     nearest_m, furthest_m = min(station_before_m, here_m) - _NOSE_M, max(station_before_m, here_m) + _NOSE_M
     if not nearest_m <= gate_station_m <= furthest_m:
         return False
-    position, rotation, forward = car[0].position_m, car[0].rotation, ribbon.forward[section]
+    section = gates.sections[gate]
+    position, rotation, forward = car[0].position_m, car[0].rotation, section.forward
     along = rotation[0, 2] * forward[0] + rotation[1, 2] * forward[1] + rotation[2, 2] * forward[2]
     across_squared = max(0.0, 1.0 - along * along)
     ahead_m = math.sqrt(((_NOSE_M if along >= 0.0 else _TAIL_M) * along) ** 2 + _SIDE_M**2 * across_squared)
     behind_m = math.sqrt(((_TAIL_M if along >= 0.0 else _NOSE_M) * along) ** 2 + _SIDE_M**2 * across_squared)
-    station_m = float(car[0].station_m)
-    if min(station_before_m, station_m) - behind_m > gate_station_m:
+    if min(station_before_m, here_m) - behind_m > gate_station_m:
         return False
-    if max(station_before_m, station_m) + ahead_m < gate_station_m:
+    if max(station_before_m, here_m) + ahead_m < gate_station_m:
         return False
+    center, left, up = section.center_m, section.left, section.up
     lateral_m = height_m = 0.0
     for axis in range(3):
-        offset_m = position[axis] - ribbon.center_m[section, axis]
-        lateral_m += offset_m * ribbon.left[section, axis]
-        height_m += offset_m * ribbon.up[section, axis]
-    return abs(lateral_m) <= ribbon.half_width_m[section] + _SIDE_M and _LOWEST_M <= height_m <= _HIGHEST_M
+        offset_m = position[axis] - center[axis]
+        lateral_m += offset_m * left[axis]
+        height_m += offset_m * up[axis]
+    return abs(lateral_m) <= section.half_width_m + _SIDE_M and _LOWEST_M <= height_m <= _HIGHEST_M

@@ -1,13 +1,11 @@
-"""What the car touches in a world of faces: wheels and body, all ellipsoids, against the faces near the car.
+"""Collision of the car with a mesh: wheels and body, all ellipsoids, against the faces near the car.
 
-A part touches a face where its deepest point lies over it. It also touches a face over whose edge it lies,
-unless that edge is in the plane of another face that it touches: a seam. It is pushed along the face's normal then too,
-as cars are that meet the step between grass and road. Of the contacts of a wheel the deepest with the ground counts and
-the deepest with a wall; of a body's ellipsoid likewise.
-All vectors are in car axes unless they say otherwise.
+A part touches a face if its deepest point is over it. It also touches a face if it overlaps the face's edge, unless
+that edge is in the plane of another face that it touches (a seam). It is then pushed along the face's normal too, as
+cars are at the step between grass and road. For each wheel the deepest contact with the ground counts and the deepest
+with a wall; for each of the body's ellipsoids likewise. Vectors are in car axes unless they say otherwise.
 
-Most functions here are inlined: to hand on a mesh to a compiled function is to count the references of its arrays, and
-that cost more than all the geometry.
+Most functions are inlined: a call with a mesh counts the references of its arrays, which costs more than the geometry.
 """
 
 from __future__ import annotations
@@ -34,6 +32,7 @@ from trackmania_rl.simulator.physics.rigid_body import Vector, to_car, to_world
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.tracks.surface_mesh import (
     CORNERS,
+    MOST_NEAR,
     PART_M,
     REACH_M,
     SurfaceMesh,
@@ -43,10 +42,8 @@ from trackmania_rl.simulator.tracks.surface_mesh import (
 )
 from trackmania_rl.simulator.tracks.world import Surface
 
-MOST_NEAR: Final = 256
-"""So many faces near a car are looked at; more than 60 never lie there in the game's blocks."""
 SLACK_M: Final = 1.0
-"""Faces are gathered for so much more around the car, and anew when it has moved that far."""
+"""Faces are gathered within this distance beyond the car's reach, and anew when the car has moved that far."""
 SHELL_M: Final = 0.25
 """A part whose centre is less than this behind a face is pushed back through it; further behind, it has missed it."""
 SEAM_M: Final = 0.02
@@ -65,45 +62,6 @@ _ON_GRASS: Final = -2
 
 Faces = npt.NDArray[np.void]
 """(T,) of FACE_DTYPE."""
-NEAR_DTYPE = np.dtype(
-    [
-        ("numbers", np.int64, (MOST_NEAR,)),
-        ("n_gathered", np.int64),
-        ("gathered_at_m", np.float64, (3,)),
-        ("seen", np.int64, (MOST_NEAR,)),
-        ("n_seen", np.int64),
-        ("at_body", np.int64, (MOST_NEAR,)),
-        ("n_at_body", np.int64),
-        ("normals", np.float64, (MOST_NEAR, 3)),
-        ("heights_m", np.float64, (MOST_NEAR,)),
-        ("edges", np.int64, (MOST_NEAR,)),
-    ],
-    align=True,
-)
-"""What of a mesh is near a car: the faces that were gathered where it was, anew only when it has moved on; which it may
-touch in this collision pass, with their normals in car axes and the heights of its origin above their planes; which its
-body may touch; and room for those at whose edges it is. One record, as compiled code hands on arrays at a cost."""
-
-
-class NearMesh(NamedTuple):
-    """A mesh, and what of it is near the car.
-
-    Attributes:
-        mesh: all of it.
-        near: (1,) of NEAR_DTYPE.
-    """
-
-    mesh: SurfaceMesh
-    near: npt.NDArray[np.void]
-
-
-@compiled
-def near_mesh(mesh: SurfaceMesh) -> NearMesh:
-    """A mesh of which nothing is gathered yet."""
-    near = np.empty(1, NEAR_DTYPE)
-    near[0].n_gathered = near[0].n_seen = near[0].n_at_body = 0
-    near[0].gathered_at_m[:] = np.inf
-    return NearMesh(mesh, near)
 
 
 class _Contact(NamedTuple):
@@ -121,9 +79,9 @@ class _Contact(NamedTuple):
 
 
 @compiled(inline="always")
-def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, ground: NearMesh) -> None:
-    """One collision pass."""
-    position, mesh, near, faces = car.position_m, ground.mesh, ground.near[0], ground.mesh.faces
+def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, mesh: SurfaceMesh) -> None:
+    """Run one collision pass."""
+    position, near, faces = car.position_m, mesh.near[0], mesh.records
     begin_pass(car)
     _gather(mesh, near, position)
     _see_from_car(faces, near, car, parameters)
@@ -139,19 +97,17 @@ def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, ground: Near
 
 @compiled(inline="always")
 def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> None:
-    """Writes the numbers of the faces that a car may touch, if it is no more where it was or in another part."""
-    at = near.gathered_at_m
-    is_same = True
+    """Write the numbers of the faces that a car may touch, unless those written last still hold."""
+    at, moved_m2, is_same = near.gathered_at_m, 0.0, True
     for axis in range(3):
-        if not abs(position[axis] - at[axis]) < SLACK_M:
-            is_same = False
-            break
+        moved_m2 += (position[axis] - at[axis]) ** 2
         if math.floor(position[axis] / PART_M) != math.floor(at[axis] / PART_M):
             is_same = False
-    if is_same:
+            break
+    if is_same and moved_m2 < SLACK_M * SLACK_M:
         return
     reach_m = REACH_M + SLACK_M
-    faces, members, numbers = mesh.faces, mesh.members, near.numbers
+    faces, members, numbers = mesh.records, mesh.members, near.numbers
     first, end = members_near(mesh, position[0], position[1], position[2])
     count = 0
     for place in range(first, end):

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, spawn_vehicle, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
-from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Ribbon, Surface, Track, road_of
+from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Ribbon, Road, Surface, Track, road_of
 
 TICKS_PER_DECISION = 5
 DECISION_MS = TICKS_PER_DECISION * TICK_MS
@@ -152,7 +152,7 @@ def drive(
     log = np.zeros(max_race_ms // DECISION_MS, dtype=_LOG_DTYPE)
     car, road = spawn_vehicle(track), road_of(track)
     plan_m_s = np.minimum(plan_speed_m_s(road, settings), top_speed_m_s)
-    finish_tick, decisions = _drive(car, road, plan_m_s, settings, STADIUM_CAR, track.finish_station_m, log)
+    finish_tick, decisions = _drive(car, road, road.road, plan_m_s, settings, STADIUM_CAR, track.finish_station_m, log)
     log = log[:decisions]
     return DriveReport(
         race_time_ms=finish_tick * TICK_MS if finish_tick >= 0 else None,
@@ -207,6 +207,7 @@ def _wanted_steer(car, ribbon: Ribbon, settings: DriverSettings, speed: float) -
 def _drive(  # type: ignore[no-untyped-def]
     car,
     ribbon: Ribbon,
+    world: Road,
     plan_m_s: FloatArray,
     settings: DriverSettings,
     parameters,
@@ -239,7 +240,7 @@ def _drive(  # type: ignore[no-untyped-def]
         entry.keys[2], entry.keys[3] = steer_key > 0, steer_key < 0
 
         for step in range(TICKS_PER_DECISION):
-            tick(car, gas, brake, -float(steer_key), ribbon, parameters)
+            tick(car, gas, brake, -float(steer_key), world, parameters)
             entry.wall_ticks += car[0].has_any_lateral_contact
             entry.station_m = car[0].station_m
             if car[0].station_m >= finish_station_m:

@@ -7,7 +7,6 @@ and gravity lag a contact by one substep.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from trackmania_rl.simulator.physics.chassis import (
     add_yaw_and_roll,
     update_steering,
 )
+from trackmania_rl.simulator.physics.collision import World, collide
 from trackmania_rl.simulator.physics.engine import (
     add_coast,
     add_dirt_extra,
@@ -30,7 +30,6 @@ from trackmania_rl.simulator.physics.engine import (
     update_engine,
     update_reversing,
 )
-from trackmania_rl.simulator.physics.grounds import World, collide_with, ground_of, pads_forward
 from trackmania_rl.simulator.physics.rigid_body import integrate, set_rotation_from_quaternion, to_car
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import (
@@ -102,7 +101,7 @@ def _vehicle_above_road(track: Track, station_m: float, height_m: float) -> npt.
     rotation = np.stack([ribbon.left[section], ribbon.up[section], ribbon.forward[section]], axis=1)
     position_m = ribbon.center_m[section] + height_m * ribbon.up[section]
     car = _placed_vehicle(position_m, rotation)
-    place = locate(ribbon.sections, section, *(float(x) for x in car["position_m"][0]))
+    place = locate(ribbon.records, section, *(float(x) for x in car["position_m"][0]))
     car["ribbon_index"], car["station_m"] = place.section, place.station_m
     return car
 
@@ -163,15 +162,14 @@ def tick(
     v, w = work.velocity_m_s, work.angular_velocity_rad_s
     rates = math.sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]) + math.sqrt(w[0] * w[0] + w[1] * w[1] + w[2] * w[2])
     substeps = int(tick_s * rates / constants.substep_length_m) + 1
-    ground = ground_of(world)
     for _ in range(substeps):
-        _substep(work, constants, ground, tick_s / substeps)
+        _substep(work, constants, world, tick_s / substeps)
     work.clock_ms += TICK_MS
     copy_state(work, car[0])
 
 
 @compiled(inline="always")
-def _substep(car: CarRecord, parameters: ParametersRecord, ground: Any, dt: float) -> None:
+def _substep(car: CarRecord, parameters: ParametersRecord, world: World, dt: float) -> None:
     grounded = is_grounded(car)
     add_bumps(car, parameters)
     update_engine(car, parameters, grounded, dt)
@@ -196,13 +194,13 @@ def _substep(car: CarRecord, parameters: ParametersRecord, ground: Any, dt: floa
             car.stored_angular_velocity_rad_s[i] = local_spin[i]
     else:
         add_air_control(car, parameters)
-    _apply_surface_effects(car, parameters, ground, dt)
+    _apply_surface_effects(car, parameters, world, dt)
     integrate(car, parameters, dt)
-    collide_with(car, parameters, ground)
+    collide(car, parameters, world)
 
 
 @compiled(inline="always")
-def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, ground: Any, dt: float) -> None:
+def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, world: World, dt: float) -> None:
     """Turbo pads push for a while after they were left; free-wheel pads cut the engine."""
     car.turbo_remaining_s = max(car.turbo_remaining_s - dt, 0.0)
     for wheel in range(WHEELS):
@@ -212,7 +210,7 @@ def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, ground:
         if material == _FREE_WHEEL:
             car.is_freewheeling = 1
         elif material in (_TURBO, _ROULETTE, _TURBO2):
-            pad, rotation = pads_forward(car, ground), car.rotation
+            pad, rotation = world.records[car.ribbon_index].forward, car.rotation
             along = pad[0] * rotation[0, 2] + pad[1] * rotation[1, 2] + pad[2] * rotation[2, 2]
             factor, duration_s = parameters.turbo_factor, parameters.turbo_duration_s
             if material == _TURBO2:

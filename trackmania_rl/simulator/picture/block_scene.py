@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.picture.camera import Camera
-from trackmania_rl.simulator.picture.mesh import Mesh
 from trackmania_rl.simulator.picture.object_mesh import HIGHEST_SHADOW_M, add_shadow_on
 from trackmania_rl.simulator.picture.palette import LIGHT_LEVELS, LIGHT_STEP, PLAIN_LIGHT, Paint, haze_at
+from trackmania_rl.simulator.picture.rasterizer import Camera, Mesh
+from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
 VIEW_M: Final = 300.0
 """Groups farther than this from the camera are not drawn."""
@@ -133,11 +133,7 @@ def prepare_scene(
         first_point: (G, 3) see `BlockScene`.
         first_quad: (G, 3) likewise.
         ground_height_m: height of the stadium's ground.
-
-    Raises:
-        ValueError: if they do not fit each other.
     """
-    _check_parts(points_m, corners, paint, gate, first_point, first_quad)
     a, b, c, d = points_m[corners.T]
     normal = np.cross(c - a, d - b)
     length = np.linalg.norm(normal, axis=1, keepdims=True)
@@ -161,33 +157,17 @@ def prepare_scene(
     )
 
 
-def _check_parts(
-    points_m: FloatArray,
-    corners: npt.NDArray[np.int64],
-    paint: npt.NDArray[np.int64],
-    gate: npt.NDArray[np.int64],
-    first_point: npt.NDArray[np.int64],
-    first_quad: npt.NDArray[np.int64],
-) -> None:
-    """Raise where compiled code would read what is not there."""
-    n_points, n_quads, n_groups = len(points_m), len(corners), len(first_point)
-    shapes = points_m.shape, corners.shape, paint.shape, gate.shape, first_point.shape, first_quad.shape
-    if shapes != ((n_points, 3), (n_quads, 4), (n_quads,), (n_quads,), (n_groups, 3), (n_groups, 3)):
-        raise ValueError(f"a scene's parts have the shapes {shapes}")
-    if not np.isfinite(points_m).all():
-        raise ValueError("a point of the scene is not finite")
-    if n_quads and (paint.min() < 0 or paint.max() >= len(Paint)):
-        raise ValueError("the scene has a paint that there is not")
-    for first, number, what in ((first_point, n_points, "points"), (first_quad, n_quads, "quadrilaterals")):
-        ends = np.concatenate([[0], first[:, 2]])
-        if (np.diff(first, axis=1) < 0).any() or (first[:, 0] != ends[:-1]).any() or ends[-1] != number:
-            raise ValueError(f"the scene's groups do not hold its {what} one after the other")
-    if (first_point[:, 1] <= first_point[:, 0]).any():
-        raise ValueError("a group of the scene has no points")
-    lowest = np.repeat(first_point[:, :2].ravel(), np.diff(first_quad, axis=1).ravel())
-    beyond = np.repeat(first_point[:, 1:].ravel(), np.diff(first_quad, axis=1).ravel())
-    if ((corners < lowest[:, None]) | (corners >= beyond[:, None])).any():
-        raise ValueError("a quadrilateral of the scene has a corner that is none of its group's points")
+def scene_of_world(world: MeshWorld) -> BlockScene:
+    """Prepare a world for drawing."""
+    return prepare_scene(
+        world.scene_points_m,
+        world.scene_corners,
+        world.scene_paint,
+        world.scene_gate,
+        world.scene_first_point,
+        world.scene_first_quad,
+        float(world.grass_height_m[0]),
+    )
 
 
 def _ranges(before: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -6,11 +6,17 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.picture.camera import Camera, depth_in_view
-from trackmania_rl.simulator.picture.mesh import Mesh, add_point, add_quad
 from trackmania_rl.simulator.picture.palette import PLAIN_LIGHT, Paint, color_at
-from trackmania_rl.simulator.picture.road_mesh import add_mark, add_place, add_section, visible_sections
-from trackmania_rl.simulator.picture.scenery import GATE_LINE_SECTIONS, PLACES, Scenery
+from trackmania_rl.simulator.picture.rasterizer import Camera, Mesh, add_point, add_quad, depth_in_view
+from trackmania_rl.simulator.picture.road_mesh import (
+    GATE_LINE_SECTIONS,
+    PLACES,
+    Scenery,
+    add_mark,
+    add_place,
+    add_section,
+    visible_sections,
+)
 from trackmania_rl.simulator.tracks.world import Ribbon
 
 _POST_WIDTH_M = 0.9

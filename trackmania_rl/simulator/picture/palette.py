@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.tracks.world import Surface
+from trackmania_rl.simulator.tracks.world_file import N_PAINTS
 
 
 class Paint(IntEnum):
@@ -63,6 +64,8 @@ class Paint(IntEnum):
     SHADOW = auto()
     WATER = auto()
 
+
+assert len(Paint) == N_PAINTS
 
 _RED_GREEN_BLUE: dict[Paint, tuple[int, int, int]] = {
     Paint.ASPHALT: (72, 74, 80),

@@ -1,7 +1,10 @@
-"""Drawing a mesh: projection, near-plane clipping, scanlines, depth test; and what is seen where no mesh is.
+"""Rasterizer: the chase camera, meshes of coloured quadrilaterals, and drawing them with a depth test.
 
-Depth is kept as its inverse, which is linear on the picture: 0 is infinitely far, and larger is nearer. Of surfaces
-that lie in each other, the one that was added first is seen; so a mark on the road is added before the road.
+Camera axes are x right, y down (as rows of a picture) and z ahead. The camera is fixed to the car, so a picture depends
+on the car's pose alone and the same place of the picture is always the same direction from the car.
+
+Depth is kept as its inverse, which is linear on the picture: 0 is infinitely far. Of surfaces in one plane, the one
+added first is seen, so a mark on the road is added before the road.
 """
 
 from __future__ import annotations
@@ -13,9 +16,145 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.picture.camera import Camera, focal_length_px, to_camera_axes
-from trackmania_rl.simulator.picture.mesh import Mesh
-from trackmania_rl.simulator.picture.palette import HAZE_LEVELS, HAZE_LEVELS_PER_M, SKY_LEVELS, Colors
+from trackmania_rl.simulator.picture.palette import COLORS, HAZE_LEVELS, HAZE_LEVELS_PER_M, SKY_LEVELS, Colors
+
+BEHIND_CAR_M = 7.5
+"""Distance of the camera behind the car's origin, along the car."""
+ABOVE_CAR_M = 3.4
+"""Height of the camera above the car's origin, along the car's up."""
+PITCH_DOWN_RAD = math.radians(11.0)
+"""Angle that the camera looks down from the car's forward axis."""
+VERTICAL_FIELD_OF_VIEW_RAD = math.radians(60.0)
+"""Whole angle between the picture's top and bottom; with 4:3 pictures that is 75 degrees from left to right."""
+
+_COS_PITCH = math.cos(PITCH_DOWN_RAD)
+_SIN_PITCH = math.sin(PITCH_DOWN_RAD)
+_FOCAL_LENGTH_HEIGHTS = 0.5 / math.tan(0.5 * VERTICAL_FIELD_OF_VIEW_RAD)
+
+
+class Camera(NamedTuple):
+    """A pinhole camera.
+
+    Attributes:
+        position_m: (3,) float64, world.
+        axes: (3, 3) float64; the rows are the camera's right, down and ahead in world axes.
+    """
+
+    position_m: npt.NDArray[np.float64]
+    axes: npt.NDArray[np.float64]
+
+
+def focal_length_px(height_px: int) -> float:
+    """Focal length, in pixels, of a picture of this height; pixels are square, so width only widens the view."""
+    return _FOCAL_LENGTH_HEIGHTS * height_px
+
+
+@compiled
+def chase_camera(car_position_m: npt.NDArray[np.float64], car_rotation: npt.NDArray[np.float64]) -> Camera:
+    """The camera behind a car.
+
+    Args:
+        car_position_m: (3,) float64, world.
+        car_rotation: (3, 3) float64, car to world; columns are the car's left, up and forward.
+    """
+    position = np.empty(3)
+    axes = np.empty((3, 3))
+    for axis in range(3):
+        left, up, forward = car_rotation[axis, 0], car_rotation[axis, 1], car_rotation[axis, 2]
+        position[axis] = car_position_m[axis] - BEHIND_CAR_M * forward + ABOVE_CAR_M * up
+        axes[0, axis] = -left
+        axes[1, axis] = -_COS_PITCH * up - _SIN_PITCH * forward
+        axes[2, axis] = _COS_PITCH * forward - _SIN_PITCH * up
+    return Camera(position, axes)
+
+
+@compiled
+def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -> float:
+    """How far ahead of the camera a row of world points (N, 3) is, in metres; negative behind it."""
+    position, axes = camera.position_m, camera.axes
+    return (
+        (points_m[row, 0] - position[0]) * axes[2, 0]
+        + (points_m[row, 1] - position[1]) * axes[2, 1]
+        + (points_m[row, 2] - position[2]) * axes[2, 2]
+    )
+
+
+@compiled
+def to_camera_axes(camera: Camera, points_m: npt.NDArray[np.float64], count: int, seen_m: npt.NDArray) -> None:
+    """Writes the first `count` world points (3, N) to `seen_m` (3, N) in camera axes: metres right, down and ahead."""
+    position, axes = camera.position_m, camera.axes
+    for axis in range(3):
+        along_x, along_y, along_z = axes[axis, 0], axes[axis, 1], axes[axis, 2]
+        for column in range(count):
+            x = points_m[0, column] - position[0]
+            y = points_m[1, column] - position[1]
+            z = points_m[2, column] - position[2]
+            seen_m[axis, column] = along_x * x + along_y * y + along_z * z
+
+
+class Mesh(NamedTuple):
+    """Room for points and for quadrilaterals between them.
+
+    Points are columns, so that a loop over points works on neighbouring numbers and is compiled to vector instructions.
+
+    Attributes:
+        points_m: (3, P) float64, world metres.
+        seen_m: (3, P) float64, the same points in camera axes (right, down, ahead), once the mesh is drawn.
+        on_picture: (3, P) float64, their places on the picture: x and y in pixels, inverse depth in 1/m; only of points
+            beyond the near plane.
+        first_row: (P,) int32, the picture's first row whose centre is at or below the point, held to 0..height.
+        corners: (Q, 4) int32, columns of `points_m`, once around each quadrilateral.
+        colors: (Q,) uint32 pixels.
+        counts: (2,) int64, how many points and quadrilaterals are in use.
+        palette: the colours to choose from.
+    """
+
+    points_m: npt.NDArray[np.float64]
+    seen_m: npt.NDArray[np.float64]
+    on_picture: npt.NDArray[np.float64]
+    first_row: npt.NDArray[np.int32]
+    corners: npt.NDArray[np.int32]
+    colors: npt.NDArray[np.uint32]
+    counts: npt.NDArray[np.int64]
+    palette: Colors
+
+
+def new_mesh(most_points: int, most_quads: int, palette: Colors = COLORS) -> Mesh:
+    """An empty mesh. Whoever fills it sees to it that there is room."""
+    return Mesh(
+        points_m=np.empty((3, most_points)),
+        seen_m=np.empty((3, most_points)),
+        on_picture=np.empty((3, most_points)),
+        first_row=np.empty(most_points, dtype=np.int32),
+        corners=np.empty((most_quads, 4), dtype=np.int32),
+        colors=np.empty(most_quads, dtype=np.uint32),
+        counts=np.zeros(2, dtype=np.int64),
+        palette=palette,
+    )
+
+
+@compiled
+def add_point(mesh: Mesh, x: float, y: float, z: float) -> int:
+    """Adds a point and returns its column."""
+    column = mesh.counts[0]
+    mesh.counts[0] = column + 1
+    mesh.points_m[0, column] = x
+    mesh.points_m[1, column] = y
+    mesh.points_m[2, column] = z
+    return column
+
+
+@compiled
+def add_quad(mesh: Mesh, a: int, b: int, c: int, d: int, color: np.uint32) -> None:
+    """Adds the quadrilateral between four points, given in order around it."""
+    row = mesh.counts[1]
+    mesh.counts[1] = row + 1
+    mesh.corners[row, 0] = a
+    mesh.corners[row, 1] = b
+    mesh.corners[row, 2] = c
+    mesh.corners[row, 3] = d
+    mesh.colors[row] = color
+
 
 # What makes the loops fast: numba counts references to arrays that a function takes from a tuple or hands on, so the
 # inner functions are inlined and get plain arrays. Unsigned indices spare the test for negative ones, which would keep

@@ -14,9 +14,13 @@ from numba import types
 from numba.extending import overload
 
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.picture.block_scene import BlockScene, add_block_shadow, add_blocks, room_of
-from trackmania_rl.simulator.picture.camera import Camera, chase_camera
-from trackmania_rl.simulator.picture.mesh import Mesh, new_mesh
+from trackmania_rl.simulator.picture.block_scene import (
+    BlockScene,
+    add_block_shadow,
+    add_blocks,
+    room_of,
+    scene_of_world,
+)
 from trackmania_rl.simulator.picture.object_mesh import (
     MOST_CAR_POINTS,
     MOST_CAR_QUADS,
@@ -27,9 +31,17 @@ from trackmania_rl.simulator.picture.object_mesh import (
     add_shadow,
 )
 from trackmania_rl.simulator.picture.palette import COLORS, GRAYS, Colors
-from trackmania_rl.simulator.picture.rasterizer import Canvas, draw_background, draw_mesh, new_canvas
-from trackmania_rl.simulator.picture.road_mesh import MOST_ROAD_POINTS, MOST_ROAD_QUADS, add_road
-from trackmania_rl.simulator.picture.scenery import Scenery, make_scenery
+from trackmania_rl.simulator.picture.rasterizer import (
+    Camera,
+    Canvas,
+    Mesh,
+    chase_camera,
+    draw_background,
+    draw_mesh,
+    new_canvas,
+    new_mesh,
+)
+from trackmania_rl.simulator.picture.road_mesh import MOST_ROAD_POINTS, MOST_ROAD_QUADS, Scenery, add_road, make_scenery
 from trackmania_rl.simulator.tracks.world import Track
 
 MAX_SIDE_PX = 4096
@@ -304,7 +316,7 @@ def scene_of_track(track: Track) -> Scenery | BlockScene:
     Raises:
         ValueError: if the road has a surface without a colour.
     """
-    return make_scenery(track) if track.mesh_world is None else track.mesh_world.scene
+    return make_scenery(track) if track.mesh_world is None else scene_of_world(track.mesh_world)
 
 
 def _no_pose(position_m: npt.NDArray[np.floating], rotation: npt.NDArray[np.floating]) -> ValueError:

@@ -1,7 +1,7 @@
-"""A world of faces: what a map's blocks make to drive on, sorted into cells so that few are looked at.
+"""Mesh of faces that cars drive on, sorted into cells, and the road along a line through it.
 
-Faces are driven on from one side, that from which their corners go round counter-clockwise. The stadium's grass is
-a plane of its own, with holes. Axes are the game's: x, y up, z.
+A face is driven on from the side from which its corners go round counter-clockwise. The stadium's grass is a plane of
+its own, with holes. Axes are the game's: x, y up, z.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.tracks.world import SURFACE_GRASS, Ground
+from trackmania_rl.simulator.tracks.world import SURFACE_GRASS, Edge, Ground, Ribbon
 
 CELL_M: Final = (32.0, 8.0, 32.0)
 """Size of a block's cell."""
@@ -45,6 +45,25 @@ FACE_DTYPE = np.dtype(
 """One face. For each side, from a corner to the next, `inward` is the way into the face across it; `forward` is where
 a pad that it belongs to pushes."""
 
+MOST_NEAR: Final = 256
+"""Limit of the faces near a car; the game's blocks have at most 60 there."""
+NEAR_DTYPE = np.dtype(
+    [
+        ("numbers", np.int64, (MOST_NEAR,)),  # faces around the place `gathered_at_m`
+        ("n_gathered", np.int64),
+        ("gathered_at_m", np.float64, (3,)),
+        ("seen", np.int64, (MOST_NEAR,)),  # of these, faces that the car may touch in this collision pass
+        ("n_seen", np.int64),
+        ("at_body", np.int64, (MOST_NEAR,)),  # rows of `seen` that the body may touch
+        ("n_at_body", np.int64),
+        ("normals", np.float64, (MOST_NEAR, 3)),  # of `seen`, car axes
+        ("heights_m", np.float64, (MOST_NEAR,)),  # of the car's origin above the planes of `seen`
+        ("edges", np.int64, (MOST_NEAR,)),  # rows of `seen` whose edges a part may touch
+    ],
+    align=True,
+)
+"""Working memory of a collision pass. One record, since compiled code hands on arrays at a cost."""
+
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -52,22 +71,24 @@ class SurfaceMesh(NamedTuple):
     """T faces in C occupied cells; numba takes it as it is.
 
     Attributes:
-        faces: (T,) of FACE_DTYPE.
+        records: (T,) of FACE_DTYPE.
         first_cell: (3,) int64, the lowest cell of the box around all faces.
         cells: (X, Y, Z) int32, number of an occupied cell, -1 where there is nothing.
         starts: (16 * C + 1,) int64, where in `members` the faces of each part of a cell begin.
         members: (M,) int32, faces, part by part.
         has_grass: (W, D) bool, by column of cells, whether the stadium's grass lies there; it does all around.
         grass_height_m: of the grass.
+        near: (1,) of NEAR_DTYPE, working memory of collision passes; threads need a mesh each.
     """
 
-    faces: npt.NDArray[np.void]
+    records: npt.NDArray[np.void]
     first_cell: npt.NDArray[np.int64]
     cells: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int64]
     members: npt.NDArray[np.int32]
     has_grass: npt.NDArray[np.bool_]
     grass_height_m: float
+    near: npt.NDArray[np.void]
 
 
 def build_surface_mesh(
@@ -104,6 +125,8 @@ def build_surface_mesh(
     slot = number * PER_CELL * PER_CELL + part[:, 0] % PER_CELL * PER_CELL + part[:, 2] % PER_CELL
     order = np.argsort(slot, kind="stable")
     starts = np.searchsorted(slot[order], np.arange(len(occupied) * PER_CELL * PER_CELL + 1))
+    near = np.zeros(1, NEAR_DTYPE)
+    near["gathered_at_m"] = np.inf
     return SurfaceMesh(
         faces,
         first.astype(np.int64),
@@ -112,6 +135,7 @@ def build_surface_mesh(
         member[order].astype(np.int32),
         np.ascontiguousarray(has_grass),
         float(grass_height_m),
+        near,
     )
 
 
@@ -206,7 +230,7 @@ def is_inside(face: Any, x: float, y: float, z: float) -> bool:
 @compiled
 def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float) -> Ground:
     """The surface nearest to a point, measured along its normal, within `most_m` above it and half of that below."""
-    faces, nearest = mesh.faces, Ground(False, most_m, (0.0, 1.0, 0.0), 0)
+    faces, nearest = mesh.records, Ground(False, most_m, (0.0, 1.0, 0.0), 0)
     first, end = members_near(mesh, x, y, z)
     for place in range(first, end):
         face = faces[mesh.members[place]]
@@ -220,3 +244,107 @@ def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float)
     if -0.5 * most_m <= height_m < nearest.height_m and is_over_grass(mesh, x, z):
         nearest = Ground(True, height_m, (0.0, 1.0, 0.0), SURFACE_GRASS)
     return nearest
+
+
+STEP_M: Final = 0.5
+MOST_M: Final = 16.0
+"""So far is looked to each side: half of a block, which is half of the widest road without borders."""
+LOOK_FROM_M: Final = 0.5
+"""Above the road. A wall is what is nearer than the road from there."""
+LOOK_DOWN_M: Final = 1.5
+"""Where the road is lower than that, the way is in the air. Half of it is looked back through faces: less than borders
+are thick."""
+STEEPEST: Final = 0.7
+"""Cosine between the road's normal and that of what still is road; what is steeper is a wall."""
+FOLD_M: Final = 0.25
+"""A place above the fold between two faces may be above neither: a border is one so much further as well."""
+
+_ROAD: Final = -1
+_WALL, _GRASS, _DROP = int(Edge.WALL), int(Edge.GRASS), int(Edge.DROP)
+
+
+class RoadProfile(NamedTuple):
+    """A road at each of P cross-sections: how far it goes to both sides, and what it is.
+
+    Attributes:
+        to_left_m: (P,) float64, from the middle of the cross-section to the border on its left.
+        to_right_m: (P,) float64.
+        surface: (P,) int64, TMNF material id.
+        edge: (P,) int64, one of `Edge`, of the nearer border.
+        has_road: (P,) bool, False where there is nothing below.
+    """
+
+    to_left_m: npt.NDArray[np.float64]
+    to_right_m: npt.NDArray[np.float64]
+    surface: npt.NDArray[np.int64]
+    edge: npt.NDArray[np.int64]
+    has_road: npt.NDArray[np.bool_]
+
+
+def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadProfile:
+    """Look to both sides of the way through a world.
+
+    Args:
+        ribbon: the way; only where its cross-sections are counts.
+        mesh: the world.
+    """
+    n_sections = len(ribbon.station_m)
+    measured = RoadProfile(
+        to_left_m=np.full(n_sections, MOST_M),
+        to_right_m=np.full(n_sections, MOST_M),
+        surface=np.zeros(n_sections, dtype=np.int64),
+        edge=np.full(n_sections, _DROP),
+        has_road=np.zeros(n_sections, dtype=np.bool_),
+    )
+    _measure(mesh, ribbon, measured)
+    return measured
+
+
+@compiled
+def _measure(mesh: SurfaceMesh, ribbon: Ribbon, measured: RoadProfile) -> None:
+    """Write what is found; where there is no road, what is there stays."""
+    for section in range(len(ribbon.station_m)):
+        under = _look(mesh, ribbon, section, 0.0)
+        if not under.exists:
+            continue
+        measured.has_road[section], measured.surface[section] = True, under.material
+        left_m, on_left = _border(mesh, ribbon, section, 1.0, under.material)
+        right_m, on_right = _border(mesh, ribbon, section, -1.0, under.material)
+        measured.to_left_m[section], measured.to_right_m[section] = left_m, right_m
+        measured.edge[section] = on_left if left_m < right_m else on_right
+
+
+@compiled
+def _border(mesh: SurfaceMesh, ribbon: Ribbon, section: int, side: float, material: int) -> tuple[float, int]:
+    """How far the road goes to one side, 1 for left, and what is there."""
+    reached_m, up = 0.0, ribbon.up[section]
+    while reached_m < MOST_M:
+        aside_m = reached_m + STEP_M
+        seen = _look(mesh, ribbon, section, side * aside_m)
+        beyond = _what_is_at(seen, up, material)
+        if beyond == _WALL:
+            return aside_m + seen.height_m, beyond
+        if beyond != _ROAD:
+            further = _look(mesh, ribbon, section, side * (aside_m + FOLD_M))
+            if _what_is_at(further, up, material) != _ROAD:
+                return reached_m, beyond
+        reached_m = aside_m
+    return MOST_M, _DROP
+
+
+@compiled
+def _what_is_at(ground: Ground, up: npt.NDArray[np.float64], material: int) -> int:
+    """The road itself, or which of `Edge`."""
+    if not ground.exists:
+        return _DROP
+    normal = ground.normal
+    if normal[0] * up[0] + normal[1] * up[1] + normal[2] * up[2] < STEEPEST:
+        return _WALL if ground.height_m >= 0.0 else _DROP  # who is behind a face does not see it
+    return _GRASS if ground.material == SURFACE_GRASS and material != SURFACE_GRASS else _ROAD
+
+
+@compiled
+def _look(mesh: SurfaceMesh, ribbon: Ribbon, section: int, aside_m: float) -> Ground:
+    """The ground beside the middle of a cross-section."""
+    place_m = ribbon.center_m[section] + aside_m * ribbon.left[section] + LOOK_FROM_M * ribbon.up[section]
+    return ground_under(mesh, place_m[0], place_m[1], place_m[2], LOOK_DOWN_M)

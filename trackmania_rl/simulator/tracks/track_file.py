@@ -26,7 +26,7 @@ from trackmania_rl.simulator.tracks.track_geometry import (
     turn_radius_m,
 )
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Surface, Track, build_ribbon
-from trackmania_rl.simulator.tracks.world_file import WorldArrays, WorldFileError, track_in_world
+from trackmania_rl.simulator.tracks.world_file import MeshWorld, WorldFileError, track_in_world
 
 SHORTEST_LINE_M = 20.0
 SPACING_TOLERANCE_M = 0.2
@@ -294,9 +294,9 @@ def _build_track(settings: TrackSettings, line_m: FloatArray) -> Track:
 
 
 def _track_of_world(settings: TrackSettings, line_m: FloatArray, world_file: Path) -> Track:
-    arrays = WorldArrays.read(world_file)
+    world = MeshWorld.read(world_file)
     try:
-        return track_in_world(settings.name, line_m, arrays, settings.laps)
+        return track_in_world(settings.name, line_m, world, settings.laps)
     except ValueError as error:
         raise TrackFileError(f"{world_file}: {error}: make line and world anew (maps.py track)") from error
 

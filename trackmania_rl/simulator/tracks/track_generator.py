@@ -28,13 +28,14 @@ from trackmania_rl.simulator.tracks.track_design import (
     LaidOutTrack,
     Piece,
     TrackDesign,
+    file_in_the_way,
     lay_out,
     straight,
     trace,
+    write_track,
 )
 from trackmania_rl.simulator.tracks.track_geometry import BRIDGE_CLEARANCE_M, find_clash, find_crossing, turn_radius_m
 from trackmania_rl.simulator.tracks.track_phrases import JUMP_SLOPE, LEAST_INNER_RADIUS_M, Character, draw_phrase
-from trackmania_rl.simulator.tracks.track_writing import file_in_the_way, write_track
 
 GENERATOR_VERSION: Final = 1
 """Counts up whenever the same seed and difficulty give another track than before."""

@@ -21,7 +21,8 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.compiled import compiled
 
 if TYPE_CHECKING:
-    from trackmania_rl.simulator.tracks.mesh_world import MeshWorld
+    from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
+    from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
 RIBBON_SPACING_M = 0.5
 """Distance between neighbouring cross-sections (the game world's reference lines use the same)."""
@@ -85,6 +86,16 @@ SECTION_DTYPE = np.dtype(
 """One cross-section of a `Ribbon`, field by field."""
 
 
+class Road(NamedTuple):
+    """Cross-sections of a ribbon as the physics takes them.
+
+    Attributes:
+        records: (P,) of `SECTION_DTYPE`.
+    """
+
+    records: npt.NDArray[np.void]
+
+
 class Ribbon(NamedTuple):
     """P cross-sections, one every `RIBBON_SPACING_M` along the line; numba takes it as it is.
 
@@ -98,7 +109,7 @@ class Ribbon(NamedTuple):
         surface: (P,) int64, TMNF material id of the road, one of `Surface`.
         edge: (P,) int64, one of `Edge`.
         has_road: (P,) bool, False inside a gap (a jump): there is neither ground nor wall.
-        sections: (P,) of `SECTION_DTYPE`, the same numbers, one record per cross-section, for the physics.
+        records: (P,) of `SECTION_DTYPE`, the same numbers, one record per cross-section, for the physics.
     """
 
     station_m: npt.NDArray[np.float64]
@@ -110,7 +121,12 @@ class Ribbon(NamedTuple):
     surface: npt.NDArray[np.int64]
     edge: npt.NDArray[np.int64]
     has_road: npt.NDArray[np.bool_]
-    sections: npt.NDArray[np.void]
+    records: npt.NDArray[np.void]
+
+    @property
+    def road(self) -> Road:
+        """The ribbon as the physics takes it: one array, since each array of a tuple costs time in compiled calls."""
+        return Road(self.records)
 
 
 @dataclass(frozen=True)
@@ -132,6 +148,11 @@ class Track:
     finish_station_m: float
     n_laps: int = 1
     mesh_world: MeshWorld | None = None
+
+    @property
+    def world(self) -> Road | SurfaceMesh:
+        """What cars drive on: the mesh, if there is one, or the road."""
+        return self.ribbon.road if self.mesh_world is None else self.mesh_world.mesh
 
 
 def road_of(track: Track) -> Ribbon:
@@ -216,10 +237,10 @@ def build_ribbon(
         "edge": per_section("edge", edge, np.int64),
         "has_road": per_section("has_road", has_road, np.bool_),
     }
-    sections = np.zeros(len(center), SECTION_DTYPE)
+    records = np.zeros(len(center), SECTION_DTYPE)
     for name, values in fields.items():
-        sections[name] = values
-    return Ribbon(**fields, sections=sections)
+        records[name] = values
+    return Ribbon(**fields, records=records)
 
 
 def _check_line(line: npt.NDArray[np.float64]) -> None:
@@ -327,7 +348,7 @@ def locate(sections: npt.NDArray[np.void], hint: int, x: float, y: float, z: flo
     The walk ends at the first pair of planes that holds the point, also inside a very tight corner, where planes cross.
 
     Args:
-        sections: the ribbon's `sections`.
+        sections: the ribbon's `records`.
         hint: a cross-section near the point.
         x: of the point, world metres.
         y: likewise.

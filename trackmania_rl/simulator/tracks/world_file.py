@@ -7,6 +7,7 @@ file, which names it; the game need not know the game's blocks.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -15,9 +16,7 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import read_bounded
-from trackmania_rl.simulator.picture.block_scene import BlockScene, prepare_scene
-from trackmania_rl.simulator.tracks.mesh_world import MeshWorld
-from trackmania_rl.simulator.tracks.surface_mesh import build_surface_mesh
+from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, build_surface_mesh
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Surface, Track, build_ribbon
 
 MAX_WORLD_BYTES: Final = 24 << 20
@@ -28,6 +27,8 @@ MAX_GATES: Final = 1000
 FARTHEST_M: Final = 100_000.0
 """No place of a world is farther from the world's corner."""
 LEAST_AREA_M2: Final = 1e-9
+N_PAINTS: Final = 43
+"""Members of `picture.palette.Paint`, which a scene's paints number."""
 WAY_HALF_WIDTH_M: Final = 12.0
 """Of the road as it is drawn on a plan."""
 
@@ -39,28 +40,28 @@ class WorldFileError(UserError, ValueError):
 
 
 @dataclass(frozen=True)
-class WorldArrays:
-    """All that such a file holds.
+class MeshWorld:
+    """World of triangles, with its gates and its picture; the fields are the arrays of the file.
 
-    T triangles, B boxes of L gates, N points of the way; P points, Q faces, G groups of the scene.
+    T triangles, B boxes of L gates, N points of the way; P points, Q quadrilaterals, G groups of the scene.
 
     Attributes:
-        corners_m: (T, 3, 3) world metres, counter-clockwise as seen by who drives on them.
+        corners_m: (T, 3, 3) world metres, counter-clockwise as seen from the side that is driven on.
         surface: (T,) of `Surface`.
-        forward: (T, 3) unit vectors, the way in which a pad pushes.
-        has_grass: (X, Z) whether the stadium's grass lies in a column of cells.
+        forward: (T, 3) unit vectors, the direction in which a pad pushes.
+        has_grass: (X, Z) whether the stadium's grass is in a column of cells.
         grass_height_m: (1,).
-        gate_boxes_m: (B, 2, 3) see `MeshWorld`.
-        gate_of_box: (B,) likewise.
-        respawn_m: (L, 3) likewise.
-        respawn_rotation: (L, 3, 3) likewise.
+        gate_boxes_m: (B, 2, 3) lowest and highest corners of the boxes in which gates are passed.
+        gate_of_box: (B,) number of a box's gate within a lap, the lap's line last; a gate may have several boxes.
+        respawn_m: (L, 3) the car's origin after a respawn at each gate of a lap; the last one is the start.
+        respawn_rotation: (L, 3, 3) car to world there.
         way_up: (N, 3) normals of the ground along the track's line.
-        scene_points_m: (P, 3) see `prepare_scene`, as all that follows.
-        scene_corners: (Q, 4).
-        scene_paint: (Q,).
-        scene_gate: (Q,).
-        scene_first_point: (G, 3).
-        scene_first_quad: (G, 3).
+        scene_points_m: (P, 3) world metres.
+        scene_corners: (Q, 4) rows of `scene_points_m`.
+        scene_paint: (Q,) values of `Paint`.
+        scene_gate: (Q,) number of a checkpoint, -1 for none.
+        scene_first_point: (G, 3) rows at which a group begins as seen from near, from afar, and at which it ends.
+        scene_first_quad: (G, 3) likewise, of `scene_corners`.
     """
 
     corners_m: FloatArray
@@ -122,36 +123,27 @@ class WorldArrays:
 
         return save({name: np.ascontiguousarray(getattr(self, name), dtype) for name, dtype in _DTYPES.items()})
 
-    def world(self) -> MeshWorld:
-        """Make what a race needs.
+    @cached_property
+    def mesh(self) -> SurfaceMesh:
+        """The triangles as cars drive on them.
 
         Raises:
-            ValueError: if the triangles are further apart than the largest map is wide, or the scene's parts do not
-                fit each other.
+            ValueError: if they are further apart than the largest map is wide.
         """
-        mesh = build_surface_mesh(
+        return build_surface_mesh(
             self.corners_m, self.surface, self.forward, self.has_grass, float(self.grass_height_m[0])
         )
-        return MeshWorld(
-            mesh, self.gate_boxes_m, self.gate_of_box, self.respawn_m, self.respawn_rotation, self._scene()
-        )
 
-    def _scene(self) -> BlockScene:
-        return prepare_scene(
-            self.scene_points_m,
-            self.scene_corners,
-            self.scene_paint,
-            self.scene_gate,
-            self.scene_first_point,
-            self.scene_first_quad,
-            float(self.grass_height_m[0]),
-        )
+    @property
+    def gates_per_lap(self) -> int:
+        """Checkpoints of a lap, and its line."""
+        return int(self.gate_of_box.max()) + 1
 
     def _check(self) -> None:
         n, boxes, way = len(self.surface), len(self.gate_of_box), len(self.way_up)
         if not 0 < n <= MAX_TRIANGLES or not 0 < boxes <= MAX_GATES:
             raise ValueError(f"it has {n} triangles and {boxes} gates")
-        gates = int(self.gate_of_box.max()) + 1
+        gates = self.gates_per_lap
         if not np.array_equal(np.unique(self.gate_of_box), np.arange(gates)):
             raise ValueError("the gates are not numbered one after the other")
         expected = {
@@ -185,23 +177,45 @@ class WorldArrays:
         sides_m = self.corners_m[:, 1:] - self.corners_m[:, :1]
         if (np.linalg.norm(np.cross(sides_m[:, 0], sides_m[:, 1]), axis=1) < LEAST_AREA_M2).any():
             raise ValueError("a triangle has no area")
+        self._check_scene()
+
+    def _check_scene(self) -> None:
+        """Raise where compiled code would read beyond an array."""
+        corners, paint, first_quad = self.scene_corners, self.scene_paint, self.scene_first_quad
+        points_m, first_point = self.scene_points_m, self.scene_first_point
+        n_points, n_quads, n_groups = len(points_m), len(corners), len(first_point)
+        shapes = points_m.shape, corners.shape, paint.shape, self.scene_gate.shape, first_point.shape, first_quad.shape
+        if shapes != ((n_points, 3), (n_quads, 4), (n_quads,), (n_quads,), (n_groups, 3), (n_groups, 3)):
+            raise ValueError(f"a scene's parts have the shapes {shapes}")
+        if n_quads and (paint.min() < 0 or paint.max() >= N_PAINTS):
+            raise ValueError("the scene has a paint that there is not")
+        for first, number, what in ((first_point, n_points, "points"), (first_quad, n_quads, "quadrilaterals")):
+            ends = np.concatenate([[0], first[:, 2]])
+            if (np.diff(first, axis=1) < 0).any() or (first[:, 0] != ends[:-1]).any() or ends[-1] != number:
+                raise ValueError(f"the scene's groups do not hold its {what} one after the other")
+        if (first_point[:, 1] <= first_point[:, 0]).any():
+            raise ValueError("a group of the scene has no points")
+        lowest = np.repeat(first_point[:, :2].ravel(), np.diff(first_quad, axis=1).ravel())
+        beyond = np.repeat(first_point[:, 1:].ravel(), np.diff(first_quad, axis=1).ravel())
+        if ((corners < lowest[:, None]) | (corners >= beyond[:, None])).any():
+            raise ValueError("a quadrilateral of the scene has a corner that is none of its group's points")
 
 
-def track_in_world(name: str, line_m: FloatArray, arrays: WorldArrays, n_laps: int = 1) -> Track:
+def track_in_world(name: str, line_m: FloatArray, world: MeshWorld, n_laps: int = 1) -> Track:
     """Return a track that is a world of triangles; the ribbon is the way through it.
 
     Args:
         name: of the track.
         line_m: (N, 3) the way.
-        arrays: the world.
+        world: its triangles and gates.
         n_laps: of a race.
 
     Raises:
         ValueError: if they do not fit each other, or make no world.
     """
-    world = arrays.world()
-    if len(arrays.way_up) != len(line_m):
-        raise ValueError(f"made for a line of {len(arrays.way_up)} points, and not of {len(line_m)}")
+    assert len(world.mesh.records) > 0  # a mesh that cannot be built raises here
+    if len(world.way_up) != len(line_m):
+        raise ValueError(f"made for a line of {len(world.way_up)} points, and not of {len(line_m)}")
     n_checkpoints = (world.gates_per_lap - 1) * n_laps + n_laps - 1
     middle_m = world.gate_boxes_m.mean(axis=1)
     nearest = [int(np.linalg.norm(line_m - place_m, axis=1).argmin()) for place_m in middle_m]
@@ -212,7 +226,7 @@ def track_in_world(name: str, line_m: FloatArray, arrays: WorldArrays, n_laps: i
     )
     return Track(
         name,
-        build_ribbon(line_m, half_width_m=WAY_HALF_WIDTH_M, up=arrays.way_up),
+        build_ribbon(line_m, half_width_m=WAY_HALF_WIDTH_M, up=world.way_up),
         tuple(stations_m[:n_checkpoints]),
         RIBBON_SPACING_M * (len(line_m) - 1),
         n_laps,
