@@ -11,9 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from benchmarks.driving.comparison import Comparison
-from benchmarks.driving.measured import Group
-from benchmarks.driving.score import Axis, Yardstick, greedy_races, scores_at
+from benchmarks.driving.score import Axis, Comparison, Group, Yardstick, greedy_races, scores_at
 
 CURVE_POINTS = 300
 SCORE_TICKS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)

@@ -1,8 +1,8 @@
-"""From a run's races to scores, curves and milestones; nothing here reads a clock or starts a process.
+"""Scores of races and runs, and comparisons of variants, from race logs.
 
-The score of a race is the record's time divided by its own, and 0 where it does not finish. The score of a run at a
-moment is the median over its last ten greedy races. Figures of several seeds are joined by their median, a milestone
-that a seed never reached counting as later than any.
+The score of a race is the record's time / its own time, and 0 if it does not finish. The score of a run at a moment is
+the median over its last ten evaluation races. Figures of several seeds are joined by their median; a milestone that a
+seed never reached is later than any (inf).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
 
@@ -28,11 +28,11 @@ from trackmania_rl.telemetry.learning_summary import (
 )
 
 Axis = Literal["wall_s", "frames_total"]
-"""What a run is measured against: seconds since its command, or actions of all its games together."""
+"""Seconds since the command, or actions of all games together."""
 
 
 class Yardstick(BaseModel):
-    """What a track's times are held against; one entry of `yardsticks.json`."""
+    """One entry of `yardsticks.json`: length of a track, times of the scripted driver, and the record."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -44,67 +44,53 @@ class Yardstick(BaseModel):
 
 
 @dataclass(frozen=True)
-class Milestone:
-    """When something was first so.
-
-    Attributes:
-        wall_s: seconds since the command; inf for never.
-        frames: actions until then; inf for never.
-    """
-
-    wall_s: float = math.inf
-    frames: float = math.inf
-
-    @classmethod
-    def of_race(cls, race: Race | None) -> Milestone:
-        """The moment at which a race was over; never, without one."""
-        return cls() if race is None else cls(race["wall_s"], race["frames_total"])
-
-
-@dataclass(frozen=True)
 class RunFigures:
-    """What one run came to.
+    """Figures of one run; times in seconds since the command, inf for never.
 
     Attributes:
-        minutes: its length.
-        score_by_minute: (minutes,) the score at the end of each minute.
-        frames_by_minute: (minutes,) actions until then.
-        first_finish: of the first greedy race that finished.
-        regular_finish: when first all but one of the last ten greedy races had finished.
-        beats_scripted: when first the median of the last ten greedy races was below the tuned scripted driver's time.
-        best_ms: the fastest greedy race; None without a finish.
-        n_greedy: greedy races.
+        minutes: length.
+        score_by_minute: (minutes,) score at the end of each minute.
+        first_finish_s: first evaluation race that finished.
+        first_finish_frames: actions until then.
+        regular_finish_s: all but one of the last ten evaluation races finished, for the first time.
+        regular_finish_frames: actions until then.
+        beats_scripted_s: median time of the last ten evaluation races below the tuned scripted driver's, for the first
+            time.
+        beats_scripted_frames: actions until then.
+        best_ms: fastest evaluation race.
+        n_greedy: number of evaluation races.
         frames: actions in all.
-        last_minute_score: the median over all greedy races of the last minute, some fifty (the score at its end is of
-            ten); 0 without one.
+        last_minute_score: median over all evaluation races of the last minute; 0 without one.
+        mean_score: mean over the minutes, the area under the curve.
     """
 
     minutes: int
     score_by_minute: tuple[float, ...]
-    frames_by_minute: tuple[int, ...]
-    first_finish: Milestone
-    regular_finish: Milestone
-    beats_scripted: Milestone
-    best_ms: int | None
+    first_finish_s: float
+    first_finish_frames: float
+    regular_finish_s: float
+    regular_finish_frames: float
+    beats_scripted_s: float
+    beats_scripted_frames: float
+    best_ms: float
     n_greedy: int
     frames: int
     last_minute_score: float
+    mean_score: float
 
-    @property
-    def mean_score(self) -> float:
-        """The mean over the minutes: the area under the curve."""
-        return statistics.fmean(self.score_by_minute)
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A complete run: its note (see `runs`), its races as far as they are judged, and their figures."""
+
+    note: Mapping[str, Any]
+    races: Sequence[Race]
+    figures: RunFigures
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The same figure of several runs.
-
-    Attributes:
-        median: of all of them.
-        lowest: the smallest.
-        highest: the largest.
-    """
+    """One figure over several seeds."""
 
     median: float
     lowest: float
@@ -112,16 +98,77 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value; inf is one."""
+        """Return the spread of at least one value; inf is allowed."""
         return cls(statistics.median(values), min(values), max(values))
 
 
-def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
-    """The yardsticks of some tracks.
+@dataclass(frozen=True)
+class Group:
+    """Runs of one variant on one track, which differ in their seed alone."""
 
-    Args:
-        file: `yardsticks.json`, or a file like it.
-        tracks: names of its entries.
+    variant: str
+    track: str
+    runs: Sequence[MeasuredRun]
+
+    def spread(self, name: str) -> Spread:
+        """Return the spread of one of `RunFigures`' numbers."""
+        return Spread.of([getattr(run.figures, name) for run in self.runs])
+
+    @property
+    def score_by_minute(self) -> list[Spread]:
+        """Spread of the score at the end of each minute, up to the length of the shortest run."""
+        return [Spread.of(scores) for scores in zip(*(run.figures.score_by_minute for run in self.runs), strict=False)]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference of a variant's figure to the first variant's over pairs of runs.
+
+    Attributes:
+        mean: mean of the pairs' differences.
+        standard_error: their standard deviation / sqrt(pairs); inf with one pair.
+        of_pairs: difference of each pair.
+    """
+
+    mean: float
+    standard_error: float
+    of_pairs: tuple[float, ...]
+
+    @classmethod
+    def of(cls, differences: Sequence[float]) -> Difference:
+        """Return the difference over at least one pair."""
+        n_pairs = len(differences)
+        error = statistics.stdev(differences) / math.sqrt(n_pairs) if n_pairs > 1 else math.inf
+        return cls(statistics.fmean(differences), error, tuple(differences))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One variant beside another, over pairs of runs of the same track, seed and length.
+
+    Tracks differ more than variants do, so differences are taken within pairs before they are averaged.
+
+    Attributes:
+        variant: name.
+        n_pairs: number of pairs.
+        frames: mean of the variant's actions.
+        last_minute_score: mean of `RunFigures.last_minute_score`.
+        mean_score: mean of `RunFigures.mean_score`.
+        last_minute_difference: of the former.
+        mean_difference: of the latter.
+    """
+
+    variant: str
+    n_pairs: int
+    frames: float
+    last_minute_score: float
+    mean_score: float
+    last_minute_difference: Difference
+    mean_difference: Difference
+
+
+def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
+    """Read the yardsticks of some tracks.
 
     Raises:
         UserError: if the file is damaged, or a track has no entry.
@@ -145,17 +192,17 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
 
 
 def race_score(race: Race, record_ms: int) -> float:
-    """Record's time / race time; 0 for a race that does not finish."""
+    """Return the record's time / the race's time; 0 for a race that does not finish."""
     return record_ms / race["race_time_ms"] if race["race_finished"] else 0.0
 
 
 def scores_at(greedy: Sequence[Race], record_ms: int, axis: Axis, moments: Sequence[float]) -> list[float]:
-    """The score at each moment: the median over the last ten greedy races by then (of fewer, where there are fewer).
+    """Return the median score of the last ten races at each moment.
 
     Args:
-        greedy: greedy races of one track, in the order in which they were over.
-        record_ms: the record's time on that track.
-        axis: the unit of the moments.
+        greedy: evaluation races of one track, in order of their ends.
+        record_ms: the track's record.
+        axis: unit of the moments.
         moments: seconds or actions.
 
     Returns:
@@ -167,23 +214,8 @@ def scores_at(greedy: Sequence[Race], record_ms: int, axis: Axis, moments: Seque
     return [statistics.median(window) if window else 0.0 for window in windows]
 
 
-def scores_each_minute(evaluations: Sequence[Mapping[str, Any]], record_ms: int) -> dict[int, tuple[float, ...]]:
-    """The scores of the races in which what was learned by the end of a minute was driven, by minute.
-
-    Args:
-        evaluations: what `scripts/evaluate.py --json` wrote of a run's drivers, each of one map.
-        record_ms: the record's time on it.
-    """
-    return {
-        max(1, int(evaluation["training_s"] // 60)): tuple(
-            race_score(race, record_ms) for one in evaluation["maps"] for race in one["races"]
-        )
-        for evaluation in evaluations
-    }
-
-
 def greedy_races(races: Sequence[Race], track: str) -> list[Race]:
-    """Those that were driven greedily, and on this track: a run may have others in its map cycle."""
+    """Return the evaluation races on one track."""
     return [race for race in races if race["map"] == track and not race["is_explo"]]
 
 
@@ -191,81 +223,82 @@ def run_figures(races: Sequence[Race], track: str, yardstick: Yardstick, minutes
     """Judge one run.
 
     Args:
-        races: all races of a run of one session, explored ones included, in the order of `races.jsonl`.
+        races: all races of a run of one session, in the order of `races.jsonl`.
         track: the map cycle's name of the track.
         yardstick: the track's.
-        minutes: how much of the run to look at.
+        minutes: how much of the run to judge.
     """
     races = [race for race in races if race["wall_s"] <= 60 * minutes]
     greedy = greedy_races(races, track)
-    moments_s = [60 * (minute + 1) for minute in range(minutes)]
-    ends_s = [race["wall_s"] for race in races]
+    score_by_minute = scores_at(greedy, yardstick.record_ms, "wall_s", [60 * (k + 1) for k in range(minutes)])
     last_minute = [race_score(race, yardstick.record_ms) for race in greedy if race["wall_s"] > 60 * (minutes - 1)]
-    frames = [0, *(race["frames_total"] for race in races)]
 
     def beats_scripted(window: Sequence[Race]) -> bool:
         median_s = median_time_s(window)
         return median_s is not None and 1000 * median_s < yardstick.scripted_tuned_ms
 
+    first = next((race for race in greedy if race["race_finished"]), NEVER)
+    regular = first_race_with(greedy, is_regular_finishing) or NEVER
+    beating = first_race_with(greedy, beats_scripted) or NEVER
     return RunFigures(
         minutes=minutes,
-        score_by_minute=tuple(scores_at(greedy, yardstick.record_ms, "wall_s", moments_s)),
-        frames_by_minute=tuple(frames[bisect.bisect_right(ends_s, moment_s)] for moment_s in moments_s),
-        first_finish=Milestone.of_race(next((race for race in greedy if race["race_finished"]), None)),
-        regular_finish=Milestone.of_race(first_race_with(greedy, is_regular_finishing)),
-        beats_scripted=Milestone.of_race(first_race_with(greedy, beats_scripted)),
-        best_ms=min((race["race_time_ms"] for race in greedy if race["race_finished"]), default=None),
+        score_by_minute=tuple(score_by_minute),
+        first_finish_s=first["wall_s"],
+        first_finish_frames=first["frames_total"],
+        regular_finish_s=regular["wall_s"],
+        regular_finish_frames=regular["frames_total"],
+        beats_scripted_s=beating["wall_s"],
+        beats_scripted_frames=beating["frames_total"],
+        best_ms=min((race["race_time_ms"] for race in greedy if race["race_finished"]), default=math.inf),
         n_greedy=len(greedy),
-        frames=frames[-1],
+        frames=races[-1]["frames_total"] if races else 0,
         last_minute_score=statistics.median(last_minute) if last_minute else 0.0,
+        mean_score=statistics.fmean(score_by_minute),
     )
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Runs that differ in their seed alone.
+NEVER: Final = {"wall_s": math.inf, "frames_total": math.inf}
 
-    Attributes:
-        n_seeds: how many.
-        score_by_minute: (minutes,) spread over the seeds, as far as the shortest run goes.
-        mean_score: of `RunFigures.mean_score`.
-        first_finish_s: of `RunFigures.first_finish`; `_frames`: the same in actions; likewise the other milestones.
-        best_ms: of each seed's fastest greedy race, inf where it has none.
-        frames: actions in all.
+
+def group_runs(runs: Sequence[MeasuredRun]) -> list[Group]:
+    """Group runs that differ in their seed alone: by track, then by variant, each in the order of its first run."""
+    tracks = list(dict.fromkeys(run.note["track"] for run in runs))
+    variants = list(dict.fromkeys(run.note["variant"] for run in runs))
+    groups = []
+    for track in tracks:
+        for variant in variants:
+            own = [run for run in runs if (run.note["track"], run.note["variant"]) == (track, variant)]
+            if own:
+                groups.append(Group(variant, track, own))
+    return groups
+
+
+def compare(runs: Sequence[MeasuredRun], against: str) -> list[Comparison]:
+    """Compare each variant's runs with those of one variant.
+
+    Returns:
+        That variant, and the others in the order in which they come, without those that share no run with it.
     """
+    keys = [(run.note["track"], run.note["seed"], run.figures.minutes) for run in runs]
+    base = {key: run for key, run in zip(keys, runs, strict=True) if run.note["variant"] == against}
+    pairs: dict[str, list[tuple[RunFigures, RunFigures]]] = {against: []}
+    for key, run in zip(keys, runs, strict=True):
+        if key in base:
+            pairs.setdefault(run.note["variant"], []).append((run.figures, base[key].figures))
 
-    n_seeds: int
-    score_by_minute: tuple[Spread, ...]
-    mean_score: Spread
-    first_finish_s: Spread
-    first_finish_frames: Spread
-    regular_finish_s: Spread
-    regular_finish_frames: Spread
-    beats_scripted_s: Spread
-    beats_scripted_frames: Spread
-    best_ms: Spread
-    frames: Spread
+    def difference(of: list[tuple[RunFigures, RunFigures]], name: str) -> Difference:
+        return Difference.of([getattr(one, name) - getattr(other, name) for one, other in of])
 
-
-def summarize(runs: Sequence[RunFigures]) -> Summary:
-    """Join at least one run."""
-
-    def spread(name: str) -> tuple[Spread, Spread]:
-        milestones = [getattr(run, name) for run in runs]
-        return Spread.of([one.wall_s for one in milestones]), Spread.of([one.frames for one in milestones])
-
-    minutes = min(run.minutes for run in runs)
-    first_finish, regular_finish, beats_scripted = map(spread, ("first_finish", "regular_finish", "beats_scripted"))
-    return Summary(
-        n_seeds=len(runs),
-        score_by_minute=tuple(Spread.of([run.score_by_minute[minute] for run in runs]) for minute in range(minutes)),
-        mean_score=Spread.of([run.mean_score for run in runs]),
-        first_finish_s=first_finish[0],
-        first_finish_frames=first_finish[1],
-        regular_finish_s=regular_finish[0],
-        regular_finish_frames=regular_finish[1],
-        beats_scripted_s=beats_scripted[0],
-        beats_scripted_frames=beats_scripted[1],
-        best_ms=Spread.of([math.inf if run.best_ms is None else run.best_ms for run in runs]),
-        frames=Spread.of([run.frames for run in runs]),
-    )
+    return [
+        Comparison(
+            variant=variant,
+            n_pairs=len(own),
+            frames=statistics.fmean(one.frames for one, _ in own),
+            last_minute_score=statistics.fmean(one.last_minute_score for one, _ in own),
+            mean_score=statistics.fmean(one.mean_score for one, _ in own),
+            last_minute_difference=difference(own, "last_minute_score"),
+            mean_difference=difference(own, "mean_score"),
+        )
+        for variant, own in pairs.items()
+        if own
+    ]

@@ -1,4 +1,4 @@
-"""Ways to train that the driving benchmark compares, as the command line or a file says them."""
+"""Variants and tracks of the driving benchmark, as the command line names them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.simulator.tracks.track_file import find_track_file
+from trackmania_rl.track.generated_maps import write_in_folder
+from trackmania_rl.track.named_maps import recipes_of
 
+PROJECT: Final = Path(__file__).resolve().parents[2]
 OPTIONS: Final = ("config", "cluster", "weights_from")
-"""What a variant's text may name beside settings: options of scripts/train.py."""
+"""Options of scripts/train.py that a variant may name beside settings."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,8 @@ class Variant:
         name: in file names and pictures.
         config_file: its configuration.
         overrides: `NAME=VALUE` texts that win over the file.
-        cluster: where its collectors play, as `train.py --cluster` has it; None for this machine.
-        weights_from: whose networks it begins with, as `train.py --weights-from` has it; None for new ones.
+        cluster: as `train.py --cluster`; None for this machine.
+        weights_from: as `train.py --weights-from`; None for new networks.
     """
 
     name: str
@@ -34,10 +38,7 @@ class Variant:
 
     @classmethod
     def read(cls, text: str, config_file: Path, overrides: Sequence[str]) -> Variant:
-        """A variant as the command line has it: `name: NAME=VALUE NAME=VALUE`; `config=FILE` takes another file.
-
-        `cluster=local:2` or another address lets its collectors play on a Ray cluster, `weights_from=FILE` lets it
-        begin with a driver's networks.
+        """Read `name: NAME=VALUE NAME=VALUE`; config=, cluster= and weights_from= are options of train.py.
 
         Args:
             text: values may hold spaces: a new setting begins where a name and an equals sign follow a space.
@@ -45,7 +46,7 @@ class Variant:
             overrides: settings of all variants; those of the text win.
 
         Raises:
-            UserError: if it is written in another way.
+            UserError: if the text has another form.
         """
         name, colon, rest = text.partition(":")
         words = re.split(r"\s+(?=[A-Za-z_]\w*=)", rest.strip()) if rest.strip() else []
@@ -67,9 +68,7 @@ class Variant:
 
 
 def read_variants(file: Path) -> list[str]:
-    """The variants of a file, as `Variant.read` takes them: one a line; indented lines go on with the one before.
-
-    Empty lines and lines that begin with a number sign are passed over.
+    """Read a file of variants, one to a line; indented lines continue the one before, `#` begins a comment.
 
     Raises:
         UserError: if the file cannot be read, or holds none.
@@ -82,3 +81,22 @@ def read_variants(file: Path) -> list[str]:
     if not text:
         raise UserError(f"--variants {file}: there is none in it; write one a line, as --variant has them")
     return [re.sub(r"\n\s+", " ", variant) for variant in re.split(r"\n(?=\S)", text)]
+
+
+def find_tracks(names: Sequence[str], generated_tracks: Path) -> list[Path]:
+    """Return the files of tracks of maps/, of track files, and of `generated:DIFFICULTY:SEEDS`.
+
+    Args:
+        names: as the user wrote them.
+        generated_tracks: folder in which generated tracks are written.
+
+    Raises:
+        UserError: if there is no track of a name, or one cannot be written.
+    """
+    files = []
+    for name in names:
+        recipes = recipes_of(name)
+        if not recipes:
+            files.append(find_track_file(name, PROJECT / "maps"))
+        files += [write_in_folder(recipe, generated_tracks) for recipe in recipes]
+    return files

@@ -1,14 +1,11 @@
 """Drive unseen generated tracks with one driver, once each, greedily: how many it finishes, and where it fails.
 
-Tracks are `generated:DIFFICULTY:SEED` of seeds from 100,000 on, which no configuration names. The same command goes on
-with what was interrupted: races are kept in OUTPUT/races.jsonl, one line each.
+Tracks are `generated:DIFFICULTY:SEED` of seeds from 100,000 on, which no configuration names. The same command resumes
+an interrupted measurement: races are kept in OUTPUT/races.jsonl, one line each.
 
 Examples:
   python -m benchmarks.generalist save/many_tracks --output unseen
   python -m benchmarks.generalist drivers/generalist.driver --difficulties 0.5 --tracks 20 --output unseen
-
-The last column holds the times beside those of drivers that were trained on one of these tracks alone for five minutes;
-benchmarks/generalist/specialists.py says how they were measured.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ import hashlib
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,7 +41,6 @@ def main() -> None:
     arguments = parse_arguments()
     end_in_order_when_terminated()
     # Torch takes seconds to import: after the command line and its mistakes.
-    from benchmarks.generalist.specialists import kept_times_ms, specialists_times_ms
     from benchmarks.generalist.unseen_races import drive, keep, kept_races
     from trackmania_rl.training.evaluation import load_driver
 
@@ -64,8 +60,7 @@ def main() -> None:
     for race in track(driven, "driving", len(missing), disable=not sys.stdout.isatty()):
         keep(races_file, check_sum, race)
         races[race.recipe] = race
-    times_ms = specialists_times_ms(arguments.specialists) if arguments.specialists else kept_times_ms()
-    report([races[recipe] for recipe in asked_for], times_ms)
+    report([races[recipe] for recipe in asked_for])
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -76,12 +71,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--difficulties", type=float, nargs="+", default=DIFFICULTIES, metavar="D", help="default: 0.3 0.5 0.8")
     add("--tracks", type=whole_number(1), default=100, metavar="N", help="of each difficulty (default %(default)s)")
     add("--output", type=Path, required=True, metavar="FOLDER", help="where races and tracks are kept")
-    add(
-        "--specialists",
-        type=Path,
-        metavar="FOLDER",
-        help="of the driving benchmark, with other trainings on these tracks (default: what specialists.json holds)",
-    )
     return parser.parse_args()
 
 
@@ -91,24 +80,15 @@ def check_sum_of(file: Path) -> str:
     return hashlib.sha256(part.read_bytes()).hexdigest()
 
 
-def report(races: Sequence[UnseenRace], specialists_ms: Mapping[str, float]) -> None:
-    """Print finishes and times by difficulty, and where the others ended.
-
-    Args:
-        races: all that were asked for.
-        specialists_ms: by track, a specialist's time; may be empty.
-    """
-    from benchmarks.generalist.specialists import ratios
-
+def report(races: Sequence[UnseenRace]) -> None:
+    """Print finishes and times by difficulty, and where the other races ended."""
     console = Console(width=None if sys.stdout.isatty() else 140)
-    table = Table("difficulty", "finished", "median time", "by a specialist's, median")
+    table = Table("difficulty", "finished", "median time")
     for difficulty in sorted({race.difficulty for race in races}):
         of_it = [race for race in races if race.difficulty == difficulty]
         times_s = [race.time_ms / 1000 for race in of_it if race.is_finished]
         median = f"{statistics.median(times_s):.2f} s" if times_s else "-"
-        compared = ratios(of_it, specialists_ms)
-        beside = f"{statistics.median(compared):.3f} ({len(compared)} tracks)" if compared else "-"
-        table.add_row(f"{difficulty:g}", f"{len(times_s)} of {len(of_it)}", median, beside)
+        table.add_row(f"{difficulty:g}", f"{len(times_s)} of {len(of_it)}", median)
     print_table(table, console)
     ended = Counter((race.reason or "", race.road) for race in races if not race.is_finished)
     if ended:

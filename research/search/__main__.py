@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from benchmarks.driving.run import YARDSTICKS_FILE
 from benchmarks.driving.score import read_yardsticks
-from benchmarks.driving.tracks import find_tracks
+from benchmarks.driving.variants import find_tracks
 from research.search.outcome import Outcome, command_against_default, table, write_best
 from research.search.space import read_space
 from research.search.trial import Plan

@@ -14,21 +14,21 @@ import psutil
 import pytest
 
 from benchmarks.driving import run as run_module
-from benchmarks.driving.compare_folders import main as compare_folders
-from benchmarks.driving.comparison import Difference, compare
-from benchmarks.driving.measured import MeasuredRun, compare_variants, group_runs
-from benchmarks.driving.report import write_report
-from benchmarks.driving.results import RunResult, write_results
+from benchmarks.driving.report import compare_variants, write_report
 from benchmarks.driving.runs import Run, complete_notes, plain_settings
 from benchmarks.driving.score import (
-    Milestone,
+    Difference,
+    Group,
+    MeasuredRun,
+    RunFigures,
     Spread,
     Yardstick,
+    compare,
+    group_runs,
     race_score,
     read_yardsticks,
     run_figures,
     scores_at,
-    summarize,
 )
 from benchmarks.driving.variants import Variant, read_variants
 from trackmania_rl.errors import UserError
@@ -86,35 +86,35 @@ def test_figures_of_a_run(yardstick):
     races += [race(15.0 + 5 * i, 300 + 100 * i, 30_000 - 1_000 * i) for i in range(1, 12)]  # 29 s to 19 s
     races += [race(90.0, 1_500, is_explo=True), race(121.0, 2_000, 10_000)]  # the last one after two minutes
     figures = run_figures(races, "valley", yardstick, minutes=2)
-    assert figures.first_finish == Milestone(10.0, 200)
+    assert (figures.first_finish_s, figures.first_finish_frames) == (10.0, 200)
     # Ten races with one unfinished at most: the 2nd to the 11th.
-    assert figures.regular_finish == Milestone(55.0, 1_100)
+    assert (figures.regular_finish_s, figures.regular_finish_frames) == (55.0, 1_100)
     # Medians of 26.5 s, 25.5 s, 24.5 s: the last one of races 4 to 13, below the scripted driver's 25 s.
-    assert figures.beats_scripted == Milestone(65.0, 1_300)
+    assert (figures.beats_scripted_s, figures.beats_scripted_frames) == (65.0, 1_300)
     assert figures.score_by_minute == (
         statistics.median([0.0, *(RECORD_MS / time_ms for time_ms in range(29_000, 20_000, -1_000))]),
         statistics.median(RECORD_MS / time_ms for time_ms in range(28_000, 18_000, -1_000)),
     )
-    assert figures.frames_by_minute == (1_200, 1_500)
     assert (figures.best_ms, figures.n_greedy, figures.frames) == (19_000, 14, 1_500)
     assert figures.last_minute_score == statistics.median([RECORD_MS / 20_000, RECORD_MS / 19_000])  # at 65 and 70 s
     assert figures.mean_score == statistics.fmean(figures.score_by_minute)
 
 
+def measured_run(figures, variant="base", track="valley", seed=3):
+    return MeasuredRun({"variant": variant, "track": track, "seed": seed}, [], figures)
+
+
 def test_what_never_was_is_later_than_anything(yardstick):
     never = run_figures([race(30.0, 500)], "valley", yardstick, minutes=3)
-    assert never.first_finish == Milestone(math.inf, math.inf)
+    assert never.first_finish_s == never.first_finish_frames == never.best_ms == math.inf
     assert never.score_by_minute == (0.0, 0.0, 0.0)
-    assert never.best_ms is None
     soon = run_figures([race(20.0, 400, 25_000)], "valley", yardstick, minutes=2)
     late = run_figures([race(50.0, 900, 20_000)], "valley", yardstick, minutes=2)
-    summary = summarize([soon, never, late])
-    assert summary.n_seeds == 3
-    assert summary.first_finish_s == Spread(50.0, 20.0, math.inf)
-    assert summary.score_by_minute == (Spread(0.8, 0.0, 1.0),) * 2  # as far as the shortest run goes
-    assert summary.mean_score == Spread(0.8, 0.0, 1.0)
-    assert summary.best_ms == Spread(25_000, 20_000, math.inf)
-    assert summarize([soon, never]).first_finish_frames.median == math.inf
+    group = Group("base", "valley", [measured_run(figures) for figures in (soon, never, late)])
+    assert group.spread("first_finish_s") == Spread(50.0, 20.0, math.inf)
+    assert group.score_by_minute == [Spread(0.8, 0.0, 1.0)] * 2  # as far as the shortest run goes
+    assert group.spread("mean_score") == Spread(0.8, 0.0, 1.0)
+    assert group.spread("best_ms") == Spread(25_000, 20_000, math.inf)
 
 
 def test_yardsticks_are_read_and_missing_ones_named(tmp_path, yardstick):
@@ -132,7 +132,9 @@ def test_yardsticks_are_read_and_missing_ones_named(tmp_path, yardstick):
 
 
 def result(variant, track, seed, last_minute, mean=0.5, minutes=2, frames=500):
-    return RunResult(variant, track, seed, minutes, frames, last_minute, mean, "abc", "2026-01-01T00:00:00")
+    never = dict.fromkeys(RunFigures.__annotations__, math.inf)
+    figures = never | {"minutes": minutes, "frames": frames, "last_minute_score": last_minute, "mean_score": mean}
+    return measured_run(RunFigures(**figures), variant, track, seed)
 
 
 def test_differences_are_taken_between_runs_of_the_same_track_and_seed():
@@ -145,7 +147,7 @@ def test_differences_are_taken_between_runs_of_the_same_track_and_seed():
         result("base", "ring", 3, 0.9, 0.8),
         result("base", "ring", 4, 0.7, 0.6),
     ]
-    first, second = compare([runs], "base")
+    first, second = compare(runs, "base")
     assert (first.variant, first.n_pairs, first.frames) == ("base", 3, 500)
     assert first.last_minute_difference == first.mean_difference == Difference(0.0, 0.0, (0.0, 0.0, 0.0))
     assert (first.last_minute_score, first.mean_score) == (pytest.approx(0.7), pytest.approx(0.6))
@@ -154,34 +156,7 @@ def test_differences_are_taken_between_runs_of_the_same_track_and_seed():
     assert second.last_minute_difference.mean == pytest.approx(0.15)
     assert second.last_minute_difference.standard_error == pytest.approx(statistics.stdev([0.1, 0.2]) / math.sqrt(2))
     assert second.mean_difference.mean == pytest.approx(0.05)
-    assert [one.variant for one in compare([runs], "other")] == ["other", "base"]
-
-
-def test_runs_of_two_folders_make_no_pair():
-    monday = [result("base", "valley", 3, 0.5), result("other", "valley", 3, 0.6)]
-    tuesday = [result("base", "valley", 3, 0.9), result("other", "valley", 3, 0.8), result("late", "valley", 3, 0.7)]
-    wednesday = [result("late", "valley", 3, 0.1)]
-    _, other, late = compare([monday, tuesday, wednesday], "base")
-    assert other.last_minute_difference.of_pairs == (pytest.approx(0.1), pytest.approx(-0.1))
-    assert late.last_minute_difference.of_pairs == (pytest.approx(-0.2),)
-
-
-def test_folders_are_compared_by_a_command(monkeypatch, tmp_path, capsys):
-    def compare_them(*words):
-        monkeypatch.setattr("sys.argv", ["compare_folders.py", "--output", str(tmp_path / "both"), *map(str, words)])
-        return compare_folders()
-
-    monday, tuesday = tmp_path / "monday", tmp_path / "tuesday.csv"
-    monday.mkdir()
-    write_results(monday / "runs.csv", [result("base", "ring", 3, 0.5), result("other", "ring", 3, 0.6)])
-    write_results(tuesday, [result("other", "ring", 3, 0.8), result("base", "ring", 3, 0.5)])
-    assert compare_them(monday, tuesday) == 0
-    assert "| other | 2 | 500 | 0.700 | +0.200 ± 0.100 |" in (tmp_path / "both" / "table.md").read_text()
-    assert (tmp_path / "both" / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    assert compare_them(monday, "--against", "other") == 0
-    assert "| base | 1 | 500 | 0.500 | -0.100 |" in (tmp_path / "both" / "table.md").read_text()
-    assert compare_them(monday, "--against", "another") == 1
-    assert "--against another: there is no such variant, only base, other" in capsys.readouterr().err
+    assert [one.variant for one in compare(runs, "other")] == ["other", "base"]
 
 
 @pytest.fixture
@@ -274,13 +249,9 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
         races = [
             race(4.0 * i * seed, 100 * i, time_ms - 100 * i if i > 5 else None, i % 2 == 0, track) for i in range(1, 30)
         ]
-        final = {"maps": [{"races": [{"race_finished": True, "race_time_ms": 24_000}] * 2}]} if seed == 3 else None
-        blind = {"blind-0.5-7-9": {"share_of_maps_finished": 1 / seed}} if track == "ring" else {}
-        driven = [{"race_finished": i < 4, "race_time_ms": 10_000 * (i + seed)} for i in range(1, 5)]
-        each_minute = [{"training_s": 120.3, "maps": [{"races": driven}]}] if variant == "other" else []
-        measured.append(MeasuredRun.judge(write_note(one), races, yardsticks[track], 2, final, blind, each_minute))
+        measured.append(MeasuredRun(write_note(one), races, run_figures(races, track, yardsticks[track], 2)))
     groups = group_runs(measured)
-    assert [(group.track, group.variant, group.summary.n_seeds) for group in groups] == [
+    assert [(group.track, group.variant, len(group.runs)) for group in groups] == [
         *(("valley", "base", 2), ("valley", "other", 2)),
         *(("ring", "base", 2), ("ring", "other", 2)),
     ]
@@ -289,15 +260,12 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
     assert comparisons[1].last_minute_difference.mean > 0.1  # 25 s and 40 s
     assert compare_variants([groups[0], groups[3]]) == []  # one variant on valley, the other on ring
     files = write_report(tmp_path, groups, yardsticks, {"command": ["run.py"]})
-    assert [file.name for file in files] == [
-        *("table.md", "table.rst", "results.json", "runs.csv", "curves.png", "comparison.png")
-    ]
+    assert [file.name for file in files] == [*("table.md", "results.json", "curves.png", "comparison.png")]
     table = (tmp_path / "table.md").read_text()
-    for cell in ("98 s (700 frames)", "0.292 (0.250 to 0.333) finished", "0.338 (0.310 to 0.367), 6/8 finished"):
-        assert cell in table
+    assert "98 s (700 frames)" in table
     results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)  # no Infinity
     assert len(results["runs"]) == 8
-    assert results["groups"][0]["summary"]["beats_scripted_s"]["median"] is None
+    assert results["runs"][0]["figures"]["beats_scripted_s"] is None
     assert [one["variant"] for one in results["comparisons"]] == ["base", "other"]
 
 
@@ -313,7 +281,6 @@ def command(repository_root, *words):
         (["--set", "batch_sise=3"], "did you mean batch_size?"),
         (["--variant", "a:", "--variant", "a: use_ddqn=True"], "each needs a name of its own"),
         (["--variant", "a:", "--against", "b"], "--against b: there is no such variant, only a"),
-        (["--blind", "0.5", "seven"], "write --blind DIFFICULTY FIRST-LAST"),
         (["--only-report"], "holds no complete run"),
     ],
 )
@@ -340,7 +307,7 @@ def wait_for(look, within_s):
 def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yardsticks):
     file = tmp_path / "yardsticks.json"
     file.write_text(json.dumps({name: yardstick.model_dump() for name, yardstick in yardsticks.items()}))
-    words = ["--tracks", "valley", "--seeds", 5, "--minutes", 1, "--final-races", 2, "--races-each-minute", 3]
+    words = ["--tracks", "valley", "--seeds", 5, "--minutes", 1]
     words += ["--yardsticks", file]
     words += ["--output", tmp_path / "out", "--set", "games_per_collector=5", "--variant", "base: batch_size=32"]
 
@@ -361,7 +328,5 @@ def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yards
     assert run["figures"]["n_greedy"] == sum(not race["is_explo"] for race in races)  # none, on a machine that is busy
     assert run["figures"]["frames"] == max((race["frames_total"] for race in races), default=0)
     assert lines
-    assert len(run["final"]["maps"][0]["races"]) == 2
-    assert [(minute, len(scores)) for minute, scores in run["scores_each_minute"].items()] == [("1", 3)]
     again = subprocess.run(command(repository_root, *words), check=True, capture_output=True, text=True)
     assert "1 of them complete already" in again.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.driving.tracks import find_tracks
+from benchmarks.driving.variants import find_tracks
 from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track

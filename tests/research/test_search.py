@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from benchmarks.driving.score import read_yardsticks
-from benchmarks.driving.tracks import find_tracks
-from benchmarks.driving.variants import Variant
+from benchmarks.driving.variants import Variant, find_tracks
 from research.search.outcome import Outcome, command_against_default, table, write_best
 from research.search.space import Space, read_space, scaled
 from research.search.trial import CLONES_FILE, Plan, Trial, TrialFailedError, run_watched, weights_of
