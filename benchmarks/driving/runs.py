@@ -1,7 +1,7 @@
 """Trainings of the driving benchmark.
 
 A run's own files are those of any training, in FOLDER/save/ and FOLDER/tensorboard/. FOLDER/runs/{run}.json is a note
-of its settings, and FOLDER/runs/{run}.txt its terminal output. Wall-clock is measured, so an interrupted run begins anew.
+of its settings, and FOLDER/runs/{run}.txt its terminal output. An interrupted run begins anew: wall-clock counts.
 """
 
 from __future__ import annotations
