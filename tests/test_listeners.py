@@ -58,7 +58,7 @@ def test_the_simulated_game_listens_to_this_machine_alone(tmp_path: Path) -> Non
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "127.0.0.1.example.org", ""])
 def test_the_page_requires_a_token_for_any_other_address(host: str) -> None:
     with pytest.raises(UserError, match=r"give --token as well"):
-        command.check_who_may_look(host, None)
-    command.check_who_may_look(host, "a-long-enough-token")
+        command.check_token(host, None)
+    command.check_token(host, "a-long-enough-token")
     for own in ("127.0.0.1", "localhost", "::1"):
-        command.check_who_may_look(own, None)
+        command.check_token(own, None)

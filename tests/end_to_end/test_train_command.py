@@ -105,9 +105,10 @@ def test_the_page_shows_the_games(training: TrainCommand) -> None:
         assert answers("/metrics", r"^trackmania_up 1\.0")
         training.wait_for(lambda: answers("/healthz", '"ok": ?true'), "healthy training")
     with connect(f"ws://{page_address(training)}/live", max_size=None) as tab:
+        names = "run|state|races|cars|train/loss|train/mean_q|train/grad_norm|waiting/learner"
         told: set[str] = set()
-        while not {"run", "state", "races", "cars"} <= told:
-            told |= set(re.findall(r'"(run|state|races|cars)":[{[]', str(tab.recv(60))))
+        while not set(names.split("|")) <= told:
+            told |= set(re.findall(rf'"({names})":[{{[]', str(tab.recv(60))))
 
 
 def test_a_killed_game_is_replaced_and_the_race_driven_again(training: TrainCommand) -> None:

@@ -14,6 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.runs import (
     CheckpointError,
     CheckpointFacts,
@@ -216,5 +217,5 @@ def test_a_best_run_that_cannot_be_kept_leaves_nothing(
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "save").write_text("a file is in the way")
-    with pytest.raises(CheckpointError, match="cannot make the folder"):
+    with pytest.raises(UserError, match="cannot make the folder"):
         RunFolder.create(tmp_path, "trial")

@@ -7,8 +7,8 @@ from typing import Final
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.runs.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.settings import Settings
+from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 
 GAME_BYTES: Final = 1 << 30
 """Of one instance of the real game."""

@@ -59,7 +59,7 @@ def training_alone(folder: RunFolder) -> Iterator[None]:
         PassingError: if another process trains this run.
         UserError: if the folder cannot be written to.
     """
-    lock = FileLock(folder.path / ".train.lock")
+    lock = FileLock(folder.lock)
     try:
         lock.acquire(blocking=False)
     except Timeout as error:

@@ -44,8 +44,8 @@ from trackmania_rl.runs.reading import (
     read_checkpoint,
 )
 from trackmania_rl.runs.records import save_best_run
-from trackmania_rl.runs.run_folder import CHECKPOINTS, RACES_FILE, RunFolder
 from trackmania_rl.runs.store import CheckpointFacts, CheckpointStore, require_disk, save_checkpoint
+from trackmania_rl.settings.run_folder import CHECKPOINTS, RACES_FILE, RunFolder
 
 FIRST_CHECKPOINT_AFTER_S: Final = 15.0
 """How long after a new run's first finish its first checkpoint is written."""

@@ -39,7 +39,7 @@ from trackmania_rl.runs.manifest import (
 )
 from trackmania_rl.runs.memory_rows import check_sizes, read_rows
 from trackmania_rl.runs.plain_state import put_together, without_memory
-from trackmania_rl.runs.run_folder import CHECKPOINTS
+from trackmania_rl.settings.run_folder import CHECKPOINTS
 
 OLD_FILES: Final = ("checkpoint.pt", "checkpoint.previous.pt")
 """Where versions before format 3 wrote."""

@@ -34,7 +34,7 @@ from trackmania_rl.runs.manifest import (
 from trackmania_rl.runs.memory_rows import bytes_of_others, delete_others, plan_segments, write_rows
 from trackmania_rl.runs.plain_state import StateParts
 from trackmania_rl.runs.reading import LoadedCheckpoint, find_manifests
-from trackmania_rl.runs.run_folder import CHECKPOINTS
+from trackmania_rl.settings.run_folder import CHECKPOINTS
 
 DAMAGED: Final = ".damaged"
 """Ending of a checkpoint's folder that could not be read when the run went on."""

@@ -44,7 +44,7 @@ from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
-from trackmania_rl.telemetry.racing_line import ROAD_WIDTH_M, Picture, draw_racing_line
+from trackmania_rl.telemetry.track_pictures import Picture, draw_racing_line
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and a learner draws nothing
     from matplotlib.axes import Axes
@@ -398,7 +398,6 @@ def draw_line_by_speed(data: Data) -> Picture | None:
         round(1000 * about.s_per_action),
         title=f"{about.map_name}: newest evaluated race",
         subtitle=f"{about.track}, {about.frames_total:,} frames",
-        road_width_m=ROAD_WIDTH_M,
     )
 
 

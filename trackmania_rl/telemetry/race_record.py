@@ -151,12 +151,19 @@ class RaceLog:
         self._clock = clock
         self._session = session
         self._path = path
+        self._learning: dict[str, float] = {}
         self._file = path.open("ab")
         cut_off_torn_line(path)
         self.n_undone = 0 if frames_total is None else _move_away_after(path, frames_total)
 
-    def write(self, race: RaceRecord, frames_total: int) -> None:
-        """Adds a race. A file that was deleted or moved away meanwhile is made again; a pipe there is not opened."""
+    def write(self, race: RaceRecord, frames_total: int, learning: Mapping[str, float] | None = None) -> None:
+        """Add a race. A file that was deleted or moved away is made again.
+
+        Args:
+            race: the race.
+            frames_total: actions of the run so far.
+            learning: newest figures of learning by name; they are written when they have changed.
+        """
         line = {
             "session": self._session,
             "wall_s": round(self._clock(), 3),
@@ -175,6 +182,9 @@ class RaceLog:
             line["track"] = race.track
         if race.is_own:
             line |= {"progress_unit": race.progress_unit, "n_actions": race.n_actions}
+        if learning and learning != self._learning:
+            self._learning = dict(learning)
+            line["learning"] = {name: float(f"{value:.6g}") for name, value in learning.items()}
         is_gone = not self._path.exists()
         if is_gone or (self._path.is_file() and not os.path.samefile(self._path, self._file.fileno())):
             self._file.close()

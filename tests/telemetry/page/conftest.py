@@ -15,9 +15,10 @@ pytest.importorskip("fastapi", reason="the live page's packages are not installe
 
 from starlette.testclient import TestClient
 
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.page.page import RunPage
-from trackmania_rl.telemetry.page.run_on_disk import RunOnDisk
 from trackmania_rl.telemetry.page.server import make_app
 
 
@@ -56,7 +57,7 @@ def race_line(number: int, **others: Any) -> str:
     return json.dumps(line | others) + "\n"
 
 
-def make_run(save_folder: Path, repository_root: Path, name: str = "tested", n_races: int = 20) -> RunOnDisk:
+def make_run(save_folder: Path, repository_root: Path, name: str = "tested", n_races: int = 20) -> RunFolder:
     """Write a run with races, messages and a record on valley."""
     folder = save_folder / name
     write_snapshot(repository_root / "config_files" / "config.py", folder, [f"run_name={name}"])
@@ -71,17 +72,17 @@ def make_run(save_folder: Path, repository_root: Path, name: str = "tested", n_r
     record.mkdir(parents=True)
     (record / f"{record.name}.inputs").write_text(INPUTS)
     np.save(record / "q_values.npy", np.linspace(-1, 0, 60 * 12).reshape(60, 12).astype(np.float32))
-    return RunOnDisk(folder.resolve(), repository_root)
+    return RunFolder.at(folder.resolve())
 
 
 @pytest.fixture
-def run(tmp_path: Path, repository_root: Path) -> RunOnDisk:
+def run(tmp_path: Path, repository_root: Path) -> RunFolder:
     return make_run(tmp_path / "save", repository_root)
 
 
 @pytest.fixture
-def page(run: RunOnDisk) -> RunPage:
-    return RunPage(run)
+def page(run: RunFolder) -> RunPage:
+    return RunPage(run, PROJECT_FOLDER)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from tests.telemetry.page.conftest import make_run, race_line
 from trackmania_rl.telemetry.page import command
-from trackmania_rl.telemetry.page.run_on_disk import find_run
+from trackmania_rl.telemetry.page.runs import find_run
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 
@@ -35,7 +35,7 @@ def test_runs_that_cannot_be_shown(
     empty = make_run(tmp_path, repository_root, "empty", n_races=0)
     make_run(tmp_path, repository_root, "good")
     other = make_run(tmp_path, repository_root, "other")
-    other.settings_file.write_text("of_another_version = 3\n" + other.settings_file.read_text())
+    other.settings.write_text("of_another_version = 3\n" + other.settings.read_text())
     older = make_run(tmp_path, repository_root, "older")
     older.races.write_text('{"time": 3}\n')
     (tmp_path / "nothing").mkdir()
@@ -47,12 +47,12 @@ def test_runs_that_cannot_be_shown(
     assert "those in" in (said := told(capsys, monkeypatch, tmp_path, "nosuch"))
     assert "empty, good, older, other" in said
     with FileLock(empty.path / ".train.lock"):
-        assert find_run("empty", tmp_path, repository_root).name == "empty", "its training has just begun"
+        assert find_run("empty", tmp_path).name == "empty", "its training has just begun"
         empty.races.write_text(race_line(1)[:30])
-        assert find_run("empty", tmp_path, repository_root).name == "empty", "its first race is being written"
+        assert find_run("empty", tmp_path).name == "empty", "its first race is being written"
     os.utime(tmp_path / "good" / "races.jsonl", (4e9, 4e9))
     for name, save_folder in ((None, tmp_path), ("good", tmp_path), (str(tmp_path / "good"), tmp_path / "elsewhere")):
-        assert find_run(name, save_folder, repository_root).name == "good"
+        assert find_run(name, save_folder).name == "good"
 
 
 def test_a_port_that_is_taken(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from torch.utils.tensorboard import SummaryWriter
 
 from tests.telemetry.page.conftest import RECORD_MS, SnapshotOf, race_line
 from trackmania_rl.errors import UserError
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.page import driver_races, figure_curves, race_curves, tails
-from trackmania_rl.telemetry.page.driver_races import PageOfDriverError, run_of_driver
+from trackmania_rl.telemetry.page import apart, tails
+from trackmania_rl.telemetry.page import curves as curves_module
+from trackmania_rl.telemetry.page.apart import run_of_driver
 from trackmania_rl.telemetry.page.page import RunPage
-from trackmania_rl.telemetry.page.run_on_disk import RunOnDisk
 from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
 
 
@@ -35,9 +38,9 @@ def test_a_map_is_shown_from_above_with_its_gates(client: TestClient) -> None:
     assert client.get("/api/map/nowhere").json()["detail"].startswith("nowhere: the run's map_cycle has no such map")
 
 
-def test_a_real_map_is_shown_along_its_line(run: RunOnDisk) -> None:
-    write_changes(run.settings_file, {"game": "tmnf"})
-    page = RunPage(run)
+def test_a_real_map_is_shown_along_its_line(run: RunFolder) -> None:
+    write_changes(run.settings, {"game": "tmnf"})
+    page = RunPage(run, PROJECT_FOLDER)
     shape = page.shape("valley")
     assert len(shape["gates"]) == 2, "start and finish: its file is not there"
     assert shape["length_m"] == pytest.approx(978.5, abs=1.0)
@@ -63,7 +66,7 @@ def test_a_record_is_driven_again_with_its_values_and_pictures(client: TestClien
     assert client.get("/api/record/..%2fvalley_1").status_code == 404
 
 
-def test_a_race_is_compared_by_section(client: TestClient, run: RunOnDisk, snapshot_of: SnapshotOf) -> None:
+def test_a_race_is_compared_by_section(client: TestClient, run: RunFolder, snapshot_of: SnapshotOf) -> None:
     slower = run.best_runs / "valley_4000"
     slower.mkdir()
     (slower / "valley_4000.inputs").write_text("0.50 press up\n")  # half a second later
@@ -94,7 +97,7 @@ def test_races_become_curves_and_a_table(client: TestClient, snapshot_of: Snapsh
     assert (evaluated["kind"], evaluated["recent"], evaluated["n_recent"]) == ("evaluated", 10, 10)
 
 
-def test_new_races_are_added_and_a_second_session_continues(page: RunPage, run: RunOnDisk) -> None:
+def test_new_races_are_added_and_a_second_session_continues(page: RunPage, run: RunFolder) -> None:
     page.read()
     with run.races.open("a") as file:
         file.write(race_line(21, session=2, wall_s=3.0, race_finished=False, checkpoint_times_ms=[7000]))
@@ -109,7 +112,7 @@ def test_new_races_are_added_and_a_second_session_continues(page: RunPage, run: 
     assert page.read()["races"]["reset"], "a shorter file is read anew"
 
 
-def test_an_own_environment_has_returns_and_lengths(run: RunOnDisk, page: RunPage) -> None:
+def test_an_own_environment_has_returns_and_lengths(run: RunFolder, page: RunPage) -> None:
     run.races.unlink()
     log = RaceLog(run.races, CommandClock(), session=1)
     for number, n_actions in enumerate((10, 30), start=1):
@@ -121,18 +124,18 @@ def test_an_own_environment_has_returns_and_lengths(run: RunOnDisk, page: RunPag
     assert [row[name] for name in ("unit", "return", "furthest", "last", "length")] == ["points", 5.0, 7.5, 7.5, 20.0]
 
 
-def test_a_log_of_days_is_sampled_and_bounded(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race_curves, "MOST_MAPS", 3)
+def test_a_log_of_days_is_sampled_and_bounded(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves_module, "MOST_MAPS", 3)
     races = [race_line(number, map=f"map {number}" if number % 100 == 0 else "valley") for number in range(1, 5001)]
     run.races.write_text("".join(races))
     run.log.write_text("".join(f"2026-11-24 02:33:42 INFO message {k} {'x' * 200}\n" for k in range(3000)))
-    whole = RunPage(run)
+    whole = RunPage(run, PROJECT_FOLDER)
     whole.read()
     points = whole.snapshot()["races"]["curves"]["valley/evaluated"]
-    assert 500 < len(points) <= race_curves.MOST_POINTS
+    assert 500 < len(points) <= curves_module.MOST_POINTS
     assert points[-1][0] == 400 * 4999, "a record is kept"
     monkeypatch.setattr(tails, "WHOLE_FILE_BYTES", 128_000)
-    page = RunPage(run)
+    page = RunPage(run, PROJECT_FOLDER)
     page.read()
     shown = page.snapshot()
     assert shown["state"]["frames"] == 400 * 5000
@@ -154,9 +157,9 @@ def write_figures(folder: Path, steps: range, value: float = 1.0, purge_step: in
     writer.close()
 
 
-def test_figures_of_tensorboard_are_read_as_they_grow(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figure_curves, "MOST_BYTES_AT_ONCE", 200)  # less than the histogram has
-    page = RunPage(run)
+def test_figures_of_tensorboard_are_read_as_they_grow(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves_module, "MOST_BYTES_AT_ONCE", 200)  # less than the histogram has
+    page = RunPage(run, PROJECT_FOLDER)
 
     def points() -> list[Any]:
         before: object = None
@@ -165,16 +168,28 @@ def test_figures_of_tensorboard_are_read_as_they_grow(run: RunOnDisk, monkeypatc
         return page.figure("train/loss")
 
     assert points() == []
-    run.event_files.mkdir(parents=True)
-    (run.event_files / "events.out.tfevents.1.broken").write_bytes(b"\xff" * 5000)
-    write_figures(run.event_files, range(10))
+    run.tensorboard.mkdir(parents=True)
+    (run.tensorboard / "events.out.tfevents.1.broken").write_bytes(b"\xff" * 5000)
+    write_figures(run.tensorboard, range(10))
     assert points() == [[step, step] for step in range(10)]
-    write_figures(run.event_files, range(5, 8), value=100.0, purge_step=5)
+    write_figures(run.tensorboard, range(5, 8), value=100.0, purge_step=5)
     assert points() == [*([s, s] for s in range(5)), [5, 500], [6, 600], [7, 700]], "a resumed run takes points back"
     assert page.figure("train/nan") == []
 
 
-def test_settings_are_shown_with_their_comments_and_edited(page: RunPage, run: RunOnDisk) -> None:
+def test_figures_of_a_run_without_tensorboard_are_those_of_its_races(run: RunFolder, page: RunPage) -> None:
+    page.read()
+    with run.races.open("a") as file:
+        file.write(race_line(21, learning={"train/loss": 0.5}) + race_line(22, learning={"train/loss": 0.25}))
+    assert page.read()["figures"]["curves"] == {"train/loss": [[8400, 0.5], [8800, 0.25]]}
+    assert page.figure("train/loss") == [[8400, 0.5], [8800, 0.25]]
+    assert page.snapshot()["figures"]["names"] == ["train/loss"]
+    write_figures(run.tensorboard, range(3))
+    assert page.read()["figures"]["reset"]
+    assert page.figure("train/loss") == [[0, 0.0], [1, 1.0], [2, 2.0]]
+
+
+def test_settings_are_shown_with_their_comments_and_edited(page: RunPage, run: RunFolder) -> None:
     page.read()
     assert page.edit("evaluation_weights_decay", "0.8") == {"evaluation_weights_decay": "0.998 -> 0.8"}
     assert page.read()["run"]["settings_error"] == ""
@@ -184,17 +199,17 @@ def test_settings_are_shown_with_their_comments_and_edited(page: RunPage, run: R
     assert rows["constant_reward_per_ms"]["value"] == "-0.0012"
     assert rows["n_collectors"]["restart"]
     assert "game_command" not in rows
-    before = run.settings_file.read_bytes()
+    before = run.settings.read_bytes()
     entry = {"map_name": "x", "map_path": "x.toml", "reference_line": "x.npy", "is_explo": True, "fill_buffer": True}
     with pytest.raises(UserError, match=r"x\.toml"):
         page.edit("map_cycle", f"({entry!r},)")
-    assert run.settings_file.read_bytes() == before
-    write_changes(run.settings_file, {"evaluation_weights_decay": 3})
+    assert run.settings.read_bytes() == before
+    write_changes(run.settings, {"evaluation_weights_decay": 3})
     assert "evaluation_weights_decay = 3" in page.read()["run"]["settings_error"]
     assert page.settings()["rows"], "the last valid ones"
 
 
-def test_only_listed_files_can_be_downloaded(client: TestClient, run: RunOnDisk, snapshot_of: SnapshotOf) -> None:
+def test_only_listed_files_can_be_downloaded(client: TestClient, run: RunFolder, snapshot_of: SnapshotOf) -> None:
     record = f"/files/best_runs/valley_{RECORD_MS}/valley_{RECORD_MS}"
     inputs = client.get(f"{record}.inputs")
     assert inputs.text.startswith("0.00 press up")
@@ -221,17 +236,13 @@ def test_only_listed_files_can_be_downloaded(client: TestClient, run: RunOnDisk,
 
 
 def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(
-    tmp_path: Path, repository_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, repository_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_here(command: list[str], **_: object) -> Any:
-        monkeypatch.setattr("sys.argv", command[2:])
-        return type("Done", (), {"returncode": driver_races.main()})
-
-    monkeypatch.setattr(driver_races.subprocess, "run", run_here)
+    monkeypatch.setattr(apart, "run_apart", lambda function, *arguments, timeout_s: function(*arguments))
     driver = repository_root / "drivers" / "ring.driver"
     with run_of_driver(driver, repository_root) as run:
         assert run.name == "ring"
-        [record] = RunPage(run).files.listed()["best_runs"]
+        [record] = RunPage(run, PROJECT_FOLDER).files.listed()["best_runs"]
         assert record["map"] == "ring"
         assert 40_000 < record["time_ms"] < 50_000
         assert (run.path / record["driver"]).read_bytes() == driver.read_bytes()
@@ -240,6 +251,5 @@ def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(
     with pytest.raises(UserError, match="there is no such driver's file"), run_of_driver(wrong, repository_root):
         pass
     wrong.write_bytes(b"no driver")
-    with pytest.raises(PageOfDriverError, match="cannot be shown"), run_of_driver(wrong, repository_root):
+    with pytest.raises(UserError, match=re.escape(str(wrong))), run_of_driver(wrong, repository_root):
         pass
-    assert str(wrong) in capsys.readouterr().err

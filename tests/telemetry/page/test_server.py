@@ -17,11 +17,11 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from tests.telemetry.page.conftest import LIVE, make_run, race_line
-from trackmania_rl.telemetry.page import connections, hub
+from trackmania_rl.settings.run_folder import RunFolder
+from trackmania_rl.telemetry.page import guard, hub
 from trackmania_rl.telemetry.page.command import listen
-from trackmania_rl.telemetry.page.connections import make_server
+from trackmania_rl.telemetry.page.guard import make_server
 from trackmania_rl.telemetry.page.page import RunPage
-from trackmania_rl.telemetry.page.run_on_disk import RunOnDisk
 from trackmania_rl.telemetry.page.server import make_app
 from trackmania_rl.telemetry.run_status import RunStatus, StatusFile
 
@@ -45,7 +45,7 @@ def test_the_page_needs_nothing_from_elsewhere(client: TestClient) -> None:
     assert "MIT License" in client.get("/static/vendor/uPlot-LICENSE.txt").text
 
 
-def test_only_runs_of_the_folder_are_opened(client: TestClient, run: RunOnDisk, repository_root: Path) -> None:
+def test_only_runs_of_the_folder_are_opened(client: TestClient, run: RunFolder, repository_root: Path) -> None:
     make_run(run.path.parent, repository_root, "other", n_races=3)
     outside = make_run(run.path.parent.parent, repository_root, "outside")
     assert client.get("/runs/other/api/settings").json()["error"] == ""
@@ -56,7 +56,7 @@ def test_only_runs_of_the_folder_are_opened(client: TestClient, run: RunOnDisk, 
 
 
 def test_every_tab_gets_the_same_and_their_number_is_bounded(
-    client: TestClient, page: RunPage, run: RunOnDisk, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, page: RunPage, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "MOST_TABS", 2)
     watched: set[object] = set()
@@ -83,20 +83,20 @@ def test_every_tab_gets_the_same_and_their_number_is_bounded(
     assert watched <= {None, (0, 3)}
 
 
-def test_an_edit_needs_the_page_s_own_token(client: TestClient, run: RunOnDisk) -> None:
+def test_an_edit_needs_the_page_s_own_token(client: TestClient, run: RunFolder) -> None:
     edit = {"name": "evaluation_weights_decay", "text": "0.8"}
     assert client.post("/api/settings", json=edit).status_code == 403
     assert client.post("/api/settings", json=edit, headers={"X-Edit-Token": "wrong"}).status_code == 403
-    assert "evaluation_weights_decay = 0.8" not in run.settings_file.read_text()
+    assert "evaluation_weights_decay = 0.8" not in run.settings.read_text()
     token = {"X-Edit-Token": edit_token(client)}
     assert client.post("/api/settings", json=edit, headers=token).json() == {
         "changed": {"evaluation_weights_decay": "0.998 -> 0.8"}
     }
-    assert "evaluation_weights_decay = 0.8" in run.settings_file.read_text()
+    assert "evaluation_weights_decay = 0.8" in run.settings.read_text()
     refused = client.post("/api/settings", json=edit | {"text": "7"}, headers=token)
     assert refused.status_code == 422
     assert "evaluation_weights_decay = 7: input should be less than 1" in refused.json()["detail"]
-    assert "evaluation_weights_decay = 0.8" in run.settings_file.read_text()
+    assert "evaluation_weights_decay = 0.8" in run.settings.read_text()
     other_site = token | {"Origin": "http://evil.example"}
     assert client.post("/api/settings", json=edit, headers=other_site).status_code == 403
 
@@ -104,8 +104,8 @@ def test_an_edit_needs_the_page_s_own_token(client: TestClient, run: RunOnDisk) 
 def test_half_open_connections_end_and_never_shut_others_out(
     page: RunPage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
-    monkeypatch.setattr(connections, "HEADER_WITHIN_S", 2.0)
+    monkeypatch.setattr(guard, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(guard, "HEADER_WITHIN_S", 2.0)
     listening = listen("127.0.0.1", 0)
     server = make_server(make_app(page))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -171,7 +171,7 @@ def test_a_page_for_other_machines_needs_its_token_everywhere(page: RunPage) -> 
             assert tab.receive_json()["run"]["name"] == "tested"
 
 
-def _tell(run: RunOnDisk, **changes: Any) -> None:
+def _tell(run: RunFolder, **changes: Any) -> None:
     now_s = time.monotonic()
     values = {
         "is_over": False,
@@ -187,7 +187,7 @@ def _tell(run: RunOnDisk, **changes: Any) -> None:
     StatusFile(run.path).write(RunStatus(**(values | changes)))
 
 
-def test_health_is_200_while_the_training_beats_and_503_otherwise(client: TestClient, run: RunOnDisk) -> None:
+def test_health_is_200_while_the_training_beats_and_503_otherwise(client: TestClient, run: RunFolder) -> None:
     answer = client.get("/healthz")
     nobody = {"ok": False, "run": "tested", "problem": "nobody trains this run"}
     assert (answer.status_code, answer.json()) == (503, nobody)
@@ -206,7 +206,7 @@ def test_health_is_200_while_the_training_beats_and_503_otherwise(client: TestCl
     assert client.get("/healthz").json()["problem"] == "the training has ended"
 
 
-def test_metrics_are_what_prometheus_reads(client: TestClient, run: RunOnDisk) -> None:
+def test_metrics_are_what_prometheus_reads(client: TestClient, run: RunFolder) -> None:
     assert _samples(client) == {("trackmania_up", ""): 0.0}
     _tell(run)
     samples = _samples(client)

@@ -15,8 +15,8 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.films import track_of
 from trackmania_rl.telemetry.live.feed import LiveCar, LiveRace
+from trackmania_rl.telemetry.track_pictures import track_of
 
 ELSEWHERE_M: Final = 1.0
 """A car that is further than this from where it was told to be drives another race."""

@@ -1,5 +1,4 @@
-"""The live page: a small web server beside a running or a finished run. It reads the run's files and its live feed.
+"""Live page: a web server beside a running or a finished run. It reads the run's folder and its live feed.
 
-Nothing here imports torch or numba: the page shall be light beside a training. What needs them runs for a moment in a
-process of its own (`helpers`).
+Nothing here imports torch, so that the page is small beside a training. What needs torch runs in a process of its own.
 """

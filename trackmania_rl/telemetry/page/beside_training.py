@@ -1,4 +1,4 @@
-"""`train.py --dashboard`: the live page of the run that trains."""
+"""Live page of the run that trains (`train.py --dashboard`)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class ServePage(Hook):
-    """Serves the run's live page from a process of its own, which ends with the training, however that ends.
+    """Serves the run's live page from a process of its own, which ends with the training.
 
     Raises:
-        UserError: if a package is missing that the page needs.
+        UserError: if a package of the page is missing.
     """
 
     def __init__(self) -> None:
@@ -32,25 +32,25 @@ class ServePage(Hook):
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        """Start the page, and say where it is.
+        """Start the page and log its address.
 
         Raises:
             UserError: if no port is free.
         """
-        port = first_free_port()
+        port = _first_free_port()
         command = [sys.executable, "-m", "trackmania_rl.telemetry.page", str(self.run.folder.path.resolve())]
         self._process = subprocess.Popen(
             [*command, "--port", str(port), "--ends-with-stdin"],
             cwd=WORKING_FOLDER,
-            stdin=subprocess.PIPE,  # whose end it notices, even if this process is killed
+            stdin=subprocess.PIPE,  # closed by the system if this process is killed
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # the terminal's Ctrl-C ends the training, and that its page
+            start_new_session=True,  # Ctrl-C in the terminal ends the training, which ends the page
         )
         log.info("the live page of this run: %s", address(LOOPBACK, port, None))
 
     def tick(self) -> None:
-        """Say so if the page has ended by itself."""
+        """Log a warning once the page has ended."""
         if self._process is not None and self._process.poll() is not None:
             log.warning("the live page has ended; %s opens it again, or tells why", command_line_of("dashboard"))
             self._process = None
@@ -69,12 +69,7 @@ class ServePage(Hook):
             self._process.wait()
 
 
-def first_free_port() -> int:
-    """The first port from `FIRST_PORT` on that nobody has.
-
-    Raises:
-        UserError: if the first `PORTS_TRIED` are taken.
-    """
+def _first_free_port() -> int:
     for port in range(FIRST_PORT, FIRST_PORT + PORTS_TRIED):
         with contextlib.suppress(UserError):
             listen(LOOPBACK, port).close()

@@ -27,31 +27,32 @@ from typing import Final
 from trackmania_rl.cli import command, port
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
-from trackmania_rl.telemetry.page.driver_races import ENDING, run_of_driver
-from trackmania_rl.telemetry.page.run_on_disk import RunOnDisk, find_run
+from trackmania_rl.settings.run_folder import RunFolder
+from trackmania_rl.telemetry.page.apart import DRIVER_ENDING, run_of_driver
+from trackmania_rl.telemetry.page.runs import find_run
 
 FIRST_PORT: Final = 8600
 NEEDED_PACKAGES: Final = ("fastapi", "prometheus_client", "uvicorn", "websockets")
 SHORTEST_TOKEN: Final = 8
 NICENESS: Final = 5
-"""How far a training comes before its page, where both want the processor."""
+"""Below a training, which has 0."""
 
 
 @command
 def main() -> None:
     """Run the command line."""
-    asked = parse_arguments()
+    arguments = parse_arguments()
     check_packages()
-    check_who_may_look(asked.host, asked.token)
+    check_token(arguments.host, arguments.token)
     with contextlib.ExitStack() as closing:
-        listening = closing.enter_context(listen(asked.host, asked.port))
-        if asked.run is not None and asked.run.endswith(ENDING):
-            run = closing.enter_context(run_of_driver(Path(asked.run), PROJECT_FOLDER))
+        listening = closing.enter_context(listen(arguments.host, arguments.port))
+        if arguments.run is not None and arguments.run.endswith(DRIVER_ENDING):
+            run = closing.enter_context(run_of_driver(Path(arguments.run), PROJECT_FOLDER))
         else:
-            run = find_run(asked.run, asked.save_folder, PROJECT_FOLDER)
+            run = find_run(arguments.run, arguments.save_folder)
         if hasattr(os, "nice"):
             os.nice(NICENESS)
-        serve(run, listening, asked.host, asked.token, ends_with_stdin=asked.ends_with_stdin)
+        serve(run, listening, arguments.host, arguments.token, ends_with_stdin=arguments.ends_with_stdin)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -75,10 +76,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def check_packages() -> None:
-    """See that what the page needs is installed.
+    """Check that the packages of the page are installed.
 
     Raises:
-        UserError: if it is not.
+        UserError: if one is missing.
     """
     missing = [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -88,11 +89,11 @@ def check_packages() -> None:
         )
 
 
-def check_who_may_look(host: str, token: str | None) -> None:
-    """Refuse a page for other machines without a token worth the name.
+def check_token(host: str, token: str | None) -> None:
+    """Check that a page for other machines has a token, and a long one.
 
     Raises:
-        UserError: if it has none.
+        UserError: if it has not.
     """
     from trackmania_rl.telemetry.page.guard import is_loopback  # needs packages that --help does without
 
@@ -106,10 +107,10 @@ def check_who_may_look(host: str, token: str | None) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take a port.
+    """Open a listening socket.
 
     Raises:
-        UserError: if somebody else has it, or there is no such address here.
+        UserError: if the port is taken, or the machine has no such address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -126,35 +127,35 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(run: RunOnDisk, listening: socket.socket, host: str, token: str | None, *, ends_with_stdin: bool) -> None:
+def serve(run: RunFolder, listening: socket.socket, host: str, token: str | None, *, ends_with_stdin: bool) -> None:
     """Serve a run's page until it is interrupted.
 
     Args:
         run: the run.
         listening: the socket.
-        host: as the user gave it.
-        token: what requests must know.
+        host: of the command line.
+        token: that requests must carry.
         ends_with_stdin: whether to end when the standard input is closed.
     """
-    from trackmania_rl.telemetry.page.connections import make_server
+    from trackmania_rl.telemetry.page.guard import make_server
     from trackmania_rl.telemetry.page.page import RunPage
     from trackmania_rl.telemetry.page.server import make_app
 
     port = listening.getsockname()[1]
-    server = make_server(make_app(RunPage(run), host, port, token))
+    server = make_server(make_app(RunPage(run, PROJECT_FOLDER), host, port, token))
+
+    def end_with_stdin() -> None:
+        while sys.stdin.buffer.read(1 << 12):
+            pass
+        server.should_exit = True
+
     if ends_with_stdin:
-        threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
+        threading.Thread(target=end_with_stdin, daemon=True).start()
     print(f"{run.path}: {address(host, port, token)}  (Ctrl-C ends the page)", flush=True)
     server.run(sockets=[listening])
 
 
 def address(host: str, port: int, token: str | None) -> str:
-    """Where a browser finds the page."""
+    """Return the address of the page for a browser."""
     name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}/" + ("" if token is None else f"?token={token}")
-
-
-def _end_with_stdin(server: object) -> None:
-    while sys.stdin.buffer.read(1 << 12):
-        pass
-    server.should_exit = True  # type: ignore[attr-defined]

@@ -1,29 +1,35 @@
-"""Who may see the page: requests that do not come from it, or without its token, are refused before anything is done.
+"""Access to the page: checks of every request, and the HTTP server with bounds on connections.
 
-A page on loopback is open to whoever uses this machine, but to no website that a browser has open beside it: a request
-must name this machine as its host (a name of somebody's own that leads to 127.0.0.1 is refused: DNS rebinding), and
-one that a browser sends for another site is refused by its `Origin`. A page for other machines has a token, which its
-address carries once and a cookie afterwards.
+A request must name this machine as its host: another name that leads to 127.0.0.1 is refused (DNS rebinding). A
+request that a browser sends for another site is refused by its `Origin`. A page for other machines has a token, which
+its address carries once and a cookie afterwards.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from starlette.datastructures import Headers
+import uvicorn
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
 MOST_BODY_BYTES: Final = 1 << 20
-"""An edit of a setting is the only request with a body."""
 COOKIE: Final = "dashboard_token_{port}"
-"""Cookies know no ports: each page has one of its own."""
+"""Browsers share cookies between the ports of a host."""
+MOST_CONNECTIONS: Final = 100
+"""Beyond it the oldest connection is closed, so that a new one is always answered. WebSockets have their own bound."""
+HEADER_WITHIN_S: Final = 10.0
+"""Timeout of the first request's header."""
+ACCEPTED_AT_ONCE: Final = 16
 
 SECURITY_HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; style-src 'self' 'unsafe-inline'; "
@@ -36,23 +42,23 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a page at this address."""
+    """Return whether only this machine reaches a page at this address."""
     return host in LOOPBACK_NAMES
 
 
 def is_same(text: str, secret: str) -> bool:
-    """Compare in a time that tells nothing of the secret."""
+    """Compare in constant time."""
     return hmac.compare_digest(text.encode(), secret.encode())
 
 
 class Guard:
-    """Lets requests through to an app, or refuses them.
+    """ASGI middleware that refuses requests from other sites and without the token.
 
     Args:
-        app: what is guarded.
+        app: of the page.
         host: where the page listens.
-        port: likewise.
-        token: what a request must know; None on loopback only.
+        port: where the page listens.
+        token: that requests must carry; None on loopback only.
     """
 
     def __init__(self, app: ASGIApp, host: str, port: int, token: str | None) -> None:
@@ -62,7 +68,7 @@ class Guard:
         self._cookie = COOKIE.format(port=port)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, as ASGI has it."""
+        """Handle a request."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -84,7 +90,7 @@ class Guard:
             return PlainTextResponse("another site's requests are refused", 403)
         if "transfer-encoding" in headers:
             return PlainTextResponse("send a body with its Content-Length", 411, {"Connection": "close"})
-        if int(headers.get("content-length", 0)) > MOST_BODY_BYTES:  # the HTTP parser has checked that it is a number
+        if int(headers.get("content-length", 0)) > MOST_BODY_BYTES:  # h11 checks that it is a number
             return PlainTextResponse(f"a body has at most {MOST_BODY_BYTES} bytes", 413, {"Connection": "close"})
         if self._token is None or self._knows_token(headers, self._token):
             return None
@@ -101,7 +107,7 @@ class Guard:
         except ValueError:
             return False
         if self._host in ANY_ADDRESS:
-            return True  # it has many names; a name of somebody else's has no cookie with the token
+            return True  # the machine has many names; the token protects it
         return name in (LOOPBACK_NAMES if is_loopback(self._host) else (self._host.lower(), *LOOPBACK_NAMES))
 
     def _knows_token(self, headers: Headers, token: str) -> bool:
@@ -118,11 +124,48 @@ class Guard:
 def _with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            own = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
-            headers = [*message.get("headers", []), *own]
-            if not any(name == b"cache-control" for name, _ in headers):
-                headers.append((b"cache-control", b"no-cache"))  # a newer version's files are seen at once
-            message["headers"] = headers
+            headers = MutableHeaders(scope=message)
+            headers.update(SECURITY_HEADERS)
+            headers.setdefault("Cache-Control", "no-cache")
         await send(message)
 
     return send_with_headers
+
+
+class BoundedConnection(H11Protocol):
+    """uvicorn's HTTP/1.1 protocol with a timeout for headers and a bound on connections.
+
+    uvicorn has no such timeout, and its `limit_concurrency` refuses new requests instead of old connections.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._began_s = self.loop.time()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Close the oldest connection if there are too many."""
+        super().connection_made(transport)
+        self.loop.call_later(HEADER_WITHIN_S, self._close_without_request)
+        of_http = [other for other in self.connections if isinstance(other, BoundedConnection)]
+        if len(of_http) > MOST_CONNECTIONS:
+            min(of_http, key=lambda other: other._began_s).transport.abort()
+
+    def _close_without_request(self) -> None:
+        if self.cycle is None and self in self.connections:
+            self.transport.abort()
+
+
+def make_server(app: ASGIApp) -> uvicorn.Server:
+    """Make the server of a page's app."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        backlog=ACCEPTED_AT_ONCE,
+        http=BoundedConnection,
+        ws="websockets-sansio",
+        ws_max_size=1 << 16,
+        lifespan="on",
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(config)

@@ -1,4 +1,4 @@
-"""Whether the run's training is well, as JSON, and its figures as Prometheus reads them."""
+"""Health of a run's training as JSON, and its figures for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from trackmania_rl.telemetry.run_status import RunStatus, read_status
 
 PREFIX: Final = "trackmania_"
 METRICS_TYPE: Final = CONTENT_TYPE_LATEST
-COUNTED: Final = "_total"
 
 HELP: Final = {
     "frames_total": "Actions driven in the whole run",
@@ -37,53 +36,43 @@ HELP: Final = {
 """Figures of a `RunStatus`, by name."""
 
 
-def health_of(folder: Path, now_s: float | None = None) -> tuple[int, dict[str, Any]]:
-    """Give the HTTP status, 200 or 503, and what is to be said.
-
-    Args:
-        folder: the run's.
-        now_s: on the machine's own clock, `time.monotonic`.
-    """
-    status = read_status(folder)
-    now_s = time.monotonic() if now_s is None else now_s
+def health_of(folder: Path) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status, 200 or 503, and the answer for the run in a folder."""
+    status, now_s = read_status(folder), time.monotonic()
     wrong = "nobody trains this run" if status is None else status.what_is_wrong(now_s)
-    said: dict[str, Any] = {"ok": wrong is None, "run": folder.name}
+    answer: dict[str, Any] = {"ok": wrong is None, "run": folder.name}
     if wrong is not None:
-        said["problem"] = wrong
+        answer["problem"] = wrong
     if status is not None and not status.is_over:
-        said |= {f"seconds_since_{name}": round(age_s, 1) for name, age_s in _ages_s(status, now_s).items()}
-        said["collectors_alive"] = status.figures.get("collectors_alive")
-    return (200 if wrong is None else 503), said
+        answer |= {f"seconds_since_{name}": round(age_s, 1) for name, age_s in _ages_s(status, now_s).items()}
+        answer["collectors_alive"] = status.figures.get("collectors_alive")
+    return (200 if wrong is None else 503), answer
 
 
-def metrics_of(folder: Path, now_s: float | None = None) -> bytes:
-    """Give the figures in Prometheus's text format; those of a training that has ended as they were last."""
+def metrics_of(folder: Path) -> bytes:
+    """Return the figures of the run in a folder, in Prometheus's text format."""
     registry = CollectorRegistry()
-    registry.register(_RunMetrics(folder, time.monotonic() if now_s is None else now_s))
+    registry.register(_RunMetrics(folder))
     return generate_latest(registry)
 
 
 class _RunMetrics(Collector):
-    """Reads a run's status whenever it is asked."""
-
-    def __init__(self, folder: Path, now_s: float) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._now_s = now_s
 
     def collect(self) -> Iterator[Metric]:
-        """Give all metrics."""
-        status = read_status(self._folder)
-        is_well = status is not None and status.what_is_wrong(self._now_s) is None
+        status, now_s = read_status(self._folder), time.monotonic()
+        is_well = status is not None and status.what_is_wrong(now_s) is None
         yield GaugeMetricFamily(
             f"{PREFIX}up", "Whether the training is well: 1, as /healthz answers 200, or 0", is_well
         )
         if status is None:
             return
         for name, value in status.figures.items():
-            family = CounterMetricFamily if name.endswith(COUNTED) else GaugeMetricFamily
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             yield family(PREFIX + name, HELP.get(name, name), value)
         if not status.is_over:
-            for name, age_s in _ages_s(status, self._now_s).items():
+            for name, age_s in _ages_s(status, now_s).items():
                 yield GaugeMetricFamily(f"{PREFIX}seconds_since_{name}", f"Age of the last {name}", age_s)
         losses = GaugeMetricFamily(
             f"{PREFIX}learning", "Newest means of the updates' figures, by name", labels=["name"]
@@ -94,7 +83,6 @@ class _RunMetrics(Collector):
 
 
 def _ages_s(status: RunStatus, now_s: float) -> dict[str, float]:
-    """How old its newest signs are, by name; what there was none of is left out."""
     at_s = {
         "sign_of_life": status.told_at_s,
         "tick": status.ticked_at_s,

@@ -1,67 +1,66 @@
-"""All that the page shows of one run: read once, whoever looks."""
+"""Content of the page of one run, read once for all tabs."""
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any, Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import WORKING_FOLDER
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
-from trackmania_rl.settings.snapshot import TRIAL_FILE, edit_setting, read_own
+from trackmania_rl.settings.run_folder import RunFolder
+from trackmania_rl.settings.snapshot import TRIAL_FILE, edit_setting, own_file, read_own
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
-from trackmania_rl.telemetry.page.best_runs import RunFiles
-from trackmania_rl.telemetry.page.figure_curves import FigureCurves
-from trackmania_rl.telemetry.page.log_messages import LogMessages
-from trackmania_rl.telemetry.page.race_curves import RaceCurves
-from trackmania_rl.telemetry.page.race_sections import MEDALS, race_sections
-from trackmania_rl.telemetry.page.run_on_disk import QUIET_AFTER_S, RunOnDisk, list_runs
-from trackmania_rl.telemetry.page.track_shapes import shape_of
-from trackmania_rl.telemetry.page.watched_races import WatchedRaces
+from trackmania_rl.telemetry.page.apart import MAPS_ARE_CHECKED_WITHIN_S, check_maps, run_apart
+from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, NewPoints, Point, RaceCurves
+from trackmania_rl.telemetry.page.races import MEDALS, WatchedRaces, race_sections
+from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
+from trackmania_rl.telemetry.page.tails import LogMessages
 from trackmania_rl.telemetry.run_status import read_status
+from trackmania_rl.telemetry.track_pictures import shape_of
 from trackmania_rl.track.game_map import map_file
 from trackmania_rl.track.reference_times import load_reference_times
 
 SHOWN_FIGURES: Final = ("rollout/ep_", "train/", "waiting/")
-"""Beginnings of the figures that every tab is sent; others it asks for by name."""
+"""Beginnings of the figures that each tab gets; a tab asks for others by name."""
 MOST_WATCHED: Final = 3
-"""Games that are watched at a time; further wishes see the newest evaluated race."""
+MOST_SHAPES: Final = 20
 FILES_LISTED_EVERY_S: Final = 3.0
-MAPS_ARE_CHECKED_WITHIN_S: Final = 120.0
+QUIET_AFTER_S: Final = 60.0
+"""A run that wrote nothing for this time does not seem to train."""
 
 Topics = dict[str, Any]
-"""What is sent to tabs: messages by topic."""
+"""Message to tabs: data by topic."""
 Watch = tuple[int, int] | None
-"""A game of a collector; None for the newest evaluated race."""
+"""Collector and game; None for the newest evaluation race."""
 
 
 class RunPage:
-    """One run, as the page sees it. Any thread may call it.
+    """Page of one run. Thread-safe.
 
     Args:
         run: the run.
+        project_folder: base of a relative `maps_folder`.
 
     Raises:
-        UserError: if its configuration cannot be used.
+        UserError: if the run's settings cannot be used.
     """
 
-    def __init__(self, run: RunOnDisk) -> None:
+    def __init__(self, run: RunFolder, project_folder: Path) -> None:
         self.run = run
+        self.project_folder = project_folder
         self.files = RunFiles(run)
         self.watched = WatchedRaces()
-        self._races = RaceCurves(run)
-        self._figures = FigureCurves(run.event_files)
+        self._races = RaceCurves(run.races)
+        self._event_files = FigureCurves(run.tensorboard)
+        self._figures: dict[str, Curve] = {}
         self._messages = LogMessages(run.log)
-        self._settings, self._in_file = read_own(run.path), read_own(run.path, is_stretched=False)
+        self._read_settings()
         self._settings_error = ""
-        self._medals_ms = self._read_medals()
-        self._config_stamp = _stamp(run.settings_file)
+        self._settings_stamp = _stamp(own_file(run.path))
         self._readers: dict[Watch, LiveReader] = {}
         self._announced: dict[Watch, str] = {}
         self._listed: dict[str, Any] = {}
@@ -72,62 +71,62 @@ class RunPage:
         self._editing = threading.Lock()
 
     def snapshot(self) -> Topics:
-        """Everything that a new tab needs, as of the last `read`."""
+        """Return all content, as of the last `read`."""
         with self._lock:
             return {
                 "run": self._about(),
                 "state": self._state(),
-                "races": self._races.snapshot() | {"reset": True},
-                "figures": {"reset": True, "curves": self._shown_figures(), "names": sorted(self._figures.curves)},
-                "log": {"reset": True, "messages": self._messages.snapshot()},
+                "races": self._all_races(),
+                "figures": self._all_figures(),
+                "log": {"reset": True, "messages": list(self._messages.messages)},
                 "files": self._listed,
                 "newest": [{"watch": watch, "id": name} for watch, name in self._announced.items()],
             }
 
     def read(self) -> Topics:
-        """Read what is new in the run's files; what is told to every tab."""
+        """Read the run's files; return what is new."""
         with self._lock:
-            told: Topics = {}
+            news: Topics = {}
             try:
-                self._read_files(told)
-            except OSError as error:  # the disk fails, or a file is held: the next reading may see it
-                told["trouble"] = f"the run's files cannot be read: {error.strerror}"
-            told["state"] = self._state()
-            return told
+                self._read_files(news)
+            except OSError as error:  # such as a failing disk; it is read again
+                news["trouble"] = f"the run's files cannot be read: {error.strerror}"
+            news["state"] = self._state()
+            return news
 
     def cars(self, watches: set[Watch]) -> Topics:
-        """Look at the games, and at the newest races of those that somebody watches."""
+        """Return the cars of all games, and ids of new races of the watched games."""
         with self._lock:
             wanted = [None, *sorted(watch for watch in watches if watch is not None)][: MOST_WATCHED + 1]
-            for watch in [watch for watch in self._readers if watch not in wanted]:
-                self._readers.pop(watch)
+            for watch in self._readers.keys() - wanted:
+                del self._readers[watch]
                 self._announced.pop(watch, None)
-            cars: list[LiveCar] = []
-            told: Topics = {}
+            news: Topics = {}
             for watch in wanted:
                 reader = self._readers.setdefault(watch, LiveReader(self.run.path))
                 if watch is None:
-                    cars = reader.cars()
+                    news["cars"] = [_compact(car) for car in reader.cars()]
                 else:
                     reader.watch(*watch)
-                self._announce(watch, reader, told)
-            told["cars"] = [_compact(car) for car in cars]
-            return told
+                race = reader.race()
+                if race is not None and self._announced.get(watch) != (name := self.watched.keep(race)):
+                    self._announced[watch] = name
+                    news.setdefault("newest", []).append({"watch": watch, "id": name})
+            return news
 
     def stop_looking(self) -> None:
-        """Let go of the live feed: nobody looks."""
+        """Stop reading the live feed."""
         with self._lock:
             self._readers.clear()
             self._announced.clear()
 
-    def figure(self, name: str) -> list[Any]:
-        """The points of a figure; none if there is no such figure."""
+    def figure(self, name: str) -> list[Point]:
+        """Return the points of a figure; none if it does not exist."""
         with self._lock:
-            curve = self._figures.curves.get(name)
-            return [] if curve is None else list(curve.points)
+            return list(self._figures[name].points) if name in self._figures else []
 
     def shape(self, name: str) -> dict[str, Any]:
-        """A map from above; see `track_shapes.shape_of`.
+        """Return a map from above; see `shape_of`.
 
         Raises:
             UserError: if there is no such map.
@@ -136,20 +135,20 @@ class RunPage:
             settings = self._settings
             shape = self._shapes.get(name)
         if shape is None:
-            shape = shape_of(name, settings, self.run.maps_folder(settings))
+            shape = shape_of(name, settings, self._maps_folder(settings))
             with self._lock:
-                while len(self._shapes) > 20:
+                while len(self._shapes) >= MOST_SHAPES:
                     self._shapes.pop(next(iter(self._shapes)))
                 self._shapes[name] = shape
         return shape
 
     def record(self, name: str) -> str:
-        """Drive a record again; returns its id in `watched`.
+        """Drive a record again; return its id in `watched`.
 
         Raises:
-            UserError: if there is no such record, or nothing but the real game can drive it.
+            UserError: if there is no such record, or only the real game can drive it.
         """
-        best = self.files.best_run(name)
+        best = next((best for best in self.files.best_runs() if best.folder.name == name), None)
         if best is None:
             raise UserError(f"{name}: there is no such record")
         settings = self._settings
@@ -158,10 +157,10 @@ class RunPage:
         entry = next((entry for entry in settings.game.map_cycle if entry.map_name == best.map_name), None)
         if entry is None or not entry.has_files:
             raise UserError(f"{name}: the run's map_cycle has no map {best.map_name} with files of its own")
-        return self.watched.record(best, str(map_file(entry, self.run.maps_folder(settings))))
+        return self.watched.record(best, str(map_file(entry, self._maps_folder(settings))))
 
     def sections(self, name: str) -> dict[str, Any] | None:
-        """Where a race in `watched` wins or loses time; None if it is not kept (any more).
+        """Compare a race in `watched` by section; None if it is not kept any more.
 
         Raises:
             UserError: if its map cannot be used.
@@ -177,95 +176,101 @@ class RunPage:
             with contextlib.suppress(UserError):  # of the real game: races.jsonl has its times at the checkpoints
                 best = self.watched.race(self.record(fastest.folder.name))
         with self._lock:
-            splits, medals_ms = self._races.splits().get(race.map_name, {}), self._medals_ms.get(race.map_name, {})
+            splits, medals_ms = self._races.splits(race.map_name), self._medals_ms.get(race.map_name, {})
         return race_sections(race, best, shape, splits, medals_ms)
 
     def settings(self) -> dict[str, Any]:
-        """The settings as the run's configuration has them, and what is wrong with it, if something is."""
+        """Return the run's settings, and the error in them if there is one."""
         with self._lock:
-            settings, error = self._in_file, self._settings_error
-        return {"rows": settings_rows(settings), "error": error}
+            return {"rows": settings_rows(self._in_file), "error": self._settings_error}
 
     def edit(self, name: str, text: str) -> dict[str, str]:
-        """Change a setting in the run's configuration; returns what has changed, as "old -> new" by name.
+        """Change a setting in the run's file; return the changes, "old -> new" by name.
 
         Raises:
-            UserError: if the configuration is not valid with it; nothing has changed then.
+            UserError: if the settings would not be valid; nothing changes then.
         """
         with self._editing:
             changes = edit_setting(self.run.path, name, text, self._check_maps)
         return {name: f"{old!r} -> {new!r}" for name, (old, new) in changes.items()}
 
     def _check_maps(self, edited: Settings) -> None:
-        """See that an edited map cycle can be driven; in a process of its own, as that needs torch."""
         if "map_cycle" not in changed_settings(self._settings, edited):
             return
-        program = "trackmania_rl.telemetry.page.check_maps"
-        trial = self.run.path / TRIAL_FILE
+        file, folder = self.run.path / TRIAL_FILE, self._maps_folder(edited).resolve()
         try:
-            checked = subprocess.run(
-                [sys.executable, "-m", program, str(trial), str(self.run.maps_folder(edited).resolve())],
-                cwd=WORKING_FOLDER,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=MAPS_ARE_CHECKED_WITHIN_S,
-            )
-        except subprocess.TimeoutExpired:
+            run_apart(check_maps, file, folder, timeout_s=MAPS_ARE_CHECKED_WITHIN_S)
+        except TimeoutError:
             raise UserError(
                 f"the maps could not be checked within {MAPS_ARE_CHECKED_WITHIN_S:g} s: try again when the machine has "
                 "less to do"
             ) from None
-        if checked.returncode != 0:
-            last_line = next(iter(checked.stderr.strip().splitlines()[-1:]), "the maps cannot be checked")
-            raise UserError(last_line.removeprefix("error: "))
 
-    def _read_files(self, told: Topics) -> None:
+    def _maps_folder(self, settings: Settings) -> Path:
+        return self.project_folder / settings.game.maps_folder
+
+    def _read_files(self, news: Topics) -> None:
         new_races = self._races.read()
         if new_races is None:
-            told["races"] = self._races.snapshot() | {"reset": True}
+            news["races"] = self._all_races()
         elif new_races:
-            told["races"] = {"reset": False, "curves": _by_name(new_races)}
-        n_figures = len(self._figures.curves)
-        new_figures, _ = self._figures.read()
-        shown = [(name, point) for name, point in new_figures if name.startswith(SHOWN_FIGURES)]
-        if shown or len(self._figures.curves) != n_figures:
-            told["figures"] = {"reset": False, "curves": _by_name(shown)}
-            if len(self._figures.curves) != n_figures:
-                told["figures"]["names"] = sorted(self._figures.curves)
+            news["races"] = {"reset": False, "curves": _by_name(new_races)}
+        self._read_figures(news)
         if messages := self._messages.read():
-            told["log"] = {"reset": False, "messages": messages}
+            news["log"] = {"reset": False, "messages": messages}
         if time.monotonic() >= self._list_at_s:
             self._list_at_s = time.monotonic() + FILES_LISTED_EVERY_S
             self._runs = list_runs(self.run.path.parent)
             if (listed := self.files.listed()) != self._listed:
-                told["files"] = self._listed = listed
-        if (stamp := _stamp(self.run.settings_file)) != self._config_stamp:
-            self._config_stamp = stamp
-            self._reload_settings()
-            told["run"] = self._about()
+                news["files"] = self._listed = listed
+        if (stamp := _stamp(own_file(self.run.path))) != self._settings_stamp:
+            self._settings_stamp = stamp
+            try:
+                self._read_settings()
+                self._settings_error = ""
+                self._shapes.clear()
+            except UserError as error:
+                self._settings_error = str(error)
+            news["run"] = self._about()
 
-    def _reload_settings(self) -> None:
-        try:
-            self._settings, self._in_file = read_own(self.run.path), read_own(self.run.path, is_stretched=False)
-            self._settings_error = ""
-            self._medals_ms = self._read_medals()
-            self._shapes.clear()
-        except UserError as error:
-            self._settings_error = str(error)
+    def _read_figures(self, news: Topics) -> None:
+        """Read the event files, or without them the figures in races.jsonl."""
+        n_figures, before = len(self._figures), self._figures
+        new = self._event_files.read()
+        self._figures = self._event_files.curves
+        if not self._figures:
+            self._figures, new = self._races.figures, self._races.new_figures
+        if self._figures is not before:
+            news["figures"] = self._all_figures()
+            return
+        shown = [(name, point) for name, point in new if name.startswith(SHOWN_FIGURES)]
+        has_new_names = len(self._figures) != n_figures
+        if shown or has_new_names:
+            news["figures"] = {"reset": False, "curves": _by_name(shown)}
+            if has_new_names:
+                news["figures"]["names"] = sorted(self._figures)
+
+    def _read_settings(self) -> None:
+        self._settings, self._in_file = read_own(self.run.path), read_own(self.run.path, is_stretched=False)
+        self._medals_ms: dict[str, dict[str, int]] = {}
+        with contextlib.suppress(UserError):  # a map's file is damaged
+            times = load_reference_times(self._settings.game.map_cycle, self._maps_folder(self._settings))
+            for name, of_map in times.items():
+                medals_ms = {medal: getattr(of_map, f"{medal}_ms") for medal in MEDALS}
+                self._medals_ms[name] = {medal: ms for medal, ms in medals_ms.items() if ms is not None}
 
     def _about(self) -> dict[str, Any]:
-        """What changes with an edit of the configuration only."""
+        """Return what changes only with the settings."""
         game = self._settings.game
         return {
             "name": self.run.name,
             "folder": str(self.run.path),
             "game": game.game,
             **self._about_maps(),
-            "actions": [_keys(keys) for keys in game.inputs] if game.actions == "keys" else [],
+            "actions": [_arrows(keys) for keys in game.inputs] if game.actions == "keys" else [],
             "medals_ms": self._medals_ms,
             "settings_error": self._settings_error,
-            "settings_stamp": str(self._config_stamp),
+            "settings_stamp": str(self._settings_stamp),
         }
 
     def _about_maps(self) -> dict[str, list[str]]:
@@ -275,19 +280,10 @@ class RunPage:
             "generators": list(dict.fromkeys(entry.map_name for entry in cycle if entry.generator)),
         }
 
-    def _read_medals(self) -> dict[str, dict[str, int]]:
-        """Medal times by map and name, those that there are."""
-        settings = self._settings
-        try:
-            times = load_reference_times(settings.game.map_cycle, self.run.maps_folder(settings))
-        except UserError:  # a map's file is damaged, of which the training complains
-            return {}
-        told = {name: {medal: getattr(of_map, f"{medal}_ms") for medal in MEDALS} for name, of_map in times.items()}
-        return {name: {medal: ms for medal, ms in of_map.items() if ms is not None} for name, of_map in told.items()}
-
     def _state(self) -> dict[str, Any]:
         races = self._races
-        quiet_s = self.run.seconds_since_written()
+        times_s = [file.stat().st_mtime for file in (self.run.races, self.run.log) if file.is_file()]
+        quiet_s = max(0.0, time.time() - max(times_s)) if times_s else None
         status = read_status(self.run.path)
         is_over = status is not None and status.is_over
         return {
@@ -302,36 +298,29 @@ class RunPage:
             "runs": self._runs,
         }
 
-    def _shown_figures(self) -> dict[str, Any]:
-        curves = self._figures.snapshot()
-        return {name: points for name, points in curves.items() if name.startswith(SHOWN_FIGURES)}
+    def _all_races(self) -> dict[str, Any]:
+        return {"reset": True, "curves": {name: list(curve.points) for name, curve in self._races.curves.items()}}
 
-    def _announce(self, watch: Watch, reader: LiveReader, told: Topics) -> None:
-        race = reader.race()
-        if race is None:
-            return
-        name = self.watched.keep(race)
-        if self._announced.get(watch) != name:
-            self._announced[watch] = name
-            told.setdefault("newest", []).append({"watch": watch, "id": name})
+    def _all_figures(self) -> dict[str, Any]:
+        curves = {name: list(c.points) for name, c in self._figures.items() if name.startswith(SHOWN_FIGURES)}
+        return {"reset": True, "curves": curves, "names": sorted(self._figures)}
 
 
-def _keys(keys: Any) -> str:
-    """An action as arrows."""
+def _arrows(keys: Any) -> str:
     arrows = (("accelerate", "↑"), ("brake", "↓"), ("left", "←"), ("right", "→"))
     return "".join(arrow for name, arrow in arrows if getattr(keys, name)) or "·"
 
 
 def _compact(car: LiveCar) -> list[Any]:
-    """Collector, game, map, track, x, z, m/s, race time in ms, metres, explores, gas, brake, steer, gear, age in s."""
+    """Return collector, game, map, track, x, z, m/s, ms, metres, explores, gas, brake, steer, gear, age in s."""
     x_m, _, z_m = car.position
     where = [car.collector, car.game, car.map_name, car.track, round(x_m, 1), round(z_m, 1), round(car.speed_mps, 1)]
     race = [car.race_time_ms, round(car.meters_advanced, 1), int(car.is_explo)]
     return [*where, *race, int(car.gas), int(car.brake), round(car.steer, 2), car.gear, round(car.age_s, 1)]
 
 
-def _by_name(points: list[tuple[str, Any]]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+def _by_name(points: NewPoints) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {}
     for name, point in points:
         found.setdefault(name, []).append(point)
     return found

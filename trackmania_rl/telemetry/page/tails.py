@@ -1,29 +1,39 @@
-"""Files that grow, read as they grow: what is new, a bounded piece at a time."""
+"""Text files that another process appends to, read in bounded pieces."""
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 MOST_BYTES_AT_ONCE: Final = 4 << 20
-"""So much of a file is read by one call."""
 WHOLE_FILE_BYTES: Final = 16 << 20
-"""A larger log is not read whole, but in samples of so much together."""
+"""A larger log is read in samples of this size altogether."""
 N_SAMPLES: Final = 64
+MOST_MESSAGES: Final = 300
+MESSAGES_BYTES: Final = 1 << 18
+"""Of a longer train.log only the end is read."""
+LONGEST_MESSAGE: Final = 2000
+
+_MESSAGE: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (DEBUG|INFO|WARNING|ERROR|CRITICAL) (.*)", re.DOTALL)
+
+Message = dict[str, str]
+"""`time`, `level` and `text`."""
 
 
 class LineTail:
-    """The lines of a file that somebody else appends to.
+    """New lines of a growing file.
 
-    A file that is not there has no lines yet; one that was cut or replaced by a shorter one is read anew.
+    A missing file has no lines. A file that became shorter is read from its beginning.
 
     Args:
-        file: text, a line break after each line.
-        begin_at_byte: where to begin, at the beginning of a line.
+        file: text with a line break after each line.
+        begin_at_byte: beginning of the first line to read.
 
     Attributes:
-        n_restarts: how often the file was read anew.
+        n_restarts: number of times that the file was read from its beginning again.
     """
 
     def __init__(self, file: Path, begin_at_byte: int = 0) -> None:
@@ -32,65 +42,86 @@ class LineTail:
         self.n_restarts = 0
 
     def read(self) -> list[bytes]:
-        """Read the whole lines that are new, `MOST_BYTES_AT_ONCE` at most; call it again for more.
+        """Return the complete new lines, of at most `MOST_BYTES_AT_ONCE` bytes.
 
         Raises:
-            OSError: if the disk fails.
+            OSError: if the file cannot be read.
         """
-        if self._file.exists() and not self._file.is_file():  # a pipe would keep `open` waiting
+        if not self._file.is_file():  # missing, or a pipe, on which `open` would wait
             return []
-        try:
-            with self._file.open("rb") as file:
-                size_bytes = file.seek(0, 2)
-                if size_bytes < self._offset:
-                    self._offset = 0
-                    self.n_restarts += 1
-                file.seek(self._offset)
-                content = file.read(MOST_BYTES_AT_ONCE)
-        except FileNotFoundError:
-            return []
+        with self._file.open("rb") as file:
+            if file.seek(0, 2) < self._offset:
+                self._offset = 0
+                self.n_restarts += 1
+            file.seek(self._offset)
+            content = file.read(MOST_BYTES_AT_ONCE)
         end = content.rfind(b"\n") + 1
         if end == 0 and len(content) == MOST_BYTES_AT_ONCE:
-            end = len(content)  # no line is as long: this is no text
+            end = len(content)  # not text
         self._offset += end
         return content[:end].split(b"\n")[:-1]
 
 
-def sampled_lines(file: Path) -> tuple[Iterator[bytes], int, float]:
-    """Whole lines of a log: all of a small one, else samples spread evenly over it, the end included.
+class LogMessages:
+    """Newest messages of a train.log.
 
     Args:
-        file: it must be there.
+        file: it need not exist yet.
+    """
+
+    def __init__(self, file: Path) -> None:
+        size_bytes = file.stat().st_size if file.is_file() else 0
+        self._tail = LineTail(file, max(0, size_bytes - MESSAGES_BYTES))
+        self._skips_first_line = size_bytes > MESSAGES_BYTES
+        self.messages: deque[Message] = deque(maxlen=MOST_MESSAGES)
+
+    def read(self) -> list[Message]:
+        """Return the new messages; lines without a time continue the message before.
+
+        Raises:
+            OSError: if the file cannot be read.
+        """
+        lines = self._tail.read()
+        if self._skips_first_line and lines:
+            lines, self._skips_first_line = lines[1:], False
+        new: list[Message] = []
+        for line in lines:
+            text = line.decode("utf-8", "replace").rstrip("\r")
+            if match := _MESSAGE.match(text):
+                new.append({"time": match[1], "level": match[2], "text": match[3][:LONGEST_MESSAGE]})
+            elif new:
+                new[-1]["text"] = f"{new[-1]['text']}\n{text}"[:LONGEST_MESSAGE]
+        self.messages += new
+        return new
+
+
+def sampled_lines(file: Path) -> tuple[Iterator[bytes], int, float]:
+    """Return all lines of a small log, or samples spread evenly over a large one, the end included.
+
+    Args:
+        file: must exist.
 
     Returns:
-        The lines in their order, read as they are taken; the byte up to which the file was looked at (after its last
-        whole line), where a `LineTail` goes on; and how many lines of the file each of them stands for, 1.0 for all.
+        The complete lines in order; the end of the last complete line in bytes; the number of lines of the file for
+        each returned line, 1.0 for a small log.
 
     Raises:
-        OSError: if the disk fails.
+        OSError: if the file cannot be read.
     """
     with file.open("rb") as opened:
         size_bytes = opened.seek(0, 2)
-        end = _after_last_break(opened, size_bytes)
+        last_bytes = min(size_bytes, 1 << 16)
+        opened.seek(size_bytes - last_bytes)
+        end = size_bytes - last_bytes + opened.read(last_bytes).rfind(b"\n") + 1
     if end <= WHOLE_FILE_BYTES:
         return _lines(file, [(0, end)]), end, 1.0
     sample_bytes = WHOLE_FILE_BYTES // N_SAMPLES
     step_bytes = (end - sample_bytes) / (N_SAMPLES - 1)
-    pieces = [(round(k * step_bytes), round(k * step_bytes) + sample_bytes) for k in range(N_SAMPLES)]
-    pieces[-1] = (end - sample_bytes, end)
-    return _lines(file, pieces), end, end / WHOLE_FILE_BYTES
-
-
-def _after_last_break(opened: BinaryIO, size_bytes: int) -> int:
-    """Find the byte after the last line break within the file's last piece; 0 if there is none."""
-    piece_bytes = min(size_bytes, 1 << 16)
-    opened.seek(size_bytes - piece_bytes)
-    at = opened.read(piece_bytes).rfind(b"\n")
-    return size_bytes - piece_bytes + at + 1 if at >= 0 else 0
+    begins = [*(round(number * step_bytes) for number in range(N_SAMPLES - 1)), end - sample_bytes]
+    return _lines(file, [(begin, begin + sample_bytes) for begin in begins]), end, end / WHOLE_FILE_BYTES
 
 
 def _lines(file: Path, pieces: list[tuple[int, int]]) -> Iterator[bytes]:
-    """Read the whole lines of some pieces of a file, one piece in memory at a time."""
     with file.open("rb") as opened:
         for begin, end in pieces:
             opened.seek(begin)

@@ -18,7 +18,7 @@ from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate
 from trackmania_rl.telemetry.figures import progress_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.loggers import BackgroundLogger, RunLogger, open_loggers
 from trackmania_rl.telemetry.race_record import RaceRecord
-from trackmania_rl.telemetry.racing_line import ROAD_WIDTH_M, draw_racing_line
+from trackmania_rl.telemetry.track_pictures import draw_racing_line
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.hook import Hook, Interval
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
@@ -176,7 +176,6 @@ class WriteFigures(Hook):
             self.run.settings.game.ms_per_action,
             title=f"{record.map_name}: {result} ({record.kind})",
             subtitle=f"{track}, {self.run.statistics.frames_total:,} frames",
-            road_width_m=ROAD_WIDTH_M,
         )
 
     def _line_m(self, map_name: str, track: str) -> npt.NDArray[np.float64] | None:

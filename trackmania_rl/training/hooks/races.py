@@ -156,7 +156,10 @@ class WriteRaceLog(Hook):
         assert self._log is not None
         if not self._disk.is_short:
             with self._disk.surviving():
-                self._log.write(self._races.record, self.run.statistics.frames_total)
+                statistics = self.run.statistics
+                means = statistics.last_metrics.items()
+                learning = {f"train/{name}": value for name, value in means if math.isfinite(value)}
+                self._log.write(self._races.record, statistics.frames_total, learning)
 
     def end(self) -> None:
         """Close the file."""

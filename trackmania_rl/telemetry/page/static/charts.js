@@ -199,7 +199,7 @@ const charts = [
   new Chart("Gradient norm", () => [{ label: "gradient norm", points: figure("train/grad_norm"), colour: "#ff6b6b" }]),
   new Chart("Frames per second", () => [{ label: "frames/s", points: (store.curves.rates ?? []).map((point) => [point[0], point[2]]), colour: "#4cc38a" }], { range: (_, __, high) => [0, (high || 1) * 1.08] }),
   new Chart("Shares of time spent waiting", waiting, { range: share, format: percent }),
-  new Chart("", () => [{ label: anyFigure.value, points: chosenPoints, colour: "#63e6be" }], { control: anyFigure, empty: "no figures: the run writes no tensorboard files" }),
+  new Chart("", () => [{ label: anyFigure.value, points: chosenPoints, colour: "#63e6be" }], { control: anyFigure, empty: "no figures yet" }),
 ];
 
 byId("charts").append(...charts.map(({ figure }) => figure));

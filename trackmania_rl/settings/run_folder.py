@@ -1,4 +1,4 @@
-"""Where each thing of a run lies."""
+"""Names of the files in a run's folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trackmania_rl.runs.errors import CheckpointError
+from trackmania_rl.errors import UserError
 from trackmania_rl.settings.snapshot import SETTINGS_FILE
 
 CHECKPOINTS: Final = "checkpoints"
@@ -17,7 +17,7 @@ RACES_FILE: Final = "races.jsonl"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where each thing of a run lies.
+    """Files of a run.
 
     Attributes:
         path: save/{run_name}.
@@ -29,10 +29,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path, run_name: str) -> RunFolder:
-        """The folders of a run below `root` (the project's folder), made where they do not exist.
+        """Make the folders of a run below `root` (the project's folder) that do not exist.
 
         Raises:
-            CheckpointError: if a folder cannot be made.
+            UserError: if a folder cannot be made.
         """
         folder = cls.below(root, run_name)
         folder.make()
@@ -40,22 +40,32 @@ class RunFolder:
 
     @classmethod
     def below(cls, root: Path, run_name: str) -> RunFolder:
-        """The folders of a run below `root`, whether they are there or not."""
+        """Return the folders of a run below `root`; nothing is made."""
         return cls(path=root / "save" / run_name, tensorboard=root / "tensorboard" / run_name)
 
+    @classmethod
+    def at(cls, path: Path) -> RunFolder:
+        """Return the folders of the run whose folder is `path`; nothing is made."""
+        return cls(path, path.parent.parent / "tensorboard" / path.name)
+
     def make(self) -> None:
-        """Make the folders that are not there.
+        """Make the folders that do not exist.
 
         Raises:
-            CheckpointError: if one cannot be made.
+            UserError: if a folder cannot be made.
         """
         for path in (self.path, self.best_runs, self.tensorboard):
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise CheckpointError(
+                raise UserError(
                     f"cannot make the folder {path}: {error.strerror}; choose another place with --output-folder"
                 ) from error
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.path.name
 
     @property
     def settings(self) -> Path:
@@ -64,22 +74,22 @@ class RunFolder:
 
     @property
     def best_runs(self) -> Path:
-        """One folder for each record."""
+        """Folder of the records, one folder each."""
         return self.path / "best_runs"
 
     @property
     def drivers(self) -> Path:
-        """The driver on the way, one file for each moment."""
+        """Folder of the drivers that are kept during the training."""
         return self.path / "drivers"
 
     @property
     def recordings(self) -> Path:
-        """Evaluated races that were kept, and their films."""
+        """Folder of recorded evaluation races and their films."""
         return self.path / "recordings"
 
     @property
     def diagnostics(self) -> Path:
-        """Plots of values, quantiles, errors and expectations."""
+        """Folder of the plots of values, quantiles, errors and expectations."""
         return self.path / "diagnostics"
 
     @property
@@ -89,22 +99,27 @@ class RunFolder:
 
     @property
     def seeds(self) -> Path:
-        """The run's seed, and those of the learner's parts; collectors draw theirs by names of their own."""
+        """Seeds of the run and of the learner's parts. Collectors spawn theirs by name."""
         return self.path / "seeds.json"
 
     @property
     def sessions(self) -> Path:
-        """How often the run was started."""
+        """Number of starts of the run."""
         return self.path / "sessions.txt"
 
     @property
     def log(self) -> Path:
-        """What was logged."""
+        """Log messages."""
         return self.path / "train.log"
 
     @property
+    def lock(self) -> Path:
+        """Lock of the training."""
+        return self.path / ".train.lock"
+
+    @property
     def checkpoints(self) -> Path:
-        """One folder for each checkpoint, and the rows of the replay memory beside them."""
+        """Folder of the checkpoints and of the replay memory's rows."""
         return self.path / CHECKPOINTS
 
     @property

@@ -1,0 +1,257 @@
+"""Races that the page plays: newest races of a training and records, with their pictures and sections."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from trackmania_rl.protocol.input_script import read_input_script
+from trackmania_rl.protocol.messages import TICK_MS
+from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.telemetry.input_picture import InputTimeline
+from trackmania_rl.telemetry.live import LiveRace, RacePlayback
+from trackmania_rl.telemetry.page.runs import BestRun
+from trackmania_rl.telemetry.sections import (
+    checkpoint_names,
+    compare_sections,
+    equal_parts,
+    part_names,
+    spread_time,
+    times_at,
+)
+from trackmania_rl.telemetry.track_pictures import track_of
+
+MOST_RACES: Final = 12
+MOST_PICTURES: Final = 100
+PICTURE_EVERY_MS: Final = 100
+"""Race time between two pictures. Tabs that show the same race share them."""
+PICTURES_PER_S: Final = 20
+PICTURE_PX: Final = (320, 240)
+JPEG_QUALITY: Final = 80
+MEDALS: Final = ("author", "gold", "silver", "bronze")
+COMPARED_EVERY_M: Final = 2.0
+
+_STATE_MS: Final = 50
+
+
+class WatchedRaces:
+    """The newest `MOST_RACES` races by id, with their pictures. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._playbacks: OrderedDict[str, RacePlayback] = OrderedDict()
+        self._pictures: OrderedDict[tuple[str, int], bytes | None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._drawing = threading.Lock()
+        self._next_drawing_s = 0.0
+
+    def keep(self, race: LiveRace) -> str:
+        """Keep a race of a training; return its id."""
+        return self._keep(f"live-{race.collector}-{race.game}-{int(race.told_s * 1000)}", lambda: race)
+
+    def record(self, best: BestRun, track: str) -> str:
+        """Drive a record again on the track of a file; return its id.
+
+        Raises:
+            UserError: if its inputs or the track cannot be used.
+        """
+        return self._keep(f"best-{best.folder.name}-{int(best.driven_s * 1000)}", lambda: race_of_inputs(best, track))
+
+    def race(self, name: str) -> LiveRace | None:
+        """Return a race; None if it is not kept any more."""
+        with self._lock:
+            playback = self._playbacks.get(name)
+        return None if playback is None else playback.race
+
+    def columns(self, name: str) -> dict[str, Any] | None:
+        """Return a race's states as JSON values; None if it is not kept any more."""
+        race = self.race(name)
+        return None if race is None else columns_of(race) | {"id": name}
+
+    def picture(self, name: str, time_ms: int) -> bytes | None:
+        """Return the picture at a race time as JPEG; None if there is none.
+
+        `PICTURES_PER_S` are drawn for all tabs together.
+        """
+        time_ms = time_ms // PICTURE_EVERY_MS * PICTURE_EVERY_MS
+        with self._lock:
+            playback = self._playbacks.get(name)
+        if playback is None:
+            return None
+        with self._drawing:
+            if (name, time_ms) not in self._pictures:
+                time.sleep(max(0.0, self._next_drawing_s - time.monotonic()))
+                self._next_drawing_s = time.monotonic() + 1 / PICTURES_PER_S
+                picture = playback.picture(min(time_ms, playback.duration_ms), *PICTURE_PX)
+                self._pictures[name, time_ms] = None if picture is None else _jpeg(picture)
+                while len(self._pictures) > MOST_PICTURES:
+                    self._pictures.popitem(last=False)
+            return self._pictures[name, time_ms]
+
+    def _keep(self, name: str, make: Callable[[], LiveRace]) -> str:
+        with self._lock:
+            if name not in self._playbacks:
+                self._playbacks[name] = RacePlayback(make())
+            self._playbacks.move_to_end(name)
+            while len(self._playbacks) > MOST_RACES:
+                self._playbacks.popitem(last=False)
+        return name
+
+
+def columns_of(race: LiveRace) -> dict[str, Any]:
+    """Return a race's states as lists, in ms, m and m/s."""
+    columns = {
+        "t": race.time_ms,
+        "x": race.position[:, 0],
+        "z": race.position[:, 2],
+        "speed": race.speed_mps,
+        "steer": race.steer,
+        "gas": race.gas,
+        "brake": race.brake,
+        "greedy": race.was_greedy,
+        "gear": race.gear,
+        "m": race.meters_advanced,
+    }
+    has_values = race.q_values.size > 0 and bool(np.isfinite(race.q_values).all())
+    return {
+        "map": race.map_name,
+        "track": race.track,
+        "kind": "explored" if race.is_explo else "evaluated",
+        "collector": race.collector,
+        "game": race.game,
+        "finished": race.race_finished,
+        "time_ms": race.race_time_ms,
+        **{name: np.nan_to_num(column.astype(np.float64)).round(3).tolist() for name, column in columns.items()},
+        "q": race.q_values.astype(np.float64).round(5).tolist() if has_values else [],
+    }
+
+
+def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
+    """Drive a record's inputs on the simulated game.
+
+    Raises:
+        UserError: if the inputs or the track cannot be used.
+    """
+    race, events = SimulatedRace(track_of(track_file)), read_input_script(best.inputs)
+    race.play_script(events)
+    while race.tick_time_ms < 0:
+        race.advance(-race.tick_time_ms // TICK_MS)
+    states: list[tuple[Any, ...]] = []
+    while True:
+        car = race.car[0]
+        speed, at = float(np.linalg.norm(car["velocity_m_s"])), car["position_m"].tolist()
+        states.append((race.tick_time_ms, at, speed, int(car["gear"]), float(car["station_m"])))
+        ends_ms = race.tick_time_ms + _STATE_MS
+        if race.is_finished or race.tick_time_ms >= best.race_time_ms:
+            break
+        while race.tick_time_ms < ends_ms and not race.is_finished:
+            race.advance((ends_ms - race.tick_time_ms) // TICK_MS)
+    times_ms, positions, speeds, gears, stations = zip(*states, strict=True)
+    gas, brake, steer = InputTimeline(events).controls_at(times_ms).T
+    q_values = best.q_values()
+    if q_values is None or len(q_values) == 0:
+        q_values = np.zeros((1, 0))
+    return LiveRace(
+        collector=-1,
+        game=-1,
+        map_name=best.map_name,
+        track=Path(track_file).stem,
+        is_explo=False,
+        race_finished=race.is_finished,
+        race_time_ms=best.race_time_ms,
+        told_s=best.driven_s,
+        map_file=track_file,
+        time_ms=np.array(times_ms, np.int32),
+        position=np.array(positions, np.float32),
+        speed_mps=np.array(speeds, np.float32),
+        steer=steer.astype(np.float32),
+        gas=gas > 0,
+        brake=brake > 0,
+        was_greedy=np.ones(len(states), bool),
+        gear=np.array(gears, np.int16),
+        zone=np.zeros(len(states), np.int32),
+        meters_advanced=np.array(stations, np.float32),
+        q_values=q_values.astype(np.float32)[np.minimum(np.arange(len(states)), len(q_values) - 1)],
+        frames=None,
+        frame_time_ms=np.zeros(0, np.int32),
+    )
+
+
+def race_sections(
+    race: LiveRace,
+    best: LiveRace | None,
+    shape: Mapping[str, Any],
+    splits: Mapping[str, Sequence[int]],
+    medals_ms: Mapping[str, int],
+) -> dict[str, Any]:
+    """Compare a race with its map's best race, the recent evaluation races, and a medal's pace.
+
+    Args:
+        race: the race.
+        best: the map's best race, where its states are known.
+        shape: of the map, from `track_pictures.shape_of`.
+        splits: of the map, from `RaceCurves.splits`.
+        medals_ms: medal times of the map by name.
+
+    Returns:
+        `rows`, one for each section, with None for unknown values; `best_ms`, time of the best race; `medal`, name of
+        the medal; `behind`, points [m, seconds behind the best race].
+    """
+    gates_m = np.array([gate[5] for gate in shape["gates"][1:]])
+    has_checkpoints = len(gates_m) > 1
+    ends_m = gates_m if has_checkpoints else equal_parts(shape["length_m"])
+    names = checkpoint_names(len(ends_m)) if has_checkpoints else part_names(ends_m)
+    own_ms = _end_times(race, ends_m)
+    known_ms = {name: times for name, times in splits.items() if len(times) == len(ends_m)}
+    best_ms = known_ms.get("best_ms", []) if best is None else _end_times(best, ends_m)
+    has_best = len(best_ms) == len(ends_m)
+    medal = next((name for name in MEDALS if name in medals_ms), None)
+    pace_ms = spread_time(medals_ms[medal], best_ms) if medal is not None and has_best else []
+
+    def lost_ms(a_ms: Sequence[int], b_ms: Sequence[int]) -> list[int | None]:
+        lost = [section.lost_ms for section in compare_sections(a_ms, b_ms, names)]
+        return [*lost, *[None] * (len(names) - len(lost))]
+
+    columns = {
+        "name": names,
+        "at_ms": [*own_ms, *[None] * (len(names) - len(own_ms))],
+        "section_ms": lost_ms([0] * len(names), own_ms),
+        "best_ms": lost_ms([0] * len(names), best_ms),
+        "lost_ms": lost_ms(best_ms, own_ms),
+        "recent_lost_ms": lost_ms(best_ms, known_ms.get("recent_ms", [])),
+        "pace_lost_ms": lost_ms(pace_ms, own_ms),
+    }
+    return {
+        "rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+        "best_ms": best_ms[-1] if has_best else None,
+        "medal": medal,
+        "behind": [] if best is None else _behind(race, best),
+    }
+
+
+def _end_times(race: LiveRace, ends_m: npt.NDArray[np.float64]) -> list[int]:
+    """Return the race times at the sections' ends that a race reached; the finish is its official time."""
+    times_ms = times_at(ends_m, race.meters_advanced, race.time_ms)[: len(ends_m) - 1]
+    return [*times_ms, race.race_time_ms] if race.race_finished else times_ms
+
+
+def _behind(race: LiveRace, best: LiveRace) -> list[list[float]]:
+    reach_m = min(float(of_race.meters_advanced.max()) for of_race in (race, best))
+    distances_m = np.arange(COMPARED_EVERY_M, reach_m, COMPARED_EVERY_M)
+    own_ms, best_ms = (np.array(times_at(distances_m, r.meters_advanced, r.time_ms)) for r in (race, best))
+    return np.stack((distances_m.round(1), ((own_ms - best_ms) / 1000).round(3)), axis=1).tolist()
+
+
+def _jpeg(picture: npt.NDArray[np.uint8]) -> bytes:
+    """Encode a picture, (H, W) gray or (H, W, 3) RGB."""
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "JPEG", quality=JPEG_QUALITY)
+    return file.getvalue()

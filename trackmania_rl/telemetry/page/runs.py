@@ -1,0 +1,228 @@
+"""Runs on the disk: the run that a user means, the list of runs, and the records, films and pictures of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.files import parse_npy, read_bounded
+from trackmania_rl.places import command_line_of
+from trackmania_rl.settings.run_folder import RACES_FILE, RunFolder
+from trackmania_rl.settings.snapshot import SETTINGS_FILE, own_file, read_own
+from trackmania_rl.telemetry.diagnostics import list_pictures
+from trackmania_rl.telemetry.learning_summary import MOST_LINE_BYTES, NEEDED_KEYS
+from trackmania_rl.telemetry.run_status import read_status
+
+MOST_RUNS: Final = 100
+MOST_FILES: Final = 200
+"""Records, and films, in their lists."""
+MOST_Q_VALUES_BYTES: Final = 64 << 20
+FILM_FOLDERS: Final = ("best_runs", "evaluation", "recordings", "videos")
+FILM_ENDINGS: Final = (".mp4", ".webm")
+
+_BEST_RUN: Final = re.compile(r"(.+)_(\d+)")
+
+
+def list_runs(save_folder: Path) -> list[dict[str, Any]]:
+    """List the runs of a folder, newest first, at most `MOST_RUNS`.
+
+    Returns:
+        For each run its name, the time of its newest file (s since 1970), whether it trains, and the figures of its
+        status.
+    """
+    runs = sorted(((_last_written_s(folder), folder) for folder in _runs(save_folder)), reverse=True)[:MOST_RUNS]
+    return [
+        {
+            "name": folder.name,
+            "written_s": written_s,
+            "is_running": status is not None and status.what_is_wrong(time.monotonic()) is None,
+            "figures": {} if status is None else status.figures,
+        }
+        for written_s, folder in runs
+        for status in [read_status(folder)]
+    ]
+
+
+def find_run(name: str | None, save_folder: Path) -> RunFolder:
+    """Find a run.
+
+    Args:
+        name: a name in the folder of runs, or a run's folder; None for the newest run.
+        save_folder: the folder of runs, save/.
+
+    Raises:
+        UserError: if there is no such run, if it has no race and does not train, or if another version wrote it.
+    """
+    folder = _newest(save_folder) if name is None else _named(name, save_folder)
+    run = RunFolder.at(folder.resolve())
+    try:
+        read_own(run.path)
+    except UserError as error:
+        raise UserError(
+            f"{folder} is a run of another version, or its settings were edited wrongly: {error}"
+        ) from error
+    _check_races(run, folder)
+    return run
+
+
+def _newest(save_folder: Path) -> Path:
+    runs = _runs(save_folder)
+    if not runs:
+        raise UserError(
+            f"there is no run in {save_folder}: begin one ({command_line_of('train')}), or name a run's folder"
+        )
+    return max(runs, key=_last_written_s)
+
+
+def _named(name: str, save_folder: Path) -> Path:
+    for folder in (Path(name), save_folder / name):
+        if own_file(folder).is_file():
+            return folder
+    for folder in (Path(name), save_folder / name):
+        if folder.is_dir():
+            raise UserError(f"{folder} is no run's folder: it has no {SETTINGS_FILE}; name a folder in save/")
+    known = ", ".join(sorted(run.name for run in _runs(save_folder))) or "none"
+    raise UserError(f"{name}: there is no such run; those in {save_folder} are: {known}")
+
+
+def _runs(save_folder: Path) -> list[Path]:
+    return [folder for folder in save_folder.glob("*") if own_file(folder).is_file()]
+
+
+def _last_written_s(folder: Path) -> float:
+    run = RunFolder.at(folder)
+    return max(file.stat().st_mtime for file in (run.races, run.log, own_file(folder)) if file.is_file())
+
+
+def _check_races(run: RunFolder, folder: Path) -> None:
+    first_line = b""
+    if run.races.is_file():
+        with run.races.open("rb") as file:
+            first_line = file.readline(MOST_LINE_BYTES)
+    if not first_line.endswith(b"\n"):
+        if not _is_locked(run):
+            raise UserError(
+                f"{folder} has no race yet, and nobody trains it: {command_line_of('train')} goes on with it"
+            )
+        return
+    try:
+        race = json.loads(first_line)
+    except ValueError:
+        race = None
+    missing = NEEDED_KEYS - race.keys() if isinstance(race, dict) else NEEDED_KEYS
+    if missing:
+        raise UserError(
+            f"{folder / RACES_FILE} is of another version or damaged: its first race has no "
+            f"{', '.join(sorted(missing))}"
+        )
+
+
+def _is_locked(run: RunFolder) -> bool:
+    try:
+        with FileLock(run.lock).acquire(blocking=False):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # the folder is read-only
+        return False
+
+
+@dataclass(frozen=True)
+class BestRun:
+    """Record: a race that was the fastest of its map.
+
+    Attributes:
+        folder: best_runs/{map}_{time}.
+        map_name: of the map.
+        race_time_ms: its time.
+        inputs: the inputs file.
+        driver: the driver's file; None once a faster race replaced it.
+        driven_s: time of the race, seconds since 1970.
+    """
+
+    folder: Path
+    map_name: str
+    race_time_ms: int
+    inputs: Path
+    driver: Path | None
+    driven_s: float
+
+    def q_values(self) -> np.ndarray | None:
+        """Return (T, A) Q values of the race; None if their file is missing or damaged."""
+        try:
+            values = parse_npy(read_bounded(self.folder / "q_values.npy", MOST_Q_VALUES_BYTES))
+        except (UserError, ValueError):
+            return None
+        return np.nan_to_num(values) if values.ndim == 2 and values.dtype.kind == "f" else None
+
+
+class RunFiles:
+    """Records, films and pictures of a run. Only listed files can be downloaded.
+
+    Args:
+        run: the run.
+    """
+
+    def __init__(self, run: RunFolder) -> None:
+        self._run = run
+
+    def best_runs(self) -> list[BestRun]:
+        """Return the records by map, fastest first."""
+        found = []
+        for folder in self._run.best_runs.glob("*"):
+            match = _BEST_RUN.fullmatch(folder.name)
+            inputs, driver = (folder / f"{folder.name}{ending}" for ending in (".inputs", ".driver"))
+            if match and inputs.is_file() and not inputs.is_symlink():
+                kept = driver if driver.is_file() and not driver.is_symlink() else None
+                found.append(BestRun(folder, match[1], int(match[2]), inputs, kept, inputs.stat().st_mtime))
+        return sorted(found, key=lambda best: (best.map_name, best.race_time_ms))[:MOST_FILES]
+
+    def films(self) -> list[Path]:
+        """Return the films, newest first."""
+        files = [
+            file
+            for folder in FILM_FOLDERS
+            for file in (self._run.path / folder).rglob("*")
+            if file.suffix in FILM_ENDINGS and not file.name.startswith(".") and file.is_file()
+        ]
+        return sorted(files, key=lambda file: -file.stat().st_mtime)[:MOST_FILES]
+
+    def listed(self) -> dict[str, Any]:
+        """Return records, films and pictures as JSON values."""
+        pictures = self._run.diagnostics
+        return {
+            "best_runs": [
+                {
+                    "name": best.folder.name,
+                    "map": best.map_name,
+                    "time_ms": best.race_time_ms,
+                    "driven_s": best.driven_s,
+                    "file": self._name(best.inputs),
+                    "driver": best.driver and self._name(best.driver),
+                }
+                for best in self.best_runs()
+            ],
+            "films": [
+                {"name": film.name, "file": self._name(film), "mb": round(film.stat().st_size / 1e6, 1)}
+                for film in self.films()
+            ],
+            "pictures": [entry | {"file": self._name(pictures / entry["file"])} for entry in list_pictures(pictures)],
+        }
+
+    def file(self, name: str) -> Path | None:
+        """Return the listed file of this name; None for any other."""
+        listed = self.listed()
+        entries = [*listed["best_runs"], *listed["films"], *listed["pictures"]]
+        names = {entry["file"] for entry in entries} | {entry.get("driver") for entry in entries}
+        return self._run.path / name if name in names else None
+
+    def _name(self, file: Path) -> str:
+        return file.relative_to(self._run.path).as_posix()
