@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.data import LazyMemmapStorage, ReplayBuffer
 
-from trackmania_rl.agents.run_network import pick_device
+from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.experience_replay.memory import Memory, RewardedRollout
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree

@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from trackmania_rl.agents.iqn import IQN_Network, Sizes
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.networks import Sizes
 from trackmania_rl.settings import AgentSettings
 
 FEATURES = 256

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from trackmania_rl.agents.iqn import QuantileNetwork, Sizes
+from trackmania_rl.agents.networks import QuantileNetwork, Sizes
 from trackmania_rl.settings import AgentSettings
 
 HIDDEN, COSINES = 128, 32

@@ -16,7 +16,7 @@ from torch import nn
 from torchrl.objectives import LossModule
 
 from trackmania_rl.agents.actor_critic import greedy_actor
-from trackmania_rl.agents.run_network import pick_device
+from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.torchrl_agent import OffPolicyLoss, OwnRandomState, TorchRLActor, TorchRLLearner
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree

@@ -33,8 +33,7 @@ from torch import nn
 from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_decision, make_agent_builder
-from trackmania_rl.agents.run_network import keep_freed_memory, pick_device
-from trackmania_rl.agents.threads import pick_learner_threads
+from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import require_short_paths, require_utf8

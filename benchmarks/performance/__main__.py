@@ -37,7 +37,7 @@ from benchmarks.performance import (
 from benchmarks.performance.machine import Machine, measure_machine
 from benchmarks.performance.measuring import Figure, Options
 from benchmarks.performance.report import print_report, write_json
-from trackmania_rl.agents.run_network import pick_device
+from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.cli import command, new_file
 
 PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {

@@ -20,8 +20,8 @@ from benchmarks.performance.measuring import (
     times_in_turns,
 )
 from benchmarks.performance.races import N_FLOATS
+from trackmania_rl.agents.devices import arithmetic_dtype
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.run_network import arithmetic_dtype
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import Settings
 

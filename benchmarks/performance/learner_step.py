@@ -23,9 +23,9 @@ from benchmarks.performance.measuring import (
     times_in_turns,
 )
 from benchmarks.performance.races import N_FLOATS
-from trackmania_rl.agents.agent import IQNAgent
-from trackmania_rl.agents.iqn import IQN_Network, Sizes
-from trackmania_rl.agents.run_network import arithmetic_dtype
+from trackmania_rl.agents.devices import arithmetic_dtype
+from trackmania_rl.agents.iqn import IQN_Network, IQNAgent
+from trackmania_rl.agents.networks import Sizes
 from trackmania_rl.settings import Settings
 
 PART = "learner step"

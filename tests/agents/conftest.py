@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from tensordict import TensorDict
 
-from trackmania_rl.agents.agent import IQNAgent
-from trackmania_rl.agents.iqn import IQN_Network, Sizes
+from trackmania_rl.agents.iqn import IQN_Network, IQNAgent
+from trackmania_rl.agents.networks import Sizes
 from trackmania_rl.settings import AgentSettings, load_settings
 
 BATCH, FLOATS, ACTIONS, MINI_RACE = 5, 7, 3, 140

@@ -245,7 +245,7 @@ def test_the_gradient_is_of_what_a_hook_makes_of_the_losses(make_agent, make_bat
     loss = plain.loss_module(make_batch())["loss"]
     own = 3 * plain.loss_module.online.A_head[2].weight.square().sum()
     gradients = torch.autograd.grad(2 * loss + own, list(plain.loss_module.online.parameters()))
-    torch.testing.assert_close(agent.step.weights.grad, torch.cat([gradient.reshape(-1) for gradient in gradients]))
+    torch.testing.assert_close(agent.weights.grad, torch.cat([gradient.reshape(-1) for gradient in gradients]))
     torch.testing.assert_close(losses["loss"], 2 * loss.detach())
     torch.testing.assert_close(losses["loss_of_weights"], own.detach())
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from trackmania_rl.agents import iqn
-from trackmania_rl.agents.iqn import IQN_Network, Sizes, draw_symmetric_taus
-from trackmania_rl.agents.networks import SpaceToDepthConv2d
+from trackmania_rl.agents.iqn import IQN_Network, draw_symmetric_taus
+from trackmania_rl.agents.networks import Sizes, SpaceToDepthConv2d
 
 from .conftest import draw_biases
 

@@ -5,9 +5,9 @@ import os
 import pytest
 import torch
 
-from trackmania_rl.agents import threads
+from trackmania_rl.agents import devices
 from trackmania_rl.agents.builder import make_agent_builder
-from trackmania_rl.agents.threads import pick_learner_threads
+from trackmania_rl.agents.devices import pick_learner_threads
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import settings_from_flat
@@ -19,9 +19,9 @@ def pick(default_settings, agent_settings, monkeypatch):
 
     def make(learner_threads, seconds=None, n_cores=8, n_collectors=2, device="cpu"):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(n_cores)), raising=False)
-        monkeypatch.setattr(threads, "pick_device", torch.device)
+        monkeypatch.setattr(devices, "pick_device", torch.device)
         if seconds is not None:
-            monkeypatch.setattr(threads, "_seconds_per_update", lambda *_: seconds)
+            monkeypatch.setattr(devices, "_seconds_per_update", lambda *_: seconds)
         run = {"learner_threads": learner_threads, "torch_device": device, "n_collectors": n_collectors}
         settings = settings_from_flat(default_settings.flat() | run).model_copy(update={"agent": agent_settings()})
         return pick_learner_threads(settings, race_spaces(settings), SeedTree(0), make_agent_builder)
@@ -45,7 +45,7 @@ def test_free_cores_are_used_if_updates_become_clearly_faster(pick, machine, sec
 
 
 def test_trying_leaves_threads_as_they_were(pick, monkeypatch):
-    monkeypatch.setattr(threads, "TRIAL_S", 0.01)
+    monkeypatch.setattr(devices, "TRIAL_S", 0.01)
     threads_before = torch.get_num_threads()
     assert pick("auto", n_cores=4) in (1, 2)
     assert torch.get_num_threads() == threads_before

@@ -15,12 +15,12 @@ from torchrl.objectives import A2CLoss, LossModule, SACLoss
 from trackmania_rl.agents import torchrl_agent
 from trackmania_rl.agents.builder import check_decision
 from trackmania_rl.agents.exploration import GREEDY, Exploration
-from trackmania_rl.agents.finite_numbers import not_finite_tensors
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, TorchRLAgent, TorchRLLearner
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
+from trackmania_rl.training.finite_numbers import not_finite_tensors
 
 BATCH, FLOATS, CHOICES, NUMBERS = 11, 5, 7, 3
 LOSSES = tuple(torchrl_agent.NETWORKS)

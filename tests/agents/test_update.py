@@ -1,4 +1,4 @@
-"""IQNUpdate, against torch's own parts on ordinary parameters."""
+"""Updates of `IQNAgent`, against torch's own parts on ordinary parameters."""
 
 import copy
 
@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from trackmania_rl.agents import iqn
-from trackmania_rl.agents.iqn import SelfLossScaling, clip_gradient, draw_taus
+from trackmania_rl.agents.flat_parameters import clip_gradient
+from trackmania_rl.agents.iqn import SelfLossScaling, draw_taus
 
 from .conftest import BATCH, torch_quantile_huber_loss
 
@@ -116,22 +117,22 @@ def test_clipping_and_step_are_torchs(make_agent, monkeypatch):
     """Gradients come from a seed. Beside them torch's own RAdam steps ordinary parameters."""
     monkeypatch.setattr(iqn, "CLIP_GRAD_VALUE", 1.5)
     agent = make_agent(clip_grad_norm=20.0, weight_decay_lr_ratio=0.5)
-    plain, step, settings = PlainTraining(agent, seed=0), agent.step, agent.loss_module.settings
+    plain, settings = PlainTraining(agent, seed=0), agent.loss_module.settings
     for number, learning_rate in enumerate(LEARNING_RATES):
         generator = torch.Generator().manual_seed(number)
-        gradient = torch.randn(step.weights.shape, generator=generator) * 10.0 ** (number % 4 - 2)
+        gradient = torch.randn(agent.weights.shape, generator=generator) * 10.0 ** (number % 4 - 2)
         parameters = list(plain.online.parameters())
         pieces = gradient.split([parameter.numel() for parameter in parameters])
         total = sum((piece * parameter.view(-1)).sum() for piece, parameter in zip(pieces, parameters, strict=True))
-        before = step.weights.detach().clone()
+        before = agent.weights.detach().clone()
         agent.follow(settings, learning_rate)
-        step.weights.grad = gradient.clone()
-        norm = clip_gradient(step.weights.grad, iqn.CLIP_GRAD_VALUE, settings.clip_grad_norm)
-        step.optimizer.step()
+        agent.weights.grad = gradient.clone()
+        norm = clip_gradient(agent.weights.grad, iqn.CLIP_GRAD_VALUE, settings.clip_grad_norm)
+        agent.optimizer.step()
         torch.testing.assert_close(norm, plain.step(total, learning_rate))
-        assert torch.equal(before, step.weights) == (learning_rate == 0)
+        assert torch.equal(before, agent.weights) == (learning_rate == 0)
         assert_same_weights(agent.loss_module.online, plain.online)
-    state = step.optimizer.state[step.weights]
+    state = agent.optimizer.state[agent.weights]
     assert state["step"] == STEPS
     for name in ("exp_avg", "exp_avg_sq"):
         of_plain = [plain.optimizer.state[p][name].reshape(-1) for p in plain.online.parameters()]
@@ -140,7 +141,7 @@ def test_clipping_and_step_are_torchs(make_agent, monkeypatch):
 
 def test_a_first_gradient_with_a_nan_moves_nothing_and_leaves_no_trace(make_agent, make_batch, update):
     agent = make_agent(weight_decay_lr_ratio=0.0)
-    weights = agent.step.weights
+    weights = agent.weights
     before = weights.detach().clone()
     batch = make_batch(seed=1)
     batch["reward"][3] = torch.nan
@@ -154,18 +155,18 @@ def test_a_first_gradient_with_a_nan_moves_nothing_and_leaves_no_trace(make_agen
 
 def test_a_scaled_gradient_makes_the_same_step_and_an_overflow_makes_none(make_agent, make_batch, update):
     scaled, plain = make_agent(), make_agent()
-    scaled.step.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaled.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for step in range(3):
         losses = [update(agent, make_batch(seed=step), 1e-3) for agent in (scaled, plain)]
         torch.testing.assert_close(losses[0]["grad_norm"], losses[1]["grad_norm"])
-    torch.testing.assert_close(scaled.step.weights, plain.step.weights)
-    before = scaled.step.weights.detach().clone()
+    torch.testing.assert_close(scaled.weights, plain.weights)
+    before = scaled.weights.detach().clone()
     batch = make_batch(seed=9)
     batch["reward"][3] = torch.inf
     assert torch.isfinite(update(scaled, batch, 1e-3)["grad_norm"]), "an overflow is no fault of the weights"
-    assert torch.equal(scaled.step.weights, before)
-    assert scaled.step.scaler.get_scale() == 512.0
+    assert torch.equal(scaled.weights, before)
+    assert scaled.scaler.get_scale() == 512.0
     resumed = make_agent()
-    resumed.step.scaler = torch.amp.GradScaler("cpu")
+    resumed.scaler = torch.amp.GradScaler("cpu")
     resumed.load_state_dict(scaled.state_dict())
-    assert resumed.step.scaler.get_scale() == 512.0
+    assert resumed.scaler.get_scale() == 512.0

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.builder import make_agent_builder
-from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.agents.builder import make_agent_builder, make_network
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.games.race_games import make_games_builder

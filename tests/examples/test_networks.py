@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from tensordict import TensorDict
 from torch import nn
 
-from trackmania_rl.agents.agent import IQNAgent
-from trackmania_rl.agents.builder import IQN
-from trackmania_rl.agents.iqn import QuantileNetwork
-from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.agents.builder import IQN, make_network
+from trackmania_rl.agents.iqn import IQNAgent
+from trackmania_rl.agents.networks import QuantileNetwork
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings

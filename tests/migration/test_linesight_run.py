@@ -6,8 +6,8 @@ import pickle
 import pytest
 import torch
 
-from trackmania_rl.agents.agent import IQNAgent
-from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.agents.builder import make_network
+from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import load_checkpoint
@@ -103,14 +103,13 @@ def test_the_optimizer_goes_on_with_the_same_steps(imported):
     optimizer = torch.optim.RAdam(online.parameters())
     optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
     agent, _, _ = resumed_agent(output)
-    step = agent.step
-    assert step.optimizer.state[step.weights]["step"] == 7
+    assert agent.optimizer.state[agent.weights]["step"] == 7
     agent.follow(agent.loss_module.settings.model_copy(update={"weight_decay_lr_ratio": 0.0}), 1e-3)
     for seed in (100, 101, 102):
         make_gradients(online, seed)
-        step.weights.grad = torch.cat([parameter.grad.reshape(-1) for parameter in online.parameters()])
+        agent.weights.grad = torch.cat([parameter.grad.reshape(-1) for parameter in online.parameters()])
         optimizer.step()
-        step.optimizer.step()
+        agent.optimizer.step()
     for (name, ours), theirs in zip(agent.loss_module.online.named_parameters(), online.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=name)
 

@@ -10,10 +10,9 @@ import numpy.typing as npt
 import pytest
 from torchrl.trainers.trainers import TrainerHookBase
 
-from trackmania_rl.agents.agent import IQNAgent
-from trackmania_rl.agents.builder import make_agent_builder
+from trackmania_rl.agents.builder import make_agent_builder, make_network
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout, WeightsKind
 from trackmania_rl.experience_replay.minari_files import DataSet

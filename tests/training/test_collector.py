@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from trackmania_rl.agents.builder import make_network
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.channels.protocols import ReceivedRollout

@@ -9,12 +9,12 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from trackmania_rl.agents.finite_numbers import not_finite_tensors
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.runs import CheckpointError, find_manifests, save_checkpoint
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training import race_stream
+from trackmania_rl.training.finite_numbers import not_finite_tensors
 from trackmania_rl.training.hooks import finite_numbers
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.finite_numbers import NumbersNotFiniteError, WatchNumbers

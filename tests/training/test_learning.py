@@ -11,9 +11,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from trackmania_rl import buffer_management
-from trackmania_rl.agents import run_network
+from trackmania_rl.agents import devices
+from trackmania_rl.agents.builder import make_network
+from trackmania_rl.agents.devices import pick_device, pick_playing_device
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.run_network import make_network, pick_device, pick_playing_device
 from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.observation import ObservationLayout
@@ -37,7 +38,7 @@ class NoteUpdates(Hook):
         self.noted: list[tuple[int, float]] = []
 
     def post_loss(self, batch: TensorDict) -> None:
-        self.noted.append((len(batch), float(self.run.agent.step.optimizer.param_groups[0]["lr"])))
+        self.noted.append((len(batch), float(self.run.agent.optimizer.param_groups[0]["lr"])))
 
 
 def bytes_of(state: Mapping[str, Any]) -> io.BytesIO:
@@ -342,13 +343,13 @@ def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(run_network, "why_unusable", lambda _: "no kernel image is available")
+    monkeypatch.setattr(devices, "why_unusable", lambda _: "no kernel image is available")
     assert pick_device("auto") == torch.device("cpu")
     assert "no kernel image is available" in caplog.text
     with pytest.raises(UserError, match=r'torch_device = "cuda" cannot be used here: no kernel image'):
         pick_device("cuda")
     made_current: list[torch.device] = []
-    monkeypatch.setattr(run_network, "why_unusable", lambda _: None)
+    monkeypatch.setattr(devices, "why_unusable", lambda _: None)
     monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
     assert [pick_device(name) for name in ("cuda:1", "cuda")] == [torch.device("cuda:1"), torch.device("cuda")]
     assert made_current == [torch.device("cuda:1")]

@@ -13,8 +13,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensordict import TensorDict
 
+from trackmania_rl.agents.builder import make_network
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.race.observation import ObservationLayout

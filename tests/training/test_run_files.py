@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.agents.builder import make_network
 from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import own_folder

@@ -1,27 +1,26 @@
-"""Behaviour cloning: the network learns to choose what was chosen in the states of the memory, and nothing of rewards.
+"""Behaviour cloning (Pomerleau 1988, "ALVINN"): the network learns the actions in the memory, and ignores rewards.
 
-(Pomerleau 1988, "ALVINN".) The values of an `IQN_Network` serve as logits, so that the driver is kept, evaluated and
-exported as any other; they are no returns. It is for data sets (setting `offline`): what drives badly is imitated as
-well, so leave collectors out.
+The values of an `IQN_Network` serve as logits, so that drivers are kept, evaluated and exported as any other; they are
+no returns. It is for data sets (setting `offline`): collectors' own races would be imitated as well.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 import torch.nn.functional as F
-from tensordict import TensorDictBase
 from torch import Tensor
 from typing_extensions import override
 
-from trackmania_rl.agents.agent import IQNAgent
 from trackmania_rl.agents.builder import IQN
-from trackmania_rl.agents.iqn import IQNLoss, Taus, Transitions
+from trackmania_rl.agents.iqn import IQNAgent, IQNLoss, Taus, Transitions
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
 LOGIT: Final = 0.1
-"""The difference between two values that makes one action e times as likely as the other. Networks begin with values
-that differ by less than a hundredth of it."""
+"""Difference of values that makes an action e times as likely; initial networks differ by less than a hundredth."""
 
 
 class ImitationLoss(IQNLoss):
@@ -29,8 +28,9 @@ class ImitationLoss(IQNLoss):
 
     figure = "accuracy"
 
+    @override
     def compute_losses(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss (), in place of errors the losses (B,), and in place of the mean Q the share of hits."""
+        """Compute the loss (), the losses (B,) in place of errors, and the accuracy () in place of the mean Q."""
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
             returns = self.online(batch.state_img, batch.state_float, taus.prediction)  # (B, N, A)
         values = returns.float().mean(dim=1)  # (B, A)
@@ -40,7 +40,7 @@ class ImitationLoss(IQNLoss):
 
 
 class CloningAgent(IQNAgent):
-    """An `IQNAgent` with another loss. Its target network follows, and nothing asks for it."""
+    """An `IQNAgent` with another loss; its target network is unused."""
 
     loss_class = ImitationLoss
 

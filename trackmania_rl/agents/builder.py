@@ -1,73 +1,40 @@
-"""The part `agent`: from settings and spaces to what drives in a collector and what learns. The one that ships: IQN."""
+"""The part `agent`: makes the network, the actor of collectors and the learner. The one that ships is `IQN`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from gymnasium.spaces import Discrete
 from torch import nn
 
-from trackmania_rl.agents.agent import Agent, IQNAgent
-from trackmania_rl.agents.exploration import Exploration
-from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.iqn import QuantileNetwork
-from trackmania_rl.agents.run_network import arithmetic_dtype, network_of_seed, pick_device
+from trackmania_rl.agents.devices import arithmetic_dtype, pick_device
+from trackmania_rl.agents.inference import Actor, Inferer
+from trackmania_rl.agents.iqn import IQNAgent
+from trackmania_rl.agents.networks import QuantileNetwork, Sizes
+from trackmania_rl.errors import UserError
 from trackmania_rl.parts import make_part
-from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import ExplorationSettings, Settings, SettingsError
+from trackmania_rl.settings import Settings, SettingsError
 
-
-class Actor(Protocol):
-    """Decides in a collector.
-
-    Attributes:
-        exploration_settings: schedules of exploration; may be replaced.
-    """
-
-    exploration_settings: ExplorationSettings
-
-    @property
-    def network(self) -> nn.Module:
-        """The network that it decides by, whose weights are replaced in place by newer ones."""
-
-    def weights_changed(self) -> None:
-        """Decide by the network's weights as they are now."""
-
-    def exploration_of_race(self, *, is_explo: bool, frame_count: int) -> Exploration:
-        """Say how to explore in a race that begins after so many actions of the run; not at all in an evaluation."""
-
-    def act_batch(
-        self,
-        frames: npt.NDArray[np.uint8],
-        floats: npt.NDArray[np.float32],
-        explorations: Sequence[Exploration] | None = None,
-    ) -> BatchDecision:
-        """Decide in B states.
-
-        Args:
-            frames: (B, S, H, W) uint8.
-            floats: (B, F) float32.
-            explorations: how to explore in each; greedily by default.
-        """
+if TYPE_CHECKING:
+    from trackmania_rl.agents.agent import Agent
 
 
 class AgentBuilder(Protocol):
     """Makes an agent's parts; called with (settings, spaces, seeds), in every process."""
 
     def make_network(self) -> nn.Module:
-        """Make the network that drives, with its initial weights, on the CPU; its parameters travel to collectors."""
+        """Make the network that drives, with its initial weights, on the CPU; collectors receive its parameters."""
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> Actor:
-        """Make what decides by a network, which is moved to a device; `rng` is the source of exploration."""
+        """Make an actor of a network, which is moved to a device; `rng` is the source of exploration."""
 
     def make_learner(self, network: nn.Module) -> Agent:
-        """Make what trains a network."""
+        """Make the agent that trains a network."""
 
 
 MakeAgentBuilder = Callable[[Settings, Spaces, SeedTree], AgentBuilder]
@@ -82,7 +49,7 @@ class IQN:
         seeds: of the run.
 
     Raises:
-        SettingsError: if actions are no choice among a few.
+        SettingsError: if actions are numbers.
     """
 
     learner_class: ClassVar[type[IQNAgent]] = IQNAgent
@@ -97,11 +64,11 @@ class IQN:
         self._network_seed, self._learner_seed = seeds.integer("network"), seeds.integer("learner")
 
     def make_network(self) -> QuantileNetwork:
-        """Make what the setting `network` names; see `AgentBuilder`."""
-        return network_of_seed(self._settings, self._spaces, self._network_seed)
+        """Make the network that the setting `network` names."""
+        return _network_of_seed(self._settings, self._spaces, self._network_seed)
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> Inferer:
-        """See `AgentBuilder`."""
+        """Make an `Inferer`."""
         assert isinstance(network, QuantileNetwork)
         return Inferer(
             network.to(device).eval(),
@@ -113,7 +80,7 @@ class IQN:
         )
 
     def make_learner(self, network: nn.Module) -> IQNAgent:
-        """See `AgentBuilder`."""
+        """Make an `IQNAgent`."""
         assert isinstance(network, QuantileNetwork)
         return self.learner_class(
             network,
@@ -124,11 +91,45 @@ class IQN:
         )
 
 
-def make_agent_builder(settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:
-    """Make what the setting `agent` names.
+def make_network(settings: Settings, spaces: Spaces, seeds: SeedTree) -> QuantileNetwork:
+    """Make the network that the setting `network` names, on the CPU, with the initial weights of the run's seed.
 
     Raises:
-        SettingsError: if it names something that makes no agent, or one that does not fit the spaces.
+        SettingsError: if the setting names no network.
+        UserError: if the image is too small for the convolutions.
+    """
+    return _network_of_seed(settings, spaces, seeds.integer("network"))
+
+
+def _network_of_seed(settings: Settings, spaces: Spaces, seed: int) -> QuantileNetwork:
+    sizes = Sizes(
+        float_mean=spaces.float_mean,
+        float_std=spaces.float_std,
+        n_actions=spaces.n_values,
+        image_shape=spaces.image_shape,
+        mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
+        waves=spaces.waves,
+    )
+    arguments = (settings.agent, sizes, torch.Generator().manual_seed(seed))
+    try:
+        network = make_part(settings.agent.network, "network", *arguments, takes="settings, sizes, generator")
+    except SettingsError:
+        raise
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if not isinstance(network, QuantileNetwork):
+        raise SettingsError(
+            f"network = {str(settings.agent.network)!r} made a {type(network).__name__}; derive it from "
+            "QuantileNetwork (trackmania_rl/agents/networks.py)"
+        )
+    return network
+
+
+def make_agent_builder(settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:
+    """Make the agent builder that the setting `agent` names.
+
+    Raises:
+        SettingsError: if it makes no agent, or one that does not fit the spaces.
     """
     builder = make_part(settings.agent.agent, "agent", settings, spaces, seeds, takes="settings, spaces, seeds")
     missing = [name for name in ("make_network", "make_actor", "make_learner") if not hasattr(builder, name)]
@@ -141,10 +142,10 @@ def make_agent_builder(settings: Settings, spaces: Spaces, seeds: SeedTree) -> A
 
 
 def check_decision(actor: Actor, spaces: Spaces) -> None:
-    """Let an actor decide in two blank states, so that what does not fit the games is told before they begin.
+    """Check the shapes of an actor's decision in two blank states, before games begin.
 
     Raises:
-        SettingsError: if its decision has other shapes than the games take, which are both named.
+        SettingsError: if the games take other shapes; it names both.
     """
     frames = np.zeros((2, *spaces.image_shape), dtype=np.uint8)
     floats = np.tile(np.array(spaces.float_mean, dtype=np.float32), (2, 1))

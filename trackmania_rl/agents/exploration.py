@@ -1,4 +1,4 @@
-"""From values to an action: greedy, or with the departures from it that make a driver find something new."""
+"""Exploration: from values to actions, greedy or with random departures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BOLTZMANN_STD: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """How a race departs from the greedy action.
+    """Departures of a race from the greedy action.
 
     Attributes:
         epsilon: probability of a random action.
-        epsilon_boltzmann: probability, beside `epsilon`, of the best action after noise was added to the values.
+        epsilon_boltzmann: probability, in addition to `epsilon`, of the best action by values with noise.
         boltzmann_std: standard deviation of that noise, in units of reward.
         throttle_probability: probability that a random action accelerates and does not brake; None draws evenly.
     """
@@ -34,7 +34,7 @@ class Exploration:
 
     @classmethod
     def scheduled(cls, settings: ExplorationSettings, frame_count: int) -> Exploration:
-        """What the settings ask for once `frame_count` actions were played; exponential between entries."""
+        """Return the settings' exploration after `frame_count` actions; schedules interpolate exponentially."""
         return cls(
             epsilon=schedules.exponential(settings.epsilon_schedule, frame_count),
             epsilon_boltzmann=schedules.exponential(settings.epsilon_boltzmann_schedule, frame_count),
@@ -44,15 +44,15 @@ class Exploration:
 
 
 GREEDY = Exploration(epsilon=0.0, epsilon_boltzmann=0.0, boltzmann_std=0.0, throttle_probability=None)
-"""The best action, always."""
+"""Always the best action."""
 
 
 class ActionChooser:
-    """Draws actions for states of known value.
+    """Draws actions by the values of states.
 
     Args:
         n_actions: A.
-        throttle_actions: those that accelerate and do not brake.
+        throttle_actions: actions that accelerate and do not brake.
         rng: source of randomness.
     """
 
@@ -62,15 +62,11 @@ class ActionChooser:
         self._rng = rng
 
     def choose(self, q_values: npt.NDArray[np.float32], explorations: Sequence[Exploration]) -> npt.NDArray[np.int64]:
-        """One action for each of B states.
+        """Draw the actions (B,) int64 of B states.
 
         Args:
             q_values: (B, A).
-            explorations: how to depart from the action of the highest value, B of them; where all are `GREEDY`, no
-                random number is drawn.
-
-        Returns:
-            (B,) int64.
+            explorations: B of them; if all are `GREEDY`, no random number is drawn.
         """
         if all(exploration is GREEDY for exploration in explorations):
             return q_values.argmax(axis=1)

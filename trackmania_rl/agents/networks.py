@@ -1,24 +1,116 @@
-"""The layers that the networks are made of."""
+"""Networks that return quantiles, and the layers that they are made of."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
 
 LEAKY_RELU_SLOPE = 0.01
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Inputs and outputs of a network.
+
+    Attributes:
+        float_mean: F means of the state's floats.
+        float_std: F standard deviations.
+        n_actions: A.
+        image_shape: (S, H, W); H and W are 0 without an image.
+        mini_race_duration_actions: length of a mini-race; None for no mini-races.
+        waves: (float's index, wavelength in its unit) pairs for `FourierFeatures`.
+    """
+
+    float_mean: Sequence[float]
+    float_std: Sequence[float]
+    n_actions: int
+    image_shape: tuple[int, int, int]
+    mini_race_duration_actions: int | None
+    waves: Sequence[tuple[int, float]] = ()
+
+
+class QuantileNetwork(nn.Module):
+    """Base class of networks that return quantiles of returns; subclasses implement `forward`.
+
+    The setting `network = "module:Class"` names another class, which is called with the arguments below and a generator
+    for its initial weights. Constants are buffers outside of `state_dict()`.
+
+    Args:
+        settings: of the agent.
+        sizes: inputs and outputs.
+    """
+
+    float_mean: Tensor
+    float_std: Tensor
+
+    def __init__(self, settings: AgentSettings, sizes: Sizes) -> None:
+        super().__init__()
+        self.n_actions = sizes.n_actions
+        self.expected_reward_per_action = settings.expected_reward_per_action
+        self.mini_race_duration_actions = sizes.mini_race_duration_actions
+        self.register_buffer("float_mean", torch.tensor(sizes.float_mean, dtype=torch.float32), persistent=False)
+        self.register_buffer("float_std", torch.tensor(sizes.float_std, dtype=torch.float32), persistent=False)
+
+    def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+        """Compute the returns of all actions at the taus.
+
+        Args:
+            img: (B, S, H, W) uint8; ignored without an image head.
+            floats: (B, F) float32, not normalized.
+            tau: (B, N) float32 in [0, 1]; or (1, N), the same for all states.
+
+        Returns:
+            (B, N, A) float32, `baseline` included.
+        """
+        raise NotImplementedError
+
+    def initialize(self, generator: torch.Generator) -> None:
+        """Draw all weights: orthogonal, with the gain that compensates the activation.
+
+        A layer with no more outputs than inputs keeps the variance; a wider one lowers it by inputs / outputs.
+
+        Args:
+            generator: on the device of the parameters.
+        """
+        gain = nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
+        for name, layer in self.named_modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.orthogonal_(layer.weight, gain * self.gain_of(name), generator)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # every layer here has a bias
+            if isinstance(layer, nn.LayerNorm):
+                layer.reset_parameters()
+
+    def gain_of(self, layer: str) -> float:
+        """Return the factor of the initial weights of the layer with this name."""
+        return 1.0
+
+    def normalized(self, floats: Tensor) -> Tensor:
+        """Normalize floats (B, F)."""
+        return (floats - self.float_mean) / self.float_std
+
+    def baseline(self, floats: Tensor) -> Tensor:
+        """Return the expected return (B,): reward per action x actions left in the mini-race.
+
+        The network learns the difference from it, and so starts near the truth.
+        """
+        if self.mini_race_duration_actions is None:
+            return floats.new_zeros(len(floats))
+        return self.expected_reward_per_action * (self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT])
+
+
 def float_layer(input_dim: int, settings: AgentSettings) -> list[nn.Module]:
     """Make one layer of the float head.
 
-    Normalized (Ba et al. 2016, arXiv:1607.06450), features keep their size in states unlike any that were learned from,
-    so that values there stay sane (Ball et al. 2023, arXiv:2302.02948).
+    Layer normalization (Ba et al. 2016, arXiv:1607.06450) bounds features, and with them values, in states unlike the
+    training data (Ball et al. 2023, arXiv:2302.02948).
     """
     normalization = [nn.LayerNorm(settings.float_hidden_dim)] if settings.use_layer_norm else []
     return [
@@ -29,7 +121,7 @@ def float_layer(input_dim: int, settings: AgentSettings) -> list[nn.Module]:
 
 
 def head(input_dim: int, output_dim: int, settings: AgentSettings) -> nn.Sequential:
-    """Make one of the two dueling heads: a hidden layer of half the dense width, and a linear one."""
+    """Make one of the two dueling heads: a hidden layer of half the dense width, and a linear layer."""
     hidden_dim = settings.dense_hidden_dimension // 2
     return nn.Sequential(
         nn.Linear(input_dim, hidden_dim),
@@ -39,10 +131,9 @@ def head(input_dim: int, output_dim: int, settings: AgentSettings) -> nn.Sequent
 
 
 class SpaceToDepthConv2d(nn.Conv2d):
-    """A convolution of few channels with a stride: the same as one without, over pixels that became channels.
+    """A strided convolution of few channels, computed without stride over pixels rearranged into channels.
 
-    Libraries have their fast paths for several channels: a gray image's own one is copied from one order in memory to
-    another, which costs a tenth of a full-size update.
+    Libraries convolve several channels faster than one: it saves a tenth of a full-size update.
     """
 
     def forward(self, img: Tensor) -> Tensor:
@@ -56,10 +147,10 @@ class SpaceToDepthConv2d(nn.Conv2d):
 
 
 def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_px: int) -> tuple[nn.Sequential, int]:
-    """Make the image head published with Linesight; the frames of a state are its input's channels.
+    """Make Linesight's image head; the frames of a state are its input channels.
 
     Returns:
-        The head, and how many features it makes of an image.
+        The head, and the number of its features.
 
     Raises:
         ValueError: if the image is too small for the convolutions.
@@ -71,11 +162,8 @@ def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_p
     ):
         kind = nn.Conv2d if layers else SpaceToDepthConv2d
         layers += [kind(channels, out_channels, kernel_size, stride), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)]
-        channels, height, width = (
-            out_channels,
-            (height - kernel_size) // stride + 1,
-            (width - kernel_size) // stride + 1,
-        )
+        channels = out_channels
+        height, width = (height - kernel_size) // stride + 1, (width - kernel_size) // stride + 1
         if height < 1 or width < 1:
             raise ValueError(
                 f"an image of {width_px} x {height_px} pixels is too small for conv_kernel_sizes = "
@@ -86,16 +174,15 @@ def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_p
 
 
 class FourierFeatures(nn.Module):
-    """Floats as sines and cosines of some wavelengths: sin(2 pi x / wavelength) and cos(2 pi x / wavelength).
+    """Floats as sin(2 pi x / wavelength) and cos(2 pi x / wavelength) of some wavelengths.
 
-    A network learns the slow variations of a function long before its sharp ones (Rahaman et al. 2019,
-    arXiv:1806.08734). The return of a race has sharp ones: a corner taken 20 cm further inside ends at a wall, and
-    20 cm are a fortieth of the standard deviation by which that distance is normalized. Wavelengths of some metres show
-    them (Tancik et al. 2020, arXiv:2006.10739; for values of actions Yang et al. 2022, arXiv:2206.04672). Those papers
-    draw the frequencies at random over all inputs. Here each float has its own ones, in its own unit.
+    A network learns sharp variations of a function late (Rahaman et al. 2019, arXiv:1806.08734), and returns have
+    sharp ones: 20 cm decide between a corner and a wall, and are a fortieth of the normalized unit. Wavelengths of some
+    metres resolve them (Tancik et al. 2020, arXiv:2006.10739; Yang et al. 2022, arXiv:2206.04672). The papers draw
+    frequencies at random; here each float has its own, in its own unit.
 
     Args:
-        waves: W pairs of a float's index and a wavelength; a float may have several, or none.
+        waves: W pairs of a float's index and a wavelength.
 
     Attributes:
         n_features: 2 W.
@@ -113,6 +200,6 @@ class FourierFeatures(nn.Module):
         self.register_buffer("angular_frequencies", frequencies, persistent=False)
 
     def forward(self, floats: Tensor) -> Tensor:
-        """Turn floats (B, F), as observed, into (B, 2 W): all sines, then all cosines."""
+        """Turn floats (B, F), not normalized, into (B, 2 W): all sines, then all cosines."""
         angles = floats[:, self.float_indices] * self.angular_frequencies  # (B, W)
         return torch.cat((angles.sin(), angles.cos()), dim=1)

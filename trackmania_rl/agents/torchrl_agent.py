@@ -38,10 +38,9 @@ from torchrl.objectives import (
 from typing_extensions import override
 
 from trackmania_rl.agents import actor_critic
-from trackmania_rl.agents.agent import Agent, Layer, TransitionErrors
+from trackmania_rl.agents.agent import Agent, Layer, ProcessLosses, TransitionErrors
+from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
-from trackmania_rl.agents.iqn import ProcessLosses
-from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree

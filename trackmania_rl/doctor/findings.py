@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from trackmania_rl.agents.threads import usable_cores
+from trackmania_rl.agents.devices import usable_cores
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.launchers.game_windows import (
     WindowError,

@@ -10,7 +10,7 @@ from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from trackmania_rl.agents.run_network import pick_device, why_unusable
+from trackmania_rl.agents.devices import pick_device, why_unusable
 from trackmania_rl.doctor.findings import Check, Context, Finding, System, ok, problem, warning
 from trackmania_rl.doctor.needs import Needs
 from trackmania_rl.errors import UserError

@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from trackmania_rl.agents.agent import IQNAgent
-from trackmania_rl.agents.iqn import IQN_Network, QuantileNetwork
-from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.agents.builder import make_network
+from trackmania_rl.agents.iqn import IQN_Network, IQNAgent
+from trackmania_rl.agents.networks import QuantileNetwork
 from trackmania_rl.errors import UserError
 from trackmania_rl.migration import linesight_files as files
 from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import torch
 
-from trackmania_rl.agents.run_network import pick_playing_device
+from trackmania_rl.agents.devices import pick_playing_device
 from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError

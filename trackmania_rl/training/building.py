@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torchrl.trainers.trainers import TrainerHookBase
 
-from trackmania_rl.agents.run_network import pick_device
+from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.memory import Memory, MiniRaceMemory, pick_replay_device
 from trackmania_rl.experience_replay.minari_files import DataSet

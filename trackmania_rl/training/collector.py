@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from trackmania_rl.agents.builder import Actor
 from trackmania_rl.agents.exploration import Exploration
+from trackmania_rl.agents.inference import Actor
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
 from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from trackmania_rl.agents.agent import Agent
-from trackmania_rl.agents.builder import Actor, make_agent_builder
-from trackmania_rl.agents.run_network import pick_device
+from trackmania_rl.agents.builder import make_agent_builder
+from trackmania_rl.agents.devices import pick_device
+from trackmania_rl.agents.inference import Actor
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.memory import RewardedRollout
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini_races

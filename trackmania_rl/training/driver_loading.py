@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trackmania_rl.agents.builder import AgentBuilder
-from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.places import PROJECT_FOLDER
@@ -50,6 +49,7 @@ from trackmania_rl.settings import (
 )
 from trackmania_rl.settings.snapshot import own_file, read_own
 from trackmania_rl.telemetry.terminal_view import format_time
+from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Space
 
-from trackmania_rl.agents.builder import Actor, make_agent_builder
-from trackmania_rl.agents.run_network import pick_device, pick_playing_device
+from trackmania_rl.agents.builder import make_agent_builder
+from trackmania_rl.agents.devices import pick_device, pick_playing_device
+from trackmania_rl.agents.inference import Actor
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames, own_action, own_floats
 from trackmania_rl.games.protocol import Games, rollout

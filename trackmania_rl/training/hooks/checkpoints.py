@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.errors import ExitCode, UserError, one_line
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.files import parse_json, read_bounded, write_durably
@@ -33,6 +32,7 @@ from trackmania_rl.settings.since_checkpoint import changes_since, in_force_text
 from trackmania_rl.telemetry.race_record import last_session
 from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.training.driver_loading import weights_to_begin_with
+from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
 from trackmania_rl.training.hooks.hook import EagerInterval, Hook
 

@@ -11,9 +11,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.errors import PassingError
+from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.training.hooks.hook import Hook
 
 log = logging.getLogger(__name__)

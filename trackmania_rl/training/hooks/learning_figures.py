@@ -9,8 +9,7 @@ from typing import Final
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
-from torchrl.objectives import LossModule
+from torch import Tensor, nn
 
 from trackmania_rl.agents.agent import Layer
 from trackmania_rl.telemetry.figures import quantile_figures
@@ -151,7 +150,7 @@ class MeasureTestLoss(Hook):
         return {"train/learner_time/test_loss": self._time.take()}
 
 
-def transitions_in_loss(loss_module: LossModule, batch_size: int) -> int:
+def transitions_in_loss(loss_module: nn.Module, batch_size: int) -> int:
     """Count the transitions whose losses are summed up in one figure: 1 where it is a mean."""
     return batch_size if loss_module.reduction == "sum" else 1
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from tensordict import TensorDictBase
 from torch import nn
 
-from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs import save_best_run
 from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.training.driver_loading import tracks_of
+from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.races import CountRaces

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.trainers.trainers import RewardNormalizer
 
-from trackmania_rl.agents.agent import IQNAgent
+from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_statistics import ObservationStatistics

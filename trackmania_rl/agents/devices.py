@@ -1,0 +1,235 @@
+"""Device, precision, compilation, memory and threads of the networks' computations.
+
+torch._dynamo, which takes two seconds to import, is imported only where something is compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import os
+import platform
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+
+import torch
+from gymnasium.spaces import Discrete
+from torch import Tensor
+
+from trackmania_rl.errors import UserError, warn_once
+from trackmania_rl.places import user_folder
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import AgentSettings, Settings
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+    from trackmania_rl.agents.agent import Agent
+    from trackmania_rl.agents.builder import MakeAgentBuilder
+
+log = logging.getLogger(__name__)
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+M_TRIM_THRESHOLD: Final = -1
+M_TOP_PAD: Final = -2
+M_MMAP_MAX: Final = -4
+KEPT_BYTES: Final = 2**31 - 1
+"""The largest value that `mallopt` takes."""
+GROWS_BY_BYTES: Final = 64 << 20
+MOST_COMPILATIONS: Final = 64
+"""Compilations of one function, for other settings or shapes, before it runs eagerly. Torch's default of 8 is reached
+by the configuration edits of a run of weeks."""
+TRIAL_S: Final = 0.5
+"""Duration of the trial of each number of threads; at least one update."""
+TRIAL_IMAGES: Final = 64
+LEAST_GAIN: Final = 1.1
+"""Least speed-up for which the learner takes several threads."""
+
+
+def pick_device(torch_device: str, setting: str = "torch_device") -> torch.device:
+    """Return the device that a setting names, and make it current; "auto" is a GPU if one works.
+
+    Args:
+        torch_device: the setting's value.
+        setting: its name, for errors.
+
+    Raises:
+        UserError: if torch cannot use the named device.
+    """
+    if torch_device == "auto":
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        if (reason := why_unusable("cuda")) is not None:
+            warn_once(f"the GPU cannot be used ({reason}); the network runs on the processor", log)
+            return torch.device("cpu")
+        return torch.device("cuda")
+    if (reason := why_unusable(torch_device)) is not None:
+        raise UserError(f'{setting} = "{torch_device}" cannot be used here: {reason}; try "auto" or "cpu"')
+    device = torch.device(torch_device)
+    if device.type == "cuda" and device.index is not None:  # streams and memory figures are of the current GPU
+        torch.cuda.set_device(device)
+    return device
+
+
+def pick_playing_device(settings: Settings, spaces: Spaces) -> torch.device:
+    """Return the device of collectors: as `collector_device` says; "auto" is the processor, unless there is an image.
+
+    A few states of floats take a fraction of a millisecond on a processor, less than the launches of a GPU.
+
+    Raises:
+        UserError: if torch cannot use the named device.
+    """
+    run = settings.run
+    if run.collector_device != "auto":
+        return pick_device(run.collector_device, "collector_device")
+    return pick_device(run.torch_device) if spaces.has_image else torch.device("cpu")
+
+
+@functools.cache
+def why_unusable(device: str) -> str | None:
+    """Return the reason why torch cannot compute on a device, in one line; None if it can.
+
+    torch lists GPUs that are older than its kernels or newer than the driver, so this makes a computation.
+    """
+    try:
+        torch.ones(1, device=device).add_(1).item()
+    except torch.OutOfMemoryError:  # usable, but full
+        return None
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA fails an assertion
+        return str(error).splitlines()[0]
+    return None
+
+
+def arithmetic_dtype(device: torch.device, settings: AgentSettings) -> torch.dtype:
+    """Return the precision of the networks' large products.
+
+    A GPU computes as configured, but in float16 where it would emulate bfloat16. A processor computes in float32, but
+    in a configured bfloat16 if it has matrix instructions for it (Intel's AMX).
+    """
+    dtype: torch.dtype = getattr(torch, settings.autocast_dtype)
+    if device.type == "cuda":
+        emulates = dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.float16 if emulates else dtype
+    has_matrix_instructions = torch.cpu.get_capabilities().get("amx_bf16", False)
+    return dtype if dtype == torch.bfloat16 and has_matrix_instructions else torch.float32
+
+
+def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> Callable[Arguments, Result]:
+    """Compile a function as a single graph. If that fails, for example without a C++ compiler, warn once and run it.
+
+    Args:
+        function: works on tensors; a change of anything else that it reads compiles it again.
+        mode: of `torch.compile`; "reduce-overhead" records CUDA graphs, whose results are copied.
+    """
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+    from torch.utils._pytree import tree_map
+
+    # Compiled code runs, so its cache is not in the shared temporary folder, torch's default.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_folder("torch_compile")))
+    torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold gradients
+    torch._dynamo.config.recompile_limit = MOST_COMPILATIONS
+    graph = torch.compile(function, fullgraph=True, mode=mode)
+    works = True
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        nonlocal works
+        if works:
+            try:
+                results = graph(*args, **kwargs)
+                return results if mode is None else tree_map(Tensor.clone, results)
+            except (TorchDynamoException, FailOnRecompileLimitHit) as error:  # the second is not one of the first
+                works = False
+                reason = str(error).splitlines()[0]
+                if isinstance(error, FailOnRecompileLimitHit):  # its text names torch's options only
+                    reason = f"it was compiled {MOST_COMPILATIONS} times, for edited settings; the next start compiles"
+                    reason += " it again"
+                warn_once(f"use_torch_compile: it runs without, since: {reason}", log)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory for the next update, with the GNU C library; elsewhere nothing changes.
+
+    By default it returns large tensors to the system, and gets them again page by page, filled with zeros. That takes a
+    seventh of a full-size update on a processor.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, KEPT_BYTES), (M_TOP_PAD, GROWS_BY_BYTES)):
+            library.mallopt(parameter, value)
+
+
+def usable_cores() -> int:
+    """Count the processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def pick_learner_threads(settings: Settings, spaces: Spaces, seeds: SeedTree, make_builder: MakeAgentBuilder) -> int:
+    """Return the setting `learner_threads`; for "auto" 1 or all cores without collectors, whichever is faster.
+
+    Several threads synchronize at each operation. On small networks or busy processors that can be slower, by a factor
+    of ten at worst, so both are timed on updates of a copy of the network. Each collector counts as one core in use.
+
+    Args:
+        settings: of the run.
+        spaces: of its games.
+        seeds: of the run.
+        make_builder: makes the agent's builder.
+    """
+    configured = settings.run.learner_threads
+    if configured != "auto":
+        return configured
+    if settings.sync.is_synchronous:  # the number of threads changes sums, and the trial depends on chance
+        return 1
+    most = usable_cores() - settings.game.n_collectors
+    if pick_device(settings.run.torch_device).type != "cpu" or most <= 1:
+        return 1
+    plain = settings.model_copy(update={"run": settings.run.model_copy(update={"use_torch_compile": False})})
+    builder = make_builder(plain, spaces, SeedTree(seeds.seed))  # the copy has the same initial weights
+    agent = builder.make_learner(builder.make_network())
+    one_s, most_s = _seconds_per_update(agent, _random_batch(settings, spaces), (1, most))
+    return most if one_s > LEAST_GAIN * most_s else 1
+
+
+def _seconds_per_update(agent: Agent, batch: TensorDict, thread_counts: tuple[int, ...]) -> list[float]:
+    threads_before = torch.get_num_threads()
+    seconds = []
+    for thread_count in thread_counts:
+        torch.set_num_threads(thread_count)
+        agent.update(batch)  # starts the threads
+        n_updates, start = 0, time.perf_counter()
+        while n_updates == 0 or time.perf_counter() - start < TRIAL_S:
+            agent.update(batch)
+            n_updates += 1
+        seconds.append((time.perf_counter() - start) / n_updates)
+    torch.set_num_threads(threads_before)
+    return seconds
+
+
+def _random_batch(settings: Settings, spaces: Spaces) -> TensorDict:
+    from tensordict import TensorDict
+
+    generator = torch.Generator().manual_seed(0)
+    n = min(settings.replay.batch_size, TRIAL_IMAGES) if spaces.has_image else settings.replay.batch_size
+    image = torch.randint(256, (n, *spaces.image_shape), generator=generator, dtype=torch.uint8)
+    noise = torch.randn((n, spaces.n_floats), generator=generator)
+    floats = noise * torch.tensor(spaces.float_std) + torch.tensor(spaces.float_mean)
+    if isinstance(spaces.action, Discrete):
+        action = torch.randint(spaces.n_values, (n,), generator=generator)
+    else:
+        action = torch.rand((n, *spaces.action_shape), generator=generator)
+    ones = torch.ones(n)
+    batch = {"state_img": image, "state_float": floats, "action": action, "reward": -ones, "gamma_n": ones}
+    batch |= {"next_state_img": image, "next_state_float": floats, "weight": ones, "n_steps": ones.long()}
+    return TensorDict(batch, batch_size=[n])
