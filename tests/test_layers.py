@@ -2,6 +2,8 @@
 
 import ast
 import fnmatch
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -129,3 +131,9 @@ def test_the_simulator_shares_only_the_protocol_with_the_client(imports: dict[st
     for module, imported in imports.items():
         if module.startswith("simulator"):
             assert not [name for name in imported if name.startswith(PACKAGE + ".") and not name.startswith(shared)]
+
+
+def test_a_collector_starts_without_what_takes_seconds_to_import() -> None:
+    code = "import sys, trackmania_rl.multiprocess.collector_process; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torchrl", "tensordict", "torch._dynamo", "sympy", "matplotlib"} & set(modules)

@@ -117,8 +117,8 @@ def test_each_followed_setting_counts_from_the_next_update_on_also_after_loading
 
 
 def test_partial_reset_mixes_each_layer_by_its_share(make_agent, make_batch, update, monkeypatch):
-    monkeypatch.setattr("trackmania_rl.agents.agent.FRESH_SHARE", 0.0)
-    monkeypatch.setattr("trackmania_rl.agents.agent.FRESH_SHARE_OF_LAST_LAYERS", 1.0)
+    monkeypatch.setattr("trackmania_rl.agents.iqn.FRESH_SHARE", 0.0)
+    monkeypatch.setattr("trackmania_rl.agents.iqn.FRESH_SHARE_OF_LAST_LAYERS", 1.0)
     agent = make_agent()
     update(agent, make_batch(), 1e-2)
     online = agent.loss_module.online

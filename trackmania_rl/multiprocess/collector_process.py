@@ -21,6 +21,7 @@ from trackmania_rl.agents.devices import pick_playing_device
 from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError
+from trackmania_rl.games.protocol import Listener
 from trackmania_rl.multiprocess.beat_keeper import BeatKeeper
 from trackmania_rl.multiprocess.collector_logs import sending_logs_to
 from trackmania_rl.multiprocess.collector_task import CollectorTask
@@ -32,7 +33,6 @@ from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 from trackmania_rl.training.demonstrations import drive_demonstrations
-from trackmania_rl.training.hooks.pipeline_check import CheckSums
 from trackmania_rl.training.turns import BeginTurn, TurnTakingCollector
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,12 @@ def _play(task: CollectorTask, beats: BeatKeeper) -> None:
     parts = make_parts(task, builder.spaces, beats.beat)
     games = builder.make_games(task.index, task.maps_folder, rng)
     mirror = LiveMirror(games, task.live_folder, task.index, task.maps_folder, builder.spaces.has_image)
-    parts = replace(parts, listeners=[mirror, *([CheckSums()] if settings.run.crc_debug else [])])
+    listeners: list[Listener] = [mirror]
+    if settings.run.crc_debug:
+        from trackmania_rl.training.hooks.pipeline_check import CheckSums  # imports torchrl, in two seconds
+
+        listeners.append(CheckSums())
+    parts = replace(parts, listeners=listeners)
     demonstrate = functools.partial(drive_demonstrations, task.demonstrations, games, parts)
     try:
         if settings.sync.is_synchronous:
