@@ -1,6 +1,4 @@
-"""Networks of actor-critic agents, as torchrl's losses take them: actors, Q networks and value networks.
-
-Each network reads a state with two hidden layers of its own; an image passes convolutions first.
+"""Actors, Q networks and value networks for torchrl's losses; each has two hidden layers, and convolutions for images.
 
 Shapes: B batch, S frames, H and W the image's size, F floats, A actions to choose among, D numbers of one action.
 """
@@ -24,15 +22,14 @@ RENORM_WARM_UP_UPDATES = 10_000
 
 
 class StateNetwork(nn.Module):
-    """A perceptron on a state, and on an action where one is given.
+    """Perceptron of a state, and optionally of an action.
 
     Args:
         settings: `float_hidden_dim` is the width of both hidden layers; the convolutions.
-        spaces: what a state is.
+        spaces: of the games.
         n_outputs: width of the last layer.
-        n_action_numbers: D, where it reads an action as well.
-        is_renormalized: whether hidden layers are normalized over the batch, as CrossQ has it (Bhatt et al. 2024,
-            arXiv:1902.05605).
+        n_action_numbers: D; 0 without an action.
+        is_renormalized: normalize hidden layers over the batch (CrossQ, Bhatt et al. 2024, arXiv:1902.05605).
     """
 
     float_mean: Tensor
@@ -69,8 +66,8 @@ class StateNetwork(nn.Module):
         """Compute the outputs (B, n_outputs).
 
         Args:
-            floats: (B, F) float32, as observed.
-            others: with an image, (B, S, H, W) uint8; then, where the network reads one, an action (B, D) float32.
+            floats: (B, F) float32, not normalized.
+            others: (B, S, H, W) uint8, if there is an image; (B, D) float32, if the network reads an action.
         """
         parts = [(floats - self.float_mean) / self.float_std]
         if self.img_head is not None:
@@ -80,7 +77,7 @@ class StateNetwork(nn.Module):
 
 
 class ToBounds(nn.Module):
-    """Squashes numbers (B, D) to the bounds of a space."""
+    """Squashes (B, D) to the bounds of a space."""
 
     low: Tensor
     high: Tensor
@@ -101,7 +98,7 @@ def state_keys(spaces: Spaces) -> list[str]:
 
 
 def action_spec(space: Box) -> Bounded:
-    """Describe actions (D,) as torchrl does."""
+    """Return torchrl's description of actions (D,)."""
     return Bounded(low=torch.from_numpy(space.low), high=torch.from_numpy(space.high), shape=space.shape)
 
 
@@ -125,7 +122,7 @@ def gaussian_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActo
 
 
 def deterministic_actor(settings: AgentSettings, spaces: Spaces) -> TensorDictSequential:
-    """Make an actor of one action (D,) for each state."""
+    """Make a deterministic actor of actions (B, D)."""
     assert isinstance(spaces.action, Box)
     network = StateNetwork(settings, spaces, spaces.action_shape[0])
     return TensorDictSequential(
@@ -144,7 +141,7 @@ def categorical_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticA
 
 
 def greedy_actor(settings: AgentSettings, spaces: Spaces) -> QValueActor:
-    """Make an actor that takes the action of the highest value, of A."""
+    """Make an actor that takes the action with the highest of A values."""
     network = StateNetwork(settings, spaces, spaces.n_values)
     return QValueActor(network, in_keys=state_keys(spaces), action_space="categorical")
 

@@ -1,7 +1,7 @@
-"""Agents made of torchrl's losses: `agent = "trackmania_rl.agents.torchrl_agent:SAC"`.
+"""Agents of torchrl's losses: `agent = "trackmania_rl.agents.torchrl_agent:SAC"`.
 
-`SAC`, `DiscreteSAC`, `TD3`, `CrossQ`, `REDQ`, `DQN`, `IQL` and `DiscreteIQL` are here by these names; options of a loss
-are handed on: `agent = functools.partial(TorchRLAgent, loss=SACLoss, num_qvalue_nets=3)`.
+`SAC`, `DiscreteSAC`, `TD3`, `CrossQ`, `REDQ`, `DQN`, `IQL` and `DiscreteIQL` are at the end of this module. Options go
+to the loss: `agent = functools.partial(TorchRLAgent, loss=SACLoss, num_qvalue_nets=3)`.
 
 Shapes: B batch, F floats, A actions to choose among, D numbers of one action, P weights.
 """
@@ -41,6 +41,7 @@ from trackmania_rl.agents import actor_critic
 from trackmania_rl.agents.agent import Agent, Layer, ProcessLosses, TransitionErrors
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
+from trackmania_rl.agents.inference import Actor
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
@@ -71,66 +72,54 @@ NETWORKS: Final[Mapping[type[LossModule], Mapping[str, MakeNetwork]]] = {
     },
     DQNLoss: {"value_network": actor_critic.greedy_actor},
 }
-"""The networks of each loss, by the names of its arguments; the first one drives."""
+"""Networks of each loss, by the names of its arguments; the first is the actor."""
 FOR_NUMBERS: Final = (SACLoss, REDQLoss, CrossQLoss, TD3Loss, IQLLoss)
-"""Losses for actions that are numbers; the others choose among a few actions."""
+"""Losses for continuous actions; the others are for discrete actions."""
 EXPLORATION_NOISE: Final = 0.1
-"""Standard deviation of what TD3 adds to explored actions, in units of half their range (Fujimoto et al. 2018)."""
+"""Standard deviation of TD3's exploration noise, in units of half the range of actions (Fujimoto et al. 2018)."""
 
 
 class OwnRandomState:
-    """Lends its state to torch's global generators for as long as a context lasts.
+    """Random stream that replaces torch's global generators within a context.
 
     Args:
-        seed: where it begins.
-        device: whose global generator is lent to, beside the processor's.
+        seed: its beginning.
+        device: of the second global generator, if it is a GPU.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        self._device = device
-        with self._restoring():
+        self._gpus = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(self._gpus):
             torch.manual_seed(seed)
             self.state = self._read()
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
         """Draw from this stream within the context."""
-        with self._restoring():
-            self._write(self.state)
+        with torch.random.fork_rng(self._gpus):
+            torch.set_rng_state(self.state[0].cpu())
+            for gpu, state in zip(self._gpus, self.state[1:], strict=True):
+                torch.cuda.set_rng_state(state.cpu(), gpu)
             yield
             self.state = self._read()
 
-    @contextlib.contextmanager
-    def _restoring(self) -> Iterator[None]:
-        before = self._read()
-        try:
-            yield
-        finally:
-            self._write(before)
-
     def _read(self) -> list[Tensor]:
-        states = [torch.get_rng_state()]
-        return [*states, torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else states
-
-    def _write(self, states: list[Tensor]) -> None:
-        torch.set_rng_state(states[0].cpu())
-        if self._device.type == "cuda" and len(states) > 1:
-            torch.cuda.set_rng_state(states[1].cpu(), self._device)
+        return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpus)]
 
 
 class TorchRLAgent:
     """The part `agent` for an off-policy loss of `torchrl.objectives`; see `AgentBuilder`.
 
     Args:
-        settings: of the run. In use are `float_hidden_dim`, the convolutions, `gamma_schedule` (one entry),
-            `lr_schedule`, `adam_...`, `clip_grad_norm`, `soft_update_tau` and `evaluation_weights_decay`.
+        settings: of the run; of the agent's, `float_hidden_dim`, convolutions, `gamma_schedule` (one entry),
+            `lr_schedule`, `adam_...`, `clip_grad_norm`, `soft_update_tau` and `evaluation_weights_decay` have effect.
         spaces: of its games.
         seeds: of the run.
         loss: a class of `NETWORKS`.
         options: arguments of the loss.
 
     Raises:
-        SettingsError: if the loss is none of these, does not fit the actions, or takes no such option.
+        SettingsError: if the loss is not in `NETWORKS`, does not fit the actions, or does not take an option.
     """
 
     def __init__(
@@ -158,32 +147,31 @@ class TorchRLAgent:
         self._loss, self._options = loss, options
 
     def make_network(self) -> TensorDictModuleBase:
-        """Make the network that drives; see `AgentBuilder`."""
+        """Make the actor's network."""
         return self._make_networks()[0]
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> TorchRLActor:
-        """See `AgentBuilder`."""
+        """Make a `TorchRLActor`."""
         assert isinstance(network, TensorDictModuleBase)
         return TorchRLActor(network.to(device).eval(), self._spaces, self._settings.exploration, device, rng)
 
     def make_learner(self, network: nn.Module) -> TorchRLLearner:
-        """See `AgentBuilder`."""
+        """Make a `TorchRLLearner`."""
         networks = [network, *self._make_networks()[1:]]
         named = dict(zip(NETWORKS[self._loss], networks, strict=True))
         device, seed = pick_device(self._settings.run.torch_device), self._learner_seed
-        with OwnRandomState(seed, torch.device("cpu"))():  # it draws the weights of further Q networks
+        with OwnRandomState(seed, torch.device("cpu"))():  # for the weights of further Q networks
             loss = self._loss(**named, **self._fitting_options())
         loss.make_value_estimator(ValueEstimators.TD0, gamma=self._settings.agent.gamma_schedule[0][1])
-        getattr(loss, "target_entropy", None)  # which makes the buffer that a checkpoint holds
+        getattr(loss, "target_entropy", None)  # creates a buffer of the checkpoint
         return TorchRLLearner(OffPolicyLoss(loss, self._spaces, device, seed), network, self._settings.agent)
 
     def _make_networks(self) -> list[Any]:
-        """Make the loss's networks, always with the same weights; the driving one comes first."""
         with OwnRandomState(self._network_seed, torch.device("cpu"))():
             return [make(self._settings.agent, self._spaces) for make in NETWORKS[self._loss].values()]
 
     def _fitting_options(self) -> dict[str, Any]:
-        """Add to the options what a loss must be told of the actions."""
+        """Add the arguments that describe the actions to the options."""
         accepted, spaces = inspect.signature(self._loss.__init__).parameters, self._spaces
         known: dict[str, Any] = {"action_space": "categorical", "num_actions": spaces.n_values}
         if isinstance(spaces.action, Box):
@@ -191,12 +179,12 @@ class TorchRLAgent:
         return {name: value for name, value in known.items() if name in accepted} | self._options
 
 
-class TorchRLActor:
-    """Decides by an actor of torchrl; see `Actor`.
+class TorchRLActor(Actor):
+    """Actor by a torchrl actor.
 
-    Explored actions are drawn from the actor's distribution, or from around its action; an actor of values explores by
-    the schedules of the settings. Values of actions are known to critics only: an actor of numbers gives none (NaN),
-    one of a choice its logits.
+    Exploration draws from the actor's distribution, or adds noise to its action; actors of values explore by the
+    schedules of the settings. The values of a decision are the actor's values or logits, and NaN for continuous
+    actions.
 
     Args:
         network: reads the entries of `actor_critic.state_keys`, on its device.
@@ -222,13 +210,7 @@ class TorchRLActor:
         self._rng = rng
         self._chooser = ActionChooser(spaces.n_values, spaces.throttle_actions, rng)
 
-    def weights_changed(self) -> None:
-        """Nothing is kept that depends on the weights."""
-
-    def exploration_of_race(self, *, is_explo: bool, frame_count: int) -> Exploration:
-        """See `Actor`."""
-        return Exploration.scheduled(self.exploration_settings, frame_count) if is_explo else GREEDY
-
+    @override
     @torch.inference_mode()
     def act_batch(
         self,
@@ -236,7 +218,6 @@ class TorchRLActor:
         floats: npt.NDArray[np.float32],
         explorations: Sequence[Exploration] | None = None,
     ) -> BatchDecision:
-        """See `Actor`."""
         explorations = explorations or [GREEDY] * len(floats)
         explores = np.array([exploration is not GREEDY for exploration in explorations])
         state = {"state_float": floats, "state_img": frames}
@@ -258,7 +239,7 @@ class TorchRLActor:
     ) -> npt.NDArray[Any]:
         if "chosen_action_value" in best:
             return self._chooser.choose(self._values(best), explorations)
-        if "action_log_prob" not in best:  # one action for each state
+        if "action_log_prob" not in best:  # a deterministic actor
             space = self._spaces.action
             assert isinstance(space, Box)
             action = self._of_space(best["action"])
@@ -279,18 +260,17 @@ class TorchRLActor:
 
 
 class OffPolicyLoss(LossModule):
-    """A loss of torchrl on batches of this memory.
+    """A torchrl loss on batches of the replay memory.
 
     Args:
         loss: of torchrl.
         spaces: of the games.
         device: where to compute.
-        seed: of what the loss draws.
+        seed: of the loss's random numbers.
 
     Attributes:
-        loss: torchrl's.
-        device: where it computes.
-        reduction: how torchrl reduces it: to the mean over the batch.
+        loss, device: as given.
+        reduction: the loss is the mean over the batch.
     """
 
     reduction = "mean"
@@ -304,7 +284,7 @@ class OffPolicyLoss(LossModule):
         self.to(device)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Compute the losses of B transitions; the batch gets `td_error` (B,), where the loss has one."""
+        """Compute the losses of B transitions; set the batch's `td_error` (B,), if the loss has one."""
         batch = self._as_torchrl_has_it(tensordict)
         with self.random_state():
             losses = self.loss(batch)
@@ -313,12 +293,12 @@ class OffPolicyLoss(LossModule):
         return TensorDict({name: value for name, value in losses.items() if value.ndim == 0})
 
     def states(self, entries: Mapping[str, Tensor]) -> TensorDict:
-        """Make of B states, their image and floats, what networks of torchrl read."""
+        """Return image and floats of B states as the networks' input."""
         batch = {name: entries[name].to(self.device) for name in self._keys}
         return TensorDict(batch, batch_size=[len(entries["state_float"])])
 
     def _as_torchrl_has_it(self, batch: TensorDictBase) -> TensorDict:
-        """Name the entries of a batch as torchrl does; discounts are its value estimator's, n steps at once."""
+        """Return a batch with torchrl's names; its value estimator computes the discounts of n steps."""
         on_device = batch.to(self.device)
         terminated = (on_device["gamma_n"] == 0).unsqueeze(1)
         after = {name: on_device[f"next_{name}"] for name in self._keys}
@@ -329,11 +309,11 @@ class OffPolicyLoss(LossModule):
 
 
 class TorchRLLearner(Agent):
-    """What trains: a loss with its networks, Adam, and torchrl's soft update; see `Agent`.
+    """Agent of a torchrl loss with its networks, Adam and torchrl's soft update.
 
     Args:
         loss: on its device.
-        network: the one that drives, whose parameters the loss holds.
+        network: the actor's, whose parameters the loss holds.
         settings: of the agent.
     """
 
@@ -358,9 +338,9 @@ class TorchRLLearner(Agent):
 
     @override
     def update(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDictBase:
-        """Make one update with a batch: loss, backward, clipping, optimizer step, target networks.
+        """Make one update: loss, backward, clipping, optimizer step, target networks.
 
-        A gradient that is not finite counts as 0, as a NaN in the weights would stay.
+        A gradient that is not finite is set to 0.
         """
         losses: TensorDictBase = self.loss_module(batch)
         if process_losses is not None:
@@ -384,7 +364,7 @@ class TorchRLLearner(Agent):
 
     @override
     def reset_partially(self) -> None:
-        """Raise a SettingsError: the last layers to reset are not known."""
+        # The last layers, whose share differs, are not known.
         raise SettingsError("reset_every_n_frames_generated: an agent of torchrl has no resets: set it to 0")
 
     @override
