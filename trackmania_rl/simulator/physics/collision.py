@@ -52,7 +52,7 @@ def collide(car: CarRecord, parameters: ParametersRecord, world: World) -> None:
 
 @overload(collide, strict=False)
 def _compiled_collide(car: types.Type, parameters: types.Type, world: types.Type) -> Any:
-    if world.instance_class is SurfaceMesh:
+    if getattr(world, "instance_class", None) is SurfaceMesh:
         return lambda car, parameters, world: collide_with_mesh(car, parameters, world)
     return lambda car, parameters, world: _collide_with_ribbon(car, parameters, world.records)
 
