@@ -40,7 +40,7 @@ def demonstration(map_name: str) -> str:
     return shlex.quote(f"demonstrations={({'map_name': map_name, 'inputs': 'absent.inputs'},)}")
 
 
-OTHER_SIZE = ("does not fit", "float_hidden_dim is 20", "but was 11", "run_name")
+OTHER_SIZE = ("does not fit", "float_hidden_dim = 20 (was 11)", "run_name")
 KEPT = "--set game_transport=socket --set games_are_kept=True --set base_tmi_port="
 MISTAKES = {
     "unknown setting": Mistake("--set epsilon_shedule=3", ("epsilon_shedule", "did you mean epsilon_schedule")),

@@ -153,4 +153,4 @@ def test_a_writer_that_ends_at_any_step_leaves_a_whole_checkpoint(
     assert_is_whole(folder, caplog, (3,))
     told = {"it is killed": "killed", "the disk fails": "told", "a second Ctrl-C": "interrupted"}[end]
     assert set(ended) <= {told, "written all the same"}
-    assert ended.count(told) > 15
+    assert ended.count(told) > 10

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from trackmania_rl.runs import (
     find_manifests,
     load_checkpoint,
     load_newest,
-    plain_state,
     read_checkpoint,
     records,
     save_best_run,
@@ -52,16 +50,16 @@ def test_a_checkpoint_is_a_manifest_and_files_that_other_programs_can_open(tmp_p
     folder = CheckpointStore(tmp_path).save(make_state(1), 0, facts)
     sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
     assert sizes.pop("manifest.json")
-    assert sorted(sizes) == ["averaged.safetensors", "online.safetensors", "state.json", "tensors.safetensors"]
-    network = safetensors.torch.load_file(folder / "online.safetensors")
-    assert {name: tuple(weight.shape) for name, weight in network.items()} == {"weight": (2, 3), "bias": (2,)}
+    assert sorted(sizes) == ["state.pt", "weights.safetensors"]
+    network = safetensors.torch.load_file(folder / "weights.safetensors")
+    shapes = {name: tuple(weight.shape) for name, weight in network.items()}
+    assert shapes == {"averaged.weight": (3, 4), "online.weight": (2, 3), "online.bias": (2,)}
+    assert torch.load(folder / "state.pt", weights_only=True)["number"] == 1
     (manifest,) = find_manifests(tmp_path).values()
     told = (manifest.number, manifest.session, manifest.frames, manifest.updates, manifest.score, manifest.settings)
     assert told == (1, 3, 400, 50, (1.0, -21.5), {"seed": 7})
     assert {name: entry.bytes for name, entry in manifest.files.items()} == sizes
     assert manifest.n_bytes == sum(sizes.values())
-    entry = manifest.tensors["averaged.safetensors"]["weight"]
-    assert (entry.dtype, entry.shape, entry.n_bytes) == ("bfloat16", (3, 4), 24)
 
 
 def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -82,7 +80,7 @@ def test_a_damaged_one_is_told_and_the_newest_whole_one_is_taken(
 ) -> None:
     for number in (1, 2, 3):
         folder = save(number, keep=3)
-    file = folder / "state.json"
+    file = folder / "state.pt"
     file.write_bytes(file.read_bytes()[:-1])
     (tmp_path / "checkpoints" / "000002" / "manifest.json").unlink()
     loaded = load_newest(tmp_path)
@@ -90,7 +88,7 @@ def test_a_damaged_one_is_told_and_the_newest_whole_one_is_taken(
     assert loaded.state["number"] == 1
     (record,) = caplog.records
     said = record.getMessage()
-    assert all(word in said for word in (str(folder), "state.json has", "000002: manifest.json", "going on from"))
+    assert all(word in said for word in (str(folder), "state.pt has", "000002: manifest.json", "going on from"))
     assert str(tmp_path / "checkpoints" / "000001") in said
     assert "\n" not in said
 
@@ -105,7 +103,7 @@ def test_a_damaged_one_is_told_and_the_newest_whole_one_is_taken(
 
 def test_a_run_never_begins_anew_over_checkpoints_that_are_all_damaged(tmp_path: Path, save: Save) -> None:
     for number in (1, 2):
-        (save(number) / "tensors.safetensors").write_bytes(b"broken")
+        (save(number) / "state.pt").write_bytes(b"broken")
     with pytest.raises(CheckpointError, match=r"000002: .*None of the 2 checkpoints .* another run_name") as caught:
         load_checkpoint(tmp_path)
     assert "\n" not in str(caught.value)
@@ -140,26 +138,15 @@ def test_a_checkpoint_of_another_version_is_named(tmp_path: Path, save: Save) ->
     with pytest.raises(CheckpointError, match="this version's checkpoints are folders"):
         read_checkpoint(tmp_path / "checkpoint.pt")
     manifest = save(1) / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format_version": 3', '"format_version": 99'))
-    with pytest.raises(CheckpointError, match="its format is 99, this program reads format 3"):
+    manifest.write_text(manifest.read_text().replace('"format_version": 4', '"format_version": 99'))
+    with pytest.raises(CheckpointError, match="its format is 99, this program reads format 4"):
         read_checkpoint(manifest.parent)
 
 
 def test_what_could_not_be_read_back_is_refused_with_its_place(tmp_path: Path) -> None:
-    too_deep: list[Any] = [1]
-    for _ in range(22):
-        too_deep = [too_deep]
-    others = (np.float32(1), np.zeros(2), {1, 2}, object(), {1.5: 2}, b"bytes", 1 << 600, torch.zeros(2).to_sparse())
-    for value in (too_deep, *others):
-        with pytest.raises(TypeError, match=r"state\['learner'\]\[1\](\[0\])* (is a|has the key|is nested|is a whole)"):
+    for value in (np.float32(1), np.zeros(2), {1, 2}, object(), {1.5: 2}, b"bytes"):
+        with pytest.raises(TypeError, match=r"state\['learner'\]\[1\] (is a|has the key)"):
             save_checkpoint(tmp_path, {"learner": [0, value]}, minimum_free_disk_mb=0)
-    assert files_of(tmp_path) == []
-
-
-def test_more_numbers_than_would_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_state, "MOST_JSON_ENTRIES", 50)
-    with pytest.raises(CheckpointError, match=r"put them into tensors"):
-        save_checkpoint(tmp_path, {"hooks": {"mine": [0.5] * 50}}, minimum_free_disk_mb=0)
     assert files_of(tmp_path) == []
 
 

@@ -16,8 +16,8 @@ from trackmania_rl.settings import Settings, SettingsError, load_settings, setti
 from trackmania_rl.settings.groups import REMOVED
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
 from trackmania_rl.settings.since_checkpoint import (
+    changes_of_meaning,
     changes_since,
-    in_force_text,
     require_accepted,
     require_known,
     stored_settings,
@@ -34,10 +34,9 @@ def changed(settings: Settings, **values: Any) -> Settings:
     return settings_from_flat(settings.flat() | values)
 
 
-def refused(settings: Settings, new: Settings, in_force: Settings | None = None, accepted: tuple[str, ...] = ()) -> Any:
-    known = stored_settings(in_force) if in_force is not None else {}
+def refused(settings: Settings, new: Settings) -> list[str]:
     stored = json.loads(json.dumps(stored_settings(settings)))  # as a manifest has them
-    return [change.name for change in changes_since(stored, new, known, accepted) if change.is_refused]
+    return [change.name for change in changes_of_meaning(changes_since(stored, new))]
 
 
 def test_a_checkpoint_tells_nobodys_paths_and_names(settings: Settings) -> None:
@@ -60,12 +59,10 @@ def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(
 ) -> None:
     new = changed(settings, **{name: value})
     assert refused(settings, new) == [name]
-    assert refused(settings, new, accepted=(name,)) == []
-    assert refused(settings, new, in_force=new) == []  # an edit that was applied while the run went on
-    assert refused(settings, new, in_force=settings) == [name]
-    old = settings.flat()[name]
+    changes, old = changes_since(stored_settings(settings), new), settings.flat()[name]
+    require_accepted(changes, [name], tmp_path)
     with pytest.raises(UserError) as caught:
-        require_accepted(changes_since(stored_settings(settings), new, {}), tmp_path)
+        require_accepted(changes, [], tmp_path)
     text = f"{name} = {value} (was {old})"
     assert text in str(caught.value)
     assert str(caught.value).endswith(f"go on all the same: --accept-change {name}")
@@ -85,13 +82,10 @@ def test_other_maps_and_actions_in_another_order_are_refused_but_not_maps_in_ano
 def test_other_changes_are_listed_and_new_settings_are_none(settings: Settings) -> None:
     stored = stored_settings(changed(settings, batch_size=77))
     del stored["n_collectors"]
-    (change,) = changes_since(stored, changed(settings, n_collectors=3), {})
+    (change,) = changes_since(stored, changed(settings, n_collectors=3))
     assert str(change) == f"batch_size = {settings.replay.batch_size} (was 77)"
-    assert not change.is_refused
-    require_accepted([change], Path())
-    in_force = json.loads(in_force_text(settings))
-    assert changes_since(in_force, settings, {}) == []
-    assert json.loads(in_force_text(changed(settings, hooks=(complex,))))["hooks"]
+    require_accepted([change], [], Path())
+    assert json.dumps(stored_settings(changed(settings, hooks=(complex,)))["hooks"])
     require_known(["inputs", "map_cycle"])
     with pytest.raises(UserError, match="--accept-change input: there is no such setting"):
         require_known(["inputs", "input"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shutil
@@ -87,8 +86,8 @@ def test_a_change_of_what_was_learned_is_refused_until_it_is_accepted(
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("image_width_px", 25, r"does not fit .*image_width_px is 25, but was 17"),
-        ("float_hidden_dim", 12, r"000001 does not fit .*float_hidden_dim is 12, but was 11"),
+        ("image_width_px", 25, r"does not fit .*image_width_px = 25 \(was 17\)"),
+        ("float_hidden_dim", 12, r"000001 does not fit .*float_hidden_dim = 12 \(was 11\)"),
     ],
 )
 def test_a_change_of_sizes_is_refused_without_advice_to_accept_it(
@@ -107,15 +106,9 @@ def test_an_edit_that_was_applied_while_the_run_went_on_is_accepted(live: LiveSe
     save(run)
     edit(live, constant_reward_per_ms=-0.5)
     run.hook(SaveCheckpoints).tick()
-    in_force = json.loads(run.context.folder.settings_in_force.read_text())
-    assert in_force["constant_reward_per_ms"] == -0.5
-    make_run()  # although the run was killed before another checkpoint
+    make_run()  # although the run was killed before its next checkpoint was due
     edit(live, constant_reward_per_ms=-0.7)
-    with pytest.raises(UserError, match=r"-0\.7 \(was -0\.0012\)"):
-        make_run()
-    run.context.folder.settings_in_force.write_text("[" * 100_000)
-    edit(live, constant_reward_per_ms=-0.5)
-    with pytest.raises(UserError, match=r"-0\.5 \(was -0\.0012\)"):
+    with pytest.raises(UserError, match=r"-0\.7 \(was -0\.5\)"):
         make_run()
 
 
@@ -146,10 +139,10 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
         save(run)
     folder = run.context.folder
     newest = folder.checkpoints / "000002"
-    (newest / "online.safetensors").unlink()
+    (newest / "weights.safetensors").unlink()
     resumed = make_run()
     assert resumed.trainer.collected_frames == 60
-    assert f"cannot read the checkpoint {newest}: online.safetensors: cannot be read: No such file" in caplog.text
+    assert f"cannot read the checkpoint {newest}: weights.safetensors: cannot be read: No such file" in caplog.text
     assert "; going on from" in caplog.text
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["000001", "000002.damaged", "memory"]
     resumed.train_on([make_race(60, True)])

@@ -20,8 +20,7 @@ from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
 from trackmania_rl.runs.driver_file import DriverFile, DriverTrack, read_driver, write_driver
-from trackmania_rl.runs.plain_state import StateParts
-from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES
+from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES, state_files
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.learning_summary import iterate_races
@@ -140,15 +139,13 @@ def test_pipes_and_devices_in_a_runs_folder_are_not_opened(
 ) -> None:
     run = begin_run(tensorboard_interval_s=1e-9)
     folder = run.context.folder
-    for file in (folder.settings, folder.path / STATUS_FILE, folder.settings_in_force, folder.races):
+    for file in (folder.settings, folder.path / STATUS_FILE, folder.races):
         file.unlink(missing_ok=True)
         make(file)
     _take(run, make_race(17, True, race_time_ms=3100))
-    edit(live, checkpoint_interval_s=1234.0)  # which is written down
     _tick(run, 1.0)
     run.hook(TellStatus).end()
     assert read_status(folder.path) is None
-    assert folder.settings_in_force.is_file()
     assert LineTail(folder.races).read() == []
     for read in (lambda: list(iterate_races(folder.races)), lambda: own_folder(folder).__enter__()):
         with pytest.raises(UserError, match=r"is not a file but a|is no file"):
@@ -260,8 +257,8 @@ def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_with
     begin_run: BeginRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def bytes_of(state: Mapping[str, Any]) -> int:
-        parts = StateParts.of(state)
-        return parts.tensor_bytes + len(parts.json_bytes()) + MANIFEST_ROOM_BYTES
+        contents, _ = state_files(state)
+        return sum(map(len, contents.values())) + MANIFEST_ROOM_BYTES
 
     run = begin_run(checkpoint_holds_replay=True)
     assert run.hook(SaveCheckpoints).try_to_save()

@@ -57,7 +57,7 @@ def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(
     run.trainer.save_trainer(force_save=True)
     state = load_checkpoint(run.context.folder.path)
     assert state is not None
-    assert state.keys() == {"agent", "settings", "frames", "optim_count", "n_turns", "hooks"}
+    assert state.keys() == {"agent", "frames", "optim_count", "n_turns", "hooks"}
     assert state["frames"] == 60
     due = run.hook(SampleAtReplayRatio).transitions_due
     file = run.context.folder.checkpoints / "000001"

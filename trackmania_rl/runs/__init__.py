@@ -1,39 +1,36 @@
-"""What a run leaves on disk: its folder, its checkpoints and its best races.
+"""Files of a run: its folder, checkpoints and best races.
 
 ::
 
     save/{run_name}/
-        settings.toml              the run's own settings, edits of which are applied while it trains
+        settings.toml              settings of the run; edits are applied while it trains
         checkpoints/
-            000012/                everything needed to go on; the newest few are kept, and the best one
-                manifest.json      what is in it: every file with its size and check sum, every tensor, the settings
-                online.safetensors, target.safetensors, averaged.safetensors    the networks
-                tensors.safetensors    all other tensors: the optimizer's, random states
-                state.json         everything else: counters, statistics
-            memory/                the rows of the replay memory, in files that checkpoints share
-        best_runs/{map}_{time}/    input script, Q values and settings of each record, and the best one's driver
-        drivers/{frames}.driver    the driver on the way, see keep_driver_every_s
+            000012/                a checkpoint; the newest three and the best one are kept
+                manifest.json      versions, settings, counts; sizes and checksums of the files
+                weights.safetensors    the networks: online, target, averaged
+                state.pt           the rest: optimizer, random states, counters (torch.load with weights_only=True)
+            memory/                rows of the replay memory, in .npz files that checkpoints share
+        best_runs/{map}_{time}/    input script, Q values, settings and driver of each record
+        drivers/{frames}.driver    drivers kept during the training, see keep_driver_every_s
         races.jsonl                one line for each race
-        races.undone.jsonl         those that a run which was killed does not count any more
-        seeds.json                 the run's seed, and those of the learner's parts
-        settings_in_force.json     the settings that were in force last
+        races.undone.jsonl         races after the last checkpoint of a run that was killed
+        seeds.json                 seeds of the run and of the learner's parts
         diagnostics/               plots of values, quantiles, errors and expectations
-        sessions.txt               how often the run was started
-        train.log                  what was logged
-        evaluation/                what scripts/evaluate.py wrote
-        live/                      what can be seen of the games while it trains
-        generated_tracks/          tracks that the collectors made for themselves
+        sessions.txt               number of starts of the run
+        train.log                  log
+        evaluation/                output of scripts/evaluate.py
+        live/                      newest states of the games, for the live page
+        generated_tracks/          tracks that the collectors generated
     tensorboard/{run_name}/        event files
 
-A checkpoint is a folder that is complete or not there: it is written under a temporary name, flushed to the disk and
-then renamed. It holds no code, and what is in it is bounded by the sizes of its files (`reading`).
+A checkpoint is written under a temporary name, flushed to the disk and renamed.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from trackmania_rl.runs.errors import CheckpointError, DiskTooFullError
+from trackmania_rl.runs.manifest import CheckpointError, DiskTooFullError
 from trackmania_rl.runs.reading import (
     OLD_FILES,
     LoadedCheckpoint,
@@ -41,6 +38,7 @@ from trackmania_rl.runs.reading import (
     is_checkpoint,
     load_checkpoint,
     load_newest,
+    load_one,
     read_checkpoint,
 )
 from trackmania_rl.runs.records import save_best_run
@@ -48,7 +46,7 @@ from trackmania_rl.runs.store import CheckpointFacts, CheckpointStore, require_d
 from trackmania_rl.settings.run_folder import CHECKPOINTS, RACES_FILE, RunFolder
 
 FIRST_CHECKPOINT_AFTER_S: Final = 15.0
-"""How long after a new run's first finish its first checkpoint is written."""
+"""Time from a new run's first finish to its first checkpoint."""
 
 __all__ = [
     "CHECKPOINTS",
@@ -65,6 +63,7 @@ __all__ = [
     "is_checkpoint",
     "load_checkpoint",
     "load_newest",
+    "load_one",
     "read_checkpoint",
     "require_disk",
     "save_best_run",

@@ -1,44 +1,44 @@
-"""The replay memory's rows on disk: files that never change, each of rows that follow one another.
+"""Rows of the replay memory on disk: `.npz` files of consecutive rows, which are written once and never changed.
 
-Rows are written once and then only read, so a checkpoint writes those that came since the one before, and names the
-files that hold the others. A file that no checkpoint names any more is deleted.
+A checkpoint writes the rows that are new since the one before and names the files of the others. A file that no
+checkpoint names is deleted.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
+import numpy as np
 import torch
 
+from trackmania_rl.errors import one_line
 from trackmania_rl.experience_replay.ring_buffer import RingRows
-from trackmania_rl.files import open_regular, replace_patiently, sync_folder
-from trackmania_rl.runs.errors import DamagedError
-from trackmania_rl.runs.manifest import DTYPES, MOST_FILE_BYTES, RowsEntry, Segment, TensorEntry, own_file
+from trackmania_rl.files import replace_patiently, sync_folder
+from trackmania_rl.runs.manifest import DamagedError, RowsEntry, Segment
 
 SEGMENT_BYTES: Final = 64 << 20
-"""Largest file; a smaller one is deleted sooner, since all of its rows have to be gone."""
+"""Size of the rows in the largest file; a smaller one is deleted sooner, since all of its rows have to be gone."""
 SMALL_SEGMENT_BYTES: Final = 2 << 20
-"""A file that is smaller is not continued by another: its rows are written once more, together with what comes."""
-ENDING: Final = ".rows"
+"""Size below which a file's rows are written again, together with the next ones."""
+ENDING: Final = ".npz"
+OLD_ENDING: Final = ".rows"
 
 
-def plan_segments(rows: RingRows, written: Sequence[Segment], folder: Path) -> tuple[list[Segment], list[range]]:
-    """Say which files go on holding rows, and which rows are to be written.
+def plan_segments(
+    rows: RingRows, written: Sequence[Segment], folder: Path, row_bytes: int
+) -> tuple[list[Segment], list[range]]:
+    """Return the files that stay, and the rows of each new file.
 
     Args:
         rows: of the replay memory.
         written: files of the same rows.
-        folder: where these lie, unless somebody deleted them.
-
-    Returns:
-        Those to keep, and the rows of each new file.
+        folder: with these files.
+        row_bytes: size of a row.
     """
-    row_bytes = sum(entry.n_bytes for entry in columns_of(rows).values())
     kept: list[Segment] = []
     for segment in written:
         if segment.end_row <= rows.first_row:
@@ -47,94 +47,76 @@ def plan_segments(rows: RingRows, written: Sequence[Segment], folder: Path) -> t
         if not follows or segment.end_row > rows.end_row or _size(folder / segment.file) != segment.bytes:
             break
         kept.append(segment)
-    has_more = not kept or kept[-1].end_row < rows.end_row
-    if kept and has_more and kept[-1].bytes < SMALL_SEGMENT_BYTES:
+    is_complete = bool(kept) and kept[-1].end_row == rows.end_row
+    if kept and not is_complete and (kept[-1].end_row - kept[-1].first_row) * row_bytes < SMALL_SEGMENT_BYTES:
         kept.pop()
     start = kept[-1].end_row if kept else rows.first_row
     step = max(1, SEGMENT_BYTES // max(1, row_bytes))
-    return kept, [range(row, min(row + step, rows.end_row)) for row in range(start, rows.end_row, step)]
-
-
-def columns_of(rows: RingRows) -> dict[str, TensorEntry]:
-    """Describe one row."""
-    return {name: TensorEntry.of(column, row=True) for name, column in rows.columns().items()}
-
-
-def write_segment(folder: Path, rows: RingRows, numbers: range) -> Segment:
-    """Write rows as a file of their own, flushed to the disk.
-
-    Raises:
-        OSError: if the disk fails; nothing of it is left then, if the disk allows that.
-    """
-    temporary = folder / f".{numbers.start}.{os.getpid()}.tmp"
-    crc32 = 0
-    with temporary.open("wb") as opened:
-        for column in rows.read(numbers.start, numbers.stop).values():
-            content = _bytes_of(column)
-            crc32 = zlib.crc32(content, crc32)
-            opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
-        n_bytes = opened.tell()
-    name = f"{numbers.start:012d}-{numbers.stop:012d}-{secrets.token_hex(8)}{ENDING}"
-    replace_patiently(temporary, folder / name)
-    return Segment(file=name, first_row=numbers.start, end_row=numbers.stop, bytes=n_bytes, crc32=crc32)
+    new = [range(row, min(row + step, rows.end_row)) for row in range(start, rows.end_row, step)]
+    return kept, new if kept or new else [range(start, start)]
 
 
 def write_rows(folder: Path, rows: RingRows, kept: Sequence[Segment], new: Sequence[range]) -> RowsEntry:
-    """Write what `plan_segments` says.
+    """Write the files that `plan_segments` returned, and flush them to the disk.
 
     Raises:
         OSError: if the disk fails.
     """
     folder.mkdir(exist_ok=True)
-    written = [write_segment(folder, rows, numbers) for numbers in new]
+    written = [_write_segment(folder, rows, numbers) for numbers in new]
     sync_folder(folder)
-    return RowsEntry(
-        first_row=rows.first_row, end_row=rows.end_row, columns=columns_of(rows), segments=(*kept, *written)
-    )
+    return RowsEntry(first_row=rows.first_row, end_row=rows.end_row, segments=(*kept, *written))
+
+
+def _write_segment(folder: Path, rows: RingRows, numbers: range) -> Segment:
+    temporary = folder / f".{numbers.start}.{os.getpid()}.tmp"
+    with temporary.open("wb") as opened:
+        columns = rows.read(numbers.start, numbers.stop)
+        np.savez(opened, **{name: column.numpy() for name, column in columns.items()})  # type: ignore[arg-type]
+        opened.flush()
+        os.fsync(opened.fileno())
+        n_bytes = opened.tell()
+    name = f"{numbers.start:012d}-{numbers.stop:012d}-{secrets.token_hex(8)}{ENDING}"
+    replace_patiently(temporary, folder / name)
+    return Segment(file=name, first_row=numbers.start, end_row=numbers.stop, bytes=n_bytes)
 
 
 def check_sizes(folder: Path, entry: RowsEntry) -> None:
-    """See that all files are there and as large as the manifest says; nothing is read.
-
-    Raises:
-        DamagedError: if one is not.
-    """
+    """Raise `DamagedError` for a file of rows that is missing or of another size."""
     for segment in entry.segments:
-        with _open(folder, segment):
-            pass
+        n_bytes = _size(folder / segment.file)
+        if n_bytes != segment.bytes:
+            raise DamagedError(f"{segment.file} has {n_bytes:,} bytes, not {segment.bytes:,}")
 
 
 def read_rows(folder: Path, entry: RowsEntry) -> dict[str, torch.Tensor]:
-    """Read the rows of a checkpoint; see `check_sizes` first, which bounds what is allocated.
-
-    Returns:
-        (R, ...) of each column, in host memory.
+    """Read the rows of a checkpoint: (R, ...) of each column, in host memory.
 
     Raises:
         DamagedError: if a file is missing or damaged.
     """
-    stored_from = entry.segments[0].first_row if entry.segments else entry.first_row
-    columns = {
-        name: torch.empty((entry.end_row - stored_from, *column.shape), dtype=DTYPES[column.dtype])
-        for name, column in entry.columns.items()
-    }
+    columns: dict[str, torch.Tensor] = {}
+    n_read = 0
     for segment in entry.segments:
-        crc32 = 0
-        with _open(folder, segment) as opened:
-            for column in columns.values():
-                content = _bytes_of(column[segment.first_row - stored_from : segment.end_row - stored_from])
-                if opened.readinto(content) != len(content):  # type: ignore[attr-defined]  # all binary files have it
-                    raise DamagedError(f"{segment.file} is cut short")
-                crc32 = zlib.crc32(content, crc32)
-        if crc32 != segment.crc32:
-            raise DamagedError(f"{segment.file} is damaged: its check sum is wrong")
-    return {name: column[entry.first_row - stored_from :] for name, column in columns.items()}
+        try:
+            with np.load(folder / segment.file, allow_pickle=False) as archive:
+                new = {name: torch.from_numpy(archive[name]) for name in archive.files}
+        except OSError:
+            raise
+        except Exception as error:  # the readers of zip and npy fail in many ways
+            raise DamagedError(f"{segment.file} is damaged: {one_line(error)}") from error
+        skipped = max(0, entry.first_row - segment.first_row)
+        for name, column in new.items():
+            if n_read == 0:
+                shape = entry.end_row - entry.first_row, *column.shape[1:]
+                columns[name] = torch.empty(shape, dtype=column.dtype)
+            columns[name][n_read : n_read + len(column) - skipped] = column[skipped:]
+        n_read += segment.end_row - segment.first_row - skipped
+    return columns
 
 
 def delete_others(folder: Path, named: Collection[str]) -> None:
-    """Delete the files of rows that no checkpoint names, and what a killed process left half written.
+    """Delete the files of rows that no checkpoint names, and temporary ones.
 
     Raises:
         OSError: if the disk fails.
@@ -145,22 +127,13 @@ def delete_others(folder: Path, named: Collection[str]) -> None:
 
 
 def bytes_of_others(folder: Path, named: Collection[str]) -> int:
-    """Tell how much `delete_others` would free."""
+    """Return the size of what `delete_others` would delete."""
     return sum(_size(file) for file in _files_in(folder) if file.name not in named)
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
     if folder.is_dir():
-        yield from (file for file in folder.iterdir() if file.suffix in (ENDING, ".tmp"))
-
-
-def _open(folder: Path, segment: Segment) -> BinaryIO:
-    opened = open_regular(own_file(folder, segment.file), MOST_FILE_BYTES, DamagedError)
-    n_bytes = os.fstat(opened.fileno()).st_size
-    if n_bytes != segment.bytes:
-        opened.close()
-        raise DamagedError(f"{segment.file} has {n_bytes:,} bytes, not {segment.bytes:,}")
-    return opened
+        yield from (file for file in folder.iterdir() if file.suffix in (ENDING, OLD_ENDING, ".tmp"))
 
 
 def _size(file: Path) -> int:
@@ -168,8 +141,3 @@ def _size(file: Path) -> int:
         return file.stat().st_size
     except OSError:
         return -1
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Give a contiguous tensor's memory."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -1,12 +1,8 @@
-"""Reading checkpoints: which there are, the newest whole one, and all that one holds.
-
-A checkpoint may be damaged, or made by a stranger. Its manifest is read first, as bounded JSON. Then each file that it
-names has to be there, a regular one in the checkpoint's folder, and as large as the manifest says. Only then is
-anything read or allocated, and no more than these files hold.
-"""
+"""Reading checkpoints: the newest complete one of a run, or one by its folder. No code in them is run."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -14,36 +10,32 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import psutil
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 
 from trackmania_rl.errors import one_line
-from trackmania_rl.files import open_regular
-from trackmania_rl.runs.errors import CheckpointError, DamagedError
+from trackmania_rl.runs import format_3
 from trackmania_rl.runs.manifest import (
     MANIFEST_FILE,
     MEMORY_FOLDER,
-    MOST_FILE_BYTES,
-    MOST_HEADER_BYTES,
     STATE_FILE,
-    FileEntry,
+    WEIGHTS_FILE,
+    CheckpointError,
+    DamagedError,
     Manifest,
-    TensorEntry,
-    own_file,
-    parse_bounded,
     read_manifest,
 )
 from trackmania_rl.runs.memory_rows import check_sizes, read_rows
-from trackmania_rl.runs.plain_state import put_together, without_memory
 from trackmania_rl.settings.run_folder import CHECKPOINTS
 
 OLD_FILES: Final = ("checkpoint.pt", "checkpoint.previous.pt")
-"""Where versions before format 3 wrote."""
+"""Checkpoints of versions before format 3."""
 FOLDER_NAME: Final = re.compile(r"[0-9]{6,18}")
+NETWORKS: Final = ("online", "target", "averaged")
+"""Entries of an agent's state whose tensors are in `WEIGHTS_FILE`."""
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +45,8 @@ class LoadedCheckpoint:
     """A checkpoint that was read.
 
     Attributes:
-        folder: its own.
-        manifest: says what it is.
+        folder: of the checkpoint.
+        manifest: of the checkpoint.
         state: what was saved, its tensors in host memory.
         has_rows: whether the replay memory's rows are in the state.
         damaged: folders of newer ones, which could not be read.
@@ -68,12 +60,12 @@ class LoadedCheckpoint:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Tell whether a path is a checkpoint's folder, or a file of an older version."""
+    """Return whether a path is a checkpoint's folder, or a file of an older version."""
     return (path / MANIFEST_FILE).is_file() or path.name in OLD_FILES
 
 
 def find_folders(run_folder: Path) -> list[Path]:
-    """List the folders of a run's checkpoints, the newest one first, whether they are whole or not."""
+    """List the folders of a run's checkpoints, complete or not, the newest first."""
     folder = run_folder / CHECKPOINTS
     if not folder.is_dir():
         return []
@@ -82,7 +74,7 @@ def find_folders(run_folder: Path) -> list[Path]:
 
 
 def find_manifests(run_folder: Path) -> dict[Path, Manifest]:
-    """Read the manifests of a run's checkpoints, the newest one first; those that cannot be read are left out."""
+    """Read the manifests of a run's checkpoints, the newest first, as far as they can be read."""
     manifests = {}
     for folder in find_folders(run_folder):
         try:
@@ -93,25 +85,25 @@ def find_manifests(run_folder: Path) -> dict[Path, Manifest]:
 
 
 def load_checkpoint(run_folder: Path, with_rows: bool = True) -> dict[str, Any] | None:
-    """Read the state of a run's newest whole checkpoint; see `load_newest`."""
+    """Read the state of a run's newest complete checkpoint, as `load_newest` does."""
     loaded = load_newest(run_folder, with_rows)
     return None if loaded is None else loaded.state
 
 
 def load_newest(run_folder: Path, with_rows: bool = True) -> LoadedCheckpoint | None:
-    """Read a run's newest checkpoint; where it is damaged the newest whole one, which is told by a warning.
+    """Read a run's newest complete checkpoint. Log a warning for damaged newer ones.
 
-    Where there is no whole one but of the replay memory, it is the newest of these, without the memory.
+    If the replay memory of all of them is damaged, read the newest one without it.
 
     Args:
         run_folder: save/{run_name}.
         with_rows: whether the replay memory's rows are read.
 
     Returns:
-        None only where there is no checkpoint at all.
+        None if there is no checkpoint.
 
     Raises:
-        CheckpointError: if there are checkpoints, but none can be read; or one of an older version.
+        CheckpointError: if there are checkpoints and none can be read, or one of an older version.
     """
     folders = find_folders(run_folder)
     if not folders:
@@ -126,7 +118,7 @@ def load_newest(run_folder: Path, with_rows: bool = True) -> LoadedCheckpoint | 
                 problems.setdefault(folder, error)
                 continue
             damaged = [path for path in folders[: folders.index(folder)] if path in problems]
-            _tell(loaded, damaged, problems)
+            _warn(loaded, damaged, problems)
             return LoadedCheckpoint(folder, loaded.manifest, loaded.state, loaded.has_rows, tuple(damaged))
     newest = folders[0]
     raise CheckpointError(
@@ -137,21 +129,26 @@ def load_newest(run_folder: Path, with_rows: bool = True) -> LoadedCheckpoint | 
 
 
 def read_checkpoint(folder: Path, with_rows: bool = True) -> dict[str, Any]:
-    """Read the state of one checkpoint, its tensors in host memory.
+    """Read the state of one checkpoint, its tensors in host memory, as `load_one` does."""
+    return load_one(folder, with_rows).state
+
+
+def load_one(folder: Path, with_rows: bool = True) -> LoadedCheckpoint:
+    """Read one checkpoint.
 
     Args:
-        folder: its own.
+        folder: of the checkpoint.
         with_rows: whether the replay memory's rows are read.
 
     Raises:
-        CheckpointError: if it is damaged, or of a format that this version does not know.
+        CheckpointError: if it is damaged, or of an unknown format.
     """
     if folder.is_file():
         raise CheckpointError(
             f"cannot read the checkpoint {folder}: this version's checkpoints are folders, save/RUN/checkpoints/NUMBER"
         )
     try:
-        return _read(folder, with_rows).state
+        return _read(folder, with_rows)
     except DamagedError as error:
         raise CheckpointError(_told(folder, error)) from error
 
@@ -166,7 +163,7 @@ def _refuse_old_files(run_folder: Path) -> None:
             )
 
 
-def _tell(loaded: LoadedCheckpoint, damaged: list[Path], problems: Mapping[Path, DamagedError]) -> None:
+def _warn(loaded: LoadedCheckpoint, damaged: list[Path], problems: Mapping[Path, DamagedError]) -> None:
     manifest = loaded.manifest
     if damaged:
         log.warning(
@@ -191,65 +188,61 @@ def _told(folder: Path, error: DamagedError) -> str:
 
 
 def _read(folder: Path, with_rows: bool) -> LoadedCheckpoint:
-    """Read a checkpoint; the errors say what is wrong, without its name."""
-    try:
-        return _read_bounded(folder, with_rows)
-    except OSError as error:
-        raise DamagedError(f"the disk fails: {error.strerror or error}") from error
-
-
-def _read_bounded(folder: Path, with_rows: bool) -> LoadedCheckpoint:
+    """Read a checkpoint. Check sizes and checksums first."""
     manifest = read_manifest(folder)
     memory = folder.parent / MEMORY_FOLDER
-    for name, entry in manifest.files.items():
-        _open(folder, name, entry).close()
-    if with_rows and manifest.rows is not None:
-        check_sizes(memory, manifest.rows)
-    needed_bytes = manifest.n_bytes + manifest.row_bytes * with_rows
-    if needed_bytes > (free_bytes := psutil.virtual_memory().available):
-        raise DamagedError(f"it takes {needed_bytes >> 20:,} MB of memory, and {free_bytes >> 20:,} MB are free")
-    tensors = {
-        Path(name).stem: _tensors_of(name, _content(folder, name, manifest.files[name]), entries)
-        for name, entries in manifest.tensors.items()
-    }
+    has_rows = with_rows and manifest.rows is not None
+    is_old = manifest.format_version == 3
     try:
-        tree = parse_bounded(_content(folder, STATE_FILE, manifest.files[STATE_FILE]))
-        has_rows = with_rows and manifest.rows is not None
-        rows = read_rows(memory, manifest.rows) if has_rows and manifest.rows is not None else {}
-        state = put_together(tree, tensors, rows)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{STATE_FILE} is damaged: {one_line(error)}") from None
-    if not isinstance(state, dict):
-        raise DamagedError(f"{STATE_FILE} is damaged: it is no state")
-    if manifest.rows is not None and not has_rows:
-        without_memory(state)
+        if has_rows and manifest.rows is not None:
+            check_sizes(memory, manifest.rows)
+        needed_bytes = manifest.n_bytes + manifest.row_bytes * with_rows
+        if needed_bytes > (free_bytes := psutil.virtual_memory().available):
+            raise DamagedError(f"it takes {needed_bytes >> 20:,} MB of memory, and {free_bytes >> 20:,} MB are free")
+        contents = {name: _content(folder, name, manifest) for name in manifest.files}
+        rows: dict[str, torch.Tensor] = {}
+        if has_rows and manifest.rows is not None:
+            rows = (format_3.read_rows if is_old else read_rows)(memory, manifest.rows)
+        state = format_3.read_state(contents, rows) if is_old else _state(contents)
+        _put_rows(state, rows if has_rows else None, had_rows=manifest.rows is not None)
+    except DamagedError:
+        raise
+    except OSError as error:
+        raise DamagedError(f"the disk fails: {error.strerror or error}") from error
+    except Exception as error:  # the readers of pickle and safetensors fail in many ways
+        raise DamagedError(f"its state is damaged: {one_line(error)}") from error
     return LoadedCheckpoint(folder, manifest, state, has_rows)
 
 
-def _open(folder: Path, name: str, entry: FileEntry) -> BinaryIO:
-    opened = open_regular(own_file(folder, name), MOST_FILE_BYTES, DamagedError)
-    n_bytes = os.fstat(opened.fileno()).st_size
-    if n_bytes != entry.bytes:
-        opened.close()
-        raise DamagedError(f"{name} has {n_bytes:,} bytes, not {entry.bytes:,}")
-    return opened
-
-
-def _content(folder: Path, name: str, entry: FileEntry) -> bytes:
-    with _open(folder, name, entry) as opened:
-        content = opened.read(entry.bytes)
+def _content(folder: Path, name: str, manifest: Manifest) -> bytes:
+    entry = manifest.files[name]
+    try:
+        content = (folder / name).read_bytes()
+    except OSError as error:
+        raise DamagedError(f"{name}: cannot be read: {error.strerror}") from error
+    if len(content) != entry.bytes:
+        raise DamagedError(f"{name} has {len(content):,} bytes, not {entry.bytes:,}")
     if zlib.crc32(content) != entry.crc32:
         raise DamagedError(f"{name} is damaged: its check sum is wrong")
     return content
 
 
-def _tensors_of(name: str, content: bytes, entries: Mapping[str, TensorEntry]) -> dict[str, torch.Tensor]:
-    if int.from_bytes(content[:8], "little") > MOST_HEADER_BYTES:
-        raise DamagedError(f"{name} is damaged: its header is too long")
-    try:
-        tensors = safetensors.torch.load(content)
-    except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
-        raise DamagedError(f"{name} is damaged: {one_line(error)}") from None
-    if {key: TensorEntry.of(tensor) for key, tensor in tensors.items()} != dict(entries):
-        raise DamagedError(f"{name} does not hold the tensors that the manifest says")
-    return tensors
+def _state(contents: Mapping[str, bytes]) -> dict[str, Any]:
+    """Read the state without its rows; the lists of names in place of networks become their tensors."""
+    state: dict[str, Any] = torch.load(io.BytesIO(contents[STATE_FILE]), map_location="cpu", weights_only=True)
+    weights = safetensors.torch.load(contents[WEIGHTS_FILE])
+    agent = state.get("agent", {})
+    for network in NETWORKS:
+        if isinstance(agent.get(network), list):
+            agent[network] = {name: weights[f"{network}.{name}"] for name in agent[network]}
+    return state
+
+
+def _put_rows(state: dict[str, Any], rows: dict[str, torch.Tensor] | None, *, had_rows: bool) -> None:
+    """Put the rows where `RingRows` were. A state without its rows is as one of a run that saves no replay memory."""
+    if had_rows:
+        of_hook = state["hooks"]["StoreRaces"]
+        if rows is None:
+            of_hook["buffers"] = None
+        else:
+            of_hook["buffers"]["ring"]["columns"] = rows

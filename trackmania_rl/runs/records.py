@@ -1,4 +1,4 @@
-"""The best races that a run keeps."""
+"""Best races of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.files import replace_patiently, sync_file, sync_folder
-from trackmania_rl.runs.errors import CheckpointError
+from trackmania_rl.runs.manifest import CheckpointError
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
 
@@ -22,7 +22,7 @@ def save_best_run(
     q_values: npt.NDArray[np.float32],
     settings: Settings,
 ) -> Path:
-    """Keep a record: `{map}_{time}/` with `{map}_{time}.inputs`, `q_values.npy` and `settings.toml`.
+    """Write a record: `{map}_{time}/` with `{map}_{time}.inputs`, `q_values.npy` and `settings.toml`.
 
     Args:
         best_runs_folder: `RunFolder.best_runs`.
@@ -30,10 +30,10 @@ def save_best_run(
         race_time_ms: the finish time.
         input_script: the race's inputs as TMInterface's `load` command reads them.
         q_values: (T, A) float32, the network's values of all actions at each decision.
-        settings: in force; they are written without this machine's paths and names.
+        settings: in force; written without this machine's paths and names.
 
     Returns:
-        The record's folder. It appears complete, under its final name; one that exists already is left as it is.
+        The record's folder, complete. An existing one is left as it is.
 
     Raises:
         CheckpointError: if the disk is full or fails.
@@ -43,7 +43,7 @@ def save_best_run(
     try:
         if folder.exists():
             return folder
-        shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed here
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
         temporary.mkdir(parents=True)
         (temporary / f"{name}.inputs").write_text(input_script, encoding="utf-8")
         np.save(temporary / "q_values.npy", q_values, allow_pickle=False)

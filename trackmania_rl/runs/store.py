@@ -1,13 +1,15 @@
-"""Writing checkpoints: whole or not at all, at the cost of what is new, and only so many are kept."""
+"""Writing checkpoints: a folder that is complete or absent, at the cost of what is new."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import io
 import os
 import re
 import shutil
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,35 +18,35 @@ from typing import Any, Final
 import safetensors.torch
 import torch
 
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RingRows
 from trackmania_rl.files import replace_patiently, sync_folder
 from trackmania_rl.places import git_revision, program_version
-from trackmania_rl.runs.errors import CheckpointError, DiskTooFullError
 from trackmania_rl.runs.manifest import (
+    FORMAT_VERSION,
     MANIFEST_FILE,
     MEMORY_FOLDER,
     STATE_FILE,
+    WEIGHTS_FILE,
+    CheckpointError,
+    DiskTooFullError,
     FileEntry,
     Manifest,
-    RowsEntry,
     Segment,
-    TensorEntry,
     bytes_of_manifest,
 )
 from trackmania_rl.runs.memory_rows import bytes_of_others, delete_others, plan_segments, write_rows
-from trackmania_rl.runs.plain_state import StateParts
-from trackmania_rl.runs.reading import LoadedCheckpoint, find_manifests
+from trackmania_rl.runs.reading import NETWORKS, LoadedCheckpoint, find_manifests
 from trackmania_rl.settings.run_folder import CHECKPOINTS
 
 DAMAGED: Final = ".damaged"
-"""Ending of a checkpoint's folder that could not be read when the run went on."""
+"""Ending of a checkpoint's folder that could not be read when the run resumed."""
 NUMBERED: Final = re.compile(r"([0-9]{6,18})(\.damaged)?")
 MANIFEST_ROOM_BYTES: Final = 1 << 18
 
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """What a manifest says of a run beside what is in the checkpoint; see `Manifest`."""
+    """Fields of a manifest that describe the run."""
 
     session: int = 1
     frames: int = 0
@@ -54,14 +56,14 @@ class CheckpointFacts:
 
 
 class CheckpointStore:
-    """The checkpoints of a run, as the one process that writes them sees them.
+    """Checkpoints of a run, for the one process that writes them.
 
     Args:
         run_folder: save/{run_name}.
 
     Attributes:
-        written_bytes: what the last checkpoint wrote; 0 before the first.
-        spare_bytes: what older checkpoints take, which go where the disk has no room for another one.
+        written_bytes: size of what the last checkpoint wrote; 0 before the first.
+        spare_bytes: size of the older checkpoints, which are deleted if the disk has no room for another one.
     """
 
     def __init__(self, run_folder: Path) -> None:
@@ -75,15 +77,16 @@ class CheckpointStore:
         self.spare_bytes = self._bytes_of(list(manifests)[1:], manifests)
 
     def go_on_from(self, loaded: LoadedCheckpoint, ring: RingBuffer | None) -> None:
-        """Take a checkpoint as the one before the next: its files of rows hold those of the ring, if it has any.
+        """Use a checkpoint as the one before the next: its files of rows hold those of the ring, if there is one.
 
-        Those that are newer could not be read: they get another name, so that they are not tried again.
+        Damaged newer ones get another name, so that they are not tried again.
         """
         for folder in loaded.damaged:
             with contextlib.suppress(OSError):
                 replace_patiently(folder, folder.with_name(f"{folder.name}{DAMAGED}"))
-        if ring is not None and loaded.has_rows and loaded.manifest.rows is not None:
-            self._segments, self._origin = loaded.manifest.rows.segments, ring.origin
+        manifest = loaded.manifest
+        if ring is not None and loaded.has_rows and manifest.rows and manifest.format_version == FORMAT_VERSION:
+            self._segments, self._origin = manifest.rows.segments, ring.origin
 
     def save(
         self,
@@ -92,16 +95,16 @@ class CheckpointStore:
         facts: CheckpointFacts = CheckpointFacts(),
         keep: int = 2,
     ) -> Path:
-        """Write a checkpoint; whatever fails, those that are there stay as they were.
+        """Write a checkpoint; if it fails, the others stay as they were.
 
-        Older ones are deleted first where the disk has room for another only without them.
+        Older ones are deleted first if the disk has room for another only without them.
 
         Args:
-            state: nested dicts and lists of tensors, numbers, texts, booleans and None, with `RingRows` for the rows
-                of the replay memory.
-            minimum_free_disk_mb: the disk must keep this much free after writing.
-            facts: what else the manifest says.
-            keep: how many of the newest ones stay; the best one, by their scores, stays as well.
+            state: nested dicts, lists and tuples of tensors, numbers, texts, booleans and None. The columns of the
+                replay memory are `RingRows`.
+            minimum_free_disk_mb: free space that must remain on the disk.
+            facts: fields of the manifest.
+            keep: number of newest ones to keep, beside the one with the best score.
 
         Returns:
             The checkpoint's folder.
@@ -109,38 +112,56 @@ class CheckpointStore:
         Raises:
             DiskTooFullError: if the disk is too full.
             CheckpointError: if it fails.
-            TypeError: if the state holds something else; it could not be read back.
+            TypeError: if the state holds something else.
         """
-        parts = StateParts.of(state)
-        tree = parts.json_bytes()
+        contents, rows = state_files(state)
+        row_bytes = 0 if rows is None else sum(column[:1].nbytes for column in rows.columns().values())
         folder = self._folder / f"{self._next_number():06d}"
         try:
             if not self._run_folder.is_dir():
                 raise FileNotFoundError(2, os.strerror(2))
             self._folder.mkdir(exist_ok=True)
-            self._remove_left_behind()
-            kept, new = plan_segments(parts.rows, self._segments_of(parts), self._memory) if parts.rows else ([], [])
-            new_bytes = sum(map(len, new)) * _row_bytes(parts)
-            needed_bytes = parts.tensor_bytes + len(tree) + new_bytes + MANIFEST_ROOM_BYTES
+            for path in self._folder.glob(".*.tmp"):  # left by a process that was killed
+                shutil.rmtree(path, ignore_errors=True)
+            kept: Sequence[Segment] = ()
+            new: list[range] = []
+            if rows is not None:
+                written = self._segments if rows.ring.origin is self._origin else ()
+                kept, new = plan_segments(rows, written, self._memory, row_bytes)
+            new_bytes = sum(map(len, new)) * row_bytes + sum(map(len, contents.values()))
+            needed_bytes = new_bytes + MANIFEST_ROOM_BYTES
             self._make_room(needed_bytes + minimum_free_disk_mb * 2**20)
             require_disk(self._folder, needed_bytes, minimum_free_disk_mb)
             with self._whole(folder) as temporary:
-                rows = None if parts.rows is None else write_rows(self._memory, parts.rows, kept, new)
-                manifest = _write_files(temporary, parts, tree, facts, rows, new_bytes, int(folder.name))
+                manifest = Manifest(
+                    number=int(folder.name),
+                    program=program_version(),
+                    git_revision=git_revision(),
+                    written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                    session=facts.session,
+                    frames=facts.frames,
+                    updates=facts.updates,
+                    score=facts.score,
+                    settings=dict(facts.settings),
+                    written_bytes=new_bytes,
+                    files={name: _write(temporary / name, content) for name, content in contents.items()},
+                    rows=None if rows is None else write_rows(self._memory, rows, kept, new),
+                )
+                _write(temporary / MANIFEST_FILE, bytes_of_manifest(manifest))
         except (OSError, RuntimeError) as error:
             raise CheckpointError(
                 f"cannot write the checkpoint {folder}: {_reason(error)}; the checkpoints written before are intact"
             ) from error
-        if rows is not None and parts.rows is not None:
-            self._segments, self._origin = rows.segments, parts.rows.ring.origin
+        if rows is not None and manifest.rows is not None:
+            self._segments, self._origin = manifest.rows.segments, rows.ring.origin
         self.written_bytes = manifest.written_bytes
-        with contextlib.suppress(OSError):  # somebody reads an older one at this moment (Windows); the next time, then
+        with contextlib.suppress(OSError):  # another program reads an older one (Windows): deleted the next time
             self._prune(keep)
         return folder
 
     @contextlib.contextmanager
     def _whole(self, folder: Path) -> Iterator[Path]:
-        """Give a temporary folder, and the right name to it when it is filled; nothing stays of one that fails."""
+        """Yield a temporary folder and rename it at the end. Delete it if that fails."""
         temporary = self._folder / f".{folder.name}.{os.getpid()}.tmp"
         try:
             temporary.mkdir()
@@ -150,33 +171,22 @@ class CheckpointStore:
             sync_folder(self._folder)
         except BaseException:  # a second Ctrl-C included
             shutil.rmtree(temporary, ignore_errors=True)
-            with contextlib.suppress(OSError):  # the disk may refuse this, too
+            with contextlib.suppress(OSError):
                 delete_others(self._memory, _named(find_manifests(self._run_folder)))
             raise
-
-    def _segments_of(self, parts: StateParts) -> Sequence[Segment]:
-        is_same = parts.rows is not None and parts.rows.ring.origin is self._origin
-        return self._segments if is_same else ()
 
     def _next_number(self) -> int:
         if not self._folder.is_dir():
             return 1
         return 1 + max(map(_number_of, self._folder.iterdir()), default=0)
 
-    def _remove_left_behind(self) -> None:
-        """Remove what a process that was killed left half written, or half deleted."""
-        for path in self._folder.glob(".*.tmp"):
-            shutil.rmtree(path, ignore_errors=True)  # Windows may hold a file of it for a moment
-
     def _make_room(self, needed_bytes: int) -> None:
-        """Delete older checkpoints where the disk has room for another only without them, and then no more of them."""
+        """Delete as many older checkpoints as the disk needs, if that is enough."""
         free_bytes = shutil.disk_usage(self._folder).free
         manifests = find_manifests(self._run_folder)
         older = sorted(list(manifests)[1:])  # the oldest first
-        for n_deleted in range(1, len(older) + 1):
-            if free_bytes >= needed_bytes:
-                return
-            if free_bytes + self._bytes_of(older[:n_deleted], manifests) >= needed_bytes:
+        for n_deleted in range(len(older) + 1):
+            if free_bytes + self._bytes_of(older[:n_deleted], manifests) * (n_deleted > 0) >= needed_bytes:
                 self._delete(older[:n_deleted])
                 return
 
@@ -195,24 +205,25 @@ class CheckpointStore:
 
     def _delete(self, folders: Sequence[Path]) -> None:
         for folder in folders:
-            doomed = self._folder / f".{folder.name}.old.tmp"  # one that is half deleted is none any more
-            replace_patiently(folder, doomed)
-            shutil.rmtree(doomed)
-        delete_others(self._memory, _named(find_manifests(self._run_folder)))
+            temporary = self._folder / f".{folder.name}.old.tmp"  # no checkpoint any more, even half deleted
+            replace_patiently(folder, temporary)
+            shutil.rmtree(temporary)
+        if folders:
+            delete_others(self._memory, _named(find_manifests(self._run_folder)))
 
     def _bytes_of(self, folders: Sequence[Path], manifests: Mapping[Path, Manifest]) -> int:
-        """Tell what is free without some of the checkpoints."""
+        """Return the size that deleting some of the checkpoints frees."""
         left = {folder: manifest for folder, manifest in manifests.items() if folder not in folders}
         return sum(manifests[folder].n_bytes for folder in folders) + bytes_of_others(self._memory, _named(left))
 
 
 def save_checkpoint(run_folder: Path, state: Mapping[str, Any], minimum_free_disk_mb: int, keep: int = 2) -> Path:
-    """Write a checkpoint of a run that nobody trains at the moment; see `CheckpointStore.save`."""
+    """Write a checkpoint of a run that is not training, as `CheckpointStore.save` does."""
     return CheckpointStore(run_folder).save(state, minimum_free_disk_mb, keep=keep)
 
 
 def require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> None:
-    """See that a disk has room for a file, and keeps so much free beside it.
+    """Check that a disk has room for a file and keeps the minimum free.
 
     Raises:
         DiskTooFullError: if it does not.
@@ -227,40 +238,52 @@ def require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> 
         )
 
 
-def _write_files(
-    folder: Path,
-    parts: StateParts,
-    tree: bytes,
-    facts: CheckpointFacts,
-    rows: RowsEntry | None,
-    new_bytes: int,
-    number: int,
-) -> Manifest:
-    """Write all files of a checkpoint, each flushed to the disk, the manifest last."""
-    files = {STATE_FILE: _write(folder / STATE_FILE, tree)}
-    entries: dict[str, dict[str, TensorEntry]] = {}
-    for name, tensors in parts.tensors.items():
-        on_host = _separate(tensors)
-        file = f"{name}.safetensors"
-        files[file] = _write(folder / file, safetensors.torch.save(on_host))
-        entries[file] = {key: TensorEntry.of(tensor) for key, tensor in on_host.items()}
-    manifest = Manifest(
-        number=number,
-        program=program_version(),
-        git_revision=git_revision(),
-        written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        session=facts.session,
-        frames=facts.frames,
-        updates=facts.updates,
-        score=facts.score,
-        settings=dict(facts.settings),
-        written_bytes=new_bytes + sum(entry.bytes for entry in files.values()),
-        files=files,
-        tensors=entries,
-        rows=rows,
+def state_files(state: Mapping[str, Any]) -> tuple[dict[str, bytes], RingRows | None]:
+    """Return the files of a state by name, and the rows of its replay memory, which are in none of them.
+
+    Raises:
+        TypeError: if the state holds something that `torch.load(weights_only=True)` would not read.
+    """
+    state = dict(state)
+    rows = state.get("hooks", {}).get("StoreRaces", {}).get("buffers") if "hooks" in state else None
+    rows = rows["ring"]["columns"] if isinstance(rows, Mapping) and "ring" in rows else None
+    if not isinstance(rows, RingRows):
+        rows = None
+    weights: dict[str, torch.Tensor] = {}
+    agent = state["agent"] = dict(state.get("agent", {}))
+    for network in NETWORKS:
+        tensors = agent.get(network)
+        if isinstance(tensors, Mapping) and all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
+            agent[network] = list(tensors)
+            weights |= {f"{network}.{name}": tensor for name, tensor in tensors.items()}
+    content = io.BytesIO()
+    torch.save(_plain(state, "state"), content)
+    # Copies, as safetensors refuses tensors that share their memory.
+    weights = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()
+    }
+    return {STATE_FILE: content.getvalue(), WEIGHTS_FILE: safetensors.torch.save(weights)}, rows
+
+
+def _plain(value: Any, place: str) -> Any:
+    """Copy a state with its tensors in host memory and without rows. Raise `TypeError` for what cannot be loaded."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, RingRows):
+        return None
+    if type(value) in (dict, OrderedDict):
+        for key in value:
+            if type(key) not in (str, int):
+                raise TypeError(f"{place} has the key {key!r}; a checkpoint's keys are texts or integers")
+        return {key: _plain(entry, f"{place}[{key!r}]") for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(entry, f"{place}[{index}]") for index, entry in enumerate(value))
+    if value is None or type(value) in (int, float, str, bool):
+        return value
+    raise TypeError(
+        f"{place} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds tensors, numbers, "
+        "texts, booleans, None, lists, tuples and dicts"
     )
-    _write(folder / MANIFEST_FILE, bytes_of_manifest(manifest))
-    return manifest
 
 
 def _write(file: Path, content: bytes) -> FileEntry:
@@ -271,29 +294,17 @@ def _write(file: Path, content: bytes) -> FileEntry:
     return FileEntry(bytes=len(content), crc32=zlib.crc32(content))
 
 
-def _separate(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copy tensors into host memory of their own, as several may be views of one."""
-    return {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-
-
-def _row_bytes(parts: StateParts) -> int:
-    if parts.rows is None:
-        return 0
-    return sum(TensorEntry.of(column, row=True).n_bytes for column in parts.rows.columns().values())
-
-
 def _number_of(path: Path) -> int:
-    """Tell the number of a checkpoint by its name, be it damaged; 0 for anything else."""
+    """Return the number of a checkpoint, damaged or not, by its name; 0 for another file."""
     match = NUMBERED.fullmatch(path.name)
     return int(match[1]) if match else 0
 
 
 def _named(manifests: Mapping[Path, Manifest]) -> set[str]:
-    """Collect the files of rows that checkpoints name."""
     return {segment.file for manifest in manifests.values() if manifest.rows for segment in manifest.rows.segments}
 
 
 def _reason(error: Exception) -> str:
-    """An error's first line, without torch's hints for programmers."""
+    """Return an error's first line, without torch's hints."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return next(iter(text.splitlines()), "") or type(error).__name__

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings.groups import NEEDS_RESTART, Settings, groups
+from trackmania_rl.settings.groups import Settings
 from trackmania_rl.settings.live import Stamp, stamp_of
 from trackmania_rl.settings.loading import changed_settings, load_settings, parse_override, settings_from_values
 from trackmania_rl.settings.snapshot import (
@@ -22,13 +21,6 @@ from trackmania_rl.settings.snapshot import (
     write_changes,
     write_settings,
 )
-
-SHAPING_GROUPS: Final = ("observation", "replay", "agent")
-SHAPING_NAMES: Final = frozenset(
-    {"games", "actions", "inputs", "image_width_px", "image_height_px", "frames_per_state", "engine_ticks_per_action"}
-)
-"""Settings that shape networks and replay memory, beside those of `SHAPING_GROUPS` that need a restart."""
-LONGEST_VALUE: Final = 60
 
 log = logging.getLogger(__name__)
 
@@ -57,23 +49,6 @@ class AskedFor:
             return load_settings(self.source, self.overrides, is_stretched=is_stretched)
         values = already_stretched(self.source).flat()
         return settings_from_values(values, self.overrides, "the settings given", is_stretched)
-
-
-def shaping_settings(settings: Settings) -> dict[str, str]:
-    """Return the settings with which a checkpoint has to agree as text, by name."""
-    of_groups = {name for group in SHAPING_GROUPS for name in groups()[group].model_fields} & NEEDS_RESTART
-    return {name: str(value) for name, value in settings.flat().items() if name in of_groups | SHAPING_NAMES}
-
-
-def what_shapes_otherwise(settings: Settings, made_with: Mapping[str, str]) -> str:
-    """Describe how a run's settings differ from those of its checkpoint; empty where nothing is known."""
-    own = shaping_settings(settings)
-    differ = [name for name, value in own.items() if name in made_with and made_with[name] != value]
-    return ", ".join(f"{name} is {_short(own[name])}, but was {_short(made_with[name])}" for name in differ)
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= LONGEST_VALUE else value[: LONGEST_VALUE - 3] + "..."
 
 
 class RunConfiguration:

@@ -121,8 +121,3 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Folder of the checkpoints and of the replay memory's rows."""
         return self.path / CHECKPOINTS
-
-    @property
-    def settings_in_force(self) -> Path:
-        """The settings that were in force last."""
-        return self.path / "settings_in_force.json"

@@ -1,8 +1,8 @@
-"""Settings that have changed since a run's last checkpoint, and those of them that change what its network means.
+"""Settings that differ from those of a run's last checkpoint.
 
-A network that learned with other rewards, other actions or on another map still fits, but its values are about
-something else. Such a change is refused when a run is taken up again, unless it is asked for by name. An edit that was
-applied while the run went on was asked for: what is in force is written down whenever it changes.
+Some shape the network, which does not fit another value. Others change the meaning of its values: rewards, actions,
+maps. Such a change is refused when a run resumes, unless it is accepted by name. An edit that is applied while the run
+trains needs no acceptance: a checkpoint follows it.
 """
 
 from __future__ import annotations
@@ -14,84 +14,84 @@ from pathlib import Path
 from typing import Any, Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings.groups import DRIVER_SETTINGS, Settings, groups
+from trackmania_rl.settings.groups import DRIVER_SETTINGS, NEEDS_RESTART, Settings, groups
 
 OPTION: Final = "--accept-change"
 LONGEST_VALUE: Final = 120
-PRIVATE_GROUP: Final = "user"
-"""This machine's own paths and names, which a checkpoint that is handed over must not tell."""
-MEANING_OF_NETWORK: Final = ("expected_reward_per_action", "quantile_factors_multiply")
-"""Those of the agent's settings; the others that are a driver's shape its network, which then does not fit at all."""
 MAPS: Final = "map_cycle"
+_OF_GROUP: Final = {group: frozenset(model.model_fields) for group, model in groups().items()}
+MEANING: Final = frozenset(
+    DRIVER_SETTINGS - _OF_GROUP["agent"]
+    | {"expected_reward_per_action", "quantile_factors_multiply", MAPS}
+    | _OF_GROUP["reward"]
+)
+"""Settings that change the meaning of a network's values."""
+SHAPING: Final = frozenset(
+    (_OF_GROUP["observation"] | _OF_GROUP["replay"] | _OF_GROUP["agent"]) & NEEDS_RESTART
+    | {"games", "actions", "inputs", "image_width_px", "image_height_px", "frames_per_state", "engine_ticks_per_action"}
+)
+"""Settings that shape networks and replay memory."""
 
 
 @dataclass(frozen=True)
 class SettingChange:
-    """A setting that is another one than in a checkpoint.
+    """A setting with another value than in a checkpoint.
 
     Attributes:
         name: of the setting.
-        old, new: its values, as JSON has them.
-        is_refused: whether it changes what the network means, and nobody asked for it.
+        old, new: its values, as JSON.
     """
 
     name: str
     old: Any
     new: Any
-    is_refused: bool
 
     def __str__(self) -> str:
         return f"{self.name} = {_short(self.new)} (was {_short(self.old)})"
 
 
-def settings_of_meaning() -> frozenset[str]:
-    """Name the settings that say what a network's values are about."""
-    of_agent = groups()["agent"].model_fields.keys()
-    of_driver = {name for name in DRIVER_SETTINGS if name not in of_agent or name in MEANING_OF_NETWORK}
-    return frozenset(of_driver | groups()["reward"].model_fields.keys() | {MAPS})
-
-
 def stored_settings(settings: Settings) -> dict[str, Any]:
-    """Give the settings by name, as a checkpoint's manifest has them: JSON, without what is this machine's own."""
+    """Return the settings by name as JSON, for a checkpoint's manifest, without those of this machine and its user."""
     values: dict[str, Any] = {}
     for name, group in settings:
-        if name != PRIVATE_GROUP:
+        if name != "user":
             try:
                 values |= group.model_dump(mode="json", warnings=False)
-            except ValueError:  # an argument of a part of a user's own that JSON does not have
+            except ValueError:  # an argument of a user's part that JSON does not have
                 values |= {key: str(value) for key, value in group.model_dump(warnings=False).items()}
     return values
 
 
-def changes_since(
-    stored: Mapping[str, Any], settings: Settings, in_force: Mapping[str, Any], accepted: Collection[str] = ()
-) -> list[SettingChange]:
-    """List the settings that are others than in a checkpoint.
-
-    Args:
-        stored: in the checkpoint; what it does not name is no change.
-        settings: with which the run is to go on.
-        in_force: that were in force last, see `read_in_force`.
-        accepted: names that were asked for.
-    """
-    changes = []
-    meaning = settings_of_meaning()
-    for name, new in stored_settings(settings).items():
-        if name not in stored or stored[name] == new:
-            continue
-        is_other = name in meaning and not (name == MAPS and _tracks(stored[name]) == _tracks(new))
-        was_asked_for = name in accepted or in_force.get(name, stored[name]) == new
-        changes.append(SettingChange(name, stored[name], new, is_other and not was_asked_for))
-    return changes
+def changes_since(stored: Mapping[str, Any], settings: Settings) -> list[SettingChange]:
+    """List the settings that differ from those of a checkpoint's manifest. Names that it lacks have not changed."""
+    return [
+        SettingChange(name, stored[name], new)
+        for name, new in stored_settings(settings).items()
+        if name in stored and stored[name] != new
+    ]
 
 
-def require_accepted(changes: Sequence[SettingChange], run_folder: Path) -> None:
+def differences(changes: Sequence[SettingChange]) -> str:
+    """Describe the changes that make a checkpoint unusable; empty if there are none."""
+    return ", ".join(str(change) for change in changes if change.name in SHAPING)
+
+
+def changes_of_meaning(changes: Sequence[SettingChange]) -> list[SettingChange]:
+    """List the changes that give another meaning to what the network has learned."""
+    return [
+        change
+        for change in changes
+        if change.name in MEANING and not (change.name == MAPS and _tracks(change.old) == _tracks(change.new))
+    ]
+
+
+def require_accepted(changes: Sequence[SettingChange], accepted: Collection[str], run_folder: Path) -> None:
     """Refuse changes that give another meaning to what the network has learned.
 
     Raises:
-        UserError: if there is one; the text has old value, new value and the two ways on.
+        UserError: if there is one that is not accepted.
     """
-    refused = [change for change in changes if change.is_refused]
+    refused = [change for change in changes_of_meaning(changes) if change.name not in accepted]
     if refused:
         raise UserError(
             f"{run_folder}: since its last checkpoint these were changed, and what the network has learned would mean "
@@ -102,23 +102,14 @@ def require_accepted(changes: Sequence[SettingChange], run_folder: Path) -> None
 
 
 def require_known(names: Collection[str]) -> None:
-    """Refuse names that are no settings.
-
-    Raises:
-        UserError: naming them.
-    """
-    unknown = sorted(set(names) - {name for model in groups().values() for name in model.model_fields})
+    """Raise `UserError` for names that are no settings."""
+    unknown = sorted(set(names).difference(*_OF_GROUP.values()))
     if unknown:
         raise UserError(f"{OPTION} {' '.join(unknown)}: there is no such setting (train.py --list-settings)")
 
 
-def in_force_text(settings: Settings) -> str:
-    """Write the settings in force, for `read_in_force`."""
-    return json.dumps(stored_settings(settings), indent=1) + "\n"
-
-
 def _tracks(map_cycle: Any) -> set[str]:
-    """Collect the tracks of a map cycle, however often and in which order they are driven."""
+    """Return the tracks of a map cycle, whatever their order and repetitions."""
     files = ("map_path", "reference_line", "generator")
     entries = map_cycle if isinstance(map_cycle, list) else [map_cycle]
     return {json.dumps([entry.get(name) for name in files] if isinstance(entry, dict) else entry) for entry in entries}

@@ -22,7 +22,6 @@ from torchrl.trainers.trainers import REWARD_KEY, OptimizationStepper, TrainerHo
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, read_checkpoint
-from trackmania_rl.settings.of_run import shaping_settings
 from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.settings.since_checkpoint import stored_settings
 from trackmania_rl.telemetry.statistics import RECENT_RACES, RaceHistory, TrainingStatistics
@@ -142,7 +141,6 @@ class RunTrainer(Trainer):
             optim_count=self._optim_count,
             n_turns=self._stream.n_turns,
             hooks={name: state_of(hook) for name, hook in self._modules.items()},
-            settings=shaping_settings(self.run.settings),  # for whom it does not fit
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

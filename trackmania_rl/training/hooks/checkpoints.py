@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import torch
 
-from trackmania_rl.errors import ExitCode, UserError, one_line
+from trackmania_rl.errors import ExitCode, one_line
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
-from trackmania_rl.files import parse_json, read_bounded, write_durably
 from trackmania_rl.runs import (
     FIRST_CHECKPOINT_AFTER_S,
     CheckpointError,
@@ -21,14 +19,18 @@ from trackmania_rl.runs import (
     RunFolder,
     find_manifests,
     is_checkpoint,
-    load_checkpoint,
     load_newest,
-    read_checkpoint,
+    load_one,
 )
 from trackmania_rl.runs.driver_file import is_driver_file
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.of_run import what_shapes_otherwise
-from trackmania_rl.settings.since_checkpoint import changes_since, in_force_text, require_accepted
+from trackmania_rl.settings.since_checkpoint import (
+    changes_of_meaning,
+    changes_since,
+    differences,
+    require_accepted,
+    stored_settings,
+)
 from trackmania_rl.telemetry.race_record import last_session
 from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.training.driver_loading import weights_to_begin_with
@@ -37,9 +39,6 @@ from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
 from trackmania_rl.training.hooks.hook import EagerInterval, Hook
 
 log = logging.getLogger(__name__)
-
-
-MOST_SETTINGS_BYTES: Final = 16 << 20
 
 
 class NotSavedError(CheckpointError):
@@ -70,7 +69,7 @@ class SaveCheckpoints(Hook):
         self._is_due = EagerInterval()
         self._waits_for_finish = False
         self._has_begun = False
-        self._in_force: Settings | None = None
+        self._saved_settings: Settings | None = None
 
     def take_up(self) -> None:
         """Load the run's newest complete checkpoint, if it has any. Call it before any hook's `begin`.
@@ -103,16 +102,14 @@ class SaveCheckpoints(Hook):
                 "with other weights"
             )
         self._has_begun = True
-        self._note_settings()
+        self._saved_settings = self.run.settings
 
     def tick(self) -> None:
-        """Write a checkpoint if it is due, and the settings in force if an edit changed them.
+        """Write a checkpoint if it is due.
 
         Raises:
             UserError: if it is, and the weights are no longer finite numbers.
         """
-        if self.run.settings is not self._in_force:
-            self._note_settings()
         if not self.run.settings.takes_turns:
             self._save_if_due()
 
@@ -186,27 +183,26 @@ class SaveCheckpoints(Hook):
         if self._waits_for_finish and self.run.statistics.races_finished_total:
             self._waits_for_finish = False
             self._is_due.hurry(FIRST_CHECKPOINT_AFTER_S)
-        if self._is_due.is_due(self.run.settings.run.checkpoint_interval_s):
+        is_due = self._is_due.is_due(self.run.settings.run.checkpoint_interval_s)
+        if self._meaning_was_edited() or is_due:
             self.try_to_save()
 
+    def _meaning_was_edited(self) -> bool:
+        """Return whether an edit changed the meaning of what is learned since the last call.
+
+        A run that is killed later resumes with the edited settings only from a checkpoint that has them.
+        """
+        before, now = self._saved_settings, self.run.settings
+        self._saved_settings = now
+        if before is None or before is now:
+            return False
+        return bool(changes_of_meaning(changes_since(stored_settings(before), now)))
+
     def _compare_settings(self, loaded: LoadedCheckpoint) -> None:
-        folder, settings = self.run.folder, self.run.settings
-        in_force = _read_in_force(folder.settings_in_force)
-        changes = changes_since(loaded.manifest.settings, settings, in_force, self._accepted_changes)
-        require_accepted(changes, folder.path)
+        changes = changes_since(loaded.manifest.settings, self.run.settings)
+        require_accepted(changes, self._accepted_changes, self.run.folder.path)
         for change in changes:
             log.info("changed since the checkpoint: %s", change)
-
-    def _note_settings(self) -> None:
-        """Write the settings in force, from which a killed run learns which edits it had applied."""
-        settings, file = self.run.settings, self.run.folder.settings_in_force
-        self._in_force = settings
-        text = in_force_text(settings)
-        with contextlib.suppress(UserError):
-            if read_bounded(file, MOST_SETTINGS_BYTES) == text.encode():
-                return
-        with contextlib.suppress(OSError):  # an error of the disk is logged where it matters
-            write_durably(file, text)
 
     def _resume(self, loaded: LoadedCheckpoint) -> None:
         folder, state = self.run.folder, loaded.state
@@ -221,7 +217,7 @@ class SaveCheckpoints(Hook):
         except torch.OutOfMemoryError:  # a RuntimeError, too, but not the checkpoint's fault
             raise
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
-            differs = what_shapes_otherwise(self.run.settings, state.get("settings", {}))
+            differs = differences(changes_since(loaded.manifest.settings, self.run.settings))
             raise CheckpointError(
                 f"{loaded.folder} does not fit this configuration: {differs or one_line(error)}; undo the change "
                 f"in {folder.settings} (what the command line asked for is not kept there), or begin a new run under "
@@ -236,7 +232,7 @@ class SaveCheckpoints(Hook):
 
     def _begin_with_weights(self, source: Path) -> None:
         """Load networks only: learning rate, exploration and replay memory begin as in any new run."""
-        made_with: dict[str, str] = {}
+        made_with: dict[str, Any] = {}
         its_own = "the settings of that run (--config .../settings.toml)"
         try:
             if is_driver_file(source):
@@ -244,13 +240,13 @@ class SaveCheckpoints(Hook):
                 weights = weights_to_begin_with(source, self.run.settings, self.run.spaces)
             else:
                 is_one = is_checkpoint(source) or source.is_file()
-                state = read_checkpoint(source, with_rows=False) if is_one else load_checkpoint(source, with_rows=False)
-                if state is None:
+                loaded = load_one(source, with_rows=False) if is_one else load_newest(source, with_rows=False)
+                if loaded is None:
                     raise CheckpointError(f"--weights-from {source}: the folder holds no checkpoint")
-                weights, made_with = state["agent"]["online"], state.get("settings", {})
+                weights, made_with = loaded.state["agent"]["online"], loaded.manifest.settings
             self.run.agent.load_weights(weights)
         except (KeyError, RuntimeError) as error:
-            differs = what_shapes_otherwise(self.run.settings, made_with)
+            differs = differences(changes_since(made_with, self.run.settings))
             raise CheckpointError(
                 f"--weights-from {source}: its network does not fit this configuration: {differs or one_line(error)}; "
                 f"begin with {its_own}, as sizes and inputs must be the same"
@@ -264,12 +260,3 @@ def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
     status = read_status(folder.path)
     has_saved = status is not None and status.saved_at_s is not None
     return last_session(folder.races) > 0 and (leads_nowhere or has_saved)
-
-
-def _read_in_force(file: Path) -> Mapping[str, Any]:
-    """Read the settings that were in force last; empty if they are unknown."""
-    try:
-        known = parse_json(read_bounded(file, MOST_SETTINGS_BYTES))
-    except (UserError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}

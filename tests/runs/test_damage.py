@@ -1,0 +1,163 @@
+"""Damaged checkpoints are refused by name, code in them is not run, and those of format 3 load."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.runs import CheckpointError, CheckpointStore, load_newest, memory_rows, read_checkpoint
+from trackmania_rl.runs.manifest import Manifest, bytes_of_manifest
+
+from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, make_state, ring_of, rows, with_rows
+
+N_RANDOM = 60
+DAMAGES = ("flip a bit", "flip a bit", "cut short", "add bytes", "overwrite", "swap", "delete", "folder")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose rows are in three files."""
+    folder = tmp_path_factory.mktemp("whole")
+    row_bytes = RingBuffer.bytes_per_row(N_FLOATS, IMAGE_SIZE_PX)
+    ring = RingBuffer(12, N_FLOATS, IMAGE_SIZE_PX)
+    ring.append(rows(0, 11))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(memory_rows, "SMALL_SEGMENT_BYTES", row_bytes)
+        monkeypatch.setattr(memory_rows, "SEGMENT_BYTES", 4 * row_bytes)
+        return CheckpointStore(folder).save(with_rows(make_state(1), ring), 0)
+
+
+@pytest.fixture
+def good(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(whole.parent, tmp_path / "run")) / whole.name
+
+
+def damage(how: str, folder: Path, rng: random.Random) -> None:
+    """Damage one file of a checkpoint or of its rows."""
+    files = sorted(file for file in folder.parent.rglob("*") if file.is_file())
+    file, other = rng.sample(files, 2)
+    content = file.read_bytes()
+    at = rng.randrange(len(content))
+    match how:
+        case "flip a bit":
+            file.write_bytes(content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :])
+        case "cut short":
+            file.write_bytes(content[:at])
+        case "add bytes":
+            file.write_bytes(content + rng.randbytes(rng.randrange(1, 100)))
+        case "overwrite":
+            file.write_bytes(content[:at] + bytes(byte ^ 0xFF for byte in content[at : at + 40]) + content[at + 40 :])
+        case "swap":
+            file.write_bytes(other.read_bytes())
+            other.write_bytes(content)
+        case "delete":
+            file.unlink()
+        case "folder":
+            file.unlink()
+            file.mkdir()
+
+
+def test_the_good_one_loads(good: Path) -> None:
+    assert_is_whole(good)
+
+
+def assert_is_whole(folder: Path) -> None:
+    state = read_checkpoint(folder)
+    assert_same(ring_of(state)["columns"], rows(0, 11).by_name())
+    assert_same({key: value for key, value in state.items() if key != "hooks"}, make_state(1))
+
+
+def problem_of(folder: Path) -> str:
+    """The error of a damaged checkpoint; "" if the damage changed nothing, such as a bit of a zip's dates."""
+    try:
+        assert_is_whole(folder)
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
+def test_random_damage_is_refused_or_changes_nothing(good: Path, tmp_path: Path) -> None:
+    n_refused = 0
+    for number in range(N_RANDOM):
+        folder = tmp_path / f"damaged_{number}"
+        shutil.copytree(good.parent, folder)
+        damage(DAMAGES[number % len(DAMAGES)], folder / good.name, random.Random(number))
+        if text := problem_of(folder / good.name):
+            assert str(folder / good.name) in text
+            assert "\n" not in text
+            n_refused += 1
+        shutil.rmtree(folder)
+    assert n_refused > 0.9 * N_RANDOM
+
+
+class Code:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_code_is_not_run(good: Path, tmp_path: Path) -> None:
+    manifest = Manifest.model_validate(json.loads((good / "manifest.json").read_bytes())["manifest"])
+    content = pickle.dumps({"agent": Code(tmp_path / "run by state.pt")})
+    (good / "state.pt").write_bytes(content)
+    entry = manifest.files["state.pt"].model_copy(update={"bytes": len(content), "crc32": zlib.crc32(content)})
+    forged = manifest.model_copy(update={"files": manifest.files | {"state.pt": entry}})
+    (good / "manifest.json").write_bytes(bytes_of_manifest(forged))
+    with pytest.raises(CheckpointError, match="its state is damaged"):
+        read_checkpoint(good)
+
+    assert manifest.rows is not None
+    segment = manifest.rows.segments[0]
+    archive = io.BytesIO()
+    np.savez(archive, actions=np.array([Code(tmp_path / "run by rows")], dtype=object))
+    (good.parent / "memory" / segment.file).write_bytes(archive.getvalue())
+    shorter = manifest.rows.model_copy(
+        update={"segments": (segment.model_copy(update={"bytes": len(archive.getvalue())}),)}
+    )
+    (good / "manifest.json").write_bytes(bytes_of_manifest(manifest.model_copy(update={"rows": shorter, "files": {}})))
+    with pytest.raises(CheckpointError, match=r"\.npz is damaged"):
+        read_checkpoint(good)
+    assert not list(tmp_path.glob("run by*"))
+
+
+def test_a_checkpoint_of_format_3_loads_and_is_the_one_before_the_next(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(Path(__file__).parent / "format_3", tmp_path / "run"))
+    loaded = load_newest(run)
+    assert loaded is not None
+    assert (loaded.manifest.frames, loaded.manifest.score) == (400, (1.0, -2.5))
+    expected = make_state(1)
+    for name in ("number", "tensor", "view", "empty", "maps", "odd", "infinite"):
+        assert_same(loaded.state[name], expected[name])
+    assert_same(loaded.state["agent"]["averaged"], expected["agent"]["averaged"])
+    assert {name: tuple(one.shape) for name, one in loaded.state["agent"]["online"].items()} == {
+        "weight": (2, 3),
+        "bias": (2,),
+    }
+    assert_same(ring_of(loaded.state)["columns"], rows(2, 12).by_name())
+    ring = RingBuffer(12, N_FLOATS, IMAGE_SIZE_PX)
+    ring.load_state_dict(ring_of(loaded.state))
+    store = CheckpointStore(run)
+    store.go_on_from(loaded, ring)
+    ring.append(rows(14, 3))
+    folder = store.save(with_rows(make_state(2), ring), 0, keep=1)
+    assert_same(ring_of(read_checkpoint(folder))["columns"], rows(5, 12).by_name())
+    assert files_of(run / "checkpoints") == ["000002", "memory"] or loaded.manifest.score  # the best one stays
+    rows_file = next((run / "checkpoints" / "memory").glob("*.rows"))
+    rows_file.write_bytes(bytes(rows_file.stat().st_size))
+    with pytest.raises(CheckpointError, match=r"\.rows is damaged: its check sum is wrong"):
+        read_checkpoint(run / "checkpoints" / "000001")
