@@ -1,14 +1,13 @@
-"""A driver as one file, NAME.driver: weights, what their inputs and outputs mean, and what they have driven. No code.
+"""Driver files, NAME.driver: weights, the meaning of their inputs and outputs, and tracks. No code.
 
-It is a safetensors file, which other programs can open, too. Its metadata has one entry, JSON: the driver's card, and
-the SHA-256 of card and weights, which tells a damaged file (and does not tell who made it).
+A safetensors file whose metadata has one entry, JSON: the driver's card and the SHA-256 of card and weights, which
+detects corruption, not tampering.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Annotated, Any, Final, Literal
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field, ValidationError, field_validator
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_of_bytes
 from safetensors.torch import save as bytes_of_tensors
 from torch import Tensor
 
@@ -38,29 +39,28 @@ ENTRY: Final = "trackmania_rl"
 LARGEST_FILE_BYTES: Final = 128 << 20
 LARGEST_HEADER_BYTES: Final = 1 << 20
 LARGEST_NUMBER: Final = 10**6
-"""No size, length or duration of a driver is larger."""
-DTYPES: Final[Mapping[str, torch.dtype]] = {
-    **{"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64},
-    **{"I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool},
-}
-"""What weights may be, and counters beside them, by safetensors' names."""
+"""Bound of each size, length and duration of a driver."""
+DTYPES: Final = frozenset(
+    {torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool}
+)
+"""Types of weights and of counters beside them."""
 
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=4096)]
 
 
 class DriverFileError(UserError):
-    """A driver's file that cannot be read or written; the text says which, why and what to do."""
+    """A driver file that cannot be read or written."""
 
 
 class DriverTrack(Group):
     """A track that a driver was trained on.
 
     Attributes:
-        map_name: its name in the map cycle.
-        map_path: its file, from where the game looks for maps; "" where it has none.
-        reference_line: its line, from the maps folder; likewise.
-        generator: of many tracks; None for a single one.
-        best_time_ms: the driver's fastest finish; None without one.
+        map_name: name in the map cycle.
+        map_path: file, relative to the game's maps; "" without one.
+        reference_line: line, relative to the maps folder; "" without one.
+        generator: of generated tracks; None for a single one.
+        best_time_ms: fastest finish; None without one.
     """
 
     map_name: FileName
@@ -78,7 +78,7 @@ class DriverTrack(Group):
 
     @classmethod
     def of_entry(cls, entry: MapEntry, best_time_ms: int | None) -> DriverTrack:
-        """Describe a line of a map cycle, without the folders of this machine."""
+        """Describe an entry of a map cycle, without the folders of this machine."""
         return cls(
             map_name=entry.map_name,
             map_path=portable(entry.map_path),
@@ -88,19 +88,19 @@ class DriverTrack(Group):
         )
 
     def entry(self) -> MapEntry:
-        """Make the line of a map cycle in which it is evaluated."""
+        """Return the entry of a map cycle for its evaluation."""
         files = self.model_dump(exclude={"best_time_ms", "generator"})
         return MapEntry(**files, generator=self.generator, is_explo=False, fill_buffer=False)
 
 
 class Interface(Group):
-    """What a network is shown and answers, as this version of the program makes it of the driver's settings.
+    """Inputs and outputs of a network, as this version of the program derives them from the driver's settings.
 
     Attributes:
-        blocks: (name, number of floats) of the observation's blocks, in their order; none of games of one's own.
+        blocks: (name, number of floats) of the observation's blocks in order; none for a user's own games.
         n_floats: F.
         image_shape: (S, H, W); H and W are 0 without an image.
-        actions: what each action, or each of its numbers, is.
+        actions: meaning of each action, or of each of its numbers.
     """
 
     blocks: tuple[tuple[Line, NonNegativeInt], ...]
@@ -110,12 +110,7 @@ class Interface(Group):
 
     @classmethod
     def of(cls, settings: Settings, spaces: Spaces) -> Interface:
-        """Describe the games of a configuration.
-
-        Args:
-            settings: of the run.
-            spaces: of its games.
-        """
+        """Describe the interface of a run with these settings and spaces."""
         blocks: tuple[tuple[str, int], ...] = ()
         actions: tuple[str, ...] = (str(spaces.action),)
         if settings.game.games == RACES:
@@ -128,7 +123,7 @@ class Interface(Group):
         return cls(blocks=blocks, n_floats=spaces.n_floats, image_shape=spaces.image_shape, actions=actions)
 
     def difference(self, other: Interface) -> str:
-        """Say in a few words how another one differs; empty if it does not."""
+        """Describe how another one differs; empty if it does not."""
         if self.blocks != other.blocks:
             ours, theirs = dict(self.blocks), dict(other.blocks)
             names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
@@ -142,17 +137,17 @@ class Interface(Group):
 
 
 class DriverCard(Group):
-    """All that is known of a driver but its weights.
+    """Card of a driver: everything but its weights.
 
     Attributes:
         format_version: of the file.
-        name: the run's, mostly.
-        program: the version of this program that packed it.
-        settings: those in `settings.DRIVER_SETTINGS`, as JSON has them.
-        interface: what they meant to that version.
-        tracks: what it was trained on.
-        frames_total: actions that its run had collected.
-        training_s: seconds that its run had trained.
+        name: of the driver; the run's by default.
+        program: version of this program that packed it.
+        settings: those in `settings.DRIVER_SETTINGS`, as JSON.
+        interface: inputs and outputs of the network.
+        tracks: of the training.
+        frames_total: actions of its run.
+        training_s: training time of its run.
     """
 
     format_version: Literal[1] = FORMAT_VERSION
@@ -167,12 +162,7 @@ class DriverCard(Group):
 
 @dataclass(frozen=True)
 class DriverFile:
-    """What a driver's file holds: `read_driver` reads it, `write_driver` writes it.
-
-    Attributes:
-        card: says what it is.
-        weights: the network's `state_dict()`.
-    """
+    """Content of a driver file: card, and the network's `state_dict()`."""
 
     card: DriverCard
     weights: Mapping[str, Tensor]
@@ -189,16 +179,16 @@ class DriverFile:
         frames_total: int,
         training_s: float,
     ) -> DriverFile:
-        """Put a network's weights and what they mean together.
+        """Make the content of a driver file.
 
         Args:
             name: of the driver.
             settings: of its run.
             spaces: of its run's games.
-            weights: `state_dict()` of the network that drives, on any device.
-            tracks: that it drives.
-            frames_total: actions of the run until now.
-            training_s: seconds that the run has trained.
+            weights: `state_dict()` of the network, on any device.
+            tracks: of the training.
+            frames_total: actions of the run.
+            training_s: training time of the run.
 
         Raises:
             UserError: if a setting cannot be written.
@@ -212,30 +202,27 @@ class DriverFile:
             frames_total=frames_total,
             training_s=training_s,
         )
-        # Copies, as weights may lie in a larger tensor.
+        # Copies, as weights may be views of a larger tensor.
         return cls(card, {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()})
 
     @property
     def n_parameters(self) -> int:
-        """How many numbers its weights are."""
+        """Number of weights."""
         return sum(tensor.numel() for tensor in self.weights.values())
 
 
 def is_driver_file(path: Path) -> bool:
-    """Tell by its name whether something is a driver's file."""
+    """Return whether a path names a driver file."""
     return path.suffix == ENDING and not path.is_dir()
 
 
 def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) -> Path:
-    """Write a driver's file, which is complete or not there.
+    """Write a driver file, complete or not at all, and return it.
 
     Args:
-        file: replaced if it exists; its folder too is made.
-        driver: what it holds.
-        minimum_free_disk_mb: the disk must keep this much free after writing.
-
-    Returns:
-        The file.
+        file: replaced if it exists; its folder is made.
+        driver: content.
+        minimum_free_disk_mb: free space that must remain on the disk.
 
     Raises:
         UserError: if the disk is too full or fails, or the driver is larger than one may be.
@@ -258,23 +245,28 @@ def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) 
 
 
 def read_driver(file: Path) -> DriverFile:
-    """Read a driver's file, which may come from a stranger: nothing in it is run, and its sizes are bounded.
+    """Read a driver file from an untrusted source: its sizes are bounded, and no code in it is run.
 
     Its settings are validated where they are used (`training.driver_loading`).
 
     Args:
-        file: where there is none, the one that ships under this path, such as drivers/ring.driver.
+        file: if it does not exist, the one that ships under this path, such as drivers/ring.driver.
 
     Raises:
-        DriverFileError: if it is missing, damaged, too large, of another version, or no driver at all.
+        DriverFileError: if it is missing, damaged, too large, of another version, or no driver.
     """
     shipped = SHIPPED_FOLDER / file
-    content = _bounded_content(shipped if shipped.is_file() and not file.exists() else file)
+    file_to_read = shipped if shipped.is_file() and not file.exists() else file
+    content = bytes(read_bounded(file_to_read, LARGEST_FILE_BYTES, DriverFileError))
+    if len(content) < 8 or _header_bytes(content) > min(LARGEST_HEADER_BYTES, len(content) - 8):
+        raise DriverFileError(f"{file_to_read} is damaged, or no driver: it does not begin as one")
     try:
-        header = parse_json(content[8 : 8 + _header_bytes(content)])
-        metadata = header.pop("__metadata__", {})
-        weights = _tensors(header, memoryview(content)[8 + _header_bytes(content) :])
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        metadata = parse_json(content[8 : 8 + _header_bytes(content)]).get("__metadata__", {})
+        weights = tensors_of_bytes(content)
+        other = [name[:100] for name, tensor in weights.items() if tensor.dtype not in DTYPES]
+        if other:
+            raise ValueError(f"{other[0]!r} is of no kind that a driver holds")
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise DriverFileError(f"{file} is damaged, or no driver: {one_line(error)}") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get(ENTRY), str):
         raise DriverFileError(
@@ -287,52 +279,13 @@ def read_driver(file: Path) -> DriverFile:
     return DriverFile(card, weights)
 
 
-def _bounded_content(file: Path) -> bytearray:
-    """Read a file that is no larger than a driver may be, and whose header is not either."""
-    content = read_bounded(file, LARGEST_FILE_BYTES, DriverFileError)
-    if len(content) < 8 or _header_bytes(content) > min(LARGEST_HEADER_BYTES, len(content) - 8) or content[0] % 8:
-        raise DriverFileError(f"{file} is damaged, or no driver: it does not begin as one")
-    return content
-
-
-def _header_bytes(content: bytes | bytearray) -> int:
-    """Tell how long a safetensors file's header is."""
+def _header_bytes(content: bytes) -> int:
+    """Return the length of a safetensors file's header."""
     return int.from_bytes(content[:8], "little")
 
 
-def _tensors(header: Mapping[str, Mapping[str, Any]], data: memoryview) -> dict[str, Tensor]:
-    """Make tensors of a safetensors file without a copy, as safetensors' own reader makes two.
-
-    Args:
-        header: dtype, shape and place of each.
-        data: of all; the tensors are views of it.
-
-    Raises:
-        ValueError: if they do not cover the data, one after the other.
-        KeyError: if one misses an entry; TypeError: if an entry is of another kind.
-    """
-    tensors: dict[str, Tensor] = {}
-    end = 0
-    for name, entry in sorted(header.items(), key=lambda named: tuple(named[1]["data_offsets"])):
-        begin, (start, end) = end, entry["data_offsets"]
-        dtype, shape = DTYPES.get(str(entry["dtype"])), entry["shape"]
-        sizes = (start, end, *shape)
-        if dtype is None or not all(type(size) is int and 0 <= size <= LARGEST_FILE_BYTES for size in sizes):
-            raise ValueError(f"{name[:100]!r} is of no kind that a driver holds")
-        n_numbers = math.prod(shape)
-        if start != begin or start % dtype.itemsize or end - start != n_numbers * dtype.itemsize or end > len(data):
-            raise ValueError(f"{name[:100]!r} has another size than its header says")
-        tensor = torch.frombuffer(data, dtype=dtype, count=n_numbers, offset=start) if n_numbers else torch.empty(0)
-        if dtype is torch.bool and n_numbers and int(tensor.view(torch.uint8).max()) > 1:
-            raise ValueError(f"{name[:100]!r} holds what is neither true nor false")
-        tensors[name] = tensor.to(dtype).reshape(shape)
-    if end != len(data):
-        raise ValueError(f"{len(data) - end} bytes behind its weights belong to none of them")
-    return tensors
-
-
 def _card_in(entry: str, weights: Mapping[str, Tensor], file: Path) -> DriverCard:
-    """Read a card, and see that card and weights are what was written."""
+    """Read a card and check the digest of card and weights."""
     try:
         known = parse_json(entry)
         written, digest = known["card"], known["sha256"]
@@ -367,7 +320,7 @@ def _digest(card: Mapping[str, Any], weights: Mapping[str, Tensor]) -> str:
 
 
 def _require_bounded(value: Any) -> None:
-    """Raise `ValueError` for whole numbers that are larger than any size of a driver."""
+    """Raise `ValueError` for integers above `LARGEST_NUMBER`."""
     if isinstance(value, Mapping):
         for name, entry in value.items():
             if name not in ("frames_total", "best_time_ms", "generator"):

@@ -1,6 +1,6 @@
-"""Drivers on the Hugging Face Hub, by its own package: a repository of models holds any number of `NAME.driver`.
+"""Drivers on the Hugging Face Hub: a model repository with any number of `NAME.driver`.
 
-Who is logged in (`hf auth login`), or where another hub is (`HF_ENDPOINT`), is that package's business.
+The package huggingface-hub handles the login (`hf auth login`) and the address (`HF_ENDPOINT`).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 CARD_FILE = "README.md"
-"""What the hub shows of a repository."""
+"""Page of a repository."""
 
 
 def push_driver(file: Path, repository: str, about: Mapping[str, str], *, is_private: bool = False) -> str:
-    """Put a driver's file into a repository, which is made where it does not exist.
+    """Upload a driver file to a repository, which is made if it does not exist.
 
     Args:
         file: of the driver.
         repository: USER/NAME.
         about: headings and texts for the repository's page, which is written if it has none yet.
-        is_private: whether a repository that is made is for its owner only.
+        is_private: whether a new repository is private.
 
     Returns:
         The address of the repository's page.
 
     Raises:
-        UserError: if the file is no sound driver, the package is missing, or the hub refuses or does not answer.
+        UserError: if the file is no usable driver, the package is missing, or the hub refuses or does not answer.
     """
-    read_driver(file)  # what nobody could drive is not sent
+    read_driver(file)
     api = _api()
     with _naming(f"push {file} to {repository}"):
         page = api.create_repo(repository, private=is_private, exist_ok=True)
@@ -49,20 +49,20 @@ def push_driver(file: Path, repository: str, about: Mapping[str, str], *, is_pri
 
 
 def pull_driver(repository: str, name: str = "", target: Path | None = None, revision: str | None = None) -> Path:
-    """Fetch a driver's file.
+    """Download a driver file.
 
     Args:
         repository: USER/NAME.
-        name: of the file in it; "" where it holds one driver only.
-        target: the file to write; None for one of the same name in the current folder.
-        revision: a branch, tag or commit; None for the newest state.
+        name: of the file in it; "" if it holds one driver only.
+        target: file to write; None for the same name in the current folder.
+        revision: branch, tag or commit; None for the newest one.
 
     Returns:
-        The file that was written: a sound driver.
+        The written file.
 
     Raises:
-        UserError: if there is no such driver, it is damaged or too large, a file of that name is here already, the
-            package is missing, or the hub refuses or does not answer.
+        UserError: if there is no such driver, it is damaged or too large, the file exists already, the package is
+            missing, or the hub refuses or does not answer.
     """
     api = _api()
     with _naming(f"pull {repository}"):
@@ -100,7 +100,7 @@ def _api() -> HfApi:
 
 @contextlib.contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """Tell what the hub says in one line."""
+    """Raise the hub's errors as `UserError`."""
     from huggingface_hub.errors import EntryNotFoundError, HTTPError
 
     try:
@@ -111,24 +111,20 @@ def _naming(what: str) -> Iterator[None]:
 
 def _page(name: str, repository: str, about: Mapping[str, str]) -> str:
     """Write a repository's page, in Markdown."""
-    lines = [f"* {heading}: {text}" for heading, text in about.items()]
-    return "\n".join(
-        (
-            "---",
-            "library_name: trackmania-rl",
-            "tags: [reinforcement-learning, trackmania]",
-            "---",
-            "",
-            f"# {name}",
-            "",
-            "A driver for TrackMania Nations Forever, or for the simulated game of its trainer. It holds no code.",
-            "",
-            *lines,
-            "",
-            "```bash",
-            f"python scripts/tools/driver.py pull {repository}/{name}",
-            f"python scripts/evaluate.py {name}",
-            "```",
-            "",
-        )
-    )
+    facts = "\n".join(f"* {heading}: {text}" for heading, text in about.items())
+    return f"""---
+library_name: trackmania-rl
+tags: [reinforcement-learning, trackmania]
+---
+
+# {name}
+
+A driver for TrackMania Nations Forever, or for the simulated game of its trainer. It holds no code.
+
+{facts}
+
+```bash
+python scripts/tools/driver.py pull {repository}/{name}
+python scripts/evaluate.py {name}
+```
+"""
