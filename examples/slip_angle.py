@@ -7,13 +7,13 @@ It is computed from the floats that the game gives, once for each state: while d
 
 import numpy as np
 
-from trackmania_rl.games.own_floats import Floats, RaceGamesWithFloats
+from trackmania_rl.games.race_games import Floats, RaceGames
 
 LEFT, FORWARD = 0, 2
 """Axes of a velocity in the car's frame."""
 
 
-class SlipAngle(RaceGamesWithFloats):
+class SlipAngle(RaceGames):
     """Races in which the agent sees the angle between where the car points and where it goes, in radians."""
 
     own_mean = (0.0,)

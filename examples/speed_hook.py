@@ -21,7 +21,7 @@ class LogSpeed(Hook):
     def begin(self) -> None:
         """Find where the velocity is among a state's floats, once the run is known."""
         settings = self.run.settings
-        layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        layout = ObservationLayout(settings.observation, settings.game.actions)
         self._velocity_m_s = layout["velocity_m_s"]
 
     def pre_steps_log(self, race: TensorDict) -> dict[str, float]:

@@ -17,8 +17,8 @@ from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.race.fragments import Fragment, RaceInFragments
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, BatchDecision
+from trackmania_rl.race.progress import Fragment, RaceInFragments
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings import MapEntry, ReplaySettings, load_settings
 

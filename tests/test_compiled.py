@@ -59,8 +59,8 @@ def test_an_installation_that_cannot_be_written_to(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     code = (
-        "import numpy as np; from trackmania_rl.race.cutoffs import TOO_LONG, judge; "
-        "print(judge(np.array([7]), np.zeros(1), 0, 0, np.array([6.0, 9, 0, 9])) == (TOO_LONG, 0))"
+        "import numpy as np; from trackmania_rl.race.zones import distance_m; "
+        "print(distance_m(np.zeros(3), np.array([3.0, 0, 4])) == 5)"
     )
     if not has_temporary_folder:
         code = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'no_folder')!r}; {code}"

@@ -12,7 +12,7 @@ import torch
 
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
-from trackmania_rl.race.fragments import Fragment
+from trackmania_rl.race.progress import Fragment
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings import ReplaySettings
 

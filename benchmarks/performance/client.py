@@ -169,7 +169,7 @@ class StateReading:
             race.advance(TICKS_PER_ACTION)
         self.blob = race.save_state()
         zones = load_game_map(MAP, PROJECT / settings.game.maps_folder, settings.observation).zones
-        layout = self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        layout = self.layout = ObservationLayout(settings.observation, settings.game.actions)
         self.races = Races(1, settings.game, layout)
         self.races.begin(0, zones, None, settings.game)
         self._heads = np.empty((1, HEAD_BYTES // 4), dtype=np.uint32)

@@ -48,7 +48,7 @@ class Replays:
 
     def __init__(self, options: Options, settings: Settings, image_size_px: tuple[int, int]) -> None:
         self.settings = settings
-        self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        self.layout = ObservationLayout(settings.observation, settings.game.actions)
         self.buffer, self.buffer_test = make_buffers(
             settings.replay,
             n_floats=N_FLOATS,

@@ -90,7 +90,7 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
     from trackmania_rl.training.recording import drive_at_random, drive_given
 
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
-    statistics = ObservationStatistics(ObservationLayout.from_settings(settings.observation, settings.game.actions))
+    statistics = ObservationStatistics(ObservationLayout(settings.observation, settings.game.actions))
     seeds, builder = SeedTree(settings.run.seed), RaceGames(settings)
     with tempfile.TemporaryDirectory() as tracks_folder:
         entries = map_entries(settings, maps_folder, arguments.map, tracks_folder)
@@ -123,7 +123,7 @@ def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
     from trackmania_rl.training.driver_loading import load_run_settings
 
     settings = load_run_settings(run_folder)
-    statistics = ObservationStatistics(ObservationLayout.from_settings(settings.observation, settings.game.actions))
+    statistics = ObservationStatistics(ObservationLayout(settings.observation, settings.game.actions))
     state = load_checkpoint(run_folder)
     buffers = None if state is None else state["hooks"]["StoreRaces"]["buffers"]
     if buffers is None:
@@ -139,7 +139,7 @@ def constant_floats(settings: Settings, statistics: ObservationStatistics) -> st
     """Say which floats never changed, but for the time in the mini-race."""
     from trackmania_rl.race.observation import ObservationLayout
 
-    layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+    layout = ObservationLayout(settings.observation, settings.game.actions)
     numbers = {block.name: int(statistics.is_constant[block.slice].sum()) for block in layout.own_blocks[1:]}
     blocks = [f"{number} of {name}" for name, number in numbers.items() if number > 0]
     if not blocks:

@@ -120,7 +120,7 @@ def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder: Path)
 def test_a_driver_sees_floats_normalized_or_not_and_an_image_if_it_was_trained_with_one(
     repository_root: Path, run_settings: Settings
 ) -> None:
-    inferer, layout = RecordingInferer(), ObservationLayout.from_settings(run_settings.observation)
+    inferer, layout = RecordingInferer(), ObservationLayout(run_settings.observation)
     image = {"image_width_px": 40, "image_height_px": 30, "frames_per_state": 3}
     settings = load_settings(repository_root / "config_files" / "config.py", image)
     without, with_image = (TrainedDriver(s, race_spaces(s), inferer, 0, 0.0, Path()) for s in (run_settings, settings))

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from trackmania_rl.games import in_process
-from trackmania_rl.games.alternating import games_for
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.own_floats import Floats, RaceGamesWithFloats
 from trackmania_rl.games.protocol import Games
-from trackmania_rl.games.race_games import RaceGames
+from trackmania_rl.games.race_games import Floats, RaceGames, games_for
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import MapEntry, Settings, SettingsError
@@ -210,7 +208,7 @@ def test_analog_races_are_the_same_bytes_as_through_the_socket(has_image: bool, 
     actions = results["actions"]
     assert (actions.dtype, actions.shape) == (np.float32, (len(results["input_w"]), 3))
     np.testing.assert_array_equal(results["input_w"], actions[:, 1] > 0)
-    places = ObservationLayout.from_settings(settings.observation, "analog")["previous_actions"]
+    places = ObservationLayout(settings.observation, "analog")["previous_actions"]
     np.testing.assert_array_equal(results["state_float"][1:, places][:, -3:], actions)
     assert results["q_values"].shape == (len(actions), 1)
     assert " steer " in stats["inputs"]
@@ -315,7 +313,7 @@ def settings_on(maps_folder: Path, settings: Settings) -> Settings:
     return settings.model_copy(update={"game": settings.game.model_copy(update={"maps_folder": str(maps_folder)})})
 
 
-class TwoFloats(RaceGamesWithFloats):
+class TwoFloats(RaceGames):
     own_mean: Any = (3.0, 0.0)
     own_std: Any = (2.0, 1.0)
     calls = 0

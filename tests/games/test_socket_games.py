@@ -15,7 +15,7 @@ from trackmania_rl.games import socket_games
 from trackmania_rl.games.protocol import Received
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.results import EndedRace, Observation, RaceEnd
+from trackmania_rl.race.races import EndedRace, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.game_instance_manager import Decide, GameKeepsFailingError
 

@@ -6,8 +6,8 @@ import torch
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_rollout
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.race.fragments import Fragment, RaceInFragments
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+from trackmania_rl.race.progress import Fragment, RaceInFragments
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.race.spaces import race_spaces
 

@@ -40,7 +40,7 @@ STATISTICS = {
 
 def published_network(settings: Settings) -> "PublishedNetwork":
     """The published network in the sizes of a configuration, with random weights."""
-    layout = ObservationLayout.from_settings(settings.observation)
+    layout = ObservationLayout(settings.observation)
     agent = settings.agent
     return PublishedNetwork(
         layout.mean.tolist(),

@@ -30,7 +30,7 @@ def resumed_agent(run_folder):
 
 def batch_of_states(settings, B, N, seed=0):
     """Images (B, 1, H, W) uint8, floats (B, F), quantiles (B, N)."""
-    layout = ObservationLayout.from_settings(settings.observation)
+    layout = ObservationLayout(settings.observation)
     generator = torch.Generator().manual_seed(seed)
     height, width = settings.game.image_height_px, settings.game.image_width_px
     images = torch.randint(256, (B, 1, height, width), generator=generator, dtype=torch.uint8)
@@ -58,7 +58,7 @@ def test_full_size_runs_give_the_same_returns(full_size_config, tmp_path, tool):
     agent, _, settings = resumed_agent(tmp_path / "save" / "big")
     assert_same_returns(agent.loss_module.online, written.online, settings)
     assert_same_returns(agent.loss_module.target, written.target, settings)
-    assert len(ObservationLayout.from_settings(settings.observation).mean) == 184
+    assert len(ObservationLayout(settings.observation).mean) == 184
 
 
 @pytest.fixture(scope="module")

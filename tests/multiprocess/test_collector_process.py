@@ -16,7 +16,7 @@ from trackmania_rl.multiprocess import collector_process
 from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_begin_turn, make_parts
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
-from trackmania_rl.race.cycle_position import CollectorProgress
+from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import stream_state
 from trackmania_rl.settings import GeneratorSettings

@@ -23,7 +23,7 @@ from trackmania_rl.multiprocess.run_setup import (
     removed_unless_begun,
     training_alone,
 )
-from trackmania_rl.race.cycle_position import CollectorProgress
+from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings

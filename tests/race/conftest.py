@@ -6,8 +6,7 @@ import numpy as np
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, STATE_HEAD_DTYPE, new_state_blob
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.races import Races
-from trackmania_rl.race.results import Observation
+from trackmania_rl.race.races import Observation, Races
 from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import GameSettings
 

@@ -5,7 +5,7 @@ import pytest
 
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import race_spaces, race_views
-from trackmania_rl.race.views import LastRows, View, Views
+from trackmania_rl.race.views import View, Views
 from trackmania_rl.settings import load_settings, shifts_of
 
 KEYS = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
@@ -36,19 +36,6 @@ def test_what_is_seen_of_a_race():
         np.testing.assert_array_equal(seen[t], np.concatenate([floats[t], *before, *taken]).astype(np.float32))
 
 
-@pytest.mark.parametrize("views", [VIEWS, Views(), Views(frame_shifts=(-1, 0))])
-def test_a_race_seen_row_by_row_is_seen_alike(views):
-    frames, floats, actions = race_of(9)
-    rows, drawn_over = LastRows(views), np.empty_like(frames[0])
-    for t in range(9):
-        drawn_over[:] = frames[t]
-        image, seen = rows.see(drawn_over, floats[t])
-        rows.act(actions[t])
-        images, expected = views.look(frames[None], floats[None], actions[None], np.zeros(1, dtype=int), np.array([t]))
-        np.testing.assert_array_equal(image, images[0])
-        np.testing.assert_array_equal(seen, expected[0])
-
-
 @pytest.mark.parametrize("shift", ["-1", (), (-1, -1), "0:-1", "-3:0:0", "-2000:0"])
 def test_what_is_no_shift(shift):
     with pytest.raises(ValueError, match="a shift is a row from -1000 to 1000"):
@@ -58,7 +45,7 @@ def test_what_is_no_shift(shift):
 def test_views_are_blocks_behind_the_others(repository_root):
     def load(*overrides):
         settings = load_settings(repository_root / "config_files" / "config.py", overrides)
-        return settings, ObservationLayout.from_settings(settings.observation)
+        return settings, ObservationLayout(settings.observation)
 
     _, without = load()
     views = {

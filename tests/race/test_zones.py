@@ -29,7 +29,7 @@ def settings(loaded: Settings) -> ObservationSettings:
 @pytest.fixture
 def race_on(loaded: Settings):
     """`race_on(zones)`: a race of at most `N_STATES` states."""
-    layout = ObservationLayout.from_settings(loaded.observation)
+    layout = ObservationLayout(loaded.observation)
     return lambda zones: OneRace(loaded.game, layout, zones)
 
 

@@ -16,9 +16,9 @@ from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout, WeightsKind
 from trackmania_rl.experience_replay.minari_files import DataSet
-from trackmania_rl.race.fragments import RaceInFragments
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
+from trackmania_rl.race.progress import RaceInFragments
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
@@ -138,7 +138,7 @@ def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
 
 @pytest.fixture
 def layout(live: LiveSettings) -> ObservationLayout:
-    return ObservationLayout.from_settings(live.current.observation)
+    return ObservationLayout(live.current.observation)
 
 
 class FedRollouts(LocalRollouts):

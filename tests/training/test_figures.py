@@ -31,7 +31,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> 
     folder = tmp_path_factory.mktemp("figures")
     live = live_in(folder, repository_root)
     edit(live, prio_alpha=0.5, tensorboard_interval_s=1e-9)
-    layout = ObservationLayout.from_settings(live.current.observation)
+    layout = ObservationLayout(live.current.observation)
     make_race = race_maker(live, layout)
     run = LocalRun(live, layout, RunFolder.create(folder, "run"))
     run.context.statistics.reference_times["valley"] = MedalTimes(1000, 2000, None, None)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.channels.local import LocalRunState
-from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
+from trackmania_rl.race.progress import CollectorProgress, RacePosition
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.settings.snapshot import write_snapshot

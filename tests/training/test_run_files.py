@@ -16,7 +16,7 @@ from trackmania_rl.agents.builder import make_network
 from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import own_folder
-from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
+from trackmania_rl.race.progress import CollectorProgress, RacePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
 from trackmania_rl.runs.driver_file import DriverFile, DriverTrack, read_driver, write_driver

@@ -18,7 +18,7 @@ from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import make_begin_turn, make_parts
 from trackmania_rl.multiprocess.collector_task import CollectorTask
-from trackmania_rl.race.cycle_position import CollectorProgress
+from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder, load_checkpoint
 from trackmania_rl.seeds import SeedTree

@@ -52,8 +52,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.cycle_position import RacePosition
-from trackmania_rl.race.fragments import Fragment
+from trackmania_rl.race.progress import Fragment, RacePosition
 from trackmania_rl.settings import Settings
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ class Needs:
     def of(cls, settings: Settings) -> Needs:
         """Estimate what a configuration needs."""
         game, replay = settings.game, settings.replay
-        n_floats = ObservationLayout.from_settings(settings.observation, game.actions).n_own_floats
+        n_floats = ObservationLayout(settings.observation, game.actions).n_own_floats
         row_bytes = RingBuffer.bytes_per_row(n_floats, game.image_shape[1:])
         # While it grows the old columns are there too, but host memory is used only as rows fill it: the larger counts.
         replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)

@@ -17,7 +17,7 @@ from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
-from trackmania_rl.race.results import Observation, RaceEnd
+from trackmania_rl.race.races import Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, find_free_port
@@ -64,7 +64,7 @@ def play(context: Context, launcher: GameLauncher, game_map: GameMap, picture_fi
     """Start a launcher's game, drive it, and end it whatever happens."""
     game = _game_for_driving(context.settings.game)
     try:
-        layout = ObservationLayout.from_settings(context.settings.observation, game.actions)
+        layout = ObservationLayout(context.settings.observation, game.actions)
         compile_ahead(game, layout, game_map)
         launcher.start()
         launcher.wait_until_connectable(LISTENS_WITHIN_S)

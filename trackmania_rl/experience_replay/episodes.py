@@ -29,7 +29,7 @@ POTENTIALS: Final = "potentials"
 OF_ACTIONS: Final = (GREEDY, "position_m")
 """Columns of a race without a row for its last state; an episode has an empty one there, as Gymnasium's infos."""
 OF_STATES: Final = (METERS, "current_zone_idx", "car_gear_and_wheels")
-"""Columns of a race that its reward may be computed from, see `race.results.rollout_results`."""
+"""Columns of a race that its reward may be computed from, see `Races.rollout_results`."""
 COLUMNS: Final = (*OF_STATES, *OF_ACTIONS, RACE_TIME, POTENTIALS)
 """What is looked for among an episode's infos; there may be others."""
 
@@ -109,7 +109,7 @@ def episode_of_race(
     """Make an episode of a race that was just driven; copies.
 
     Args:
-        rollout_results: its columns, see `race.results.rollout_results`.
+        rollout_results: its columns, see `Races.rollout_results`.
         rewards: (T,) of its actions.
         race_time_ms: its length.
         form: of the episode.

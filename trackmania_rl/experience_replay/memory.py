@@ -22,8 +22,8 @@ from trackmania_rl.buffer_utilities import (
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.experience_replay.transitions import Transitions, TransitionStorage
-from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.progress import Fragment
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.schedules import linear, staircase

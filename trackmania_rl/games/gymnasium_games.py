@@ -1,4 +1,4 @@
-"""A user's own Gymnasium environment as the games of a run: episodes take the place of races."""
+"""A user's own Gymnasium environment as the games of a run, with episodes as races."""
 
 from __future__ import annotations
 
@@ -16,39 +16,38 @@ from gymnasium import spaces as gym_spaces
 from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.games.alternating import games_for
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
+from trackmania_rl.games.race_games import GamesBuilder, games_for
 from trackmania_rl.race.observation import ObservationBlock, blocks_of_views
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.results import EndedRace
+from trackmania_rl.race.races import EndedRace
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.race.views import FLOATS, LastRows, Views
+from trackmania_rl.race.views import FLOATS, Views
 from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError
 
 MakeEnv = Callable[..., "gymnasium.Env[Any, Any]"]
 
 NO_BOUNDS: Final = 1e6
-"""Bounds as far apart as this count as none."""
+"""Wider bounds count as none."""
 RENDER_MODE: Final = "rgb_array"
 DEFAULT_FRAMES_PER_S: Final = 30.0
 RESET_RESULT: Final = "(observation, info)"
 STEP_RESULT: Final = "(observation, reward, terminated, truncated, info)"
-_NO_FRAME: Final = np.empty((1, 0, 0), dtype=np.uint8)
 
 
 class EnvironmentFaultError(UserError):
-    """An environment breaks Gymnasium's API; a restart does not help."""
+    """An environment breaks Gymnasium's API, so a restart is useless."""
 
 
-class GymnasiumGames:
+class GymnasiumGames(GamesBuilder):
     """The part `games` for an environment: `games = functools.partial(GymnasiumGames, env="CartPole-v1")`.
 
-    Observations are flattened to floats, after the time elapsed in the mini-race. They are normalized by their bounds,
-    where these are finite. The environment's rewards are used unchanged. An episode longer than
+    Observations are flattened to floats, after the time elapsed in the mini-race, and normalized by their bounds if
+    these are finite. The environment's rewards are used unchanged. An episode longer than
     `cutoff_race_longer_than_ms` is truncated there. A `horizon` beyond a registered id's limit replaces that limit.
 
     Args:
-        settings: of the run; entries of `map_cycle` need a `map_name` only and say how many episodes explore.
+        settings: of the run; entries of `map_cycle` need only a `map_name` and set the number of exploration episodes.
         env: an id for `gymnasium.make`, or a function that makes the environment.
 
     Attributes:
@@ -92,7 +91,7 @@ class GymnasiumGames:
             games.send(np.zeros(1, dtype=np.int64), BatchDecision(actions, np.ones(1, dtype=np.bool_), values))
         except UserError:
             raise
-        except Exception as error:  # a user's own code can fail in any way
+        except Exception as error:  # from the user's own code
             frame = traceback.extract_tb(error.__traceback__)[-1]
             raise EnvironmentFaultError(
                 f"games: {name_of(env)}: {call} raises {type(error).__name__}: {one_line(error)} "
@@ -101,8 +100,8 @@ class GymnasiumGames:
         finally:
             games.close()
 
+    @override
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
-        """Make the environments of a collector, as `GamesBuilder` says."""
         envs = [self._make_env() for _ in range(self._settings.game.games_per_collector)]
         return games_for(
             self._settings.sync, envs, lambda some: SteppedEnvs(some, self.spaces, self._settings.game, rng)
@@ -125,20 +124,23 @@ class GymnasiumGames:
 
 @dataclass
 class _Episode:
-    """An episode under way: T actions and T + 1 states; `seen` is the newest state as agents see it."""
+    """An episode in progress: T actions and T + 1 states."""
 
-    rows: LastRows
-    floats: list[npt.NDArray[np.float32]] = field(default_factory=list)
-    seen: npt.NDArray[np.float32] | None = None
+    floats: list[npt.NDArray[np.float32]]
     actions: list[Any] = field(default_factory=list)
     is_greedy: list[bool] = field(default_factory=list)
     q_values: list[npt.NDArray[np.float32]] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
 
-    def add_state(self, floats: npt.NDArray[np.float32]) -> None:
-        """Add the newest state's own floats."""
-        self.floats.append(floats)
-        _, self.seen = self.rows.see(_NO_FRAME, floats)
+    def newest(self, views: Views) -> npt.NDArray[np.float32]:
+        """Return the floats of the newest state for agents."""
+        if not views.inputs:
+            return self.floats[-1]
+        floats = np.stack(self.floats[-views.rows_back - 1 :])
+        actions = np.array([*self.actions[len(self.actions) + 1 - len(floats) :], views.action_before])
+        no_frames = np.empty((1, len(floats), 1, 0, 0), dtype=np.uint8)
+        _, seen = views.look(no_frames, floats[None], actions[None], np.zeros(1, np.int64), np.array([len(floats) - 1]))
+        return seen[0]
 
 
 class SteppedEnvs(Games):
@@ -167,14 +169,13 @@ class SteppedEnvs(Games):
         seed, self._seeds[game] = self._seeds[game], None
         self._ended.pop(game, None)
         observation, _ = self._checked(game, "reset()", self._envs[game].reset(seed=seed), RESET_RESULT)
-        self._episodes[game] = _Episode(LastRows(self._spaces.views))
-        self._episodes[game].add_state(self._floats(game, observation))
+        self._episodes[game] = _Episode([self._floats(game, observation)])
 
     @override
     def recv(self) -> Received:
         ids = np.array(sorted(self._episodes), dtype=np.int64)
         episodes = [self._episodes[game] for game in ids.tolist()]
-        floats = np.array([episode.seen for episode in episodes], dtype=np.float32)
+        floats = np.array([episode.newest(self._spaces.views) for episode in episodes], dtype=np.float32)
         is_first = np.array([not episode.actions for episode in episodes], dtype=np.bool_)
         ended, self._ended = self._ended, {}
         images = np.empty((len(ids), *self._spaces.image_shape), dtype=np.uint8)
@@ -188,8 +189,7 @@ class SteppedEnvs(Games):
             episode, action = self._episodes[game], decision.actions[row]
             result = self._envs[game].step(own_action(self._spaces, action))
             observation, reward, terminated, truncated, _ = self._checked(game, "step()", result, STEP_RESULT)
-            episode.rows.act(action)
-            episode.add_state(self._floats(game, observation))
+            episode.floats.append(self._floats(game, observation))
             episode.actions.append(action)
             episode.is_greedy.append(bool(decision.is_greedy[row]))
             episode.q_values.append(decision.q_values[row])
@@ -225,13 +225,12 @@ class SteppedEnvs(Games):
         return True
 
     def _checked(self, game: int, call: str, result: Any, form: str) -> tuple[Any, ...]:
-        """Return what an environment's method has returned, a tuple of this form."""
+        """Validate the result of an environment's method, a tuple of this form."""
         if not isinstance(result, tuple) or len(result) != len(form.split(", ")):
             self._refuse(game, f"{call} returns {_described(result)} instead of {form}")
         return result
 
     def _floats(self, game: int, observation: Any) -> npt.NDArray[np.float32]:
-        """Return a state's own floats (F,)."""
         space = self._envs[game].observation_space
         try:
             floats = own_floats(space, observation)
@@ -298,13 +297,13 @@ def own_floats(space: gym_spaces.Space[Any], observation: Any) -> npt.NDArray[np
 
 
 def own_action(spaces: Spaces, action: Any) -> Any:
-    """Return an agent's action as the environment takes it."""
+    """Convert an agent's action to the environment's."""
     space = spaces.action
     return int(action) + int(space.start) if isinstance(space, gym_spaces.Discrete) else np.asarray(action)
 
 
 def _described(value: Any) -> str:
-    """Return type and size of a value, and a number itself."""
+    """Describe a value in a message: type and size, or the number itself."""
     if isinstance(value, tuple):
         return f"a tuple of {len(value)}"
     if isinstance(value, np.ndarray):
@@ -351,7 +350,7 @@ def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
 def _views(
     settings: Settings, own: ObservationBlock, action: gym_spaces.Discrete | gym_spaces.Box
 ) -> tuple[list[ObservationBlock], Views]:
-    """Make the setting `views`: an action looks one-hot, or as its own numbers."""
+    """Make the views of the setting `views`, with actions one-hot, or as their own numbers."""
     table: tuple[tuple[float, ...], ...] = ()
     limit, before = 1.0, 0  # type: float, int | tuple[float, ...]
     if isinstance(action, gym_spaces.Discrete):

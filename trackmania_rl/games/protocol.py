@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.race.policy import BatchDecision, Policy
-from trackmania_rl.race.results import EndedRace
+from trackmania_rl.race.races import EndedRace
 from trackmania_rl.settings import GameSettings, MapEntry
 
 GameIds = npt.NDArray[np.int64]
@@ -34,64 +34,40 @@ FramesRoom = Callable[[], npt.NDArray[np.uint8] | None]
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """News from games; all of it may be empty.
+    """News from games; all of it may be empty."""
 
-    Attributes:
-        ids: (n,) the games that wait for a decision.
-        images: (n, S, H, W) uint8, the last S frames of each race; before its first frame, that one is repeated.
-        floats: (n, F) float32, see `ObservationLayout`.
-        is_first: (n,) bool, whether it is the race's first state; again after the game was lost and the race restarted.
-        ended: races that have ended, by game; arrays may be views that the game's next race overwrites.
-        lost: games that could not play their race and are free for another one.
-    """
-
-    ids: GameIds
-    images: npt.NDArray[np.uint8]
-    floats: npt.NDArray[np.float32]
-    is_first: npt.NDArray[np.bool_]
-    ended: Mapping[int, EndedRace]
-    lost: tuple[int, ...] = field(default=())
+    ids: GameIds  #: (n,) games that wait for a decision
+    images: npt.NDArray[np.uint8]  #: (n, S, H, W), the last S frames; a race's first frame stands for those before it
+    floats: npt.NDArray[np.float32]  #: (n, F), see `ObservationLayout`
+    is_first: npt.NDArray[np.bool_]  #: (n,) whether it is a race's first state, also after a restart in another game
+    ended: Mapping[int, EndedRace]  #: by game; the game's next race may overwrite the arrays
+    lost: tuple[int, ...] = field(default=())  #: games that could not play their race and are free for another one
 
 
 class Motion(NamedTuple):
-    """Place and motion of the cars in n states, as in `Observation`.
+    """Place and motion of the cars in n states, as in `Observation`."""
 
-    Attributes:
-        meters: (n,) float64, metres along the line.
-        race_time_ms: (n,) int64.
-        position_m: (n, 3) float32, in world axes.
-        speed_m_s: (n,) float64.
-        zone_idx: (n,) int64, the current zone.
-        car: (n, 22) float32, see `CAR_COLUMNS`.
-    """
-
-    meters: npt.NDArray[np.float64]
-    race_time_ms: npt.NDArray[np.int64]
-    position_m: npt.NDArray[np.float32]
-    speed_m_s: npt.NDArray[np.float64]
-    zone_idx: npt.NDArray[np.int64]
-    car: npt.NDArray[np.float32]
+    meters: npt.NDArray[np.float64]  #: (n,)
+    race_time_ms: npt.NDArray[np.int64]  #: (n,)
+    position_m: npt.NDArray[np.float32]  #: (n, 3)
+    speed_m_s: npt.NDArray[np.float64]  #: (n,)
+    zone_idx: npt.NDArray[np.int64]  #: (n,)
+    car: npt.NDArray[np.float32]  #: (n, 22)
 
 
 class Games(Protocol):
-    """K games, each in its own race. For use by one thread.
+    """K games, each in its own race. For use by one thread."""
 
-    Attributes:
-        n_games: K; their numbers are 0 to K - 1.
-        game: settings of the races begun from now on; actions, image and longest race must stay the same.
-    """
-
-    n_games: int
-    game: GameSettings
+    n_games: int  #: K; their numbers are 0 to K - 1
+    game: GameSettings  #: of the races begun from now on; actions, image and longest race must stay the same
 
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        """Begin a race at the start line; a race under way in this game is dropped.
+        """Begin a race at the start line; a race in progress in this game is dropped.
 
         Args:
-            game: which game.
+            game: its number.
             map_entry: the map.
-            frames: room into which the game may write the race's frames at once; called from any thread. After None
-                the game does nothing.
+            frames: room for the race's frames; called from any thread. After None the game does nothing.
 
         Raises:
             UserError: if map or line can't be used; possibly raised by `recv` instead.
@@ -101,17 +77,17 @@ class Games(Protocol):
     def recv(self) -> Received:
         """Wait for news, at most a tenth of a second.
 
-        With `sampling = "synchronous"` it returns all games in a race at once, in their order, including those that
-        were received before and not answered.
+        With `sampling = "synchronous"` it returns all games in a race at once, in their order, including those received
+        before without an answer.
 
         Raises:
             UserError: if a map, line or port can't be used.
-            GameError: if none of the games in a race can play any more.
+            GameError: if no game in a race can continue.
         """
         ...
 
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
-        """Answer games that wait; row i is the decision of game `ids[i]`.
+        """Answer waiting games; row i is the decision of game `ids[i]`.
 
         Args:
             ids: (n,) some or all of the games received.
@@ -121,20 +97,16 @@ class Games(Protocol):
         ...
 
     def under_way(self, game: int, states: range) -> dict[str, Any]:
-        """Return a part of the race of a game that waits for a decision.
+        """Return a part of the race in progress of a waiting game as `rollout_results`; arrays may be views.
 
         Args:
-            game: which game.
+            game: its number.
             states: numbers of states of its race, from 0; a decision was made in each of them.
-
-        Returns:
-            These states, and the actions between them, as a race's `rollout_results`; the arrays may be views of
-            arrays that the game still writes to.
         """
         ...
 
     def motion(self, ids: GameIds) -> Motion:
-        """Return place and motion of the cars in some games (n,) that wait.
+        """Return place and motion of the cars in some waiting games (n,).
 
         Raises:
             TypeError: if the games have no cars.
@@ -173,13 +145,13 @@ def rollout(
     frames: FramesRoom | None = None,
     listeners: Sequence[Listener] = (),
 ) -> EndedRace:
-    """Play one race in the first game alone.
+    """Play one race in the first game.
 
     Args:
-        games: of which no other is in a race.
+        games: without another race in progress.
         map_entry: the map.
-        make_policy: makes the race's policy; called again if the race is lost with its game and begins again.
-        frames: see `Games.begin`.
+        make_policy: makes the race's policy; called again if the race restarts in another game.
+        frames: as of `Games.begin`.
         listeners: called on the way.
 
     Raises:

@@ -1,32 +1,43 @@
-"""The part `games`, which makes a run's games; the default one makes races on the map cycle's maps."""
+"""The part `games`, which makes a run's games: `RaceGames` by default.
+
+With `sampling = "alternating"` a collector's games are two halves that take turns: one half plays while the actions of
+the other are chosen.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
 
-from trackmania_rl.games.alternating import games_for
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.protocol import Games
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.parts import load_part, make_part
-from trackmania_rl.race.observation import ExtraFloats
+from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
+from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces, race_spaces
-from trackmania_rl.settings import Settings, SettingsError
+from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError, SyncSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import GameLauncher
 
 log = logging.getLogger(__name__)
 
+Member = TypeVar("Member")
+Floats = npt.NDArray[np.float32]
+
 
 class GamesBuilder(Protocol):
-    """Makes a run's games; called with its settings, in every process.
+    """Maker of a run's games, called with its settings in every process.
 
     Attributes:
         spaces: of all of its games.
@@ -35,35 +46,63 @@ class GamesBuilder(Protocol):
     spaces: Spaces
 
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
-        """Make the games that a collector plays, in its process.
+        """Make the games of a collector, in its process.
 
         Args:
             collector: its number, from 0.
             maps_folder: folder of tracks and reference lines.
             rng: for games with randomness; the simulated game has none.
         """
+        ...
 
 
 MakeGamesBuilder = Callable[[Settings], GamesBuilder]
 
 
-class RaceGames:
+class RaceGames(GamesBuilder):
     """Races in the simulated game, in this process or behind sockets, or in the real one.
+
+    A subclass may add k floats of its own to each state, after the state's other floats and before those of views. It
+    sets `own_mean` and `own_std`, k numbers each for the network's normalization, and overrides `own_floats`.
 
     Args:
         settings: of the run.
 
+    Attributes:
+        layout: places of the floats: `floats[:, self.layout["velocity_m_s"]]`.
+        spaces: of the games, with the subclass's floats.
+
     Raises:
-        SettingsError: if the observation's settings contradict each other.
+        SettingsError: if the observation's settings contradict each other, or the subclass's mean, standard deviation
+            and floats do.
     """
+
+    own_mean: tuple[float, ...] = ()
+    own_std: tuple[float, ...] = ()
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._extra: ExtraFloats | None = None  # a subclass may have some
+        self.layout = ObservationLayout(settings.observation, settings.game.actions)
         self.spaces = race_spaces(settings)
+        self._extra: ExtraFloats | None = None
+        if self.own_mean:
+            self._extra = ExtraFloats(len(self.own_mean), self.own_floats)
+            self._add_own_floats()
 
+    def own_floats(self, floats: Floats) -> npt.NDArray[np.floating[Any]]:
+        """Compute k floats of each state from the others; called once for each state.
+
+        Args:
+            floats: (n, F) float32 of n states, in the places of `layout`, without those of views; not normalized. A
+                copy of the states' own.
+
+        Returns:
+            (n, k), finite.
+        """
+        raise NotImplementedError
+
+    @override
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
-        """Make the games that a collector plays, as `GamesBuilder` says."""
         sync, game, user = self._settings.sync, self._settings.game, self._settings.user
         name = "compiling the simulator" if game.is_in_process else "starting the games"
         log.info("collector %d: %s", collector, name, extra={"phase": name})
@@ -82,6 +121,23 @@ class RaceGames:
         game, observation = self._settings.game, self._settings.observation
         managers = [GameInstanceManager(game, observation, launcher, extra=self._extra) for launcher in launchers]
         return SocketGames(managers, all_together=self._settings.sync.is_synchronous)
+
+    def _add_own_floats(self) -> None:
+        mean, std, end = self.spaces.float_mean, self.spaces.float_std, self.spaces.n_own_floats
+        k = len(self.own_mean)
+        two_states = np.tile(np.array(mean[:end], dtype=np.float32), (2, 1))
+        shape = np.shape(self.own_floats(two_states))
+        if shape != (2, k) or len(self.own_std) != k:
+            raise SettingsError(
+                f"games: {type(self).__name__} has {k} numbers in own_mean and {len(self.own_std)} in own_std, and "
+                f"own_floats made {shape} of two states; it makes {(2, k)}"
+            )
+        self.spaces = dataclasses.replace(
+            self.spaces,
+            float_mean=(*mean[:end], *self.own_mean, *mean[end:]),
+            float_std=(*std[:end], *self.own_std, *std[end:]),
+            waves=tuple((i if i < end else i + k, wavelength) for i, wavelength in self.spaces.waves),
+        )
 
 
 def make_race_games(settings: Settings) -> RaceGames:
@@ -112,3 +168,111 @@ def make_games_builder(settings: Settings) -> GamesBuilder:
             "see GamesBuilder (trackmania_rl/games/race_games.py)"
         )
     return builder  # type: ignore[no-any-return]
+
+
+def games_for(sync: SyncSettings, members: Sequence[Member], make: Callable[[Sequence[Member]], Games]) -> Games:
+    """Make a collector's games by the setting `sampling`: all together, or in halves that take turns.
+
+    Args:
+        sync: has the setting.
+        members: one for each game, such as launchers; at least two for halves.
+        make: makes games for some of them.
+    """
+    if sync.sampling != "alternating":
+        return make(members)
+    half = len(members) // 2
+    return AlternatingGames(make(members[:half]), make(members[half:]))
+
+
+class AlternatingGames(Games):
+    """Two halves as one. `recv` returns the states of one half, then those of the other, and so on.
+
+    A thread sends decisions to a half and plays it, until that half is received again.
+
+    Args:
+        first: the games from number 0 on.
+        second: the others.
+    """
+
+    def __init__(self, first: Games, second: Games) -> None:
+        self.n_games = first.n_games + second.n_games
+        self._halves = (first, second)
+        self._begins_at = (0, first.n_games)
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="alternating games")
+        self._sent: list[Future[None] | None] = [None, None]
+        self._next = 0
+
+    @property
+    def game(self) -> GameSettings:
+        """Settings of the races begun from now on."""
+        return self._halves[0].game
+
+    @game.setter
+    def game(self, settings: GameSettings) -> None:
+        for number, half in enumerate(self._halves):
+            self._await(number)
+            half.game = settings
+
+    @override
+    def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
+        half, own = self._at(game)
+        half.begin(own, map_entry, frames)
+
+    @override
+    def recv(self) -> Received:
+        number = self._next
+        self._next = 1 - number
+        self._await(number)
+        received, begins_at = self._halves[number].recv(), self._begins_at[number]
+        return Received(
+            received.ids + begins_at,
+            received.images,
+            received.floats,
+            received.is_first,
+            {begins_at + game: race for game, race in received.ended.items()},
+            tuple(begins_at + game for game in received.lost),
+        )
+
+    @override
+    def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
+        for number, half in enumerate(self._halves):
+            begins_at = self._begins_at[number]
+            of_half = (ids >= begins_at) & (ids < begins_at + half.n_games)
+            if of_half.any():
+                own = BatchDecision(decision.actions[of_half], decision.is_greedy[of_half], decision.q_values[of_half])
+                self._await(number)
+                self._sent[number] = self._executor.submit(half.send, ids[of_half] - begins_at, own, policy_s)
+
+    @override
+    def under_way(self, game: int, states: range) -> dict[str, Any]:
+        half, own = self._at(game)
+        return half.under_way(own, states)
+
+    @override
+    def motion(self, ids: GameIds) -> Motion:
+        places = [self._at(game) for game in ids.tolist()]
+        motions = [half.motion(np.array([own])) for half, own in places]
+        return Motion._make(np.concatenate(column) for column in zip(*motions, strict=True))
+
+    @override
+    def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
+        half, own = self._at(game)
+        return half.picture(own, width_px, height_px)
+
+    @override
+    def close(self) -> bool:
+        self._executor.shutdown()
+        have_ended = [half.close() for half in self._halves]
+        return all(have_ended)
+
+    def _at(self, game: int) -> tuple[Games, int]:
+        """Return the half of a game, once that half is idle, and the game's number there."""
+        number = int(game >= self._begins_at[1])
+        self._await(number)
+        return self._halves[number], game - self._begins_at[number]
+
+    def _await(self, number: int) -> None:
+        """Wait until a half is idle; raise the error of its last `send`."""
+        sent, self._sent[number] = self._sent[number], None
+        if sent is not None:
+            sent.result()

@@ -1,8 +1,7 @@
-"""Games behind sockets: each is played by a thread of its own, with all the waiting, failing and restarting it takes.
+"""Games behind sockets: a thread for each game waits, retries and restarts.
 
-A game waits for its own decision only. `SocketGames.recv` waits a little for games that are about to ask, because one
-pass through the network costs nearly the same for one state as for many; for a game that is slow, restarts or hangs it
-waits once, and then no more until that game asks again.
+`SocketGames.recv` waits briefly for games that are about to ask, because one pass through the network costs nearly the
+same for one state as for many. A game that is slow, restarts or hangs delays the others once, until it asks again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing_extensions import override
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
-from trackmania_rl.race.results import EndedRace, Observation
+from trackmania_rl.race.races import EndedRace, Observation
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.game_instance_manager import Decide, GameKeepsFailingError
 
@@ -30,27 +29,26 @@ log = logging.getLogger(__name__)
 
 RECEIVE_WITHIN_S: Final = 0.1
 FIRST_GAME_WITHIN_S: Final = 60.0
-"""How long the other games wait for the first one, which may have to compile what all of them use."""
+"""Timeout for the first game, which may compile code for all of them, before the others start."""
 RETRY_FAILING_GAME_AFTER_S: Final = 30.0
 GAMES_END_WITHIN_S: Final = 1.0
-"""How long `close` waits for the threads of games."""
+"""Timeout of `close` for the threads of games."""
 PATIENCE_PASSES: Final = 2.0
-"""How long games that were on time before are waited for, in durations of the last decision. With 8 games on a busy
-machine 0, 1 and 2 gave batches of 2.0, 4.6 and 6.7 states, and 2 took a fifth less processor time for an action than
-0."""
+"""Wait for games that were on time before, in durations of the last decision. With 8 games on a busy machine 0, 1 and 2
+gave batches of 2.0, 4.6 and 6.7 states, and 2 took a fifth less processor time for an action than 0."""
 
 
 class RaceDriver(Protocol):
-    """What plays the races of one game: `GameInstanceManager` does."""
+    """Player of one game's races, such as `GameInstanceManager`."""
 
     game: GameSettings
 
     def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None) -> EndedRace:
-        """Play one race, its frames written to `frames`; what `decide` raises ends it and passes through."""
+        """Play one race with its frames in `frames`; an error of `decide` ends it and is passed on."""
         ...
 
     def under_way(self, states: range) -> dict[str, Any]:
-        """Return a part of the race, while `decide` waits; see `Games.under_way`."""
+        """Return a part of the race while `decide` waits, as of `Games.under_way`."""
         ...
 
     def close(self) -> None:
@@ -58,13 +56,13 @@ class RaceDriver(Protocol):
         ...
 
 
-class _Interrupted(Exception):  # noqa: N818  # not an error: nobody wants the race any more
-    """Raised out of a race that is given up."""
+class _Interrupted(Exception):  # noqa: N818  # not an error
+    """Ends a race that another one replaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Race:
-    """A race for one game; `number` counts those of the game."""
+    """Order to play a race; `number` counts those of the game."""
 
     number: int
     map_entry: MapEntry
@@ -74,12 +72,12 @@ class _Race:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """What a game's thread says of race number `race`; one of the three, or none: the game may try another race.
+    """Message of a game's thread about race number `race`; without any of the three, the game can try another race.
 
     Attributes:
-        seen: the state in which it waits, and the state's image.
-        ended: the race that is over.
-        failed: why it could not be played; the game is left alone now.
+        seen: image and state that wait for a decision.
+        ended: the race that has ended.
+        failed: error of a race that could not be played; the game pauses now.
     """
 
     game: int
@@ -92,24 +90,19 @@ class _Message:
 class SocketGames(Games):
     """K games behind sockets.
 
-    A game that has to be started again costs nobody else anything. One that fails again and again is left alone for
-    half a minute while others play, and is then `Received.lost`; when none plays any more, its error is raised.
+    A game that restarts does not delay the others. A game that keeps failing pauses for half a minute, and is then
+    `Received.lost`. When all games fail, the error is raised.
 
     Args:
         drivers: one for each game; closed by the game's own thread.
-        all_together: whether `recv` waits for all games that are in a race, so that which of them are decided for
-            together is no matter of chance.
-
-    Attributes:
-        n_games: K.
-        game: settings of the races begun from now on.
+        all_together: whether `recv` waits for all games in a race, so that batches do not depend on timing.
     """
 
     def __init__(self, drivers: Sequence[RaceDriver], *, all_together: bool = False) -> None:
         self.n_games = len(drivers)
         self._gather = self._gather_all if all_together else self._gather_promptly
-        self._driving: set[int] = set()  # those that will have something to say
-        self._said: dict[int, _Message] = {}  # by those that wait for an answer, where all are waited for
+        self._driving: set[int] = set()  # games whose next message is due
+        self._said: dict[int, _Message] = {}  # of games that wait for an answer, with `all_together`
         self.game = drivers[0].game
         self._drivers = drivers
         self._inbox: queue.SimpleQueue[_Message | Exception] = queue.SimpleQueue()
@@ -123,7 +116,7 @@ class SocketGames(Games):
         self._race_numbers = [0] * len(drivers)
         self._playing: set[int] = set()
         self._failing: set[int] = set()
-        self._on_time: set[int] = set()  # games that asked within the patience last time
+        self._on_time: set[int] = set()  # games whose last message came within the patience
         self._patience_s = 0.0
         self._seen: list[Observation | None] = [None] * len(drivers)
         self._is_closed = threading.Event()
@@ -184,18 +177,11 @@ class SocketGames(Games):
     @override
     def motion(self, ids: GameIds) -> Motion:
         states = [seen for game in ids.tolist() if (seen := self._seen[game]) is not None]
-        return Motion(
-            meters=np.array([seen.meters for seen in states]),
-            race_time_ms=np.array([seen.race_time_ms for seen in states], dtype=np.int64),
-            position_m=np.stack([seen.position_m for seen in states]),
-            speed_m_s=np.array([seen.speed_m_s for seen in states]),
-            zone_idx=np.array([seen.zone_idx for seen in states], dtype=np.int64),
-            car=np.stack([seen.car for seen in states]),
-        )
+        return Motion._make(np.array([getattr(seen, name) for seen in states]) for name in Motion._fields)
 
     @override
     def picture(self, game: int, width_px: int, height_px: int) -> None:
-        """Draw nothing: the game's own picture is asked for with the observation only."""
+        """Return None: the game draws only the observation's image."""
 
     @override
     def close(self) -> bool:
@@ -215,12 +201,12 @@ class SocketGames(Games):
         thread.start()
 
     def _gather_all(self) -> list[_Message]:
-        """Return what each game that is in a race has to say, in their order; nothing before the last one has.
+        """Return the message of each game in a race, in their order; nothing if one is missing after the timeout.
 
-        Waits `RECEIVE_WITHIN_S`. A game that waits for an answer says the same again.
+        A game that waits for an answer repeats its message.
 
         Raises:
-            Exception: what a race ended with in its game's thread.
+            Exception: error of a race in its game's thread.
         """
         deadline_s = time.monotonic() + RECEIVE_WITHIN_S
         while self._driving:
@@ -234,12 +220,12 @@ class SocketGames(Games):
         return messages
 
     def _gather_promptly(self) -> list[_Message]:
-        """Return what has come, at most one message of each game.
+        """Return the messages in the inbox, at most one of each game.
 
-        Waits `RECEIVE_WITHIN_S` for the first one, then with patience for games that came promptly so far.
+        Waits `RECEIVE_WITHIN_S` for the first one, then the patience for games that were on time so far.
 
         Raises:
-            Exception: what a race ended with in its game's thread.
+            Exception: error of a race in its game's thread.
         """
         first = self._take(RECEIVE_WITHIN_S)
         if first is None:
@@ -259,7 +245,7 @@ class SocketGames(Games):
         return gathered
 
     def _take(self, timeout_s: float) -> _Message | None:
-        """Return the next message that is not of a race given up."""
+        """Return the next message of a current race."""
         while True:
             try:
                 item = self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
@@ -277,8 +263,8 @@ class SocketGames(Games):
             log.warning("game %d is tried again in %g s: %s", item.game, RETRY_FAILING_GAME_AFTER_S, item.failed)
 
     def _play_races(self, game: int) -> None:
-        """Play what is ordered, in the game's thread."""
-        # The kernel ends a game with the thread that started it, so that must be a thread that lives as long.
+        """Play the ordered races, in the game's thread."""
+        # The kernel ends a game with the thread that started it, so this thread lives as long as the games.
         try:
             while not self._is_closed.is_set():
                 order = self._orders[game].get()
@@ -288,7 +274,7 @@ class SocketGames(Games):
             self._drivers[game].close()
 
     def _play_race(self, game: int, race: _Race) -> _Race | None:
-        """Play a race; return the one to go on with, if this one was given up for it."""
+        """Play a race; return the one that replaced it, if any."""
         next_race: _Race | None = None
 
         def decide(image: npt.NDArray[np.uint8], seen: Observation) -> PolicyDecision:
@@ -316,7 +302,7 @@ class SocketGames(Games):
                 self._inbox.put(_Message(game, race.number))
             else:
                 return order if isinstance(order, _Race) else None
-        except Exception as error:  # whatever it is, `recv` raises it
+        except Exception as error:  # raised again by `recv`
             self._inbox.put(error)
         else:
             self._inbox.put(_Message(game, race.number, ended=ended))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from trackmania_rl.agents.builder import MakeAgentBuilder
 from trackmania_rl.channels.protocols import RolloutSink, RunStateView
 from trackmania_rl.games.race_games import MakeGamesBuilder
-from trackmania_rl.race.cycle_position import CollectorProgress
+from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.training.demonstrations import Demonstration
 
 

@@ -36,7 +36,7 @@ from trackmania_rl.multiprocess.liveness import Bounds
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
 from trackmania_rl.multiprocess.supervisor import CollectorProcess, CollectorSupervisor, Placement
 from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.race.cycle_position import CollectorProgress
+from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.settings import Settings

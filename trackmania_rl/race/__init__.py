@@ -1,1 +1,1 @@
-"""What a race is: what is seen of it, what it earns, when it is cut off, and what it leaves behind."""
+"""The race: observation, rewards, cut-offs, zones and results."""

@@ -1,10 +1,9 @@
-"""An agent's actions and what they are in the game: indices into the configured keys, or steer, gas and brake.
+"""Actions of an agent: indices into the configured sets of keys, or analog steer, gas and brake.
 
-`actions_of_game` gives one object for the setting `actions`; all that differs between the two is in it.
+`actions_of_game` returns the kind that the setting `actions` names. All differences between the two are in this module.
 
-An analog action is (steer, gas, brake), each -1..1. Steer is proportional, from -1 (left) to 1 (right). The car of this
-game takes gas and brake as pressed or not (its analog pedal counts from 30 % on), so a pedal is pressed where its value
-is above 0.
+An analog action is (steer, gas, brake), each -1 to 1. Steer is proportional, from -1 (left) to 1 (right). The car takes
+gas and brake as pressed or not (its analog pedal counts from 30 % on), so a pedal is pressed above 0.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import Any, Final, Literal, Protocol
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import ANALOG_FULL, ANALOG_STATE_INPUTS, InputEvent, events_of_keys
 from trackmania_rl.protocol.messages import AnalogInput, HeldInputs, KeyState, key_states
-from trackmania_rl.race.observation_kernel import KEYS_OF_AN_ACTION
 from trackmania_rl.settings import ActionKeys, GameSettings
 from trackmania_rl.simulator.inputs import controls_of_keys
 
@@ -29,84 +28,69 @@ ActionsSetting = Literal["keys", "analog"]
 Action = int | np.int64 | npt.NDArray[np.float32]
 """One action: an index into `inputs`, or (3,) float32 (steer, gas, brake)."""
 
+KEYS_OF_AN_ACTION: Final = ("accelerate", "brake", "left", "right")
 ANALOG_PARTS: Final = ("steer", "gas", "brake")
-"""The order of an analog action's floats."""
-PEDALS: Final = slice(1, 3)
-"""Where gas and brake are among them."""
 PARTS_OF_AN_ACTION: Final = {"keys": KEYS_OF_AN_ACTION, "analog": ANALOG_PARTS}
-"""The floats that the observation shows of one previous action, by the setting `actions`."""
+"""Floats of one previous action in the observation, by the setting `actions`."""
 PEDALS_OF_AN_ACTION: Final = {KEYS_OF_AN_ACTION: ("accelerate", "brake"), ANALOG_PARTS: ("gas", "brake")}
-"""Which of them are above 0 where gas and brake are pressed."""
+"""The floats of gas and brake among them, above 0 if pressed."""
+PEDALS: Final = slice(1, 3)
+"""Gas and brake in an analog action."""
 FORWARD: Final = (0.0, 1.0, -1.0)
-"""Straight on with full gas."""
+"""Analog action: straight ahead with full gas."""
 
 
 class ActionKind(Protocol):
-    """Actions of one kind. n actions are an array (n,) of int64, or (n, 3) of float32.
+    """One kind of actions, immutable. n actions are an array (n,) int64, or (n, 3) float32."""
 
-    What `actions_of_game` gives may be shared; it never changes.
-
-    Attributes:
-        shape: of one action in a column of them.
-        dtype: of the same.
-        forward: the action that stands for every one before the first.
-        parts: names of the floats that the observation shows of one previous action.
-        n_values: values that a decision comes with: one for each action to choose from, or that of the action alone.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  #: of one action
     dtype: type[np.generic]
-    forward: Action
-    parts: tuple[str, ...]
-    n_values: int
+    forward: Action  #: stands for every action before a race's first
+    parts: tuple[str, ...]  #: names of the floats of one previous action in the observation
+    n_values: int  #: values of a decision: one for each index, or 1
 
     def space(self) -> gymnasium.spaces.Discrete | gymnasium.spaces.Box:
-        """Make the space of one action."""
+        """Return the space of one action."""
         ...
 
     def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
-        """Give what the observation shows of some actions, (n, len(parts)), or of one."""
+        """Return the floats of actions in the observation, (n, len(parts)), or of one action."""
         ...
 
     def presses_gas(self, actions: Array) -> npt.NDArray[np.bool_]:
-        """Tell in which actions (n,) the car accelerates."""
+        """Return which actions (n,) accelerate."""
         ...
 
     def held(self, actions: Array) -> Sequence[HeldInputs]:
-        """Give what is sent to the game."""
+        """Return the inputs that are sent to the game."""
         ...
 
     def controls(self, actions: Array) -> npt.NDArray[np.float64]:
-        """Give what the simulated car feels, (n, 3): gas 0 or 1, brake 0 or 1, steer -1 (left) .. 1 (right)."""
+        """Return the simulated car's controls, (n, 3): gas 0 or 1, brake 0 or 1, steer -1 (left) to 1 (right)."""
         ...
 
     def events(self, times_ms: npt.NDArray[np.int64], actions: Array) -> list[InputEvent]:
-        """Give the changes of inputs that actions make which begin at these race times (n,)."""
+        """Return the changes of inputs made by actions that begin at these race times (n,)."""
         ...
 
     def checked(self, actions: npt.ArrayLike, n_games: int | None) -> Array:
-        """Check actions that somebody gives to an environment.
+        """Validate the actions given to an environment.
 
         Args:
             actions: numbers of any kind.
-            n_games: how many actions there must be; None for a single one.
+            n_games: required number of actions; None for a single one.
 
         Returns:
-            (n,) int64 or (n, 3) float32, with n = 1 for a single one.
+            (n,) int64 or (n, 3) float32; n = 1 for a single one.
 
         Raises:
-            UserError: if they are something else; says what they must be.
+            UserError: if they are not actions of this kind.
         """
         ...
 
 
-class KeyActions:
-    """Indices into sets of keys; see `ActionKind`.
-
-    Args:
-        inputs: the sets.
-        forward: index of the action that stands for every one before the first.
-    """
+class KeyActions(ActionKind):
+    """Indices into the sets of keys `inputs`."""
 
     shape: tuple[int, ...] = ()
     dtype: type[np.generic] = np.int64
@@ -119,33 +103,33 @@ class KeyActions:
         self._shown = np.array([[getattr(keys, key) for key in self.parts] for keys in inputs], dtype=np.float32)
         self._controls = np.array([controls_of_keys(keys) for keys in self._keys])
 
+    @override
     def space(self) -> gymnasium.spaces.Discrete:
-        """See `ActionKind.space`."""
         return gymnasium.spaces.Discrete(self.n_values)
 
+    @override
     def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
-        """See `ActionKind.shown`."""
         return self._shown[actions]
 
+    @override
     def presses_gas(self, actions: Array) -> npt.NDArray[np.bool_]:
-        """See `ActionKind.presses_gas`."""
         return self._shown[actions, self.parts.index("accelerate")] > 0
 
+    @override
     def held(self, actions: Array) -> list[KeyState]:
-        """See `ActionKind.held`."""
         return [self._keys[action] for action in actions.tolist()]
 
+    @override
     def controls(self, actions: Array) -> npt.NDArray[np.float64]:
-        """See `ActionKind.controls`."""
         return self._controls[actions]
 
+    @override
     def events(self, times_ms: npt.NDArray[np.int64], actions: Array) -> list[InputEvent]:
-        """See `ActionKind.events`."""
         changes = np.flatnonzero(np.diff(actions, prepend=-1))
         return events_of_keys(zip(times_ms[changes].tolist(), self.held(actions[changes]), strict=True))
 
+    @override
     def checked(self, actions: npt.ArrayLike, n_games: int | None) -> npt.NDArray[np.int64]:
-        """See `ActionKind.checked`."""
         given = np.asarray(actions)
         shape = () if n_games is None else (n_games,)
         if given.shape != shape or given.dtype.kind not in "iu" or (given < 0).any() or (given >= self.n_values).any():
@@ -154,8 +138,8 @@ class KeyActions:
         return np.atleast_1d(given).astype(np.int64)
 
 
-class AnalogActions:
-    """(steer, gas, brake); see `ActionKind`."""
+class AnalogActions(ActionKind):
+    """(steer, gas, brake)."""
 
     shape: tuple[int, ...] = (len(ANALOG_PARTS),)
     dtype: type[np.generic] = np.float32
@@ -165,36 +149,36 @@ class AnalogActions:
     def __init__(self) -> None:
         self.forward: Action = np.array(FORWARD, dtype=np.float32)
 
+    @override
     def space(self) -> gymnasium.spaces.Box:
-        """See `ActionKind.space`."""
         return gymnasium.spaces.Box(-1.0, 1.0, self.shape, np.float32)
 
+    @override
     def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
-        """See `ActionKind.shown`: the actions as they are."""
         return np.clip(actions, -1.0, 1.0).astype(np.float32, copy=False)
 
+    @override
     def presses_gas(self, actions: Array) -> npt.NDArray[np.bool_]:
-        """See `ActionKind.presses_gas`."""
         return actions[:, self.parts.index("gas")] > 0
 
+    @override
     def held(self, actions: Array) -> list[AnalogInput]:
-        """See `ActionKind.held`."""
         return [AnalogInput(steer, gas, bool(brake)) for steer, gas, brake in wire_values(actions).tolist()]
 
+    @override
     def controls(self, actions: Array) -> npt.NDArray[np.float64]:
-        """See `ActionKind.controls`."""
         steer, gas, brake = wire_values(actions).T
         return np.stack((gas > 0, brake, steer / ANALOG_FULL), axis=1)
 
+    @override
     def events(self, times_ms: npt.NDArray[np.int64], actions: Array) -> list[InputEvent]:
-        """See `ActionKind.events`."""
         values = wire_values(actions)
         rows, parts = np.nonzero(np.diff(values, axis=0, prepend=0))
         changes = zip(times_ms[rows].tolist(), parts.tolist(), values[rows, parts].tolist(), strict=True)
         return [InputEvent(time_ms, ANALOG_STATE_INPUTS[part], value) for time_ms, part, value in changes]
 
+    @override
     def checked(self, actions: npt.ArrayLike, n_games: int | None) -> npt.NDArray[np.float32]:
-        """See `ActionKind.checked`."""
         given = np.asarray(actions)
         shape = self.shape if n_games is None else (n_games, *self.shape)
         if given.shape != shape or given.dtype.kind not in "iuf" or not (np.abs(given) <= 1).all():
@@ -206,14 +190,13 @@ class AnalogActions:
 
 
 def wire_values(actions: Array) -> npt.NDArray[np.int64]:
-    """Give actions (n, 3) as the game takes them.
+    """Convert analog actions (n, 3), clipped to -1..1, to the game's numbers.
 
     Returns:
-        (n, 3) int64: steer -65536 (left) .. 65536 (right), gas 0 or 65536, brake key 0 or 1. What is beyond -1..1
-        counts as its end.
+        (n, 3) int64: steer -65536 (left) to 65536 (right), gas 0 or 65536, brake key 0 or 1.
 
     Raises:
-        FloatingPointError: if a number is not finite, as those of a network are that has come apart.
+        FloatingPointError: if a number is not finite, as from a network that has diverged.
     """
     if not np.isfinite(actions).all():
         raise FloatingPointError(f"actions that are not finite: {actions.tolist()}")
@@ -225,10 +208,10 @@ def wire_values(actions: Array) -> npt.NDArray[np.int64]:
 
 
 def actions_of_game(game: GameSettings) -> ActionKind:
-    """Give the actions that the setting `actions` names."""
+    """Return the kind of actions that the setting `actions` names."""
     return AnalogActions() if game.actions == "analog" else _key_actions(game.inputs, game.action_forward_idx)
 
 
-@functools.lru_cache(maxsize=16)  # every race asks for them
+@functools.lru_cache(maxsize=16)  # once per race is too slow
 def _key_actions(inputs: tuple[ActionKeys, ...], forward: int) -> KeyActions:
     return KeyActions(inputs, forward)

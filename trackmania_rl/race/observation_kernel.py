@@ -1,13 +1,14 @@
-"""The loop that writes the observation's floats from a state of the game, compiled, for one game and for many alike.
+"""Compiled functions that turn a state of the game into one row of a race's columns.
 
-`features` says what the floats are.
+`observe` writes the floats of the observation, the zone, the progress and the verdict on cut-offs, for one game and for
+many. `ObservationLayout` names the floats.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +16,19 @@ import numpy.typing as npt
 from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol import state_blob
 from trackmania_rl.protocol.state_blob import MATERIAL_COUNT, MATERIAL_ID_MASK, STATE_HEAD_DTYPE, WHEEL_DTYPE
+from trackmania_rl.race import road, zones
+from trackmania_rl.race.road import N_BEAMS, KnownRoad, look_along_road, measure_ranges
+from trackmania_rl.race.zones import VirtualCheckpoints, meters_along_line, move_zone
+from trackmania_rl.settings import GameSettings
 
-_compiled = compiler_for("feature_kernel", [Path(__file__), Path(state_blob.__file__)])
+_compiled = compiler_for(
+    "observation_kernel", [Path(__file__), *(Path(str(module.__file__)) for module in (state_blob, zones, road))]
+)
 
 ABSENT: Final = -1
 """Offset of a block that the configuration leaves out."""
 
 N_WHEELS: Final = 4
-KEYS_OF_AN_ACTION: Final = ("accelerate", "brake", "left", "right")
-"""The order of one previous action's four floats."""
 
 GROUND_GROUPS: Final[dict[str, tuple[int, ...]]] = {
     "asphalt-like": (0, 1, 16, 18, 19),
@@ -31,7 +36,7 @@ GROUND_GROUPS: Final[dict[str, tuple[int, ...]]] = {
     "dirt-like": (5, 6, 8, 17),
     "turbo": (7, 26),
 }
-"""Material ids of the grounds that the agent tells apart; any other material is in none of the groups."""
+"""Material ids by ground group; any other material is in none of the groups."""
 
 CAR_COLUMNS: Final = (
     *(f"wheel_{wheel}_is_sliding" for wheel in range(N_WHEELS)),
@@ -57,10 +62,54 @@ _GEAR_COLUMN = CAR_COLUMNS.index("gear")
 _RPM_COLUMN = CAR_COLUMNS.index("engine_rpm")
 _GEAR_CHANGE_COLUMN = CAR_COLUMNS.index("actions_since_gear_change")
 _FREEWHEELING_COLUMN = CAR_COLUMNS.index("is_freewheeling")
-TOUCHES_WALL_COLUMN = CAR_COLUMNS.index("touches_wall")
+_TOUCHES_WALL_COLUMN = CAR_COLUMNS.index("touches_wall")
 
 BEFORE_FIRST_STATE: Final = -1.0
-"""What `count_gear_change` is told at a race's first state."""
+"""`RaceMemory.actions_since_gear_change` before a race's first state."""
+
+CutoffReason = Literal["no_progress", "too_long", "horizon"]
+
+NOT_FINITE: Final = -1
+GOING_ON: Final = 0
+NO_PROGRESS: Final = 1
+TOO_LONG: Final = 2
+HORIZON: Final = 3
+REASON_OF_VERDICT: Final[dict[int, CutoffReason]] = {
+    NO_PROGRESS: "no_progress",
+    TOO_LONG: "too_long",
+    HORIZON: "horizon",
+}
+
+
+class RaceColumns(NamedTuple):
+    """A race of T actions: T + 1 states, the last one at its end, and the decision in each but the last.
+
+    In the arrays of K races, the races are the first axis.
+    """
+
+    frames: npt.NDArray[np.uint8]  # (T + 1, 1, H, W); H and W are 0 without an image
+    floats: npt.NDArray[np.float32]  # (T + 1, F), see `ObservationLayout`
+    car: npt.NDArray[np.float32]  # (T + 1, 22), see `CAR_COLUMNS`
+    zone_idx: npt.NDArray[np.int64]  # (T + 1,) the current zone
+    meters: npt.NDArray[np.float64]  # (T + 1,) along the line
+    race_time_ms: npt.NDArray[np.int64]  # (T + 1,) a multiple of the action's duration except at the finish
+    position_m: npt.NDArray[np.float32]  # (T + 1, 3) world axes
+    speed_m_s: npt.NDArray[np.float64]  # (T + 1,)
+    actions: npt.NDArray[np.int64]  # (T,) index into `settings.inputs`; or (T, 3) float32, see `race.actions`
+    is_greedy: npt.NDArray[np.bool_]  # (T,) whether the action has the highest value
+    q_values: npt.NDArray[np.float32]  # (T, A) values of the actions; (T, 1) of an analog one
+
+
+class RaceMemory(NamedTuple):
+    """State that K races carry from row to row, beside their columns of N rows."""
+
+    zone_idx: npt.NDArray[np.int64]  # (K,) the current zone
+    furthest_zone_idx: npt.NDArray[np.int64]  # (K,)
+    furthest_m: npt.NDArray[np.float64]  # (K, N) along the line, at the furthest point until each state
+    window_row: npt.NDArray[np.int64]  # (K,) second result of `judge`
+    actions_since_gear_change: npt.NDArray[np.float64]  # (K,)
+    previous_actions: npt.NDArray[np.float32]  # (K, n, W) as in the vector, oldest first
+    rules: npt.NDArray[np.float64]  # (K, 4), see `cutoff_rules`
 
 
 class FeatureOffsets(NamedTuple):
@@ -88,41 +137,73 @@ class FeatureOffsets(NamedTuple):
 
 
 class KernelLayout(NamedTuple):
-    """What the compiled functions need to know of a layout; numba takes it as it is.
-
-    Attributes:
-        at: index of each block's first float.
-        n_zone_centers: how many zone centres the vector holds.
-        zone_stride: how many zones lie from one of them to the next.
-        margin_to_announce_finish_m: largest distance to the finish that it shows.
-        measures_on_track: whether the range finder measures on the track; else pictures tell, if it is there at all.
-        range_finder_reach_m: how far it sees.
-        n_road_floats: length of the block that tells the road ahead.
-        n_floats: length of the vector.
-    """
+    """The parts of an `ObservationLayout` that compiled functions need."""
 
     at: FeatureOffsets
     n_zone_centers: int
-    zone_stride: int
-    margin_to_announce_finish_m: float
-    measures_on_track: bool
+    zone_stride: int  # zones from one centre of the vector to the next
+    margin_to_announce_finish_m: float  # upper limit of the distance to the finish
+    measures_on_track: bool  # range finder on the track, not in pictures
     range_finder_reach_m: float
     n_road_floats: int
     n_floats: int
 
 
+def cutoff_rules(settings: GameSettings) -> npt.NDArray[np.float64]:
+    """Return the limits of `judge`, (4,): longest race (ms), no progress within (ms), progress (m), most actions."""
+    return np.array(
+        [
+            settings.cutoff_race_longer_than_ms,
+            settings.cutoff_no_progress_within_ms,
+            settings.cutoff_progress_m,
+            settings.cutoff_horizon_actions or math.inf,
+        ]
+    )
+
+
+@_compiled
+def judge(
+    race_times_ms: npt.NDArray[np.int64],
+    furthest_m: npt.NDArray[np.float64],
+    row: int,
+    window_row: int,
+    rules: npt.NDArray[np.float64],
+) -> tuple[int, int]:
+    """Return whether a race is cut off at its newest state.
+
+    Args:
+        race_times_ms: (N,) ascending; rows up to `row` are read.
+        furthest_m: (N,) along the line, at the furthest point until each state.
+        row: of the newest state.
+        window_row: second result at the state before; 0 at the first.
+        rules: (4,), see `cutoff_rules`.
+
+    Returns:
+        The verdict, and the row of the latest state that is as old as the window (0 without one).
+    """
+    longer_than_ms, no_progress_within_ms, progress_m, horizon_actions = rules[0], rules[1], rules[2], rules[3]
+    window_begin_ms = race_times_ms[row] - no_progress_within_ms
+    while window_row < row and race_times_ms[window_row + 1] <= window_begin_ms:
+        window_row += 1
+    if race_times_ms[window_row] <= window_begin_ms and furthest_m[row] - furthest_m[window_row] < progress_m:
+        return NO_PROGRESS, window_row
+    if race_times_ms[row] > longer_than_ms:
+        return TOO_LONG, window_row
+    return (HORIZON if row >= horizon_actions else GOING_ON), window_row
+
+
 def _word(dtype: np.dtype[np.void], name: str) -> int:
-    """Index of a field of the state blob, counted in 32-bit words, the size of all fields used here."""
+    """Return the index of a field of the state blob in 32-bit words, the size of all fields used here."""
     assert dtype.fields is not None
     return dtype.fields[name][1] // 4
 
 
 # Constants of the format, which numba compiles into the kernel.
 _ROTATION = _word(STATE_HEAD_DTYPE, "rotation")
-POSITION_WORD = _word(STATE_HEAD_DTYPE, "position_m")
-VELOCITY_WORD = _word(STATE_HEAD_DTYPE, "velocity_m_s")
+_POSITION = _word(STATE_HEAD_DTYPE, "position_m")
+_VELOCITY = _word(STATE_HEAD_DTYPE, "velocity_m_s")
 _ANGULAR_VELOCITY = _word(STATE_HEAD_DTYPE, "angular_velocity_rad_s")
-GEARBOX_STATE_WORD = _word(STATE_HEAD_DTYPE, "gearbox_state")
+_GEARBOX_STATE = _word(STATE_HEAD_DTYPE, "gearbox_state")
 _GEAR = _word(STATE_HEAD_DTYPE, "engine_gear")
 _RPM = _word(STATE_HEAD_DTYPE, "engine_actual_rpm")
 _FREEWHEELING = _word(STATE_HEAD_DTYPE, "is_freewheeling")
@@ -140,25 +221,14 @@ for _group, _materials in enumerate(GROUND_GROUPS.values()):
 
 
 @_compiled
-def count_gear_change(gearbox_state: int, before: float) -> float:
-    """Actions since the gear change began: 0 while no gear changes and at the first state; else one more than before.
-
-    Args:
-        gearbox_state: 0 while no gear changes.
-        before: what this function said of the state before, `BEFORE_FIRST_STATE` at a race's first state.
-    """
-    return 0.0 if gearbox_state == 0 or before == BEFORE_FIRST_STATE else before + 1.0
-
-
-@_compiled
 def _put(floats: npt.NDArray[np.float32], block: int, place: int, value: float) -> None:
-    """Write one float of a block, if the vector has that block."""
+    """Write one float of a block if the vector has that block."""
     if block >= 0:
         floats[block + place] = value
 
 
 @_compiled
-def fill_features(
+def _fill_features(
     floats: npt.NDArray[np.float32],
     car: npt.NDArray[np.float32],
     head_f32: npt.NDArray[np.float32],
@@ -170,22 +240,9 @@ def fill_features(
     centers_m: npt.NDArray[np.float64],
     layout: KernelLayout,
 ) -> bool:
-    """Write every block of one state but the range finder and the road ahead, whose floats must have been written.
+    """Write `floats` and `car` except range finder and road ahead; return whether all numbers are finite.
 
-    Args:
-        floats: (F,) written.
-        car: (len(CAR_COLUMNS),) written.
-        head_f32: the state blob's head as 32-bit floats.
-        head_i32: the same memory as 32-bit integers.
-        previous_actions: flat, oldest action first.
-        actions_since_gear_change: as the block says.
-        zone_idx: the current zone.
-        distance_to_finish_m: along the line.
-        centers_m: (Z, 3) zone centres, world axes.
-        layout: where the floats are.
-
-    Returns:
-        Whether all floats are finite numbers, and the car's place and motion.
+    `previous_actions` is flat, oldest action first.
     """
     at = layout.at
     floats[at.mini_race_time_actions] = 0.0
@@ -205,12 +262,12 @@ def fill_features(
         group = _GROUND_GROUP_OF_MATERIAL[material] if material < MATERIAL_COUNT else -1
         for choice in range(_N_GROUND_GROUPS):
             _put(floats, at.wheel_ground_group, wheel * _N_GROUND_GROUPS + choice, choice == group)
-    car[_GEARBOX_STATE_COLUMN] = head_i32[GEARBOX_STATE_WORD]
+    car[_GEARBOX_STATE_COLUMN] = head_i32[_GEARBOX_STATE]
     car[_GEAR_COLUMN] = head_i32[_GEAR]
     car[_RPM_COLUMN] = head_f32[_RPM]
     car[_GEAR_CHANGE_COLUMN] = actions_since_gear_change
     car[_FREEWHEELING_COLUMN] = head_i32[_FREEWHEELING] != 0
-    car[TOUCHES_WALL_COLUMN] = head_i32[_LATERAL_CONTACT] != 0
+    car[_TOUCHES_WALL_COLUMN] = head_i32[_LATERAL_CONTACT] != 0
     _put(floats, at.gearbox_state, 0, car[_GEARBOX_STATE_COLUMN])
     _put(floats, at.gear, 0, car[_GEAR_COLUMN])
     _put(floats, at.engine_rpm, 0, car[_RPM_COLUMN])
@@ -218,8 +275,8 @@ def fill_features(
     _put(floats, at.is_freewheeling, 0, car[_FREEWHEELING_COLUMN])
 
     rotation = head_f32[_ROTATION : _ROTATION + 9]  # car to world, row-major: column i is the car's axis i in the world
-    position = head_f32[POSITION_WORD : POSITION_WORD + 3]
-    spin, velocity = _ANGULAR_VELOCITY, VELOCITY_WORD
+    position = head_f32[_POSITION : _POSITION + 3]
+    spin, velocity = _ANGULAR_VELOCITY, _VELOCITY
     speed_squared = 0.0
     are_finite = True
     for axis in range(3):
@@ -230,7 +287,7 @@ def fill_features(
         _put(floats, at.angular_velocity_rad_s, axis, turning)
         _put(floats, at.velocity_m_s, axis, moving)
         _put(floats, at.world_up, axis, y)
-        are_finite &= math.isfinite(turning + moving + position[axis])  # also where the vector does not show them
+        are_finite &= math.isfinite(turning + moving + position[axis])  # even if the vector lacks these blocks
         if at.zone_centers_m >= 0:
             for i in range(layout.n_zone_centers):
                 center = centers_m[zone_idx + i * layout.zone_stride]
@@ -242,3 +299,115 @@ def fill_features(
     for i in range(len(floats)):
         are_finite &= math.isfinite(floats[i])
     return are_finite
+
+
+@_compiled
+def _progress(
+    race: int, row: int, head_f32: npt.NDArray[Any], zones: VirtualCheckpoints, memory: RaceMemory
+) -> tuple[int, float]:
+    position_m = head_f32[_POSITION : _POSITION + 3]
+    zone_idx = move_zone(memory.zone_idx[race], position_m, zones)
+    meters = meters_along_line(zone_idx, position_m, zones)
+    memory.zone_idx[race] = zone_idx
+    memory.furthest_zone_idx[race] = max(memory.furthest_zone_idx[race], zone_idx)
+    furthest_m = memory.furthest_m[race]
+    furthest_m[row] = meters if row == 0 else max(furthest_m[row - 1], meters)
+    return zone_idx, meters
+
+
+@_compiled
+def _find_ranges(
+    race: int,
+    row: int,
+    head_f32: npt.NDArray[Any],
+    zone_idx: int,
+    road: KnownRoad,
+    layout: KernelLayout,
+    columns: RaceColumns,
+) -> None:
+    """Measure the ranges on the track; or copy the last ones, until the picture is measured."""
+    block = layout.at.range_finder_m
+    floats = columns.floats[race, row, block : block + N_BEAMS]
+    if layout.measures_on_track:
+        measure_ranges(floats, head_f32, zone_idx, road, layout.range_finder_reach_m)
+    else:
+        for beam in range(N_BEAMS):
+            floats[beam] = columns.floats[race, row - 1, block + beam] if row > 0 else 0.0
+
+
+@_compiled
+def _length(vector: npt.NDArray[np.float32]) -> float:
+    squared = 0.0
+    for axis in range(3):
+        squared += np.float64(vector[axis]) ** 2
+    return math.sqrt(squared)
+
+
+@_compiled
+def observe(
+    races: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    heads_f32: npt.NDArray[np.float32],
+    heads_i32: npt.NDArray[np.int32],
+    zones: VirtualCheckpoints,
+    road: KnownRoad,
+    layout: KernelLayout,
+    memory: RaceMemory,
+    columns: RaceColumns,
+    verdicts: npt.NDArray[np.int64],
+) -> None:
+    """Write the newest states of some races on one map.
+
+    Args:
+        races: (n,) their numbers.
+        rows: (K,) row of the newest state.
+        heads_f32: (K, words) heads of the state blobs.
+        heads_i32: the same memory.
+        zones: of the map.
+        road: of the map, if the layout needs it.
+        layout: of the floats.
+        memory: updated.
+        columns: (K, N, ...) each; race times are read, the states' other columns are written.
+        verdicts: (K,) written: of `judge`, or `NOT_FINITE`.
+    """
+    for i in range(len(races)):
+        race = races[i]
+        row = rows[race]
+        head_f32, head_i32 = heads_f32[race], heads_i32[race]
+        zone_idx, meters = _progress(race, row, head_f32, zones, memory)
+        since_gear_change = memory.actions_since_gear_change[race]
+        if head_i32[_GEARBOX_STATE] == 0 or since_gear_change == BEFORE_FIRST_STATE:
+            since_gear_change = 0.0
+        else:
+            since_gear_change += 1.0
+        memory.actions_since_gear_change[race] = since_gear_change
+        if layout.at.range_finder_m != ABSENT:
+            _find_ranges(race, row, head_f32, zone_idx, road, layout, columns)
+        start = layout.at.road_ahead
+        if start != ABSENT:
+            ahead = columns.floats[race, row, start : start + layout.n_road_floats]
+            look_along_road(ahead, zone_idx, layout.zone_stride, road)
+        are_finite = _fill_features(
+            columns.floats[race, row, : layout.n_floats],
+            columns.car[race, row],
+            head_f32,
+            head_i32,
+            memory.previous_actions[race].reshape(-1),
+            since_gear_change,
+            zone_idx,
+            zones.border_distance_m[zones.last_zone_idx] - meters,
+            zones.centers_m,
+            layout,
+        )
+        columns.zone_idx[race, row] = zone_idx
+        columns.meters[race, row] = meters
+        columns.position_m[race, row] = head_f32[_POSITION : _POSITION + 3]
+        columns.speed_m_s[race, row] = _length(head_f32[_VELOCITY : _VELOCITY + 3])
+        verdict, memory.window_row[race] = judge(
+            columns.race_time_ms[race],
+            memory.furthest_m[race],
+            row,
+            memory.window_row[race],
+            memory.rules[race],
+        )
+        verdicts[race] = verdict if are_finite else NOT_FINITE

@@ -1,9 +1,10 @@
-"""Means and standard deviations of every float of the observation, measured, as state_normalization.py has them."""
+"""Measured means and standard deviations of the observation's floats, for state_normalization.py."""
 
 from __future__ import annotations
 
+import pprint
 import textwrap
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,26 +13,21 @@ from trackmania_rl.race.observation import FIRST_BLOCK, ObservationLayout
 from trackmania_rl.settings import ObservationSettings
 
 MOST_DEVIATIONS: Final = 10.0
-"""No value measured is further than so many standard deviations from the mean: what is nearly always 0 would otherwise
-be huge for the network where it is not."""
+"""Standard deviations are raised until no value is further than this many of them from the mean. A float that is nearly
+always 0 would otherwise be huge for the network when it is not."""
 ROWS_AT_A_TIME: Final = 10_000
-NUMBERS_PER_LINE: Final = 12
 COLUMNS: Final = 120
-
-Statistics = dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
-"""block: (means, standard deviations)"""
 
 
 class ObservationStatistics:
-    """Sums over states, from which means and deviations follow.
+    """Sums over states, and the statistics computed from them.
 
     Args:
-        layout: of the states, whose own floats are measured: views take the numbers of what they look at.
+        layout: of the states; its own floats are measured.
 
     Attributes:
-        n_states: how many were added.
-        sums: by name, (F,) float64 each, in standard deviations of the layout from its means: `sum`, `squares` (their
-            sum), `lowest` and `highest`.
+        n_states: number of states added.
+        sums: by name, (F,) float64 each, normalized by the layout: `sum`, `squares` (their sum), `lowest`, `highest`.
     """
 
     def __init__(self, layout: ObservationLayout) -> None:
@@ -59,14 +55,14 @@ class ObservationStatistics:
 
     @property
     def is_constant(self) -> npt.NDArray[np.bool_]:
-        """(F,) whether a float had one value in all states."""
+        """(F,) whether a float had the same value in all states."""
         return self.sums["lowest"] == self.sums["highest"]  # type: ignore[no-any-return]
 
     def means_and_deviations(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return (F,) means and (F,) standard deviations above 0, in the floats' own units.
 
-        A float that never changed keeps the standard deviation that it has. No value is further than
-        `MOST_DEVIATIONS` from the mean. The time in the mini-race keeps both: it is 0 while driving.
+        A constant float keeps its standard deviation in the layout. The time in the mini-race keeps both numbers: it
+        is 0 while playing.
 
         Raises:
             ValueError: if there is no state.
@@ -82,43 +78,29 @@ class ObservationStatistics:
         mean[first], std[first] = 0.0, 1.0
         return self._mean + self._std * mean, self._std * std
 
-    def normalization(self, before: ObservationSettings) -> Statistics:
-        """Return what state_normalization.py is to hold: blocks that the observation leaves out are as they were."""
+    def text(self, before: ObservationSettings, told: str) -> str:
+        """Return the text of state_normalization.py.
+
+        Args:
+            before: settings whose statistics blocks keep that were not measured.
+            told: a sentence on the measurement.
+        """
         means, deviations = self.means_and_deviations()
         measured = {
             block.normalized_as: (_rounded(means[block.slice]), _rounded(deviations[block.slice]))
             for block in self._layout.own_blocks
         }
-        return {**before.state_normalization, **measured}
-
-    def text(self, before: ObservationSettings, told: str) -> str:
-        """Write state_normalization.py.
-
-        Args:
-            before: settings whose statistics blocks keep that were not measured.
-            told: what was measured, in a sentence.
-        """
         comments = {block.normalized_as: f"{block.description}; {block.unit}" for block in self._layout.own_blocks}
         lines = ['"""Mean and standard deviation of every float of the observation, by block.', ""]
         lines += [textwrap.fill(told, COLUMNS), '"""', "", "# fmt: off", "state_normalization = {"]
-        for name, statistics in self.normalization(before).items():
+        for name, statistics in {**before.state_normalization, **measured}.items():
             comment = comments.get(name, "Not measured: this observation leaves the block out")
             comment = f"{comment[0].upper()}{comment[1:]}."
             lines += textwrap.wrap(comment, COLUMNS, initial_indent="    # ", subsequent_indent="    # ")
-            lines += [f'    "{name}": (', *map(_written, statistics), "    ),"]
+            numbers = pprint.pformat(statistics, width=COLUMNS - 8, compact=True)
+            lines += [f'    "{name}":', f"{textwrap.indent(numbers, '        ')},"]
         return "\n".join([*lines, "}", "# fmt: on\n"])
 
 
 def _rounded(values: npt.NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(float(f"{value:.4g}") for value in values)
-
-
-def _written(values: tuple[Any, ...]) -> str:
-    """Write numbers as a tuple, so many in each line."""
-    if len(set(values)) == 1:
-        return f"        ({values[0]!r},)" + (f" * {len(values)}," if len(values) > 1 else ",")
-    if len(values) <= NUMBERS_PER_LINE:
-        return f"        ({', '.join(map(repr, values))}),"
-    lines = [values[i : i + NUMBERS_PER_LINE] for i in range(0, len(values), NUMBERS_PER_LINE)]
-    numbers = "".join(f"            {', '.join(map(repr, line))},\n" for line in lines)
-    return f"        (\n{numbers}        ),"

@@ -1,4 +1,4 @@
-"""What the agent and the game's client share: what a policy is asked and answers, and one float's place."""
+"""Policies: the interface between agents and games."""
 
 from __future__ import annotations
 
@@ -12,45 +12,32 @@ import numpy.typing as npt
 from trackmania_rl.race.actions import Action
 
 ELAPSED_ACTIONS_FLOAT: Final = 0
-"""The first float of a state is the time elapsed in the mini-race, in actions: 0 while driving, set when sampled."""
+"""Index of the time elapsed in the mini-race among a state's floats, in actions: 0 while playing, set when sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """One decision.
+    """Decision in one state."""
 
-    Attributes:
-        action: index into the configured `inputs`; (D,) float32 where actions are numbers.
-        is_greedy: whether `action` is the one with the highest value; exploration may pick it by chance.
-        q_values: (A,) float32, the value of each action: expected sum of rewards until the mini-race ends; (1,), the
-            value of the action taken, where actions are numbers.
-    """
-
-    action: Action
-    is_greedy: bool
+    action: Action  #: index into the configured `inputs`, or (D,) float32
+    is_greedy: bool  #: whether `action` has the highest value, with or without exploration
+    #: (A,) value of each action: expected sum of rewards until the mini-race ends; (1,), of `action`, if continuous
     q_values: npt.NDArray[np.float32]
 
 
 Policy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.float32]], PolicyDecision]
-"""What decides: called with the image (S, H, W) of a state, the newest of its S frames last, and its floats (F,)."""
+"""Called with a state's image (S, H, W), the newest frame last, and its floats (F,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDecision:
-    """Decisions in n states.
+    """Decisions in n states; fields as of `PolicyDecision`."""
 
-    Attributes:
-        actions: (n,) int64, see `PolicyDecision.action`; the other two likewise. (n, D) float32 where actions are
-            numbers.
-        is_greedy: (n,) bool.
-        q_values: (n, A) float32; (n, 1), the value of the action taken, where actions are numbers.
-    """
-
-    actions: npt.NDArray[np.int64] | npt.NDArray[np.float32]
-    is_greedy: npt.NDArray[np.bool_]
-    q_values: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.int64] | npt.NDArray[np.float32]  #: (n,) or (n, D)
+    is_greedy: npt.NDArray[np.bool_]  #: (n,)
+    q_values: npt.NDArray[np.float32]  #: (n, A) or (n, 1)
 
     @classmethod
     def of_one(cls, decision: PolicyDecision) -> BatchDecision:
-        """A decision in one state."""
+        """Return a batch of one decision."""
         return cls(np.array([decision.action]), np.array([decision.is_greedy]), decision.q_values[np.newaxis])

@@ -1,4 +1,4 @@
-"""A reward that any algorithm learns from: metres along the line, and a bonus for the finish, the larger the sooner."""
+"""Reward for any algorithm: metres along the line, and a bonus for the finish, larger for faster races."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
-from trackmania_rl.race.rewards import Array, Arrival, RewardedRace, brought_along
+from trackmania_rl.race.rewards import Array, Arrival, Reward, RewardedRace, StepReward, brought_along
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
@@ -17,18 +18,16 @@ PER_M: Final = 0.1
 FINISH_S: Final = 10.0
 
 
-class ProgressReward:
-    """Metres along the line; and at the finish so many as the race makes in `finish_s` seconds at its mean speed.
+class ProgressReward(Reward, StepReward):
+    """Reward of `per_m` per metre, and at the finish of the metres that the race makes in `finish_s` at its mean speed.
 
-    A race of L metres in T seconds earns per_m x L x (1 + finish_s / T) in all. Nothing that a car does on its way
-    costs anything but metres given back: who stands still earns 0, so that nobody is better off where a race is cut
-    off. That faster is better is said by the discount, as the same metres come sooner, and by the bonus, which also
-    makes up for what a car would earn if the road went on behind the finish.
+    A race of L metres in T seconds earns per_m x L x (1 + finish_s / T) in all. Only lost metres cost anything: a car
+    that stands still earns 0, so a cut-off is never an advantage. Discounting and the bonus favour faster races.
 
     Args:
-        settings: of the run.
-        spaces: likewise; nothing of both is looked at.
-        seeds: likewise; there is nothing to draw.
+        settings: of the run; unused, like `spaces` and `seeds`.
+        spaces: of the run.
+        seeds: of the run.
         per_m: reward of a metre.
         finish_s: see above.
     """
@@ -39,8 +38,8 @@ class ProgressReward:
         self._per_m = per_m
         self._finish_s = finish_s
 
+    @override
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
-        """See `Reward`."""
         if (theirs := brought_along(rollout_results)) is not None:
             return theirs
         meters = np.asarray(rollout_results["meters_advanced_along_centerline"], dtype=np.float64)
@@ -49,14 +48,14 @@ class ProgressReward:
             rewards[-1] += self._bonus(meters[-1] - meters[0], race_time_ms)
         return RewardedRace(rewards.astype(np.float32), np.zeros(len(meters), dtype=np.float32))
 
+    @override
     def of_actions(
         self, before: npt.NDArray[np.float32], reached: npt.NDArray[np.float32], advanced_m: Array, n_actions_made: int
     ) -> Array:
-        """See `StepReward`."""
         return self._per_m * advanced_m
 
+    @override
     def of_arrival(self, arrival: Arrival) -> float:
-        """See `StepReward`."""
         return float(self._per_m * arrival.advanced_m + self._bonus(arrival.race_m, arrival.race_time_ms))
 
     def _bonus(self, race_m: float, race_time_ms: float) -> float:

@@ -1,88 +1,97 @@
-"""Races under way, as arrays: compiled code makes each state's row of the columns from the game's state.
+"""Races: arrays of K races in progress, the ends of races, and the rollouts made of them.
 
-Games in this process keep all their races in one `Races` of K rows. A game behind a socket has one of K = 1.
+All games in this process share one `Races` of K rows. A game behind a socket has one with K = 1. Compiled code
+(`observation_kernel`) writes each state of the game into a row of the columns.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.compiled import compiler_for
-from trackmania_rl.protocol import state_blob
-from trackmania_rl.race import cutoffs, known_road, observation_kernel, range_finder, zones
+from trackmania_rl.protocol.input_script import write_input_script
 from trackmania_rl.race.actions import Action, actions_of_game
-from trackmania_rl.race.cutoffs import REASON_OF_VERDICT, cutoff_rules, judge
-from trackmania_rl.race.known_road import KnownRoad, look_along_road
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import (
-    ABSENT,
     BEFORE_FIRST_STATE,
     CAR_COLUMNS,
-    GEARBOX_STATE_WORD,
-    POSITION_WORD,
-    VELOCITY_WORD,
-    KernelLayout,
-    count_gear_change,
-    fill_features,
-)
-from trackmania_rl.race.range_finder import N_BEAMS, measure_ranges
-from trackmania_rl.race.results import (
-    DECISION_COLUMNS,
-    EndedRace,
-    GameTimings,
-    Observation,
+    REASON_OF_VERDICT,
+    CutoffReason,
     RaceColumns,
-    RaceEnd,
-    end_race_stats,
-    rollout_results,
+    RaceMemory,
+    cutoff_rules,
+    observe,
 )
+from trackmania_rl.race.road import KnownRoad
 from trackmania_rl.race.spaces import race_views
-from trackmania_rl.race.zones import VirtualCheckpoints, meters_along_line, move_zone
+from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import RANGE_FINDER, GameSettings
-
-NOT_FINITE: Final = -1
-"""Verdict on a state with numbers that are not finite, beside those of `cutoffs.judge`."""
 
 RaceIds = npt.NDArray[np.int64]
 """(n,) numbers of races, each once."""
 
-_compiled = compiler_for(
-    "races",
-    [Path(__file__)]
-    + [
-        Path(str(module.__file__))
-        for module in (observation_kernel, state_blob, cutoffs, zones, known_road, range_finder)
-    ],
-)
+DECISION_COLUMNS: Final = ("actions", "is_greedy", "q_values")
+"""Columns of `RaceColumns` without a row for the race's last state."""
 
 
-class RaceMemory(NamedTuple):
-    """What K races carry from state to state, beside their columns; numba takes it as it is. N is as in the columns.
+class Observation(NamedTuple):
+    """One state of a race; shapes as in `RaceColumns`."""
 
-    Attributes:
-        zone_idx: (K,) int64, the current zone.
-        furthest_zone_idx: (K,) int64, the highest zone reached.
-        furthest_m: (K, N) float64, metres along the line at the furthest point reached until each state.
-        window_row: (K,) int64, how far `cutoffs.judge` has come.
-        actions_since_gear_change: (K,) float64.
-        previous_actions: (K, n, W) float32, as the vector says them, oldest first.
-        rules: (K, 4) float64, see `cutoff_rules`.
-    """
+    frame: npt.NDArray[np.uint8]  #: (1, H, W)
+    floats: npt.NDArray[np.float32]
+    car: npt.NDArray[np.float32]
+    zone_idx: int
+    meters: float
+    race_time_ms: int
+    position_m: npt.NDArray[np.float32]
+    speed_m_s: float
 
-    zone_idx: npt.NDArray[np.int64]
-    furthest_zone_idx: npt.NDArray[np.int64]
-    furthest_m: npt.NDArray[np.float64]
-    window_row: npt.NDArray[np.int64]
-    actions_since_gear_change: npt.NDArray[np.float64]
-    previous_actions: npt.NDArray[np.float32]
-    rules: npt.NDArray[np.float64]
+
+@dataclass(frozen=True)
+class RaceEnd:
+    """End of a race."""
+
+    cutoff_reason: CutoffReason | None  #: None if the race was finished
+    race_time_ms: int  #: until the finish or the cut-off
+    furthest_zone_idx: int  #: the highest zone reached, or the finish's own index
+    furthest_m: float  #: metres along the line at the furthest point reached
+    checkpoint_times_ms: tuple[int, ...]  #: of the checkpoints passed, the finish included
+    #: The state after the last action. A socket gives no picture of the finish; the one before is repeated.
+    last: Observation = field(compare=False, repr=False)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the finish was reached."""
+        return self.cutoff_reason is None
+
+
+def times_passed(times_ms: Iterable[int]) -> tuple[int, ...]:
+    """Return the checkpoint times without NOT_PASSED."""
+    return tuple(time_ms for time_ms in times_ms if time_ms >= 0)
+
+
+@dataclass
+class GameTimings:
+    """Wall-clock time of a race in seconds, by activity."""
+
+    wait_game_s: float = 0.0
+    answer_game_s: float = 0.0
+    features_s: float = 0.0
+    policy_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRace:
+    """A race that has ended."""
+
+    end: RaceEnd | None  #: None of a user's own environment
+    rollout_results: dict[str, Any]  #: see `Races.rollout_results`
+    end_race_stats: dict[str, Any]  #: see `Races.ended`
 
 
 class Races:
@@ -90,15 +99,15 @@ class Races:
 
     Args:
         n_races: K.
-        game: actions, image and longest race, for which there is room.
-        layout: every float of the observation.
+        game: actions, image and longest race.
+        layout: the floats of the observation.
         frames: (n, 1, H, W) uint8 room for the frames of a single race. Ignored if it is too small for the longest one.
 
     Attributes:
         layout: see above.
-        columns: what is kept of the races, (K, N, ...) each; N is the number of states of the longest race.
+        columns: (K, N, ...) each; N is the number of states of the longest race.
         rows: (K,) int64, the row of each race's newest state: the number of actions before it.
-        verdicts: (K,) int64, what `cutoffs.judge` says of the newest state, or `NOT_FINITE`.
+        verdicts: (K,) int64, the verdict of `observe` on the newest state.
 
     Raises:
         ValueError: if the layout is for other actions.
@@ -137,21 +146,20 @@ class Races:
         for shared in (self.layout, self._actions, self._views, self._picture_range_finder, *self._maps.values()):
             memo[id(shared)] = shared
         n_rows = int(self.rows.max()) + 1
-        memo[id(self.columns)] = RaceColumns._make(_copy_of_first_rows(column, n_rows) for column in self.columns)
-        copied = object.__new__(type(self))
-        memo[id(self)] = copied
-        vars(copied).update(copy.deepcopy(vars(self), memo))
-        return copied
+
+        def with_first_rows(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            copied = np.empty_like(column)
+            copied[:, :n_rows] = column[:, :n_rows]
+            return copied
+
+        memo[id(self.columns)] = RaceColumns._make(map(with_first_rows, self.columns))
+        races = object.__new__(type(self))
+        memo[id(self)] = races
+        vars(races).update(copy.deepcopy(vars(self), memo))
+        return races
 
     def begin(self, race: int, zones: VirtualCheckpoints, road: KnownRoad | None, game: GameSettings) -> None:
-        """Begin a race; `observe` its first state next.
-
-        Args:
-            race: which one.
-            zones: of the map.
-            road: likewise; needed where the layout tells of it.
-            game: when the race is cut off.
-        """
+        """Begin a race on a map, with the cut-offs of `game`; `observe` its first state next."""
         if road is None and self.layout.needs_road:
             raise ValueError("the observation needs the map's road")
         self._maps[race] = zones, road or KnownRoad.nowhere()
@@ -170,15 +178,8 @@ class Races:
         is_greedy: npt.NDArray[np.bool_] | bool,
         q_values: npt.NDArray[np.float32],
     ) -> None:
-        """Record the decisions in the newest states of some races, or of one; their next states come one row later.
-
-        Args:
-            races: which ones.
-            actions: see `BatchDecision`, or `PolicyDecision` for one race; likewise the other two.
-            is_greedy: see there.
-            q_values: see there.
-        """
-        if q_values.shape[-1] != self.columns.q_values.shape[-1]:  # a policy of one's own may give others
+        """Record a `BatchDecision` in the newest states of some races, or a `PolicyDecision` in that of one."""
+        if q_values.shape[-1] != self.columns.q_values.shape[-1]:  # a user's own policy may return another number
             values = np.zeros((*self.columns.q_values.shape[:2], q_values.shape[-1]), dtype=np.float32)
             self.columns = self.columns._replace(q_values=values)
         rows, columns, previous = self.rows[races], self.columns, self._memory.previous_actions
@@ -195,9 +196,9 @@ class Races:
         """Write the newest states of some races on one map, and the verdicts on them.
 
         Args:
-            races: which ones.
-            race_times_ms: of the states, (n,) or one for all.
-            heads: (K, words) the heads of the state blobs.
+            races: (n,) their numbers.
+            race_times_ms: (n,), or one for all.
+            heads: (K, words) heads of the state blobs.
         """
         self.columns.race_time_ms[races, self.rows[races]] = race_times_ms
         observe(
@@ -213,7 +214,7 @@ class Races:
         )
 
     def look(self, races: RaceIds) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-        """Return the newest states of some races as agents see them: images (n, S, H, W) and floats (n, F)."""
+        """Return the newest states of some races for agents: images (n, S, H, W) and floats (n, F)."""
         columns = self.columns
         return self._views.look(columns.frames, columns.floats, columns.actions, races, self.rows[races])
 
@@ -233,13 +234,13 @@ class Races:
         )
 
     def pictures(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Return where pictures of the newest states belong: an array (K, R, H, W), and the row (K,) of each race."""
+        """Return the destination of pictures of the newest states: an array (K, R, H, W), and the row (K,) of each."""
         if self._game.has_image:
             return self.columns.frames[:, :, 0], self.rows
         return self._unseen_pictures, np.zeros_like(self.rows)
 
     def measure_pictures(self, races: Iterable[int]) -> None:
-        """Write the ranges that the range finder measures in the newest pictures, if it measures in pictures."""
+        """Write the ranges measured in the newest pictures, if the range finder uses pictures."""
         if self._picture_range_finder is None:
             return
         pictures, rows = self.pictures()
@@ -248,7 +249,7 @@ class Races:
             self.columns.floats[race, self.rows[race], self.layout[RANGE_FINDER]] = ranges_m
 
     def add_extra_floats(self, races: RaceIds) -> None:
-        """Compute the user's own floats of the newest states, once the states and their pictures are complete."""
+        """Compute the user's own floats of the newest states, once states and pictures are complete."""
         extra, end = self.layout.extra, self.layout.n_own_floats
         if extra is not None:
             at = races, self.rows[races]
@@ -257,13 +258,13 @@ class Races:
             self.columns.floats[at] = floats
 
     def broken_blocks(self, race: int) -> str:
-        """Name what is not finite in a race's newest state."""
+        """Return the names of blocks that are not finite in a race's newest state."""
         floats = self.columns.floats[race, self.rows[race]]
         broken = [block.name for block in self.layout.own_blocks if not np.isfinite(floats[block.slice]).all()]
         return ", ".join(broken) or "the car's place or motion"
 
     def cut_off(self, race: int, checkpoint_times_ms: tuple[int, ...]) -> RaceEnd:
-        """End a race in its newest state, for the reason that the verdict gives."""
+        """End a race in its newest state, for the reason in its verdict."""
         row = self.rows[race]
         return RaceEnd(
             cutoff_reason=REASON_OF_VERDICT[int(self.verdicts[race])],
@@ -277,7 +278,7 @@ class Races:
     def finish(self, race: int, race_time_ms: int, checkpoint_times_ms: tuple[int, ...]) -> RaceEnd:
         """End a race in its newest state, the one at the finish.
 
-        A decision made at the very moment of the finish led nowhere; its row is overwritten.
+        A decision at the very time of the finish had no effect; its row is overwritten.
         """
         columns, row = self.columns, self.rows[race]
         columns.race_time_ms[race, row] = race_time_ms
@@ -300,17 +301,78 @@ class Races:
         """Write the state before the last decision once more, as the one after it."""
         self._copy_state(race, self.rows[race] - 1, self.rows[race])
 
-    def ended(self, race: int, end: RaceEnd, timings: GameTimings, policy_s: float) -> EndedRace:
-        """Return a race that is over; its arrays are views of the columns."""
-        columns = self.columns.of_race(race, range(int(self.rows[race]) + 1))
-        zones, _ = self._maps[race]
-        stats = end_race_stats(columns, end, zones, self._game, timings, policy_s)
-        return EndedRace(end, rollout_results(columns, end, zones, self._game), stats)
+    def ended(self, race: int, end: RaceEnd, timings: GameTimings) -> EndedRace:
+        """Return a race that has ended; its arrays are views of the columns.
 
-    def under_way(self, race: int, states: range) -> dict[str, Any]:
-        """Return a part of a race that goes on as `rollout_results`; the arrays are views of the columns."""
+        Returns:
+            Its `end_race_stats` are `race_finished`, `race_time_ms`, `cutoff_reason`, `checkpoint_times_ms`, `meters`
+            (from the start of the line to the furthest point), `mean_speed_m_s`, `fraction_greedy`, `first_value`
+            (highest Q value of the first state), `timings_ms` (per action, by activity) and `inputs` (the script).
+        """
+        states = range(int(self.rows[race]) + 1)
+        columns = self._of_race(race, states)
         zones, _ = self._maps[race]
-        return rollout_results(self.columns.of_race(race, states), None, zones, self._game)
+        ms_per_action = 1000.0 / len(columns.actions)
+        end_race_stats = {
+            "race_finished": end.is_finished,
+            "race_time_ms": end.race_time_ms,
+            "cutoff_reason": end.cutoff_reason,
+            "checkpoint_times_ms": list(end.checkpoint_times_ms),
+            "meters": max(end.furthest_m - zones.start_m, 0.0),
+            "mean_speed_m_s": float(columns.speed_m_s[:-1].mean()),
+            "fraction_greedy": float(columns.is_greedy.mean()),
+            "first_value": float(columns.q_values[0].max()),
+            "timings_ms": {
+                "answer_game": timings.answer_game_s * ms_per_action,
+                "wait_game": timings.wait_game_s * ms_per_action,
+                "features": timings.features_s * ms_per_action,
+                "policy": timings.policy_s * ms_per_action,
+            },
+            "inputs": write_input_script(self._actions.events(columns.race_time_ms[:-1], columns.actions)),
+        }
+        return EndedRace(end, self.rollout_results(race, states, end), end_race_stats)
+
+    def rollout_results(self, race: int, states: range, end: RaceEnd | None = None) -> dict[str, Any]:
+        """Return T + 1 states of a race, all or a part, and the T actions between them; arrays are views.
+
+        Returns:
+            Of the states: `frames` (T + 1, 1, H, W) uint8, `state_float` (T + 1, F) float32, `car_gear_and_wheels`
+            (T + 1, 22) float32, `current_zone_idx` (T + 1,) int64 and `meters_advanced_along_centerline` (T + 1,)
+            float64, the last two at the finish those of the finish line. Of the decisions: `actions` (T,) int64 or
+            (T, 3) float32, `action_was_greedy` (T,) bool, `input_w` (T,) bool (accelerating), `q_values` (T, A) or
+            (T, 1) float32, `position_m` (T, 3) float32. Of the race: `furthest_zone_idx`, and `race_time` in ms if it
+            was finished. The last frame of a finished race is the one before, see `RaceEnd.last`.
+        """
+        columns = self._of_race(race, states)
+        zones, _ = self._maps[race]
+        zone_idx, meters = columns.zone_idx, columns.meters
+        if end is not None and end.is_finished:
+            zone_idx = np.append(zone_idx[:-1], zones.finish_zone_idx)
+            meters = np.append(meters[:-1], zones.finish_m)
+        results = {
+            "frames": columns.frames,
+            "state_float": columns.floats,
+            "actions": columns.actions,
+            "action_was_greedy": columns.is_greedy,
+            "input_w": self._actions.presses_gas(columns.actions),
+            "q_values": columns.q_values,
+            "car_gear_and_wheels": columns.car,
+            "position_m": columns.position_m[:-1],
+            "current_zone_idx": zone_idx,
+            "meters_advanced_along_centerline": meters,
+            "furthest_zone_idx": int(zone_idx.max()) if end is None else end.furthest_zone_idx,
+        }
+        if end is not None and end.is_finished:
+            results["race_time"] = end.race_time_ms
+        return results
+
+    def _of_race(self, race: int, states: range) -> RaceColumns:
+        return RaceColumns(
+            **{
+                name: column[race, states.start : states.stop - 1 if name in DECISION_COLUMNS else states.stop]
+                for name, column in self.columns._asdict().items()
+            }
+        )
 
     def _copy_state(self, race: int, source: int, target: int) -> None:
         for name, column in self.columns._asdict().items():
@@ -341,121 +403,3 @@ class Races:
             is_greedy=room(np.bool_),
             q_values=room(np.float32, self._actions.n_values),
         )
-
-
-def _copy_of_first_rows(column: npt.NDArray[Any], n_rows: int) -> npt.NDArray[Any]:
-    """Return a column with its first rows: those beyond them, mostly memory never touched, hold no state yet."""
-    copied = np.empty_like(column)
-    copied[:, :n_rows] = column[:, :n_rows]
-    return copied
-
-
-@_compiled
-def _progress(
-    race: int, row: int, head_f32: npt.NDArray[Any], zones: VirtualCheckpoints, memory: RaceMemory
-) -> tuple[int, float]:
-    """Move a race's zone to the car; return it and the metres along the line."""
-    position_m = head_f32[POSITION_WORD : POSITION_WORD + 3]
-    zone_idx = move_zone(memory.zone_idx[race], position_m, zones)
-    meters = meters_along_line(zone_idx, position_m, zones)
-    memory.zone_idx[race] = zone_idx
-    memory.furthest_zone_idx[race] = max(memory.furthest_zone_idx[race], zone_idx)
-    furthest_m = memory.furthest_m[race]
-    furthest_m[row] = meters if row == 0 else max(furthest_m[row - 1], meters)
-    return zone_idx, meters
-
-
-@_compiled
-def _find_ranges(
-    race: int,
-    row: int,
-    head_f32: npt.NDArray[Any],
-    zone_idx: int,
-    road: KnownRoad,
-    layout: KernelLayout,
-    columns: RaceColumns,
-) -> None:
-    """Write the ranges: measured on the track, or those of the state before until its picture is measured."""
-    block = layout.at.range_finder_m
-    floats = columns.floats[race, row, block : block + N_BEAMS]
-    if layout.measures_on_track:
-        measure_ranges(floats, head_f32, zone_idx, road, layout.range_finder_reach_m)
-    else:
-        for beam in range(N_BEAMS):
-            floats[beam] = columns.floats[race, row - 1, block + beam] if row > 0 else 0.0
-
-
-@_compiled
-def _length(vector: npt.NDArray[np.float32]) -> float:
-    """Return a vector's length, in double precision."""
-    squared = 0.0
-    for axis in range(3):
-        squared += np.float64(vector[axis]) ** 2
-    return math.sqrt(squared)
-
-
-@_compiled
-def observe(
-    races: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
-    heads_f32: npt.NDArray[np.float32],
-    heads_i32: npt.NDArray[np.int32],
-    zones: VirtualCheckpoints,
-    road: KnownRoad,
-    layout: KernelLayout,
-    memory: RaceMemory,
-    columns: RaceColumns,
-    verdicts: npt.NDArray[np.int64],
-) -> None:
-    """Write the newest states of some races on one map.
-
-    Args:
-        races: (n,) which ones.
-        rows: (K,) the state's row in each race.
-        heads_f32: (K, words) the heads of the state blobs.
-        heads_i32: the same memory as integers.
-        zones: of the map.
-        road: likewise, where the layout needs it.
-        layout: where the floats are.
-        memory: of all races; updated.
-        columns: (K, N, ...) each; race times are read, the states' other columns are written.
-        verdicts: (K,) written: what `cutoffs.judge` says, or `NOT_FINITE`.
-    """
-    for i in range(len(races)):
-        race = races[i]
-        row = rows[race]
-        head_f32, head_i32 = heads_f32[race], heads_i32[race]
-        zone_idx, meters = _progress(race, row, head_f32, zones, memory)
-        memory.actions_since_gear_change[race] = count_gear_change(
-            head_i32[GEARBOX_STATE_WORD], memory.actions_since_gear_change[race]
-        )
-        if layout.at.range_finder_m != ABSENT:
-            _find_ranges(race, row, head_f32, zone_idx, road, layout, columns)
-        start = layout.at.road_ahead
-        if start != ABSENT:
-            ahead = columns.floats[race, row, start : start + layout.n_road_floats]
-            look_along_road(ahead, zone_idx, layout.zone_stride, road)
-        are_finite = fill_features(
-            columns.floats[race, row, : layout.n_floats],
-            columns.car[race, row],
-            head_f32,
-            head_i32,
-            memory.previous_actions[race].reshape(-1),
-            memory.actions_since_gear_change[race],
-            zone_idx,
-            zones.border_distance_m[zones.last_zone_idx] - meters,
-            zones.centers_m,
-            layout,
-        )
-        columns.zone_idx[race, row] = zone_idx
-        columns.meters[race, row] = meters
-        columns.position_m[race, row] = head_f32[POSITION_WORD : POSITION_WORD + 3]
-        columns.speed_m_s[race, row] = _length(head_f32[VELOCITY_WORD : VELOCITY_WORD + 3])
-        verdict, memory.window_row[race] = judge(
-            columns.race_time_ms[race],
-            memory.furthest_m[race],
-            row,
-            memory.window_row[race],
-            memory.rules[race],
-        )
-        verdicts[race] = verdict if are_finite else NOT_FINITE

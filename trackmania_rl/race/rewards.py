@@ -1,4 +1,4 @@
-"""Reward of every action of a race, and the shaping potential of every state: numpy over whole races."""
+"""Rewards of a race's actions, and shaping potentials of its states: numpy over whole races."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.race.observation import ObservationLayout
@@ -18,6 +19,8 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import RewardSettings, Settings
 
 Array = npt.NDArray[Any]
+States = npt.NDArray[np.float32]
+"""(n, F) floats of states, not normalized."""
 
 LEFT, FORWARD = 0, 2
 """Axes of a vector in the car's frame: x points left, y up, z forward."""
@@ -28,7 +31,7 @@ SHAPED_DISTANCE_M = (2.0, 25.0)
 ENGINEERED_DISTANCE_M = (5.0, 25.0)
 """Bounds of the distance to the zone's centre in the potential and in the reward of that distance."""
 NEOSLIDE_SIDEWAYS_SPEED_M_S = 2.0
-"""Sideways speed from which on the car counts as sliding."""
+"""Minimum sideways speed of a slide."""
 
 SPEEDSLIDE_FORWARD_SPEEDS_M_S = np.array([0, 100, 200, 300, 400, 500]) / 3.6
 SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S = np.array([8.0, 8.0, 7.5, 6.7, 6.0, 5.5])
@@ -38,15 +41,10 @@ sideways speed the engine's drive, which fades with speed, is blended into a con
 
 
 class RewardedRace(NamedTuple):
-    """What the actions and states of a race of T actions are worth.
+    """Rewards and potentials of a race of T actions."""
 
-    Attributes:
-        rewards: (T,) float32, of each action.
-        potentials: (T + 1,) float32, shaping potential of each state, the last one included; 0 for no shaping.
-    """
-
-    rewards: npt.NDArray[np.float32]
-    potentials: npt.NDArray[np.float32]
+    rewards: npt.NDArray[np.float32]  #: (T,) of each action
+    potentials: npt.NDArray[np.float32]  #: (T + 1,) shaping potential of each state, the last one included
 
 
 class Reward(Protocol):
@@ -56,52 +54,46 @@ class Reward(Protocol):
         """Reward a race.
 
         Args:
-            rollout_results: its columns, see `race.results.rollout_results`.
+            rollout_results: see `Races.rollout_results`.
             settings: those in force.
-            frames_total: how many actions the run has collected, where schedules are read.
+            frames_total: actions collected by the run, for schedules.
         """
+        ...
 
 
 class Arrival(NamedTuple):
-    """The action that led to the finish, and the race that it ended.
+    """The action that led to the finish, and its race."""
 
-    Attributes:
-        advanced_m: what the action made along the line.
-        duration_ms: what it took, the finish lying between two decisions.
-        race_m: what the whole race made along the line.
-        race_time_ms: its official time.
-    """
-
-    advanced_m: float
-    duration_ms: float
-    race_m: float
+    advanced_m: float  #: by the action, along the line
+    duration_ms: float  #: of the action until the finish
+    race_m: float  #: by the whole race, along the line
     race_time_ms: float
 
 
 class StepReward(Protocol):
-    """A reward that can be given while a race goes on, as environments do: it looks at single actions."""
+    """A reward of single actions, for environments."""
 
-    def of_actions(
-        self, before: npt.NDArray[np.float32], reached: npt.NDArray[np.float32], advanced_m: Array, n_actions_made: int
-    ) -> Array:
-        """Reward n actions (n,) that did not lead to the finish; of any races.
+    def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
+        """Reward n actions (n,) of any races that did not lead to the finish.
 
         Args:
-            before: (n, F) states in which they were taken, not normalized.
-            reached: (n, F) states that they led to.
-            advanced_m: (n,) progress along the line.
-            n_actions_made: where schedules are read.
+            before: (n, F) states before the actions.
+            reached: (n, F) states after them.
+            advanced_m: (n,) along the line.
+            n_actions_made: so far, for schedules.
         """
+        ...
 
     def of_arrival(self, arrival: Arrival) -> float:
         """Reward the action that led to the finish."""
+        ...
 
 
 def as_stored(column: Any) -> npt.NDArray[np.float32]:
-    """Return numbers as the replay memory stores them; those beyond float32's range are infinite there.
+    """Return numbers as the replay memory stores them; those beyond float32's range become infinite.
 
     Raises:
-        ValueError: if they are no real numbers.
+        ValueError: if they are not real numbers.
     """
     try:
         array = np.asarray(column)
@@ -114,7 +106,7 @@ def as_stored(column: Any) -> npt.NDArray[np.float32]:
 
 
 def is_finite_as_stored(column: Any) -> bool:
-    """Return whether a column holds numbers that are finite in the replay memory; whole numbers all are."""
+    """Return whether a column holds numbers that are finite in the replay memory; whole numbers always are."""
     try:
         return np.asarray(column).dtype.kind in "biu" or bool(np.isfinite(as_stored(column)).all())
     except ValueError:
@@ -122,7 +114,7 @@ def is_finite_as_stored(column: Any) -> bool:
 
 
 def reward_as_stored(rewarded: object, n_actions: int) -> RewardedRace:
-    """Return what a reward gave for a race as the replay memory stores it.
+    """Validate the result of a reward and return it as the replay memory stores it.
 
     Raises:
         UserError: if it is not a number for each action and a potential for each state.
@@ -145,30 +137,30 @@ def reward_as_stored(rewarded: object, n_actions: int) -> RewardedRace:
 
 
 def brought_along(rollout_results: Mapping[str, Any]) -> RewardedRace | None:
-    """Return the rewards that games gave in a race's columns, as somebody's own environment does; None without."""
+    """Return the rewards among a race's columns, from a user's own environment; None without."""
     if "rewards" not in rollout_results:
         return None
     rewards = as_stored(rollout_results["rewards"])
     return RewardedRace(rewards, np.zeros(len(rewards) + 1, dtype=np.float32))
 
 
-class RaceReward:
-    """The reward that ships: time, metres and the optional terms of the settings; see `race_rewards`.
+class RaceReward(Reward, StepReward):
+    """The default reward: time, metres and the optional terms of the settings, see `race_rewards`.
 
-    Games that bring `rewards` (T,) of their own in a race's columns keep them.
+    `rewards` (T,) among a race's columns are used unchanged.
 
     Args:
         settings: of the run.
-        spaces: likewise.
-        seeds: of the run; there is nothing to draw.
+        spaces: of the run.
+        seeds: of the run; unused.
     """
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
         self._settings = settings
-        self._places = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        self._places = ObservationLayout(settings.observation, settings.game.actions)
 
+    @override
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
-        """See `Reward`."""
         if (theirs := brought_along(rollout_results)) is not None:
             return theirs
         state_float = np.asarray(rollout_results["state_float"], dtype=np.float32)
@@ -183,47 +175,31 @@ class RaceReward:
         )
         return RewardedRace(rewards, state_potentials(state_float, places=self._places, settings=settings.reward))
 
-    def of_actions(
-        self, before: npt.NDArray[np.float32], reached: npt.NDArray[np.float32], advanced_m: Array, n_actions_made: int
-    ) -> Array:
-        """See `StepReward`; without shaping potentials, which belong to the learner."""
-        return action_rewards(
-            before,
-            reached,
-            advanced_m,
-            places=self._places,
-            settings=self._settings.reward,
-            engineered=EngineeredRewards.at_frame(self._settings.reward, n_actions_made),
-            ms_per_action=self._settings.game.ms_per_action,
-        )
+    @override
+    def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
+        """Reward actions as `StepReward` says, without shaping potentials, which belong to the learner."""
+        settings = self._settings.reward
+        engineered = EngineeredRewards.at_frame(settings, n_actions_made)
+        ms_per_action = self._settings.game.ms_per_action
+        return _action_rewards(before, reached, advanced_m, self._places, settings, engineered, ms_per_action)
 
+    @override
     def of_arrival(self, arrival: Arrival) -> float:
-        """See `StepReward`."""
-        return float(progress_reward(arrival.advanced_m, arrival.duration_ms, self._settings.reward))
+        return float(_time_and_metres(arrival.advanced_m, arrival.duration_ms, self._settings.reward))
 
 
-class FeaturePlaces(Protocol):
-    """Where the named blocks of the observation lie: an `ObservationLayout`, or a dictionary of slices."""
-
-    def __getitem__(self, name: str, /) -> slice:
-        """The place of a block."""
+FeaturePlaces = ObservationLayout | Mapping[str, slice]
+"""Places of the named blocks of the observation."""
 
 
 @dataclass(frozen=True)
 class EngineeredRewards:
-    """Optional terms for a style of driving, added for each action by the state it leads to. All are off by default.
+    """Coefficients of optional terms for a style of driving, by the state that an action leads to; off by default."""
 
-    Attributes:
-        speedslide: times max(0, 1 - abs(q - 1)), where q is `speedslide_quality`; only with all wheels on the ground.
-        neoslide: where the sideways speed is at least `NEOSLIDE_SIDEWAYS_SPEED_M_S`.
-        kamikaze: for full throttle without braking, or where at most one wheel touches the ground; once where both.
-        close_to_vcp: times the clipped distance to the current zone centre; negative to draw the car to the line.
-    """
-
-    speedslide: float = 0.0
-    neoslide: float = 0.0
-    kamikaze: float = 0.0
-    close_to_vcp: float = 0.0
+    speedslide: float = 0.0  #: times max(0, 1 - abs(`speedslide_quality` - 1)), with all wheels on the ground
+    neoslide: float = 0.0  #: at a sideways speed of at least `NEOSLIDE_SIDEWAYS_SPEED_M_S`
+    kamikaze: float = 0.0  #: for full throttle without braking, or with at most one wheel on the ground
+    close_to_vcp: float = 0.0  #: times the clipped distance to the current zone centre; negative keeps to the line
 
     @staticmethod
     def at_frame(settings: RewardSettings, frame_count: int) -> EngineeredRewards:
@@ -240,7 +216,7 @@ NO_ENGINEERED_REWARDS = EngineeredRewards()
 
 
 def race_rewards(
-    state_float: npt.NDArray[np.float32],
+    state_float: States,
     meters_advanced: npt.NDArray[np.float64],
     race_time_ms: int | None,
     *,
@@ -249,41 +225,29 @@ def race_rewards(
     engineered: EngineeredRewards,
     ms_per_action: int,
 ) -> npt.NDArray[np.float32]:
-    """Compute the reward of each action of a race.
+    """Compute the rewards (T,) of a race's actions: the time, the metres along the line, and the optional terms.
 
-    An action's reward is the time it took, the metres it advanced along the line, and the optional terms. The last
-    action of a finished race is charged for its true duration: the finish lies between two decisions. It has no
-    optional terms: what state it leads to does not matter any more.
+    The last action of a finished race is charged for its true duration, until the finish, and has no optional terms.
 
     Args:
-        state_float: (T + 1, F) states as they were driven, the race's last one included, not normalized.
-        meters_advanced: (T + 1,) progress along the line at each of them.
+        state_float: (T + 1, F) states, the race's last one included.
+        meters_advanced: (T + 1,) metres along the line at each of them.
         race_time_ms: finish time; None if the race was cut off.
-        places: the blocks of the observation.
+        places: of the blocks.
         settings: coefficients.
-        engineered: coefficients of the optional terms, at this moment of the run.
-        ms_per_action: game time between two decisions; state t is at t times this.
-
-    Returns:
-        (T,) float32.
+        engineered: coefficients of the optional terms.
+        ms_per_action: game time between two decisions.
 
     Raises:
-        ValueError: if the race time lies before the last decision, or there is not a progress for every state.
+        ValueError: if the race time is before the last decision, or the numbers of metres and states differ.
     """
     if len(meters_advanced) != len(state_float):
         raise ValueError(
             f"meters_advanced_along_centerline has {len(meters_advanced)} values for {len(state_float)} states"
         )
     advanced_m = meters_advanced[1:] - meters_advanced[:-1]
-    rewards = action_rewards(
-        state_float[:-1],
-        state_float[1:],
-        advanced_m,
-        places=places,
-        settings=settings,
-        engineered=engineered,
-        ms_per_action=ms_per_action,
-    )
+    before, reached = state_float[:-1], state_float[1:]
+    rewards = _action_rewards(before, reached, advanced_m, places, settings, engineered, ms_per_action)
     if race_time_ms is not None:
         last_duration_ms = race_time_ms - (len(rewards) - 1) * ms_per_action
         if last_duration_ms < 0:
@@ -291,61 +255,59 @@ def race_rewards(
                 f"race_time = {race_time_ms} ms, but the race has {len(rewards)} actions of {ms_per_action} ms: "
                 "the last one began after the finish"
             )
-        rewards[-1] = progress_reward(advanced_m[-1], last_duration_ms, settings)
+        rewards[-1] = _time_and_metres(advanced_m[-1], last_duration_ms, settings)
     return rewards.astype(np.float32)
 
 
-def action_rewards(
-    before: npt.NDArray[np.float32],
-    reached: npt.NDArray[np.float32],
+def _time_and_metres(advanced_m: Any, duration_ms: Any, settings: RewardSettings) -> Any:
+    return advanced_m * settings.reward_per_m_advanced_along_centerline + settings.constant_reward_per_ms * duration_ms
+
+
+def _action_rewards(
+    before: States,
+    reached: States,
     advanced_m: Array,
-    *,
     places: FeaturePlaces,
     settings: RewardSettings,
     engineered: EngineeredRewards,
     ms_per_action: int,
 ) -> Array:
-    """Compute the reward of n actions that each led from one state to another, not to the finish; of any races.
-
-    Args:
-        before: (n, F) states in which the actions were taken, not normalized.
-        reached: (n, F) states that they led to.
-        advanced_m: (n,) progress along the line.
-        places: the blocks of the observation.
-        settings: coefficients.
-        engineered: coefficients of the optional terms.
-        ms_per_action: duration of an action.
-
-    Returns:
-        (n,) float64.
-    """
-    rewards = progress_reward(advanced_m, ms_per_action, settings)
-    if settings.final_speed_reward_per_m_per_s != 0 or engineered != NO_ENGINEERED_REWARDS:
-        rewards += _optional_terms(before, reached, places, settings, engineered)
+    """Compute the rewards (n,) float64 of actions that did not lead to the finish; terms that are off cost no time."""
+    rewards: Array = _time_and_metres(advanced_m, ms_per_action, settings)
+    if settings.final_speed_reward_per_m_per_s != 0:
+        velocities_m_s = (states[:, places["velocity_m_s"]].astype(np.float64) for states in (before, reached))
+        speed_before_m_s, speed_m_s = (np.linalg.norm(velocity_m_s, axis=1) for velocity_m_s in velocities_m_s)
+        drives_forwards = reached[:, places["velocity_m_s"]][:, FORWARD] > 0  # faster reversing must not pay
+        # Over a race driven forwards, the terms add up to last speed - first speed.
+        rewards += settings.final_speed_reward_per_m_per_s * drives_forwards * (speed_m_s - speed_before_m_s)
+    if engineered == NO_ENGINEERED_REWARDS:
+        return rewards
+    if engineered.speedslide != 0 or engineered.neoslide != 0:
+        velocity_m_s = reached[:, places["velocity_m_s"]].astype(np.float64)
+        sideways_m_s = velocity_m_s[:, LEFT]
+        quality = speedslide_quality(velocity_m_s[:, FORWARD], sideways_m_s)
+        has_grip = _wheels_down(reached, places) == N_WHEELS
+        rewards += engineered.speedslide * has_grip * np.maximum(0, 1 - np.abs(quality - 1))
+        rewards += engineered.neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
+    if engineered.kamikaze != 0:
+        accelerate, brake = (reached[:, places[pedal]][:, 0] > 0 for pedal in ("last_gas", "last_brake"))
+        rewards += engineered.kamikaze * ((accelerate & ~brake) | (_wheels_down(reached, places) <= 1))
+    if engineered.close_to_vcp != 0:
+        rewards += engineered.close_to_vcp * _distance_to_zone_center_m(
+            reached[:, places["zone_centers_m"]],
+            *ENGINEERED_DISTANCE_M,
+        )
     return rewards
 
 
-def progress_reward(advanced_m: Any, duration_ms: Any, settings: RewardSettings) -> Any:
-    """Reward time and metres alone: all that the action to the finish earns. Numbers, or arrays of one shape."""
-    return advanced_m * settings.reward_per_m_advanced_along_centerline + settings.constant_reward_per_ms * duration_ms
-
-
 def state_potentials(
-    state_float: npt.NDArray[np.float32], *, places: FeaturePlaces, settings: RewardSettings
+    state_float: States, *, places: FeaturePlaces, settings: RewardSettings
 ) -> npt.NDArray[np.float32]:
-    """Compute each state's shaping potential (Ng, Harada and Russell 1999): near the line and along it is better.
+    """Compute the shaping potential (T,) of each state (T, F) (Ng, Harada and Russell 1999).
 
     `shaped_reward_dist_to_cur_vcp` times the clipped distance to the current zone centre, plus
-    `shaped_reward_point_to_vcp_ahead` times (c - 1), where c is the cosine between the car's forward axis and the way
-    from the current zone centre to the next one of the observation.
-
-    Args:
-        state_float: (T, F) states, not normalized.
-        places: the blocks of the observation.
-        settings: coefficients.
-
-    Returns:
-        (T,) float32.
+    `shaped_reward_point_to_vcp_ahead` times (c - 1), where c is the cosine between the car's forward axis and the
+    direction from the current zone centre to the next one of the observation.
 
     Raises:
         ValueError: if the pointing term is on and the observation has a single zone centre.
@@ -368,63 +330,18 @@ def state_potentials(
 
 
 def speedslide_quality(forward_speed_m_s: Array, sideways_speed_m_s: Array) -> Array:
-    """Measure how near a slide is to the one that drives hardest: 0 straight on, 1 best, above 1 too far sideways.
-
-    Args:
-        forward_speed_m_s: any shape.
-        sideways_speed_m_s: the same shape; the side does not matter.
-    """
+    """Return the quality of a slide: 0 straight ahead, 1 the hardest drive, above 1 too far sideways; any shape."""
     best_m_s = np.interp(forward_speed_m_s, SPEEDSLIDE_FORWARD_SPEEDS_M_S, SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S)
     return np.abs(sideways_speed_m_s) / best_m_s
 
 
-def _optional_terms(
-    before: npt.NDArray[np.float32],
-    reached: npt.NDArray[np.float32],
-    places: FeaturePlaces,
-    settings: RewardSettings,
-    engineered: EngineeredRewards,
-) -> Array:
-    """Compute what each action earns (n,) by the state (n, F) that it leads to. Terms that are off cost no time."""
-    terms = np.zeros(len(reached))
-    if settings.final_speed_reward_per_m_per_s != 0:
-        gain_m_s = _speed_m_s(reached, places) - _speed_m_s(before, places)
-        drives_forwards = reached[:, places["velocity_m_s"]][:, FORWARD] > 0  # reversing faster shall not pay
-        # Of a race driven forwards it adds up to last speed - first speed.
-        terms += settings.final_speed_reward_per_m_per_s * drives_forwards * gain_m_s
-    if engineered.speedslide != 0 or engineered.neoslide != 0:
-        velocity_m_s = reached[:, places["velocity_m_s"]].astype(np.float64)
-        sideways_m_s = velocity_m_s[:, LEFT]
-        quality = speedslide_quality(velocity_m_s[:, FORWARD], sideways_m_s)
-        has_grip = _wheels_down(reached, places) == N_WHEELS
-        terms += engineered.speedslide * has_grip * np.maximum(0, 1 - np.abs(quality - 1))
-        terms += engineered.neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
-    if engineered.kamikaze != 0:
-        accelerate, brake = (reached[:, places[pedal]][:, 0] > 0 for pedal in ("last_gas", "last_brake"))
-        terms += engineered.kamikaze * ((accelerate & ~brake) | (_wheels_down(reached, places) <= 1))
-    if engineered.close_to_vcp != 0:
-        centers_m = reached[:, places["zone_centers_m"]]
-        terms += engineered.close_to_vcp * _distance_to_zone_center_m(
-            centers_m,
-            *ENGINEERED_DISTANCE_M,
-        )
-    return terms
-
-
-def _speed_m_s(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Array:
-    """Compute the car's speed in each state."""
-    speed_m_s: Array = np.linalg.norm(states[:, places["velocity_m_s"]].astype(np.float64), axis=1)
-    return speed_m_s
-
-
-def _wheels_down(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Array:
-    """Count the wheels that touch the ground in each state."""
+def _wheels_down(states: States, places: FeaturePlaces) -> Array:
     wheels_down: Array = states[:, places["wheel_has_ground_contact"]].sum(axis=1)
     return wheels_down
 
 
 def _distance_to_zone_center_m(centers_m: Array, least_m: float, most_m: float) -> Array:
-    """Compute it (T,), clipped, from (T, 3 n) coordinates of zone centres in the car's frame, the current one first."""
+    """Compute the distance (T,), clipped, from (T, 3 n) zone centres in the car's frame, the current one first."""
     center_m = centers_m[:, CURRENT_CENTER]
     distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of the time of numpy's own norm
     np.maximum(distance_m, least_m, out=distance_m)

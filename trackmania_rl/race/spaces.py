@@ -1,4 +1,4 @@
-"""What states and actions are made of: what agents, memories and channels are sized by."""
+"""Spaces of states and actions: the sizes of agents, memories and channels."""
 
 from __future__ import annotations
 
@@ -16,32 +16,20 @@ from trackmania_rl.settings import GameSettings, Settings
 
 @dataclass(frozen=True)
 class Spaces:
-    """Of the games of one run.
+    """Spaces of a run's games."""
 
-    Attributes:
-        float_mean: F means of a state's floats, of which `ELAPSED_ACTIONS_FLOAT` is the time in the mini-race; those
-            that views make come last.
-        float_std: F standard deviations.
-        action: `Discrete(A)`, or a `Box` (D,) of float32 with finite bounds.
-        image_shape: (S, H, W); H and W are 0 without an image.
-        waves: (float's index, wavelength in its unit) pairs: floats that a network may see at finer scales as well.
-        throttle_actions: of a `Discrete`, those that accelerate and do not brake; may be empty.
-        views: what a state shows beside its own row.
-        own_observation: the observation space of a user's own environment; None of races.
-    """
-
-    float_mean: tuple[float, ...]
-    float_std: tuple[float, ...]
-    action: Discrete | Box
-    image_shape: tuple[int, int, int] = (1, 0, 0)
-    waves: tuple[tuple[int, float], ...] = ()
-    throttle_actions: tuple[int, ...] = ()
-    views: Views = NO_VIEWS
-    own_observation: Space[Any] | None = None
+    float_mean: tuple[float, ...]  #: F means of a state's floats; those of views come last
+    float_std: tuple[float, ...]  #: F standard deviations
+    action: Discrete | Box  #: `Box` (D,) of float32 with finite bounds
+    image_shape: tuple[int, int, int] = (1, 0, 0)  #: (S, H, W); H and W are 0 without an image
+    waves: tuple[tuple[int, float], ...] = ()  #: (float's index, wavelength in its unit), for Fourier features
+    throttle_actions: tuple[int, ...] = ()  #: of a `Discrete`, those that accelerate and do not brake
+    views: Views = NO_VIEWS  #: of other rows
+    own_observation: Space[Any] | None = None  #: of a user's own environment
 
     @property
     def n_own_floats(self) -> int:
-        """How many floats are a state's own: what is stored of it."""
+        """Number of floats stored of a state, without those of views."""
         return self.n_floats - self.views.n_input_floats
 
     @property
@@ -61,7 +49,7 @@ class Spaces:
 
     @property
     def n_values(self) -> int:
-        """How many values a decision comes with: one for each action, or that of the action taken."""
+        """Number of values of a decision: one for each action, or 1."""
         return int(self.action.n) if isinstance(self.action, Discrete) else 1
 
     @property
@@ -71,18 +59,18 @@ class Spaces:
 
     @property
     def action_dtype(self) -> type[np.generic]:
-        """What a decision's actions are: int64 or float32."""
+        """Type of actions: int64 or float32."""
         return np.int64 if isinstance(self.action, Discrete) else np.float32
 
 
 def race_spaces(settings: Settings) -> Spaces:
-    """Return the spaces of races on the map cycle's maps.
+    """Return the spaces of races.
 
     Raises:
         SettingsError: if the observation's settings contradict each other.
     """
     game = settings.game
-    layout = ObservationLayout.from_settings(settings.observation, game.actions)
+    layout = ObservationLayout(settings.observation, game.actions)
     accelerating = tuple(i for i, keys in enumerate(game.inputs) if keys.accelerate and not keys.brake)
     return Spaces(
         float_mean=tuple(layout.mean.tolist()),

@@ -1,8 +1,8 @@
-"""Virtual checkpoints (zones): where along the reference line the car is, and how many metres it has made.
+"""Virtual checkpoints (zones) of a map: the car's place along the reference line.
 
-Zone i lies around centre i of the extended, smoothed reference line; its borders i - 1 (entry) and i (exit) are the
-midpoints to the neighbouring centres. The zone the car is in moves with it, step by step, so a track that crosses or
-touches itself is no special case. Rules: reference/observation.md, "Virtual checkpoints (zones)".
+Zone i surrounds centre i of the extended, smoothed line. Its borders i - 1 (entry) and i (exit) are the midpoints to
+the neighbouring centres. The current zone moves with the car step by step, so a track may cross or touch itself. Rules:
+docs/observation.rst.
 """
 
 from __future__ import annotations
@@ -28,39 +28,27 @@ ZONES_AFTER_END: Final = 1000
 REAL_CHECKPOINT_RADIUS_M: Final = 12.0
 """Distance within which a zone with a real checkpoint is left."""
 SAME_CHECKPOINT_REACH_M: Final = 50.0
-"""Zones this near along the line to the one tied to a real checkpoint belong to the same passage of it; a passage
-further along is another lap's."""
+"""Zones closer than this along the line to a real checkpoint's zone belong to the same lap."""
 
 SMOOTHING_REACH_POINTS: Final = 5
-"""A smoothed point is the mean of the points this many places before and behind it (reference/observation.md)."""
+"""A smoothed point is the mean of the points this many places before and behind it."""
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class VirtualCheckpoints(NamedTuple):
-    """The zones of one map; arrays are indexed by zone or by border, Z zones in all. Numba takes it as it is.
+    """Zones of one map, for compiled functions. Z zones in all; border i is between zones i and i + 1."""
 
-    Attributes:
-        centers_m: (Z, 3) zone centres, in metres, world axes.
-        border_m: (Z - 1, 3) border i lies between zones i and i + 1.
-        border_distance_m: (Z - 1,) length of the line from border 0 to border i.
-        border_direction: (Z - 2, 3) unit vector from border i to border i + 1.
-        first_zone_idx: the zone in which a race begins: the reference line's first point.
-        last_zone_idx: the last zone that can be entered by driving: the reference line's last point.
-        max_center_distance_m: a zone whose centre is further from the car than this is not entered.
-        real_checkpoint_m: (Z, 3) position of the map's own checkpoint that belongs to a zone.
-        real_checkpoint_radius_m: (Z,) a zone is left forwards (or re-entered backwards) only within this distance of
-            its real checkpoint; infinite for zones without one.
-    """
-
-    centers_m: FloatArray
-    border_m: FloatArray
-    border_distance_m: FloatArray
-    border_direction: FloatArray
-    first_zone_idx: int
-    last_zone_idx: int
-    max_center_distance_m: float
-    real_checkpoint_m: FloatArray
+    centers_m: FloatArray  #: (Z, 3) world axes
+    border_m: FloatArray  #: (Z - 1, 3)
+    border_distance_m: FloatArray  #: (Z - 1,) length of the line from border 0 to border i
+    border_direction: FloatArray  #: (Z - 2, 3) unit vector from border i to border i + 1
+    first_zone_idx: int  #: the reference line's first point, where a race begins
+    last_zone_idx: int  #: its last point
+    max_center_distance_m: float  #: zones with a centre further from the car are not entered
+    real_checkpoint_m: FloatArray  #: (Z, 3) position of the map's own checkpoint that belongs to a zone
+    #: (Z,) a zone is left forwards, or re-entered backwards, only within this distance of its real checkpoint; infinite
+    #: without one
     real_checkpoint_radius_m: FloatArray
 
     @classmethod
@@ -68,9 +56,9 @@ class VirtualCheckpoints(NamedTuple):
         """Make the zones of a map.
 
         Args:
-            line: (N, 3) the reference line as `load_reference_line` returns it.
-            real_checkpoints_m: (C, 3) positions of the map's own checkpoints, where they are known. Each is tied to the
-                nearest zone within `REAL_CHECKPOINT_RADIUS_M`, once for each time the line passes it.
+            line: (N, 3) reference line from `load_reference_line`.
+            real_checkpoints_m: (C, 3) positions of the map's own checkpoints, if known. Each belongs to the nearest
+                zone within `REAL_CHECKPOINT_RADIUS_M`, once per lap.
         """
         centers = extend_and_smooth(line, ZONES_BEFORE_START, ZONES_AFTER_END)
         border = 0.5 * (centers[:-1] + centers[1:])
@@ -79,7 +67,6 @@ class VirtualCheckpoints(NamedTuple):
         positions, radii = _tie_real_checkpoints(
             centers,
             np.empty((0, 3)) if real_checkpoints_m is None else real_checkpoints_m,
-            REAL_CHECKPOINT_RADIUS_M,
             same_passage_zones=math.ceil(SAME_CHECKPOINT_REACH_M / ZONE_SPACING_M),
         )
         return cls(
@@ -96,7 +83,7 @@ class VirtualCheckpoints(NamedTuple):
 
     @property
     def finish_zone_idx(self) -> int:
-        """Index that stands for the finish itself: one beyond the last zone that can be entered by driving."""
+        """Index of the finish itself, one beyond the last zone."""
         return self.last_zone_idx + 1
 
     @property
@@ -106,7 +93,7 @@ class VirtualCheckpoints(NamedTuple):
 
     @property
     def finish_m(self) -> float:
-        """Metres along the line at the finish: the exit of the last zone."""
+        """Metres along the line at the exit of the last zone."""
         return float(self.border_distance_m[self.last_zone_idx])
 
     @property
@@ -115,21 +102,16 @@ class VirtualCheckpoints(NamedTuple):
         return self.finish_m - self.start_m
 
 
-def extend_and_smooth(
-    line: npt.NDArray[np.float64], n_points_before: int, n_points_after: int
-) -> npt.NDArray[np.float64]:
-    """Extend a line straight on at both ends, then smooth it.
+def extend_and_smooth(line: FloatArray, n_points_before: int, n_points_after: int) -> FloatArray:
+    """Extend a line straight at both ends, then smooth it.
 
-    The extension repeats the first and the last step of the line; smoothing replaces every point but the
-    outermost `SMOOTHING_REACH_POINTS` by the mean of its two neighbours at that reach (reference/observation.md).
+    The extension repeats the line's first and last step. Smoothing replaces every point but the outermost
+    `SMOOTHING_REACH_POINTS` by the mean of its two neighbours at that reach.
 
     Args:
         line: (N, 3) points, N >= 2.
-        n_points_before: points added before the first one.
-        n_points_after: points added after the last one.
-
-    Returns:
-        (n_points_before + N + n_points_after, 3) points; point `n_points_before` stems from the line's first.
+        n_points_before: number of points to add before the first one.
+        n_points_after: number of points to add after the last one.
     """
     backwards = np.arange(n_points_before, 0, -1)[:, None] * (line[0] - line[1])
     forwards = np.arange(1, n_points_after + 1)[:, None] * (line[-1] - line[-2])
@@ -142,23 +124,17 @@ def extend_and_smooth(
 
 @_compiled
 def move_zone(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> int:
-    """Move a zone index to where the car is: forwards while the next centre is nearer, else backwards likewise.
-
-    Args:
-        zone_idx: the zone at the previous state, 1 to `zones.last_zone_idx`.
-        position_m: (3,) float64, the car, world axes.
-        zones: the map's zones.
-    """
+    """Move a zone index, 1 to `last_zone_idx`, to the car: forwards while the next centre is nearer, else backwards."""
     centers, limit_m = zones.centers_m, zones.max_center_distance_m
-    here_m = _distance_m(centers[zone_idx], position_m)
+    here_m = distance_m(centers[zone_idx], position_m)
     while zone_idx < zones.last_zone_idx:
-        next_m = _distance_m(centers[zone_idx + 1], position_m)
+        next_m = distance_m(centers[zone_idx + 1], position_m)
         if next_m > here_m or next_m > limit_m or not _real_checkpoint_is_near(zone_idx, position_m, zones):
             break
         zone_idx += 1
         here_m = next_m
     while zone_idx >= 2:
-        previous_m = _distance_m(centers[zone_idx - 1], position_m)
+        previous_m = distance_m(centers[zone_idx - 1], position_m)
         if (
             previous_m >= here_m
             or previous_m > limit_m
@@ -172,13 +148,7 @@ def move_zone(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) 
 
 @_compiled
 def meters_along_line(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> float:
-    """Metres along the line: all segments before the current zone plus the clipped projection on its own.
-
-    Args:
-        zone_idx: the current zone, >= 1.
-        position_m: (3,) float64, the car, world axes.
-        zones: the map's zones.
-    """
+    """Return the length of all segments before the current zone (>= 1) plus the clipped projection on its own."""
     entry = zone_idx - 1
     along_m = 0.0
     for axis in range(3):
@@ -188,30 +158,27 @@ def meters_along_line(zone_idx: int, position_m: FloatArray, zones: VirtualCheck
 
 
 @_compiled
-def _real_checkpoint_is_near(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> bool:
-    return _distance_m(zones.real_checkpoint_m[zone_idx], position_m) < zones.real_checkpoint_radius_m[zone_idx]
-
-
-@_compiled
-def _distance_m(a: FloatArray, b: FloatArray) -> float:
+def distance_m(a: FloatArray, b: FloatArray) -> float:
+    """Return the distance between two points (3,)."""
     return math.sqrt((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2)
 
 
-def _tie_real_checkpoints(
-    centers_m: FloatArray, checkpoints_m: FloatArray, radius_m: float, same_passage_zones: int
-) -> tuple[FloatArray, FloatArray]:
-    """Give each real checkpoint to its nearest zone, again for each further passage of the line (multi-lap maps).
+@_compiled
+def _real_checkpoint_is_near(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> bool:
+    return distance_m(zones.real_checkpoint_m[zone_idx], position_m) < zones.real_checkpoint_radius_m[zone_idx]
 
-    Returns:
-        (Z, 3) checkpoint position and (Z,) radius by zone; radius infinite where a zone has no checkpoint.
-    """
+
+def _tie_real_checkpoints(
+    centers_m: FloatArray, checkpoints_m: FloatArray, same_passage_zones: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return checkpoint position (Z, 3) and radius (Z,) by zone; a checkpoint may belong to one zone of each lap."""
     positions = np.zeros_like(centers_m)
     radii = np.full(len(centers_m), np.inf)
     for checkpoint in checkpoints_m:
         distances_m = np.linalg.norm(centers_m - checkpoint, axis=1)
-        while distances_m.min() < radius_m:
+        while distances_m.min() < REAL_CHECKPOINT_RADIUS_M:
             nearest = int(distances_m.argmin())
             positions[nearest] = checkpoint
-            radii[nearest] = radius_m
+            radii[nearest] = REAL_CHECKPOINT_RADIUS_M
             distances_m[max(nearest - same_passage_zones, 0) : nearest + same_passage_zones] = np.inf
     return positions, radii

@@ -114,7 +114,7 @@ class Interface(Group):
         blocks: tuple[tuple[str, int], ...] = ()
         actions: tuple[str, ...] = (str(spaces.action),)
         if settings.game.games == RACES:
-            layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+            layout = ObservationLayout(settings.observation, settings.game.actions)
             blocks = tuple((block.name, block.stop - block.start) for block in layout.blocks)
             actions = ANALOG_PARTS
             if isinstance(spaces.action, Discrete):

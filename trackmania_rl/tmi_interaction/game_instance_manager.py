@@ -19,7 +19,7 @@ import numpy.typing as npt
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import Policy, PolicyDecision
-from trackmania_rl.race.results import EndedRace, Observation, RaceEnd
+from trackmania_rl.race.races import EndedRace, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.launchers.keeper import REBOOT_INTERVAL_S
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
@@ -77,7 +77,7 @@ class GameInstanceManager:
         connect: Connect = TMInterface,
         extra: ExtraFloats | None = None,
     ) -> None:
-        self.layout = ObservationLayout.from_settings(observation, game.actions, extra)
+        self.layout = ObservationLayout(observation, game.actions, extra)
         self.game_starts = 0
         self._game = game
         self._observation = observation
@@ -109,7 +109,7 @@ class GameInstanceManager:
         """Play one race with a policy; arguments and errors otherwise as of `play`.
 
         Returns:
-            `(rollout_results, end_race_stats)`: see the functions of these names in `race.results`.
+            `(rollout_results, end_race_stats)`: see `Races.rollout_results` and `Races.ended`.
         """
         race = self.play(map_entry, lambda image, seen: policy(image, seen.floats), frames)
         return race.rollout_results, race.end_race_stats
@@ -143,7 +143,7 @@ class GameInstanceManager:
     def under_way(self, states: range) -> dict[str, Any]:
         """Return a part of the race under way, while it waits for a decision; see `Games.under_way`."""
         assert self._machine is not None, "no race is under way"
-        return self._machine.races.under_way(0, states)
+        return self._machine.races.rollout_results(0, states)
 
     def ensure_running(self) -> RaceMachine:
         """Connect to a game that runs; start one if there is none, or if it has become old or slow.
@@ -205,7 +205,6 @@ class GameInstanceManager:
     def _play(
         self, game_map: GameMap, machine: RaceMachine, decide: Decide, frames: npt.NDArray[np.uint8] | None
     ) -> EndedRace:
-        policy_s = 0.0
         self._launcher.show_window()
         seen: Observation | RaceEnd = machine.reset(game_map, frames)
         self._launcher.focus_window()
@@ -214,11 +213,11 @@ class GameInstanceManager:
             began_s = time.perf_counter()
             images, floats = machine.races.look(ONLY_RACE)
             decision = decide(images[0], seen._replace(floats=floats[0]))
-            policy_s += time.perf_counter() - began_s
+            machine.timings.policy_s += time.perf_counter() - began_s
             seen = machine.step(decision)
             machine.races.add_extra_floats(ONLY_RACE)
         self._speed.add_race(seen.race_time_ms / 1000, machine.timings.wait_game_s)
-        return machine.races.ended(0, seen, machine.timings, policy_s)
+        return machine.races.ended(0, seen, machine.timings)
 
     def _map(self, entry: MapEntry) -> GameMap:
         if entry not in self._maps:

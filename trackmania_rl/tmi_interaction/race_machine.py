@@ -28,11 +28,10 @@ from trackmania_rl.protocol.state_blob import (
     with_last_checkpoint_time_cleared,
 )
 from trackmania_rl.race.actions import actions_of_game
-from trackmania_rl.race.cutoffs import GOING_ON
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.observation_kernel import GOING_ON, NOT_FINITE
 from trackmania_rl.race.policy import PolicyDecision
-from trackmania_rl.race.races import NOT_FINITE, Races
-from trackmania_rl.race.results import GameTimings, Observation, RaceEnd, times_passed
+from trackmania_rl.race.races import GameTimings, Observation, RaceEnd, Races, times_passed
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.race_start import RaceStart
 from trackmania_rl.tmi_interaction.tminterface2 import GameEvent, GameProtocolError, TMInterface

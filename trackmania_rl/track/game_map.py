@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
-from trackmania_rl.race.known_road import KnownRoad
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.road import KnownRoad
 from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import MapEntry, ObservationSettings
 from trackmania_rl.track.reference_line import load_reference_line
@@ -71,6 +71,6 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
     elif is_challenge_file(challenge):
         real_checkpoints_m = read_checkpoint_positions(challenge)
     zones = VirtualCheckpoints.from_reference_line(line, real_checkpoints_m)
-    needs_road = ObservationLayout.from_settings(settings).needs_road
+    needs_road = ObservationLayout(settings).needs_road
     road = load_known_road(map_file(entry, maps_folder), zones) if needs_road else None
     return GameMap(entry.map_name, entry.map_path, zones, road)

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.gbx.challenge import is_challenge_file
-from trackmania_rl.race.known_road import ROAD_QUALITIES, KnownRoad
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS
+from trackmania_rl.race.road import ROAD_QUALITIES, KnownRoad
 from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.simulator.tracks.surface_mesh import RoadProfile, measure_road
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track

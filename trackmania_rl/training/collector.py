@@ -22,9 +22,8 @@ from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.agents.inference import Actor
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
-from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
-from trackmania_rl.race.fragments import Fragment, RaceInFragments
 from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.progress import CollectorProgress, Fragment, RaceInFragments, RacePosition
 from trackmania_rl.seeds import stream_state
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key

@@ -54,7 +54,7 @@ N_SAMPLED_WITH_IMAGE: Final = 256
 
 @dataclass(frozen=True)
 class RecentRace:
-    """A race: copies of its columns (`race.results.rollout_results`) and its `end_race_stats`."""
+    """A race: copies of its columns (`Races.rollout_results`) and its `end_race_stats`."""
 
     columns: dict[str, Any]
     stats: dict[str, Any]

@@ -16,8 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from trackmania_rl.games.protocol import Games, Received
-from trackmania_rl.race.cycle_position import RacePosition
 from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.progress import RacePosition
 from trackmania_rl.settings.game import RACES
 from trackmania_rl.training.collector import Collector, CollectorParts, Race, race_at
 

@@ -100,7 +100,7 @@ def test_by_default_metres_and_an_early_finish_are_rewarded(make_env: MakeEnv, w
 def test_floats_are_normalized_unless_asked_otherwise(make_env: MakeEnv, repository_root: Path) -> None:
     raw, _ = make_env("straight", normalize=False).reset()
     normalized, _ = make_env("straight").reset()
-    layout = ObservationLayout.from_settings(settings_with(repository_root, {}).observation)
+    layout = ObservationLayout(settings_with(repository_root, {}).observation)
     np.testing.assert_allclose(normalized, (raw - layout.mean) / layout.std, rtol=1e-6)
     assert normalized.dtype == raw.dtype == np.float32
 

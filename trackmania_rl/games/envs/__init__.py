@@ -1,13 +1,12 @@
-"""The race as a Gymnasium environment, for algorithms of your own; importing `trackmania_rl` registers it.
+"""Gymnasium environments of races; importing `trackmania_rl` registers them.
 
-* `gymnasium.make("TrackMania/Race-v0")`: one game, simulated or the real one (`race_env`);
-* `gymnasium.make_vec("TrackMania/Race-v0", num_envs=64)`: many simulated games in this process, stepped together
-  (`race_vector_env`);
+* `gymnasium.make("TrackMania/Race-v0")`: one game, simulated or the real one;
+* `gymnasium.make_vec("TrackMania/Race-v0", num_envs=64)`: many simulated games in this process, stepped together;
 * `"TrackMania/RaceAnalog-v0"`: both with steer, gas and brake as numbers (`actions = "analog"`);
 * `"TrackMania/RealTime-v0"`: one game that continues while the driver computes its action (`real_time`).
 
-Observation, actions, rewards and the rules of a race are those of a configuration, as in `scripts/train.py`.
-docs/library.rst shows examples, also with torchrl's wrapper. The functions below are what `gymnasium.make` calls.
+Observation, actions, rewards and rules are those of a configuration, as in `scripts/train.py`. docs/library.rst shows
+examples, also with torchrl's wrapper. `gymnasium.make` calls the functions below.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from gymnasium.vector import AutoresetMode
 from trackmania_rl import ANALOG_RACE_ID, RACE_ID, REAL_TIME_RACE_ID
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.env_races import PROGRESS, EnvRaces, TemporaryFolder
-from trackmania_rl.games.envs.race_env import RaceEnv
-from trackmania_rl.games.envs.race_vector_env import RaceVectorEnv
+from trackmania_rl.games.envs.race_env import RaceEnv, RaceVectorEnv
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.race_games import make_race_games
 from trackmania_rl.places import PROJECT_FOLDER
@@ -65,22 +63,22 @@ def make_race_env(
     normalize: bool = True,
     render_mode: str | None = None,
 ) -> RaceEnv:
-    """Make one game: in this process, or, as the configuration says, an instance reached through its socket.
+    """Make one game: in this process, or reached through its socket, by the configuration.
 
     Args:
-        maps: each race is on one of them: names of the configuration's map cycle or of `maps/`, track files, or
-            generated tracks as `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`. None for the maps of the map cycle that are
-            explored, as often as there (`explored_maps`); a generator stands for its first ten seeds.
+        maps: names of the configuration's map cycle or of `maps/`, track files, or generated tracks as
+            `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; each race is on one of them. None for the exploration maps of
+            the map cycle with its weights (`explored_maps`), and the first ten seeds of a generator.
         config: a configuration file, or settings, such as a driver's; a relative path begins at the working directory,
             or else at the project's folder.
-        overrides: settings that win over the file, as values: numpy's numbers, paths and `MapEntry` are fine.
-        reward: "progress", metres and a bonus for the finish (`ProgressReward`), or "trainer", the configuration's time
-            and metres, as in training (`RaceReward`).
-        normalize: whether floats are normalized as the network does it.
+        overrides: settings that replace the file's; values may be numpy's numbers, paths and `MapEntry`.
+        reward: "progress", metres and a bonus for the finish (`ProgressReward`), or "trainer", as in training
+            (`RaceReward`).
+        normalize: whether floats are normalized like the network's input.
         render_mode: see `RaceEnv`.
 
     Raises:
-        UserError: if configuration or maps can't be used, or there is no such reward.
+        UserError: if configuration or maps can't be used, or the reward is unknown.
     """
     with ExitStack() as opened:
         env = RaceEnv(_make_races(opened, 1, maps, _load(config, overrides), reward, normalize), render_mode)
@@ -105,7 +103,7 @@ def make_race_vector_env(
     `max_episode_steps` truncates races after so many actions, as `gymnasium.make` does; None or -1 for no such limit.
 
     Raises:
-        UserError: if configuration or maps can't be used, it is not the simulated game's, there is no such reward, or
+        UserError: if configuration or maps can't be used, the game is not the simulated one, the reward is unknown, or
             `num_envs` or `max_episode_steps` is out of range.
     """
     if num_envs < 1:
@@ -152,11 +150,11 @@ def make_real_time_race_env(
     """Make one game in real time, at `running_speed = 1` unless `overrides` says otherwise.
 
     Args:
-        maps: this and the next four as of `make_race_env`.
-        config: likewise.
-        overrides: likewise.
-        reward: likewise.
-        normalize: likewise.
+        maps: as of `make_race_env`, like the next four.
+        config: a configuration.
+        overrides: its overrides.
+        reward: its name.
+        normalize: whether floats are normalized.
         options: as of `RealTimeRaceEnv`.
 
     Raises:
@@ -175,7 +173,7 @@ def make_real_time_race_env(
     return RealTimeRaceEnv(env, **options)
 
 
-# gymnasium.make reads here what `render_mode` may be.
+# gymnasium.make reads the render modes here.
 for _make in (make_race_env, make_analog_race_env):
     vars(_make)["metadata"] = RaceEnv.metadata
 
@@ -188,10 +186,7 @@ def _make_races(
     reward: str,
     normalize: bool,
 ) -> EnvRaces:
-    """Make the games and races of an environment; `opened` closes what was made if something fails.
-
-    Many games are in this process; one may be behind a socket.
-    """
+    """Make the games and races of an environment; `opened` closes them after an error."""
     tracks_folder = TemporaryFolder()
     opened.callback(tracks_folder.close)
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
@@ -215,7 +210,6 @@ def _make_races(
 
 
 def _load(config: PathText | Settings, overrides: Mapping[str, Any] | None) -> Settings:
-    """Load the settings of a configuration file, with `overrides` in place of its own."""
     if isinstance(config, Settings):
         return settings_from_flat({**config.flat(), **_plain(overrides or {})}) if overrides else config
     file = next((file for file in (Path(config), PROJECT_FOLDER / config) if file.is_file()), None)
@@ -225,7 +219,7 @@ def _load(config: PathText | Settings, overrides: Mapping[str, Any] | None) -> S
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as a configuration file would have it: Python's own numbers and containers, paths as texts."""
+    """Convert numpy's numbers, containers and paths to the types of a configuration file."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

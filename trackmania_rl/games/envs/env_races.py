@@ -1,7 +1,4 @@
-"""The races that an environment is made of: maps, states, rewards and what `info` says, on one game or many.
-
-K: number of games.
-"""
+"""Races of an environment on K games: maps, states, rewards and infos."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.progress_reward import ProgressReward
-from trackmania_rl.race.results import RaceEnd
+from trackmania_rl.race.races import RaceEnd
 from trackmania_rl.race.rewards import Arrival, RaceReward, StepReward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
@@ -30,7 +27,7 @@ from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 Array = npt.NDArray[Any]
 Shown = npt.NDArray[np.float32] | dict[str, Array]
-"""The floats alone, or a dictionary of `image` and `floats`."""
+"""The floats, or a dictionary of `image` and `floats`."""
 
 PROGRESS: Final = "progress"
 TRAINER: Final = "trainer"
@@ -38,18 +35,16 @@ REWARDS: Final[dict[str, Callable[[Settings, Spaces, SeedTree], StepReward]]] = 
     PROGRESS: ProgressReward,
     TRAINER: RaceReward,
 }
-"""The rewards that environments give, by name."""
+"""Rewards of environments, by name."""
 
 MAP_OPTION: Final = "map"
-"""Of `reset(options=...)`: the name of the map."""
-PICTURE_SIZE_PX: Final = (320, 240)
-"""(width, height) of what `render` draws."""
+"""Option of `reset`: the name of the map."""
 
 
 class TemporaryFolder:
-    """Folder of an environment's generated tracks: made when its path is first read (`os.fspath`), removed by `close`.
+    """Folder of generated tracks, made when its path is first read (`os.fspath`) and removed by `close`.
 
-    A copy, made by `copy.deepcopy` or `pickle`, has no folder: closing it takes nothing from the original.
+    A copy, by `copy.deepcopy` or `pickle`, has no folder, so closing it does not affect the original.
     """
 
     def __init__(self) -> None:
@@ -64,42 +59,42 @@ class TemporaryFolder:
         return TemporaryFolder, ()
 
     def close(self) -> None:
-        """Remove the folder, if it was made."""
+        """Remove the folder if it exists."""
         if self._made is not None:
             self._made.cleanup()
             self._made = None
 
 
 class EnvRaces:
-    """Races on K games, with the newest state of each in row k of the arrays.
+    """Races on K games; row k of the arrays is the newest state of game k.
 
     Args:
         settings: observation, rewards and rules.
-        games: what is played; closed with this.
+        games: closed with this object.
         spaces: of the games.
-        maps: each race is on one of them; a map that comes several times is one map.
-        map_weights: how often each is driven, in proportion; None: all alike.
-        tracks_folder: holds the maps' generated tracks; closed with this.
+        maps: each race is on one of them; entries of the same map are one map.
+        map_weights: relative frequency of each; None: all equal.
+        tracks_folder: of generated tracks; closed with this object.
         reward: one of `REWARDS`.
         normalize: whether floats are shown as (x - mean) / standard deviation.
 
     Attributes:
-        settings: as given.
+        settings: see above.
         layout: names and places of the floats.
-        map_names: what `reset(options={"map": name})` can name.
+        map_names: maps for `reset(options={"map": name})`.
         observation_space: of one game.
         actions: kind of the actions.
-        is_under_way: (K,) bool, whether a game's race goes on.
-        has_race: (K,) bool, whether a game has a race, under way or ended.
+        is_under_way: (K,) bool, whether a game's race is in progress.
+        has_race: (K,) bool, whether a game has a race, in progress or ended.
         images: (K, S, H, W) uint8.
         floats: (K, F) float32, not normalized.
         meters: (K,) float64, along the line.
         race_time_ms: (K,) int64.
         position_m: (K, 3) float32, in world axes.
-        speed_m_s: (K,) float32: in double precision, transports differ in the last bit.
+        speed_m_s: (K,) float32; in double precision, transports differ in the last bit.
 
     Raises:
-        UserError: if two maps have the same name, or there is no such reward.
+        UserError: if two maps have the same name, or the reward is unknown.
     """
 
     def __init__(
@@ -117,7 +112,7 @@ class EnvRaces:
         if reward not in REWARDS:
             raise UserError(f"reward = {reward!r}: choose one of {', '.join(REWARDS)}")
         self.settings = settings
-        self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        self.layout = ObservationLayout(settings.observation, settings.game.actions)
         self.games = games
         self.tracks_folder = tracks_folder
         self.actions = actions_of_game(settings.game)
@@ -149,15 +144,15 @@ class EnvRaces:
         self.speed_m_s = np.empty(n_games, dtype=np.float32)
 
     def begin(self, games: GameIds, rng: np.random.Generator, options: Mapping[str, Any] | None) -> None:
-        """Begin a race at the start line in some games; if one can't begin, the last races of all of them are over.
+        """Begin a race at the start line in some games; after an error, the races before have ended in all of them.
 
         Args:
-            games: (n,) which ones; `receive` or `advance` brings their first states.
-            rng: draws the maps.
+            games: (n,) their numbers; `receive` or `advance` returns their first states.
+            rng: chooses the maps.
             options: `{"map": name}` to choose the map.
 
         Raises:
-            UserError: if map or line can't be used, or there is no map of this name.
+            UserError: if map or line can't be used, or the map is unknown.
         """
         self.has_race[games] = self.is_under_way[games] = False
         name = (options or {}).get(MAP_OPTION)
@@ -181,17 +176,17 @@ class EnvRaces:
         self._take(self._wait())
 
     def advance(self, games: GameIds, actions: Array) -> tuple[Array, dict[int, RaceEnd]]:
-        """Make an action in some games, and wait for the next states; also for those of races that have begun.
+        """Make an action in some games, and wait for their next states and those of races that have begun.
 
         Args:
             games: (n,) ascending.
             actions: (n,) or (n, 3), checked.
 
         Returns:
-            Rewards (K,) float64, 0 in other games, and the ends of the races that have ended.
+            Rewards (K,) float64, 0 in other games, and the ends of races.
 
         Raises:
-            GameError: if a game lost its race; its state is still the last one.
+            GameError: if a game lost its race; its state does not change.
         """
         before, before_m, before_ms = self.floats.copy(), self.meters.copy(), self.race_time_ms.copy()
         n = len(games)
@@ -221,13 +216,13 @@ class EnvRaces:
         return rewards, ends
 
     def show(self, games: int | slice = slice(None)) -> Shown:
-        """Return the observation of one game, or those of all; fresh arrays."""
+        """Return the observation of one game, or of all; new arrays."""
         floats = self.floats[games]
         shown = (floats - self._mean) / self._std if self._normalize else floats.copy()
         return {"image": self.images[games].copy(), "floats": shown} if self._has_image else shown
 
     def columns(self) -> dict[str, Array]:
-        """Return what `info` holds of every game, (K, ...) each; fresh arrays."""
+        """Return the infos of all games, (K, ...) each; new arrays."""
         return {
             "map": self._map_of_game.copy(),
             "meters": self.meters - self._began_m,
@@ -237,7 +232,7 @@ class EnvRaces:
         }
 
     def info_of_end(self, game: int, end: RaceEnd) -> dict[str, Any]:
-        """Return what `info` holds of a race that has ended."""
+        """Return the additional entries of `info` at a race's end."""
         return {
             "meters": float(end.furthest_m - self._began_m[game]),
             "race_time_ms": end.race_time_ms,
@@ -245,22 +240,12 @@ class EnvRaces:
             "cutoff_reason": end.cutoff_reason,
         }
 
-    def info(self, game: int) -> dict[str, Any]:
-        """Return the `info` of one game."""
-        return {
-            "map": self._map_of_game[game],
-            "meters": float(self.meters[game] - self._began_m[game]),
-            "race_time_ms": int(self.race_time_ms[game]),
-            "position_m": self.position_m[game].copy(),
-            "speed_m_s": self.speed_m_s[game],
-        }
-
     def infos(self, ends: Mapping[int, RaceEnd], **more: Array) -> list[dict[str, Any]]:
-        """Return the `info` of every game; faster than one after the other.
+        """Return the `info` of every game.
 
         Args:
             ends: of races that have just ended.
-            more: (K,) to add to all.
+            more: (K,) entries to add.
         """
         columns = self.columns() | more
         values = [list(column) if column.dtype == np.float32 else column.tolist() for column in columns.values()]
@@ -322,7 +307,7 @@ def check_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> No
 
 
 def _maps_by_name(maps: Sequence[MapEntry], weights: Sequence[float]) -> tuple[dict[str, MapEntry], Array]:
-    """Return the maps by their names, and each one's share of the races."""
+    """Return the maps by name, and the share of races of each."""
     by_name: dict[str, MapEntry] = {}
     weight_of: dict[str, float] = {}
     for entry, weight in zip(maps, weights, strict=True):

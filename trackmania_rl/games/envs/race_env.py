@@ -1,8 +1,9 @@
-"""One race after the other on one game, as a Gymnasium environment."""
+"""Races as Gymnasium environments: `RaceEnv` on one game, `RaceVectorEnv` on K simulated games in this process."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from typing import Any, Final
 
 import cv2
@@ -10,15 +11,23 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs.env_races import MAP_OPTION, PICTURE_SIZE_PX, EnvRaces, Shown, check_options
+from trackmania_rl.games.envs.env_races import MAP_OPTION, Array, EnvRaces, Shown, check_options
+from trackmania_rl.race.races import RaceEnd
 from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 GAME_LOST: Final = "game_lost"
-"""The `cutoff_reason` of a race whose game died, hung or sent nonsense."""
+"""The `cutoff_reason` of a race whose game died, hung or sent invalid data."""
+PICTURE_SIZE_PX: Final = (320, 240)
+"""(width, height) of `render`."""
 WINDOW_SIZE_PX: Final = (640, 480)
 """(width, height)"""
+AUTORESET_MODES: Final = (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
+MASK_OPTION: Final = "reset_mask"
+"""Option of `reset`: the games, (K,) bool, in which a race begins."""
 
 
 class RaceEnv(gymnasium.Env[Shown, Any]):
@@ -28,31 +37,31 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
     * Action: an index into the configured `inputs`, or with `actions = "analog"` steer, gas and brake, (3,) float32
       from -1 to 1; held for `ms_per_action` of game time.
     * Reward: "progress", metres and a bonus for the finish (`ProgressReward`); or "trainer", as in training
-      (`RaceReward`), without shaping potentials, the schedules of optional terms counting this environment's actions.
+      (`RaceReward`), without shaping potentials. Schedules of optional terms count this environment's actions.
     * `terminated`: the finish was reached.
     * `truncated`: the race was cut off (`cutoff_reason`), or the game was lost; the next `reset` starts another one.
 
-    The last observation is the state at the finish or the cut-off, as in training; of the finish alone there is no
-    picture, and the one before comes again.
+    The last observation is the state at the finish or the cut-off, as in training. The finish has no picture of its
+    own; the one before is repeated.
 
-    `info` holds `map`, `meters` (made along the line since the race began), `race_time_ms`, and of the car `position_m`
+    `info` holds `map`, `meters` (along the line since the race began), `race_time_ms`, and of the car `position_m`
     (3,) float32 in world axes and `speed_m_s` (float32). At a race's end `race_time_ms` is its result, and
-    `race_finished` and `cutoff_reason` (None, a reason or "game_lost") are there too.
+    `race_finished` and `cutoff_reason` (None, a reason or "game_lost") are added.
 
     `copy.deepcopy` of an environment whose game is in this process continues from the same state. It reads the
     original's generated tracks, which are removed when the original is closed.
 
     Args:
-        races: those of one game; closed with the environment.
-        render_mode: "rgb_array" to have `render` draw the race; "human" to see it in a window, at the clock's speed.
+        races: on one game; closed with the environment.
+        render_mode: "rgb_array" for `render`; "human" for a window, in real time.
 
     Attributes:
-        settings: as given to `races`.
+        settings: of `races`.
         layout: names and places of the floats.
-        map_names: what `reset(options={"map": name})` can name.
+        map_names: maps for `reset(options={"map": name})`.
 
     Raises:
-        UserError: if there is no such `render_mode`, or a window is asked for without pygame.
+        UserError: if `render_mode` is unknown, or a window needs pygame.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012
@@ -61,7 +70,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise UserError(f'render_mode = "{render_mode}": choose one of {", ".join(self.metadata["render_modes"])}')
         frames_per_s = 1000 / races.settings.game.ms_per_action
-        self._window = Window("TrackMania", frames_per_s) if render_mode == "human" else None
+        self._window = Window(frames_per_s) if render_mode == "human" else None
         self.metadata = self.metadata | {"render_fps": frames_per_s}
         self.render_mode = render_mode
         self.races = races
@@ -71,14 +80,14 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         self.action_space = races.actions.space()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Shown, dict[str, Any]]:
-        """Begin a race at the start line; if it can't begin, the one before is over, too.
+        """Begin a race at the start line; after an error, the race before has ended, too.
 
         Args:
-            seed: of the draws among maps; a race itself has no chance in it.
+            seed: for the choice of maps; races themselves are deterministic.
             options: `{"map": name}` to choose the map.
 
         Raises:
-            UserError: if map or line can't be used, there is no map of this name, or an option is unknown.
+            UserError: if map or line can't be used, or the map or an option is unknown.
             GameError: if no game can be kept alive.
             gymnasium.error.ClosedEnvironmentError: after `close`.
         """
@@ -88,14 +97,14 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         self.races.begin(self._game, self.np_random, options)
         self.races.receive()
         self._show_window()
-        return self.races.show(0), self.races.info(0)
+        return self.races.show(0), self.races.infos({})[0]
 
     def step(self, action: npt.ArrayLike) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
         """Hold an action until the next decision.
 
         Raises:
-            UserError: if there is no such action.
-            gymnasium.error.ResetNeeded: if no race is under way.
+            UserError: if the action is invalid.
+            gymnasium.error.ResetNeeded: if no race is in progress.
             gymnasium.error.ClosedEnvironmentError: after `close`.
         """
         races = self.races
@@ -108,16 +117,14 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         except GameError:
             races.is_under_way[0] = False
             lost = {"race_finished": False, "cutoff_reason": GAME_LOST}
-            return races.show(0), 0.0, False, True, races.info(0) | lost
+            return races.show(0), 0.0, False, True, races.infos({})[0] | lost
         self._show_window()
-        reward = float(rewards[0])
-        if 0 not in ends:
-            return races.show(0), reward, False, False, races.info(0)
-        is_finished, info = ends[0].is_finished, races.info(0) | races.info_of_end(0, ends[0])
-        return races.show(0), reward, is_finished, not is_finished, info
+        terminated = 0 in ends and ends[0].is_finished
+        truncated = 0 in ends and not terminated
+        return races.show(0), float(rewards[0]), terminated, truncated, races.infos(ends)[0]
 
     def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]  # gymnasium leaves the type open
-        """Draw the race as it is now, red, green and blue; None without a render mode, or where a window shows it.
+        """Draw the current state, red, green and blue; None without a render mode, or with a window.
 
         Returns:
             (240, 320, 3) uint8, the view from behind the car, of a game in this process; (H, W, 3), the observation's
@@ -144,7 +151,6 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
             self._window.show(self._picture(WINDOW_SIZE_PX))
 
     def _picture(self, size_px: tuple[int, int]) -> npt.NDArray[np.uint8]:
-        """Draw the race, in this size if the game is in this process."""
         picture = self.races.games.picture(0, *size_px)
         if picture is not None:
             return picture
@@ -157,41 +163,34 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
 
 
 class Window:
-    """Window of pygame that shows a race, opened with the first picture. A copy of it is None.
+    """Window of pygame, opened with the first picture. A deep copy is None, so copies of an environment are not shown.
 
     Args:
-        title: of the window.
-        frames_per_s: pictures are shown no faster than this.
+        frames_per_s: upper limit.
 
     Raises:
         UserError: if pygame is missing.
     """
 
-    def __init__(self, title: str, frames_per_s: float) -> None:
+    def __init__(self, frames_per_s: float) -> None:
         if importlib.util.find_spec("pygame") is None:
             raise UserError(
                 'render_mode = "human" needs the package pygame: python -m pip install "trackmania-rl[window]"'
             )
-        self._title = title
         self._frames_per_s = frames_per_s
         self._screen: Any = None
         self._clock: Any = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Return None: copies of an environment, such as a search makes, are not shown."""
         return None
 
     def show(self, picture: npt.NDArray[np.uint8]) -> None:
-        """Show a picture (H, W, 3), red, green and blue, when its time has come.
-
-        Raises:
-            UserError: if no window can be opened.
-        """
+        """Show a picture (H, W, 3), red, green and blue, and wait for its time."""
         import pygame  # takes a second
 
         if self._screen is None:
             pygame.display.init()
-            pygame.display.set_caption(self._title)
+            pygame.display.set_caption("TrackMania")
             self._screen = pygame.display.set_mode(WINDOW_SIZE_PX)
             self._clock = pygame.time.Clock()
         pygame.surfarray.blit_array(self._screen, cv2.resize(picture, WINDOW_SIZE_PX).swapaxes(0, 1))
@@ -200,9 +199,155 @@ class Window:
         self._clock.tick(self._frames_per_s)
 
     def close(self) -> None:
-        """Close the window, if it was opened."""
+        """Close the window if it is open."""
         if self._screen is not None:
             import pygame
 
             pygame.display.quit()
             self._screen = None
+
+
+class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
+    """K games, stepped together by compiled code. Observation, reward, ends and copies are as of `RaceEnv`.
+
+    `autoreset_mode` sets what follows a race that has ended:
+
+    * `NEXT_STEP`: the next step begins the next race. It ignores the game's action, its reward is 0 and its
+      observation is the start of the new race.
+    * `DISABLED`: `reset(options={"reset_mask": mask})` begins a race in the games of `mask` (K,) bool; before that,
+      `step` raises an error.
+
+    `infos` holds the entries of `RaceEnv`'s `info`, an array (K, ...) each, and in a step in which races end
+    `race_finished` and `cutoff_reason`; each with a mask `_name` (K,), as in Gymnasium.
+
+    Args:
+        races: on K games that answer at once; closed with the environment.
+        autoreset_mode: one of `AUTORESET_MODES`, or its name or value.
+        render_mode: "rgb_array" for `render`.
+
+    Attributes:
+        settings: as of `RaceEnv`, like `layout` and `map_names`.
+        autoreset_mode: one of `AUTORESET_MODES`.
+
+    Raises:
+        UserError: if `autoreset_mode` or `render_mode` is unknown.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(
+        self,
+        races: EnvRaces,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        render_mode: str | None = None,
+    ) -> None:
+        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise UserError(f'render_mode = "{render_mode}": many games have only {self.metadata["render_modes"][0]}')
+        self.render_mode = render_mode
+        self.metadata = self.metadata | {
+            "render_fps": 1000 / races.settings.game.ms_per_action,
+            "autoreset_mode": self.autoreset_mode,
+        }
+        self.num_envs = races.n_games
+        self.races = races
+        self.settings, self.layout, self.map_names = races.settings, races.layout, races.map_names
+        self.single_observation_space = races.observation_space
+        self.single_action_space = races.actions.space()
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Shown, dict[str, Any]]:
+        """Begin a race at the start line in every game, or in some, as `RaceEnv.reset` does.
+
+        Args:
+            seed: for the choice of maps; of a list, the first one.
+            options: `{"map": name}` to choose the map of all these races, `{"reset_mask": mask}` for some games only.
+
+        Raises:
+            gymnasium.error.ResetNeeded: if a game outside the mask has no race yet.
+        """
+        races = self.races
+        races.check_open()
+        super().reset(seed=seed[0] if isinstance(seed, list) else seed)
+        check_options(options, (MAP_OPTION, MASK_OPTION))
+        mask = self._reset_mask(options)
+        if not (mask | races.has_race).all():
+            raise ResetNeeded(f"games {np.flatnonzero(~mask & ~races.has_race).tolist()} have no race: reset them, too")
+        races.begin(np.flatnonzero(mask), self.np_random, options)
+        races.receive()
+        return races.show(), self._infos({})
+
+    def step(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, dict[str, Any]]:
+        """Make an action, (K,) or (K, 3), in every game; games whose race had ended begin the next one instead.
+
+        Raises:
+            UserError: if the actions are invalid.
+            gymnasium.error.ResetNeeded: if a game has no race, or with `DISABLED` its race has ended.
+        """
+        *made, ends = self.advance(actions)
+        return *made, self._infos(ends)  # type: ignore[return-value]  # mypy loses count
+
+    def advance(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, Mapping[int, RaceEnd]]:
+        """Make a step like `step`, and return the ends of races in place of infos."""
+        races = self.races
+        races.check_open()
+        if not races.has_race.all():
+            raise ResetNeeded("no race is under way: call reset first")
+        ended = np.flatnonzero(~races.is_under_way)
+        if self.autoreset_mode is AutoresetMode.DISABLED and len(ended) > 0:
+            raise ResetNeeded(
+                f"the races of games {ended.tolist()} have ended: call "
+                f'reset(options={{"{MASK_OPTION}": terminated | truncated}}) first'
+            )
+        checked = races.actions.checked(actions, self.num_envs)
+        driven = np.flatnonzero(races.is_under_way)
+        if len(ended) > 0:
+            races.begin(ended, self.np_random, None)
+            checked = checked[driven]
+        rewards, ends = races.advance(driven, checked)
+        terminated, truncated = np.zeros((2, self.num_envs), dtype=np.bool_)
+        for game, end in ends.items():
+            terminated[game], truncated[game] = end.is_finished, not end.is_finished
+        return races.show(), rewards, terminated, truncated, ends
+
+    def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
+        """Draw every game like `RaceEnv.render`, (240, 320, 3) uint8 each; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        self.races.check_can_render()
+        pictures = (self.races.games.picture(game, *PICTURE_SIZE_PX) for game in range(self.num_envs))
+        return tuple(picture for picture in pictures if picture is not None)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the games."""
+        self.races.close()
+
+    def _reset_mask(self, options: Mapping[str, Any] | None) -> npt.NDArray[np.bool_]:
+        given = (options or {}).get(MASK_OPTION)
+        if given is None:
+            return np.ones(self.num_envs, dtype=np.bool_)
+        mask = np.asarray(given)
+        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
+            raise UserError(
+                f'reset(options={{"{MASK_OPTION}": {given!r}}}): a mask is an array of bool with the shape '
+                f"({self.num_envs},), and True at least once"
+            )
+        return mask
+
+    def _infos(self, ends: Mapping[int, RaceEnd]) -> dict[str, Any]:
+        columns = self.races.columns()
+        infos: dict[str, Any] = columns | {f"_{name}": np.ones(self.num_envs, dtype=np.bool_) for name in columns}
+        for game, end in ends.items():
+            infos = self._add_info(infos, self.races.info_of_end(game, end), game)
+        return infos
+
+
+def _autoreset_mode(asked: AutoresetMode | str) -> AutoresetMode:
+    for mode in AUTORESET_MODES:
+        if asked in (mode, mode.name, mode.value):
+            return mode
+    names = ", ".join(mode.name for mode in AUTORESET_MODES)
+    raise UserError(f"autoreset_mode = {asked!r}: choose one of {names}")

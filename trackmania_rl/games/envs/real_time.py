@@ -1,4 +1,4 @@
-"""The race in real time, as in TMRL: the game continues while the driver computes its action, by Real-Time Gym."""
+"""Races in real time, as in TMRL: the game continues while the driver computes its action, by Real-Time Gym."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from trackmania_rl.games.envs.race_env import RaceEnv
 from trackmania_rl.race.actions import Action, actions_of_game
 
 CUT_OFF: Final = "cut_off"
-"""Entry of an interface's `info`: whether the race's end is a cut-off. rtgym has one kind of end only."""
+"""Entry of an interface's `info`: whether the race was cut off; rtgym has only one kind of end."""
 FURTHEST_BEHIND_S: Final = 1.0
-"""A game that is further behind the clock, as after the computer has slept, does not catch up."""
+"""A game further behind the clock, such as after standby, does not catch up."""
 WARNINGS_APART_S: Final = 60.0
-"""At least so long between two warnings of time steps that have timed out."""
+"""Minimum time between two warnings of time steps that timed out."""
 
 
 class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no types
-    """A race that a thread steps with the newest action, whether that action is new or not.
+    """Race that a thread steps with the newest action, new or not.
 
     A game in this process is stepped by the clock. A game behind a socket has its own clock, `running_speed`.
 
     Args:
-        env: the race; closed with this.
+        env: closed with this object.
     """
 
     def __init__(self, env: RaceEnv) -> None:
@@ -48,7 +48,7 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
         self._is_prepared = False
 
     def send_control(self, control: Any) -> None:
-        """Hold an action from the game's next step on; the first action of a race starts its clock."""
+        """Hold an action from the game's next step on; a race's first action starts its clock."""
         if control is None:
             return
         with self._lock:
@@ -135,19 +135,17 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
     """Races on one game in real time.
 
     `step` returns at the end of a time step; its action is held during the next one, while the driver computes the one
-    after. Reward, `info`, `terminated` and `truncated` are those of `RaceEnv`.
+    after. Reward, `info`, `terminated` and `truncated` are as of `RaceEnv`.
 
-    * Observation: a tuple of `RaceEnv`'s and the last `act_buf_len` actions, the newest of which is yet to be made.
-    * `benchmarks()`: rtgym's own mean durations and their deviations, in seconds.
-
-    If a driver takes longer than `time_step_timeout_factor` time steps, the clock is reset, with a warning at most once
-    a minute.
+    * Observation: a tuple of `RaceEnv`'s and the last `act_buf_len` actions, the newest of which is not made yet.
+    * `benchmarks()`: rtgym's mean durations and their deviations, in seconds.
 
     Args:
-        env: the race; closed with this.
-        time_step_duration: seconds; None for those of one action of the configuration.
+        env: closed with this environment.
+        time_step_duration: seconds; None for one action of the configuration.
         start_obs_capture: seconds after a time step's beginning at which its state is taken; None for its end.
-        time_step_timeout_factor: see above.
+        time_step_timeout_factor: time steps after which the clock of a slow driver is reset, with a warning at most
+            once a minute.
         ep_max_length: time steps after which a race is truncated.
         act_buf_len: see above.
         benchmark: whether durations are measured.
@@ -189,12 +187,12 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Begin a race; its clock runs from here on. Arguments and errors are those of `RaceEnv.reset`."""
+        """Begin a race and start its clock. Arguments and errors are as of `RaceEnv.reset`."""
         gymnasium.Env.reset(self, seed=seed)
         return copy.deepcopy(super().reset(seed=seed, options=options))  # the game's newest may be shown twice
 
     def step(self, action: Any) -> tuple[tuple[Any, ...], float, bool, bool, dict[str, Any]]:
-        """Wait for the end of the time step; the action is held in the next one."""
+        """Wait for the end of the time step; hold the action in the next one."""
         shown, reward, is_over, truncated, info = copy.deepcopy(super().step(action))
         cut_off = info.pop(CUT_OFF, False)
         return shown, reward, is_over and not cut_off, truncated or (is_over and cut_off), info
@@ -205,7 +203,7 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
         self.interface.close()
 
     def _update_timestamps(self) -> None:
-        """Reset the clock after a timeout without rtgym's own warning, which would come at every time step."""
+        """Reset the clock after a timeout without rtgym's own warning at every time step."""
         was_waiting, self.is_waiting = self.is_waiting, True
         super()._update_timestamps()
         has_timed_out = not self.is_waiting  # set by rtgym as it resets the clock

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import PathText, make_race_vector_env
-from trackmania_rl.games.envs.race_vector_env import MASK_OPTION
+from trackmania_rl.games.envs.race_env import MASK_OPTION
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
@@ -31,17 +31,17 @@ Indices = int | Iterable[int] | None
 class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing, it has no types
     """K games, stepped together by compiled code: `PPO("MlpPolicy", RaceVecEnv(8, "valley"))`.
 
-    Observations, rewards and infos are those of `RaceEnv`. As in all of SB3, the next race begins in the step in which
+    Observations, rewards and infos are those of `RaceEnv`. As usual in SB3, the next race begins in the step in which
     one ends: the last observation is `infos[k]["terminal_observation"]`, and after a cut-off
-    `infos[k]["TimeLimit.truncated"]` is True, so that SB3 bootstraps from that observation's value.
-    `set_options({"map": name})` chooses the map of the races that the next `reset` begins.
+    `infos[k]["TimeLimit.truncated"]` is True, so SB3 bootstraps from that observation's value.
+    `set_options({"map": name})` chooses the map for the next `reset`.
 
-    Wrap it into `VecMonitor` for returns and lengths in SB3's table, and into `VecVideoRecorder` for films.
+    `VecMonitor` adds returns and lengths to SB3's table; `VecVideoRecorder` records films.
 
     Args:
         num_envs: K.
         maps: as of `make_race_env`.
-        render_mode: "rgb_array" to have `render` and `get_images` draw the races.
+        render_mode: "rgb_array" for `render` and `get_images`.
         options: as of `make_race_vector_env`, without `autoreset_mode`.
 
     Raises:
@@ -59,7 +59,7 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing,
         self.envs = make_race_vector_env(
             num_envs, maps, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **options
         )
-        self._actions: Array = np.empty(0)  # (K,) or (K, 3), of the step under way
+        self._actions: Array = np.empty(0)  # (K,) or (K, 3), of the current step
         super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
         self.metadata = self.envs.metadata
 
@@ -102,7 +102,7 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing,
 
     @override
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return an attribute that all games share, such as `settings` or `layout`, once for each game."""
+        """Return a shared attribute, such as `settings` or `layout`, once for each game."""
         return [getattr(self.envs, attr_name) for _ in self._get_indices(indices)]
 
     @override

@@ -18,7 +18,7 @@ from trackmania_rl.games.protocol import GameIds, Games, Motion, Received
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.results import EndedRace
+from trackmania_rl.race.races import EndedRace
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.telemetry.live.feed import (
     ASKED,

@@ -16,7 +16,7 @@ from torchrl.trainers.trainers import TrainerHookBase
 from trackmania_rl.agents.agent import Agent
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
 from trackmania_rl.experience_replay.memory import Memory
-from trackmania_rl.race.cycle_position import CollectorProgress
+from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder

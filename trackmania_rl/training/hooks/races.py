@@ -13,8 +13,8 @@ import torch
 from tensordict import TensorDictBase
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition, RaceUnderWay
 from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.progress import CollectorProgress, RacePosition, RaceUnderWay
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import set_stream_state
 from trackmania_rl.telemetry.figures import cycle_figures

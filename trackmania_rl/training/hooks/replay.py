@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.memory import RewardedRollout
-from trackmania_rl.race.fragments import Fragment
+from trackmania_rl.race.progress import Fragment
 from trackmania_rl.race.rewards import RewardedRace, as_stored, is_finite_as_stored
 from trackmania_rl.schedules import staircase
 from trackmania_rl.telemetry.figures import quantile_figures

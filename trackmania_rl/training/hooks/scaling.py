@@ -89,7 +89,7 @@ class MeasureObservation(Hook):
         """
         super().register(trainer, name)
         settings = self.run.settings
-        layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        layout = ObservationLayout(settings.observation, settings.game.actions)
         if tuple(layout.mean.tolist()) != self.run.spaces.float_mean:
             raise UserError(
                 "hooks: MeasureObservation knows the floats of races only: take it out of the setting hooks"

@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, STATE_HEAD_DTYPE
-from trackmania_rl.race.known_road import N_QUALITIES, ROAD_QUALITIES, KnownRoad, look_along_road
-from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS, ChaseCamera, PictureRangeFinder, measure_ranges
+from trackmania_rl.race.road import (
+    BEAM_ANGLES_DEG,
+    N_BEAMS,
+    N_QUALITIES,
+    ROAD_QUALITIES,
+    ChaseCamera,
+    KnownRoad,
+    PictureRangeFinder,
+    look_along_road,
+    measure_ranges,
+)
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.simulator.picture import rasterizer as camera
 from trackmania_rl.simulator.picture.renderer import Renderer
@@ -95,7 +104,7 @@ def test_pictures_tell_roughly_what_the_track_does(repository_root, settings):
     ribbon, renderer = track.ribbon, Renderer(track)
     game_map = load_game_map(entry("speedway"), maps, settings.observation)
     assert game_map.road is not None
-    finder = PictureRangeFinder(160, 120, REACH_M, (200, 255))
+    finder = PictureRangeFinder(160, 120, REACH_M)
     gates_m = np.array([*track.checkpoint_stations_m, track.finish_station_m])
     errors = []
     while len(errors) < 40:

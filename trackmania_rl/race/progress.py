@@ -1,0 +1,215 @@
+"""Progress of races towards the learner: fragments of a race, and the place of a race in its collector's map cycle.
+
+A race may reach the learner in parts (`Fragment`) while it continues. Each part has a `RacePosition`. The learner keeps
+the newest position of each collector in its checkpoints (`CollectorProgress`) and passes it to a new process, in a
+later session or after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+from trackmania_rl.settings import Settings, shifts_of
+
+
+class Fragment(NamedTuple):
+    """The new part of a rollout. Rows are the rollout's, from 0.
+
+    The last rollout of a race contains the whole race again, for statistics and records.
+    """
+
+    is_last: bool  # the race has ended
+    race_row: int  # the race's state in the first row
+    n_actions_before: int  # its actions in earlier rollouts
+    first_row: int  # rows before this one are not needed
+    first_transition: int  # transitions from rows before this one are in earlier rollouts
+    end_transition: int  # transitions from this row on are in later rollouts, with all of their actions
+
+    @classmethod
+    def whole(cls, n_actions: int) -> Fragment:
+        """Return the fragment of a race that is new as a whole."""
+        return cls(True, 0, 0, 0, 0, n_actions)
+
+
+@dataclass
+class RaceInFragments:
+    """Counts of a race in progress that is sent in fragments.
+
+    A transition is sent together with the state that it leads to, so the transitions of all fragments are those of the
+    whole race. Each fragment begins with the rows that its first transition needs.
+    """
+
+    n_steps: int  # the most actions of a transition, or of the views of its state
+    n_earlier_rows: int = 0  # in views
+    n_decided: int = 0  # actions chosen so far
+    n_actions: int = 0  # sent
+    n_transitions: int = 0  # sent
+    last: tuple[BatchDecision, int] | None = None  # last batch of decisions, and this race's row in it
+
+    @classmethod
+    def of_settings(cls, settings: Settings) -> RaceInFragments:
+        """Return the counts at a race's beginning."""
+        views = (shifts_of(view.shift) for view in settings.observation.views.values())
+        shifts = [*settings.game.frame_shifts, *(shift for view in views for shift in view)]
+        # The last row's action and reward come with the next fragment.
+        return cls(max(settings.replay.n_steps, max(shifts) + 1), n_earlier_rows=-min(shifts))
+
+    def decided(self, decisions: BatchDecision, row: int) -> None:
+        """Record a decision."""
+        self.n_decided += 1
+        self.last = decisions, row
+
+    @property
+    def last_decision(self) -> PolicyDecision | None:
+        """Copy of the last decision; None before the first."""
+        if self.last is None:
+            return None
+        decisions, row = self.last
+        action = decisions.actions[row]
+        is_continuous = decisions.actions.ndim > 1
+        return PolicyDecision(
+            action.copy() if is_continuous else int(action),
+            bool(decisions.is_greedy[row]),
+            decisions.q_values[row].copy(),
+        )
+
+    def begin_again(self) -> None:
+        """Reset the counts after the race was lost with its game and has restarted."""
+        self.last = None
+        self.n_decided = self.n_actions = self.n_transitions = 0
+
+    @property
+    def n_to_hand_on(self) -> int:
+        """Number of actions that can be sent while the game waits for a decision.
+
+        The state in which the game waits is left out: it may be the race's end, because a finish at that very time is
+        reported with the next action only.
+        """
+        return self.n_decided - 1 - self.n_actions
+
+    def cut(self) -> tuple[range, Fragment]:
+        """Return the states of the next rollout of the race in progress, and its new part.
+
+        `n_to_hand_on` must be above 0.
+        """
+        first, last = self._first_row_needed(), self.n_decided - 1
+        end_transition = max(self.n_transitions, last - self.n_steps + 1)
+        fragment = Fragment(
+            is_last=False,
+            race_row=first,
+            n_actions_before=self.n_actions - first,
+            first_row=0,
+            first_transition=self.n_transitions - first,
+            end_transition=end_transition - first,
+        )
+        self.n_actions, self.n_transitions = last, end_transition
+        return range(first, last + 1), fragment
+
+    def end(self, n_actions: int) -> Fragment:
+        """Return the new part of the whole race, which has ended after `n_actions`."""
+        return Fragment(
+            is_last=True,
+            race_row=0,
+            n_actions_before=self.n_actions,
+            first_row=self._first_row_needed(),
+            first_transition=self.n_transitions,
+            end_transition=n_actions,
+        )
+
+    def _first_row_needed(self) -> int:
+        return max(0, self.n_transitions - self.n_earlier_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RacePosition:
+    """Place of a race among those of its collector."""
+
+    number: int  # of the race in the whole run, from 0
+    place: int  # in the map cycle, repeats counted
+    generator: str = ""  # `generator_key` of its track, if any
+    generator_number: int = 0  # of the race among those of the generator
+    streams: Mapping[str, str] = field(default_factory=dict)  # states of the random streams when the race was sent
+    game: int = 0  # the collector's game
+    frames_total: int = 0  # actions of the run at its beginning, for exploration schedules
+    last_decision: PolicyDecision | None = None  # not sent yet; of a fragment at a turn's end
+
+
+@dataclass(frozen=True, slots=True)
+class RaceUnderWay:
+    """A race in progress between two turns, with all that replays it: the simulated game is deterministic."""
+
+    position: RacePosition
+    decisions: BatchDecision  # n so far; the last one is not sent yet
+    n_actions: int  # sent
+    n_transitions: int  # sent
+
+    @classmethod
+    def after(
+        cls, before: RaceUnderWay | None, position: RacePosition, fragment: Fragment, rollout: Mapping[str, Any]
+    ) -> RaceUnderWay:
+        """Return the race after one more fragment, whose arrays are copied."""
+        assert position.last_decision is not None
+        new = slice(fragment.n_actions_before, None)
+        columns = [rollout[name][new] for name in ("actions", "action_was_greedy", "q_values")]
+        last = BatchDecision.of_one(position.last_decision)
+        parts = [columns, [last.actions, last.is_greedy, last.q_values]]
+        if before is not None:  # without its last decision, which is in this fragment
+            known = before.decisions
+            parts.insert(0, [known.actions[:-1], known.is_greedy[:-1], known.q_values[:-1]])
+        return cls(
+            position=position,
+            decisions=BatchDecision(*(np.concatenate(pieces) for pieces in zip(*parts, strict=True))),
+            n_actions=fragment.race_row + len(rollout["actions"]),
+            n_transitions=fragment.race_row + fragment.end_transition,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorProgress:
+    """Position from which a collector continues, after the races that have reached the learner."""
+
+    n_races: int = 0  # number of its next race
+    place: int = 0  # of its next race in the map cycle
+    of_generators: Mapping[str, int] = field(default_factory=dict)  # number of each generator's next race
+    streams: Mapping[str, str] = field(default_factory=dict)  # states of its random streams
+    under_way: Mapping[int, RaceUnderWay] = field(default_factory=dict)  # between two turns, by number
+
+    def after(self, race: RacePosition) -> CollectorProgress:
+        """Return the progress after a race; races of several games may arrive in another order."""
+        is_newest = race.number >= self.n_races
+        of_generators = dict(self.of_generators)
+        if race.generator:
+            of_generators[race.generator] = max(of_generators.get(race.generator, 0), race.generator_number + 1)
+        return CollectorProgress(
+            n_races=race.number + 1 if is_newest else self.n_races,
+            place=race.place + 1 if is_newest else self.place,
+            of_generators=of_generators,
+            streams=race.streams,
+            under_way={number: under_way for number, under_way in self.under_way.items() if number != race.number},
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all but `under_way` as plain values."""
+        return {
+            "n_races": self.n_races,
+            "place": self.place,
+            "of_generators": dict(self.of_generators),
+            "streams": dict(self.streams),
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> CollectorProgress:
+        """Load the result of `state_dict`.
+
+        Raises:
+            KeyError or ValueError: if it is malformed.
+        """
+        counts = {"n_races": state["n_races"], "place": state["place"], **state["of_generators"]}
+        if not all(isinstance(count, int) and count >= 0 for count in counts.values()):
+            raise ValueError(f"a collector's progress has the counts {counts}")
+        return cls(state["n_races"], state["place"], dict(state["of_generators"]), dict(state["streams"]))

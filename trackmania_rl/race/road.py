@@ -1,0 +1,297 @@
+"""The road beside the line: its borders and qualities, and the range finder that measures the borders.
+
+The range finder measures the distance to the road's borders in 19 directions, from right over ahead to left.
+`measure_ranges` reads the track's own borders, seen from above. `PictureRangeFinder` follows each beam along the ground
+of a picture until a pixel has a gray level of `BORDER_GRAY`; it assumes a flat road and the chase camera.
+
+Shapes: P cross-sections of the road, Q points along it, Z zones of the map.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.compiled import compiler_for
+from trackmania_rl.protocol import state_blob
+from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE
+
+_compiled = compiler_for("road", [Path(__file__), Path(state_blob.__file__)])
+
+POINT_EVERY_M: Final = 1.0
+"""Spacing of the borders' points. In a turn of 10 m radius the chords are 13 mm off."""
+
+ROAD_QUALITIES: Final = (
+    "half_width_m",
+    "has_wall",
+    "has_grass_beside",
+    "is_dirt",
+    "is_grass",
+    "is_there",
+    "banking",
+)
+"""Floats that describe the road at one place.
+
+Half its width, or the distance to the nearer border; walls at its borders; grass beside them; a dirt-like surface; a
+grass-like one; 0 in a jump's gap, else 1; and the sine of its banking (left border above the middle, per metre).
+"""
+N_QUALITIES: Final = len(ROAD_QUALITIES)
+
+BEAM_ANGLES_DEG: Final = tuple(range(-90, 91, 10))
+"""Of each beam from straight ahead, positive to the left."""
+N_BEAMS: Final = len(BEAM_ANGLES_DEG)
+BORDER_GRAY: Final = (200, 255)
+"""Darkest and brightest gray of the road's border in pictures of the simulated game."""
+_SIGHT_PER_ROAD: Final = 0.75
+"""A line of sight is at least this share of the road to its end; otherwise a bend is in between."""
+
+_SIDEWAYS = np.array([math.sin(math.radians(angle)) for angle in BEAM_ANGLES_DEG])
+_AHEAD = np.array([math.cos(math.radians(angle)) for angle in BEAM_ANGLES_DEG])
+assert STATE_HEAD_DTYPE.fields is not None
+_ROTATION_WORD = STATE_HEAD_DTYPE.fields["rotation"][1] // 4
+_POSITION_WORD = STATE_HEAD_DTYPE.fields["position_m"][1] // 4
+
+STEP_PX: Final = 0.5
+"""Two samples per pixel of a beam, so that a line of one pixel is not skipped."""
+CAR_BOX_M: Final = ((-1.2, 1.2), (0.0, 1.1), (-2.2, 2.4))
+"""(right, left), (bottom, top) and (rear, front) sides of the car with its shadow, which hides the ground."""
+
+
+class KnownRoad(NamedTuple):
+    """Road of one map, for compiled functions."""
+
+    left_m: npt.NDArray[np.float64]  # (Q, 2) left border from above, world x and z
+    right_m: npt.NDArray[np.float64]  # (Q, 2)
+    is_there: npt.NDArray[np.bool_]  # (Q,) whether a border leads to the next point; False at a jump's gap
+    qualities: npt.NDArray[np.float32]  # (Q, N_QUALITIES)
+    point_of_zone: npt.NDArray[np.int64]  # (Z,) point beside each zone
+
+    @classmethod
+    def of_sections(
+        cls,
+        center_m: npt.NDArray[np.float64],
+        to_left_m: npt.NDArray[np.float64],
+        to_right_m: npt.NDArray[np.float64],
+        qualities: npt.NDArray[np.float32],
+        spacing_m: float,
+        zone_centers_m: npt.NDArray[np.float64],
+    ) -> KnownRoad:
+        """Make the road from cross-sections.
+
+        Args:
+            center_m: (P, 3) world axes, from before the start to beyond the finish.
+            to_left_m: (P, 3) from the centre to the left border.
+            to_right_m: (P, 3) to the right border.
+            qualities: (P, N_QUALITIES).
+            spacing_m: from one section to the next.
+            zone_centers_m: (Z, 3).
+        """
+        assert qualities.shape == (len(center_m), N_QUALITIES)
+        every = max(round(POINT_EVERY_M / spacing_m), 1)
+        center = center_m[::every]
+        n_points = len(center)
+        # A piece is there if all cross-sections on it have road.
+        is_gap = qualities[:, ROAD_QUALITIES.index("is_there")] == 0.0
+        has_gap = np.logical_or.reduceat(is_gap, np.arange(0, len(is_gap), every))
+        return cls(
+            left_m=np.ascontiguousarray((center + to_left_m[::every])[:, ::2]),
+            right_m=np.ascontiguousarray((center + to_right_m[::every])[:, ::2]),
+            is_there=~has_gap & (np.arange(n_points) < n_points - 1),
+            qualities=np.ascontiguousarray(qualities[::every]),
+            point_of_zone=_nearest_in_order(zone_centers_m, np.ascontiguousarray(center)),
+        )
+
+    @classmethod
+    def nowhere(cls) -> KnownRoad:
+        """Make an empty road, for observations without one."""
+        return cls(
+            np.empty((0, 2)),
+            np.empty((0, 2)),
+            np.empty(0, dtype=np.bool_),
+            np.empty((0, N_QUALITIES), dtype=np.float32),
+            np.empty(0, dtype=np.int64),
+        )
+
+
+@_compiled
+def look_along_road(floats: npt.NDArray[np.float32], zone_idx: int, zone_stride: int, road: KnownRoad) -> None:
+    """Write the qualities of the road at every `zone_stride`-th zone from `zone_idx` on, (n x N_QUALITIES,)."""
+    for i in range(len(floats) // N_QUALITIES):
+        point = road.point_of_zone[zone_idx + i * zone_stride]
+        for quality in range(N_QUALITIES):
+            floats[i * N_QUALITIES + quality] = road.qualities[point, quality]
+
+
+@_compiled
+def _nearest_in_order(points_m: npt.NDArray[np.float64], along_m: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+    """Find the nearest point of a line for each of some points (n, 3) in the line's order.
+
+    The place moves only while the next one is nearer, so crossings and laps do not mix.
+    """
+    nearest = np.empty(len(points_m), dtype=np.int64)
+    place = 0
+    for i in range(len(points_m)):
+        here = _distance_squared(points_m[i], along_m[place])
+        while place + 1 < len(along_m):
+            ahead = _distance_squared(points_m[i], along_m[place + 1])
+            if ahead > here:
+                break
+            place += 1
+            here = ahead
+        nearest[i] = place
+    return nearest
+
+
+@_compiled(inline="always")
+def _distance_squared(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+    return (a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2
+
+
+@_compiled
+def measure_ranges(
+    ranges_m: npt.NDArray[np.float32],
+    head_f32: npt.NDArray[np.float32],
+    zone_idx: int,
+    road: KnownRoad,
+    reach_m: float,
+) -> None:
+    """Measure the distance from the car's origin to the nearest border along each beam.
+
+    Args:
+        ranges_m: (N_BEAMS,) written, at most `reach_m`.
+        head_f32: the state blob's head as 32-bit floats.
+        zone_idx: the current zone.
+        road: at least one point.
+        reach_m: longest range.
+    """
+    x, z = float(head_f32[_POSITION_WORD]), float(head_f32[_POSITION_WORD + 2])
+    # The rotation is car to world, row-major: its last column is the car's forward axis in the world.
+    forward_x, forward_z = float(head_f32[_ROTATION_WORD + 2]), float(head_f32[_ROTATION_WORD + 8])
+    level = math.sqrt(forward_x * forward_x + forward_z * forward_z)
+    if level > 0.0:
+        forward_x, forward_z = forward_x / level, forward_z / level
+    here = road.point_of_zone[zone_idx]
+    n_points = int(reach_m / (_SIGHT_PER_ROAD * POINT_EVERY_M)) + 1
+    first, end = max(here - n_points, 0), min(here + n_points, len(road.is_there))
+    nearest_m = np.full(N_BEAMS, reach_m)
+    before = np.zeros(N_BEAMS)
+    for points_m in (road.left_m, road.right_m):
+        last_ahead = 0.0
+        last_left = 0.0
+        for point in range(first, end):
+            dx, dz = points_m[point, 0] - x, points_m[point, 1] - z
+            ahead, left = dx * forward_x + dz * forward_z, dx * forward_z - dz * forward_x
+            is_piece = point > first and road.is_there[point - 1] and (ahead >= 0.0 or last_ahead >= 0.0)
+            for beam in range(N_BEAMS):
+                # Distance of the point to the beam's left: a piece crosses the beam's line where its sign changes.
+                aside = left * _AHEAD[beam] - ahead * _SIDEWAYS[beam]
+                if is_piece and (aside >= 0.0) != (before[beam] >= 0.0):
+                    share = before[beam] / (before[beam] - aside)
+                    to_m = (last_ahead + share * (ahead - last_ahead)) * _AHEAD[beam] + (
+                        last_left + share * (left - last_left)
+                    ) * _SIDEWAYS[beam]
+                    if 0.0 <= to_m < nearest_m[beam]:
+                        nearest_m[beam] = to_m
+                before[beam] = aside
+            last_ahead, last_left = ahead, left
+    for beam in range(N_BEAMS):
+        ranges_m[beam] = nearest_m[beam]
+
+
+class ChaseCamera(NamedTuple):
+    """Camera behind the car, in the car's axes: the simulated game's, similar to the real one's."""
+
+    behind_m: float = 7.5  # the car's origin
+    above_m: float = 3.4  # the car's origin and the ground
+    pitch_down_rad: float = math.radians(11.0)
+    field_of_view_rad: float = math.radians(60.0)  # from the picture's top to its bottom
+
+
+class PictureRangeFinder:
+    """Range finder in pictures of one size.
+
+    Args:
+        width_px: of the pictures.
+        height_px: of the pictures.
+        reach_m: longest range.
+
+    Attributes:
+        limits_m: (N_BEAMS,) float32, range at which each beam leaves the picture.
+    """
+
+    def __init__(self, width_px: int, height_px: int, reach_m: float) -> None:
+        beams = [_samples(angle, width_px, height_px, reach_m, ChaseCamera()) for angle in BEAM_ANGLES_DEG]
+        most = max(len(pixels) for pixels, _, _ in beams)
+        # Each beam has one sample more, which always counts as a border.
+        self._pixels = np.zeros((N_BEAMS, most + 1), dtype=np.int64)
+        self._ranges_m = np.zeros((N_BEAMS, most + 1), dtype=np.float32)
+        self._is_over = np.ones((N_BEAMS, most + 1), dtype=np.bool_)
+        for beam, (pixels, ranges_m, end_m) in enumerate(beams):
+            n = len(pixels)
+            self._pixels[beam, :n] = pixels
+            self._ranges_m[beam, :n] = ranges_m
+            self._ranges_m[beam, n:] = end_m
+            self._is_over[beam, :n] = False
+        self.limits_m = self._ranges_m[:, -1].copy()
+        self._every_beam = np.arange(N_BEAMS)
+
+    def measure(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Measure the ranges (N_BEAMS,) in a gray picture (height_px, width_px); `limits_m` without a border."""
+        is_border = (frame >= BORDER_GRAY[0]) & (frame <= BORDER_GRAY[1])
+        widened = is_border.copy()  # otherwise a beam may pass between two pixels that touch at a corner
+        widened[:, 1:] |= is_border[:, :-1]
+        is_hit = widened.reshape(-1)[self._pixels] | self._is_over
+        ranges_m: npt.NDArray[np.float32] = self._ranges_m[self._every_beam, is_hit.argmax(axis=1)]
+        return ranges_m
+
+
+def _samples(
+    angle_deg: float, width_px: int, height_px: int, reach_m: float, camera: ChaseCamera
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], float]:
+    """Return a beam's pixels (n,) as indices of the flat picture, their ranges (n,), and the range of its end."""
+    # Ranges from 0.1 m to the reach, each 0.2 % longer than the one before: less than half a pixel.
+    n = math.ceil(math.log(reach_m / 0.1) / math.log(1.002))
+    along_m = np.append(0.1 * 1.002 ** np.arange(n), reach_m)
+    left_m = along_m * math.sin(math.radians(angle_deg))
+    ahead_m = along_m * math.cos(math.radians(angle_deg)) + camera.behind_m
+    cosine, sine = math.cos(camera.pitch_down_rad), math.sin(camera.pitch_down_rad)
+    depth_m = ahead_m * cosine + camera.above_m * sine
+    focal_px = 0.5 * height_px / math.tan(0.5 * camera.field_of_view_rad)
+    column = 0.5 * width_px - focal_px * left_m / depth_m
+    row = 0.5 * height_px + focal_px * (camera.above_m * cosine - ahead_m * sine) / depth_m
+    is_inside = (row >= 0) & (row < height_px) & (column >= 0) & (column < width_px)
+    seen = np.flatnonzero(is_inside & ~_is_behind_car(left_m, ahead_m, camera))
+    leaves = np.flatnonzero(~is_inside)
+    seen = seen[seen < leaves[0]] if len(leaves) else seen
+    moved_px = np.hypot(np.diff(column[seen], prepend=np.inf), np.diff(row[seen], prepend=np.inf))
+    kept = []
+    since_px = math.inf
+    for place, step_px in zip(seen.tolist(), moved_px.tolist(), strict=True):
+        since_px += step_px
+        if since_px >= STEP_PX:
+            kept.append(place)
+            since_px = 0.0
+    end_m = float(along_m[leaves[0]]) if len(leaves) else reach_m
+    return row[kept].astype(np.int64) * width_px + column[kept].astype(np.int64), along_m[kept], end_m
+
+
+def _is_behind_car(
+    left_m: npt.NDArray[np.float64], ahead_m: npt.NDArray[np.float64], camera: ChaseCamera
+) -> npt.NDArray[np.bool_]:
+    """Return which points on the ground (n,) the car's box hides from the camera."""
+    # The line from the camera (share 0) to the point (share 1), against the box's three pairs of sides.
+    begins, ends = np.zeros(len(left_m)), np.ones(len(left_m))
+    ways = (
+        (0.0, left_m, CAR_BOX_M[0]),
+        (camera.above_m, np.full(len(left_m), -camera.above_m), CAR_BOX_M[1]),
+        (-camera.behind_m, ahead_m, CAR_BOX_M[2]),
+    )
+    for start_m, way_m, (low_m, high_m) in ways:
+        way_m = np.where(np.abs(way_m) < 1e-9, 1e-9, way_m)
+        at = np.sort([(low_m - start_m) / way_m, (high_m - start_m) / way_m], axis=0)
+        begins, ends = np.maximum(begins, at[0]), np.minimum(ends, at[1])
+    return begins < ends
