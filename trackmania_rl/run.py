@@ -34,7 +34,6 @@ from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_decision, make_agent_builder
 from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
-from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import require_short_paths, require_utf8
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
@@ -59,6 +58,8 @@ from trackmania_rl.settings.since_checkpoint import require_known
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
+from trackmania_rl.tmi_interaction.launchers import check_edited_maps
+from trackmania_rl.track.game_map import load_reference_lines
 from trackmania_rl.track.reference_times import load_reference_times
 from trackmania_rl.training.building import MakeMemory, make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.demonstrations import load_demonstrations

@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from trackmania_rl.doctor import examination, run_checks
-from trackmania_rl.doctor.examination import check_start, examine
+from trackmania_rl.doctor import checks
+from trackmania_rl.doctor.checks import (
+    check_disk,
+    check_distribution,
+    check_game,
+    check_packages,
+    check_ports,
+    check_start,
+    examine,
+    pinned,
+)
 from trackmania_rl.doctor.findings import Check, Context, Level, System
-from trackmania_rl.doctor.game_checks import check_game
-from trackmania_rl.doctor.machine_checks import check_disk, check_distribution, check_packages, pinned
-from trackmania_rl.doctor.run_checks import check_ports
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers.game_windows import WindowError
@@ -40,8 +46,7 @@ def system(tmp_path):
         available_memory_bytes=lambda: 64 * GIB,
         free_disk_bytes=lambda folder: 100 * GIB,
         which=lambda program: f"/usr/bin/{program}" if program in ("wine", "sh") else None,
-        gpu_name=lambda: None,
-        gpu_memory_bytes=lambda: None,
+        gpu=lambda: None,
         open_windows=lambda: object(),
     )
 
@@ -72,6 +77,7 @@ def findings(system, tmp_path, repository_root):
 
 
 def only(found):
+    found = list(found)
     assert len(found) == 1, found
     return found[0].level, found[0].text
 
@@ -90,7 +96,7 @@ def no_windows():
         (Check.PYTHON, "", (), {"python": (3, 13, 0)}, WARNING, "3.13.0"),
         (Check.MACHINE, "", (), {}, OK, "Linux 6.1, 4 cores, 96.0 GiB of memory (64.0 GiB available), 100.0 GiB of"),
         (Check.MACHINE, "", (), {}, OK, "a GPU is not needed"),
-        (Check.MACHINE, REAL, (), {"gpu_name": lambda: "RTX 4070"}, OK, "a GPU is advised, as the network sees images"),
+        (Check.MACHINE, REAL, (), {"gpu": lambda: "RTX 4070"}, OK, "a GPU is advised, as the network sees images"),
         (Check.MACHINE, "", ("n_collectors=5",), {}, WARNING, "n_collectors = 5, but there are 4 cores"),
         (Check.GPU, "", ("torch_device=cpu",), {}, OK, ""),
         (Check.GPU, REAL, ("torch_device=cpu",), {}, WARNING, "much slower than on a GPU"),
@@ -137,7 +143,7 @@ def test_packages_are_held_against_the_tested_versions(system, tmp_path):
     )
     assert only(check_packages(system, pinned(file))) == (OK, "2 packages have the tested versions")
     file.write_text("torch==2.12.0\nrich==15.0.0\npython-xlib==0.33\n")
-    found = check_packages(system, pinned(file))
+    found = list(check_packages(system, pinned(file)))
     assert [finding.level for finding in found] == [WARNING, PROBLEM, WARNING, OK]
     assert "torch is 2.13.0+cpu, and 2.12.0 is what is tested: python -m pip install" in found[0].text
     assert "rich is not installed" in found[1].text
@@ -151,7 +157,7 @@ def test_packages_of_a_wheel(system, tmp_path):
         "Requires-Dist: torch>=2.12,<2.15\nRequires-Dist: numpy>=3\nRequires-Dist: fastapi; extra == 'dashboard'\n"
         "Requires-Dist: pytest; extra == 'test'\nRequires-Dist: numpy; extra == 'fast'\n"
     )
-    found = check_distribution(system, Distribution.at(tmp_path))
+    found = list(check_distribution(system, Distribution.at(tmp_path)))
     assert [finding.level for finding in found] == [WARNING, OK, OK]
     assert "numpy is 2.4.6, and >=3 is what is tested" in found[0].text
     assert found[1].text == "1 packages have the tested versions"
@@ -161,7 +167,7 @@ def test_packages_of_a_wheel(system, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a GPU that torch cannot use")
 def test_a_gpu_that_torch_cannot_use_is_a_warning(findings):
-    [(level, text)] = findings(Check.GPU, "torch_device=auto", gpu_name=lambda: "GTX 1050")
+    [(level, text)] = findings(Check.GPU, "torch_device=auto", gpu=lambda: "GTX 1050")
     assert level is WARNING
     assert "GTX 1050 cannot be used: " in text
 
@@ -197,15 +203,15 @@ def test_maps_and_programs_of_the_real_game_are_found(findings, tmp_path):
 
 
 def test_a_port_in_use_is_a_problem_unless_an_earlier_run_left_its_game(context):
-    assert only(check_ports(context().settings))[0] is OK
+    assert only(check_ports(context()))[0] is OK
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        settings = context("game_transport=socket", f"base_tmi_port={port}", "games_per_collector=1").settings
+        of_port = context("game_transport=socket", f"base_tmi_port={port}", "games_per_collector=1")
         for process, expected in ((None, PROBLEM), (type("Process", (), {"pid": 77}), WARNING)):
             records = type("Records", (), {"left_behind": lambda _, port, process=process: process})()
-            level, text = only(check_ports(settings, records))
+            level, text = only(check_ports(of_port, records))
             assert level is expected
         assert "process 77" in text
 
@@ -219,23 +225,23 @@ def test_kept_games_greet(context, monkeypatch):
         if port in absent:
             raise GameConnectionError("no answer")
 
-    monkeypatch.setattr(run_checks, "greet", greet)
+    monkeypatch.setattr(checks, "greet", greet)
     kept = "game_transport=socket", "games_are_kept=True", "games_per_collector=2", f"base_tmi_port={first}"
     real = "game=tmnf", "games_are_kept=True", "n_collectors=2", "games_per_collector=1", f"base_tmi_port={first}"
     for asked_for in (context(*kept), context(*real, platform="darwin")):
-        assert only(check_ports(asked_for.settings)) == (OK, f"the kept games at {first} to {first + 1} greet")
+        assert only(check_ports(asked_for)) == (OK, f"the kept games at {first} to {first + 1} greet")
         assert only(check_game(asked_for)) == (OK, "kept by scripts/keep_games.py, on this machine or another one")
-    settings = context(*kept).settings
+    asked_for = context(*kept)
     absent = (first + 1,)
-    level, text = only(check_ports(settings))
+    level, text = only(check_ports(asked_for))
     assert level is WARNING
     assert text.startswith(f"no kept game greets at port {first + 1} (no answer)")
     absent = (first, first + 1)
-    level, text = only(check_ports(settings))
+    level, text = only(check_ports(asked_for))
     assert level is PROBLEM
     assert f"python scripts/keep_games.py --ports {first}" in text
     with lock_of_kept_game(first):
-        level, text = only(check_ports(settings))
+        level, text = only(check_ports(asked_for))
     assert level is PROBLEM
     assert f"another collector of this machine plays on the kept game at port {first}" in text
 
@@ -290,7 +296,7 @@ def test_everything_is_checked(system, repository_root, tmp_path, platform):
 @pytest.mark.parametrize("is_there", [True, False])
 def test_without_the_real_game_the_simulated_one_is_played(system, repository_root, tmp_path, monkeypatch, is_there):
     played = []
-    monkeypatch.setattr(examination, "check_play", lambda of, file: played.append(of.settings.game) or [])
+    monkeypatch.setattr(checks, "check_play", lambda of, file: played.append(of.settings.game) or [])
     overrides = ["game_command=sh start.sh {port}"] if is_there else []
     entry = {"map_name": "m", "map_path": "m.Challenge.Gbx", "reference_line": "valley_0.5m.npy"}
     overrides.append(f"map_cycle={({**entry, 'is_explo': True, 'fill_buffer': True},)!r}")

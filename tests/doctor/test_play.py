@@ -12,9 +12,9 @@ import numpy as np
 import psutil
 import pytest
 
-from trackmania_rl.doctor import play_checks
+from trackmania_rl.doctor import play as playing
 from trackmania_rl.doctor.findings import Check, Context, Level
-from trackmania_rl.doctor.play_checks import SHIPPED_MAP, check_play, play
+from trackmania_rl.doctor.play import SHIPPED_MAP, check_play, play
 from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers import launcher as launchers
@@ -42,8 +42,8 @@ def test_the_simulated_game_is_driven_and_photographed(context, tmp_path, monkey
 
     for name in ("start", "focus_window", "kill"):
         note(SimulatedGameLauncher, name)
-    note(play_checks, "compile_ahead")
-    note(play_checks.RaceMachine, "reset")
+    note(playing, "compile_ahead")
+    note(playing.RaceMachine, "reset")
     file = tmp_path / "pictures" / "game.png"
     findings = check_play(context(), file)
     assert [finding.check for finding in findings] == PLAYED
@@ -108,21 +108,21 @@ def test_a_game_that_ends_at_once_is_a_problem(context, tmp_path, monkeypatch, r
 @pytest.mark.parametrize(("version", "runs"), [(0, "another plugin than this project's"), (1, "version 1")])
 def test_another_plugin_is_a_warning(version, runs):
     game = SimpleNamespace(plugin_version=lambda: version)
-    [finding] = play_checks._check_plugin_version(game, is_simulated=False)
+    [finding] = playing._check_plugin_version(game, is_simulated=False)
     assert finding.level is Level.WARNING
     assert f"the game runs {runs}, not version" in finding.text
 
 
 def test_a_picture_of_one_shade_is_a_warning(tmp_path):
     seen = SimpleNamespace(frame=np.zeros((1, 4, 6), np.uint8))
-    assert play_checks._check_picture(seen, tmp_path / "game.png").level is Level.WARNING
+    assert playing._check_picture(seen, tmp_path / "game.png").level is Level.WARNING
 
 
 @pytest.mark.parametrize(
     ("is_simulated", "remedy"), [(True, "end what else keeps that busy"), (False, "graphics settings and resolution")]
 )
 def test_a_slow_game_is_a_warning_with_its_own_remedy(is_simulated, remedy):
-    slow, fast = (play_checks._check_speed(ratio, is_simulated=is_simulated) for ratio in (0.9, 1.1))
+    slow, fast = (playing._check_speed(ratio, is_simulated=is_simulated) for ratio in (0.9, 1.1))
     assert (slow.level, fast.level) == (Level.WARNING, Level.OK)
     assert remedy in slow.text
 

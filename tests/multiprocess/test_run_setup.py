@@ -12,7 +12,6 @@ import pytest
 
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.channels.protocols import Channels, SignsOfLife
-from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import run_setup, supervisor
 from trackmania_rl.multiprocess.collector_task import CollectorTask
@@ -27,6 +26,8 @@ from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.tmi_interaction.launchers import check_edited_maps
+from trackmania_rl.track.game_map import load_reference_lines
 
 
 def _settings(repository_root: Path, *overrides: str):

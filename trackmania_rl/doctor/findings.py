@@ -1,4 +1,4 @@
-"""What a check says, and what it may look at."""
+"""Findings of the doctor, and the machine and configuration that its checks read."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ import torch
 
 from trackmania_rl.agents.devices import usable_cores
 from trackmania_rl.settings import Settings
-from trackmania_rl.tmi_interaction.launchers.game_windows import (
-    WindowError,
-    WindowSystem,
-    open_windows,
-)
+from trackmania_rl.tmi_interaction.launchers.game_windows import WindowSystem, open_windows
 
 GUIDE = "docs/troubleshooting.rst"
 """Has a section for each `Check`."""
 
 
 class Level(StrEnum):
-    """How bad it is: a problem keeps a run from starting or the game from being played, a warning may."""
+    """Severity: a problem keeps a run from starting or the game from being played, a warning may."""
 
     OK = "ok"
     WARNING = "warning"
@@ -35,7 +31,7 @@ class Level(StrEnum):
 
 
 class Check(StrEnum):
-    """What is checked. The values are anchors in docs/troubleshooting.rst."""
+    """Subject of a finding. The values are anchors in docs/troubleshooting.rst."""
 
     MACHINE = "machine"
     CONFIGURATION = "configuration"
@@ -66,17 +62,32 @@ class Check(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check.
+    """Result of a check.
 
     Attributes:
-        check: what was checked.
-        level: how bad it is.
-        text: one line: what was found and, unless it is well, what to do.
+        check: its subject.
+        level: its severity.
+        text: one line: the facts and, unless all is well, the remedy.
     """
 
     check: Check
     level: Level
     text: str
+
+
+def ok(check: Check, text: object) -> Finding:
+    """Return a finding without a fault."""
+    return Finding(check, Level.OK, str(text))
+
+
+def warning(check: Check, text: object) -> Finding:
+    """Return a finding that may cause a failure."""
+    return Finding(check, Level.WARNING, str(text))
+
+
+def problem(check: Check, text: object) -> Finding:
+    """Return a finding that causes a failure, from a text or an exception."""
+    return Finding(check, Level.PROBLEM, str(text))
 
 
 def _installed_version(package: str) -> str | None:
@@ -86,32 +97,34 @@ def _installed_version(package: str) -> str | None:
         return None
 
 
-def _gpu_name() -> str | None:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+def _gpu() -> str | None:
+    if not torch.cuda.is_available():
+        return None
+    return f"{torch.cuda.get_device_name()}, {gib(torch.cuda.get_device_properties(0).total_memory)}"
 
 
-def _gpu_memory_bytes() -> int | None:
-    return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
+def gib(size_bytes: int) -> str:
+    """Return a size in GiB as text."""
+    return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
 @dataclass(frozen=True)
 class System:
-    """This machine, as the checks see it; tests put another one in its place.
+    """Properties of a machine, by default this one.
 
     Attributes:
         platform: as `sys.platform` has it.
-        name: of the operating system, with its version.
-        n_cores: of the processor, as far as this process may use them.
+        name: operating system and version.
+        n_cores: usable by this process.
         python: (major, minor, micro).
-        home: the user's folder.
-        installed_version: a package's version, None if it is not installed.
+        home: the user's home folder.
+        installed_version: version of a package, None if not installed.
         total_memory_bytes: all memory.
         available_memory_bytes: memory that processes may still take.
         free_disk_bytes: of the disk that holds a folder.
-        which: a program's path, None if it is not there.
-        gpu_name: of the GPU that torch finds, None without one.
-        gpu_memory_bytes: of that GPU.
-        open_windows: the window system.
+        which: path of a program, None if missing.
+        gpu: name and memory of the GPU, None if torch finds none.
+        open_windows: opens the window system; raises `WindowError`.
     """
 
     platform: str = sys.platform
@@ -124,33 +137,19 @@ class System:
     available_memory_bytes: Callable[[], int] = lambda: psutil.virtual_memory().available
     free_disk_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
     which: Callable[[str], str | None] = shutil.which
-    gpu_name: Callable[[], str | None] = _gpu_name
-    gpu_memory_bytes: Callable[[], int | None] = _gpu_memory_bytes
+    gpu: Callable[[], str | None] = _gpu
     open_windows: Callable[[], WindowSystem] = open_windows
-
-    @property
-    def is_windows(self) -> bool:
-        """Whether it is Microsoft Windows."""
-        return self.platform == "win32"
-
-    def why_no_windows(self) -> str | None:
-        """Why windows can be neither found nor shown; None if they can."""
-        try:
-            self.open_windows()
-        except WindowError as error:
-            return str(error)
-        return None
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a check may look at.
+    """Input of the checks.
 
     Attributes:
         settings: the configuration.
         output_folder: where the run writes.
-        project: the project's folder, where requirements.txt and maps are.
-        system: this machine.
+        project: folder of requirements.txt and maps.
+        system: the machine.
     """
 
     settings: Settings
@@ -160,20 +159,5 @@ class Context:
 
     @property
     def maps_folder(self) -> Path:
-        """Where tracks and reference lines are."""
+        """Folder of tracks and reference lines."""
         return self.project / self.settings.game.maps_folder
-
-
-def ok(check: Check, text: str) -> Finding:
-    """All is well."""
-    return Finding(check, Level.OK, text)
-
-
-def warning(check: Check, text: str) -> Finding:
-    """It may go wrong."""
-    return Finding(check, Level.WARNING, text)
-
-
-def problem(check: Check, text: object) -> Finding:
-    """It cannot work; an exception stands for its text."""
-    return Finding(check, Level.PROBLEM, str(text))

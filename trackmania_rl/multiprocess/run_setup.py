@@ -23,7 +23,7 @@ from torch import nn
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.protocols import Channels, RolloutSource, WeightsKind
 from trackmania_rl.channels.shared_memory.opening import open_channels
-from trackmania_rl.doctor.examination import check_start
+from trackmania_rl.doctor.checks import check_start
 from trackmania_rl.doctor.findings import Context
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import read_bounded, require_no_special_files, write_durably

@@ -6,11 +6,15 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.road import KnownRoad
 from trackmania_rl.race.zones import VirtualCheckpoints
-from trackmania_rl.settings import MapEntry, ObservationSettings
+from trackmania_rl.settings import MapEntry, ObservationSettings, Settings
+from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.reference_line import load_reference_line
 from trackmania_rl.track.road_reading import load_known_road
 
@@ -48,6 +52,38 @@ def what_misses_checkpoints(entry: MapEntry, maps_folder: Path) -> str | None:
         f"{challenge} is not there, so nothing checks that the car passes the map's own checkpoints; copy the map's "
         "file there"
     )
+
+
+def named_maps(settings: Settings) -> list[MapEntry]:
+    """Return each map of the map cycle once, without generators, which have no files yet."""
+    entries = {entry.map_name: entry for entry in settings.game.map_cycle if entry.has_files}
+    return list(entries.values())
+
+
+def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> npt.NDArray[np.float64]:
+    """Read the files of a map.
+
+    Returns:
+        (N, 3) points of the reference line, in metres.
+
+    Raises:
+        UserError: if the reference line, or the track of the simulated game, is missing or damaged.
+    """
+    if settings.game.game == "simulated":
+        load_track(maps_folder / entry.map_path)
+    return load_reference_line(maps_folder / entry.reference_line)
+
+
+def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt.NDArray[np.float64]]:
+    """Read every map of the map cycle, so that a bad one is refused before its races.
+
+    Returns:
+        `load_map_files` of each map, by map name.
+
+    Raises:
+        UserError: if a reference line, or a track of the simulated game, is missing or damaged.
+    """
+    return {entry.map_name: load_map_files(settings, entry, maps_folder) for entry in named_maps(settings)}
 
 
 def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSettings) -> GameMap:

@@ -1,4 +1,4 @@
-"""Playing for some seconds: a game is started, asked for a map, driven, photographed and ended."""
+"""The doctor's test drive: start a game, load a map, drive some seconds, write a picture, and end the game."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from trackmania_rl.doctor.findings import Check, Context, Finding, Level, ok, problem, warning
-from trackmania_rl.doctor.run_checks import named_maps
+from trackmania_rl.doctor.findings import Check, Context, Finding, ok, problem, warning
 from trackmania_rl.errors import PlainError, UserError
 from trackmania_rl.files import write_png
 from trackmania_rl.protocol.messages import LINK_VERSION
@@ -23,17 +22,17 @@ from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.race_machine import RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.tminterface2 import GameError, TMInterface
-from trackmania_rl.track.game_map import GameMap, load_game_map
+from trackmania_rl.track.game_map import GameMap, load_game_map, named_maps
 
 DRIVE_MS: Final = 5_000
 WARM_UP_MS: Final = 1_000
-"""The race's beginning, in which a game still loads or compiles: it does not count for the speed."""
+"""Start of the race, excluded from the speed: the game still loads or compiles."""
 PICTURE_SIZE_PX: Final = (320, 240)
 SILENT_FOR_S: Final = 120.0
-"""How long the game may be silent; a simulated game that is used for the first time compiles itself meanwhile."""
+"""Longest silence of the game. A simulated game compiles on its first use."""
 MOVED_M: Final = 1.0
 SLOW_BELOW: Final = 1.0
-"""Race time by wall-clock; a training wants several times real time."""
+"""Race time by wall-clock time. A training needs several times real time."""
 SHIPPED_MAP: Final = MapEntry(
     map_name="valley", map_path="valley.toml", reference_line="valley_0.5m.npy", is_explo=False, fill_buffer=False
 )
@@ -44,7 +43,7 @@ def check_play(context: Context, picture_file: Path) -> list[Finding]:
 
     Args:
         context: the configuration.
-        picture_file: where the last frame is written, as PNG.
+        picture_file: PNG file for the last frame.
     """
     game = context.settings.game
     is_simulated = game.game == "simulated"
@@ -61,7 +60,7 @@ def check_play(context: Context, picture_file: Path) -> list[Finding]:
 
 
 def play(context: Context, launcher: GameLauncher, game_map: GameMap, picture_file: Path) -> list[Finding]:
-    """Start a launcher's game, drive it, and end it whatever happens."""
+    """Start a launcher's game, drive it and end it."""
     game = _game_for_driving(context.settings.game)
     try:
         layout = ObservationLayout(context.settings.observation, game.actions)
@@ -126,7 +125,7 @@ def _game_for_driving(game: GameSettings) -> GameSettings:
 
 
 def _check_plugin_version(transport: TMInterface, is_simulated: bool) -> list[Finding]:
-    """What the game says of its plugin; a running game has loaded the file of its own start."""
+    """Check the version that the game runs: it loaded the plugin at its own start."""
     if is_simulated:
         return []
     version = transport.plugin_version()
@@ -176,8 +175,3 @@ def _check_speed(ratio: float, *, is_simulated: bool) -> Finding:
             )
         return warning(Check.PLAY_SPEED, f"{text}: slower than real time; {remedy}")
     return ok(Check.PLAY_SPEED, text)
-
-
-def can_play(findings: list[Finding]) -> bool:
-    """Whether nothing was found that would keep the game from starting."""
-    return not any(finding.level is Level.PROBLEM for finding in findings)

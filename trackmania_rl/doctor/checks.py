@@ -1,0 +1,551 @@
+"""The doctor's checks, as two tables: all checks, and those that a run must pass before it starts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import Distribution
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from filelock import Timeout
+from packaging.requirements import InvalidRequirement, Requirement
+
+from trackmania_rl.agents.devices import pick_device, why_unusable
+from trackmania_rl.doctor.findings import GUIDE, Check, Context, Finding, Level, System, gib, ok, problem, warning
+from trackmania_rl.doctor.play import SHIPPED_MAP, check_play
+from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
+from trackmania_rl.settings import Settings, SettingsError, load_settings
+from trackmania_rl.telemetry.loggers import missing_packages
+from trackmania_rl.tmi_interaction.launchers import make_launcher
+from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
+from trackmania_rl.tmi_interaction.launchers.game_windows import WindowError
+from trackmania_rl.tmi_interaction.launchers.kept_game import absent_text, greet, lock_of_kept_game, taken_text
+from trackmania_rl.tmi_interaction.launchers.launcher import check_port_is_free
+from trackmania_rl.tmi_interaction.launchers.plugin_files import Outcome, find_plugins_folder, install_plugin
+from trackmania_rl.tmi_interaction.launchers.tmnf import CHALLENGES, check_profile, find_tmloader, split_game_command
+from trackmania_rl.tmi_interaction.tminterface2 import GameError
+from trackmania_rl.track.game_map import load_map_files, named_maps, what_misses_checkpoints
+
+OLDEST_PYTHON: Final = (3, 11)
+NEWEST_TESTED_PYTHON: Final = (3, 12)
+MAY_BE_MISSING: Final = frozenset({"pywin32", "python-xlib"})
+"""Packages for the game's window only."""
+INSTALL: Final = f"python -m pip install {'-r requirements.txt' if IS_CHECKOUT else DISTRIBUTION}"
+GAME_BYTES: Final = 1 << 30
+"""Memory of one instance of the real game."""
+PROCESS_BYTES: Final = 600 << 20
+"""Memory of one process of a training, most of it torch."""
+TRANSITION_BYTES: Final = 16
+"""Memory of one transition beside its row: the row's number and a priority."""
+MEMORIES_ON_DISK: Final = 3
+"""Replay memories on disk: checkpoints share rows, but the best, the newest and those between may share none."""
+MORE_CHECKPOINTS: Final = 2
+"""Beside the newest ones: the best one and, for a moment, the next one."""
+NETWORKS_BYTES: Final = 32 << 20
+"""Size of a checkpoint without the replay memory."""
+WINE_LIKE: Final = ("wine", "wine64", "proton", "umu-run", "lutris", "steam", "bottles-cli", "flatpak")
+LOGIN: Final = re.compile(r"[A-Za-z0-9._-]+")
+USUAL_DOCUMENTS: Final = tuple(
+    Path(documents, name) for name in ("TrackMania", "TmForever") for documents in ("Documents", "OneDrive/Documents")
+)
+"""Usual places of the game's own folder, below the user's home folder."""
+GREETS_WITHIN_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+def examine(
+    config_file: Path,
+    overrides: Sequence[str],
+    output_folder: Path,
+    project: Path,
+    picture_file: Path | None = None,
+    system: System | None = None,
+) -> Iterator[Finding]:
+    """Run all checks.
+
+    Args:
+        config_file: the configuration.
+        overrides: `name=value` texts that replace its settings.
+        output_folder: where a run would write.
+        project: the project's folder.
+        picture_file: file for a picture of a game that is played for some seconds; None to play none.
+        system: the machine.
+    """
+    system = system or System()
+    yield from check_python(system)
+    if IS_CHECKOUT:
+        yield from check_packages(system, pinned(project / "requirements.txt"))
+    else:
+        yield from check_distribution(system, importlib.metadata.distribution(DISTRIBUTION))
+    try:
+        settings = load_settings(config_file, overrides)
+    except SettingsError as error:
+        yield problem(Check.CONFIGURATION, error)
+        return
+    yield ok(Check.CONFIGURATION, f"{config_file} holds no mistake")
+    context = Context(settings, output_folder, project, system)
+    can_play = True
+    for check in ALL_CHECKS:
+        for finding in check(context):
+            yield finding
+            can_play &= finding.level is not Level.PROBLEM or check not in CHECKS_OF_PLAYING
+    if picture_file is None:
+        return
+    if not can_play:
+        yield _played_instead(context)
+        changes = {"game": "simulated", "game_transport": "socket", "map_cycle": (SHIPPED_MAP,), "maps_folder": "maps"}
+        game = settings.game.model_copy(update={**changes, "games_are_kept": False})
+        context = replace(context, settings=settings.model_copy(update={"game": game}))
+    yield from check_play(context, picture_file)
+
+
+def _played_instead(context: Context) -> Finding:
+    is_real = context.settings.game.game != "simulated"
+    wanted = "the real game" if is_real else "this configuration"
+    driven = "the simulated game is driven" if is_real else f"the shipped track {SHIPPED_MAP.map_name} is driven"
+    return warning(Check.GAME, f"{wanted} cannot be played yet, because of the problems above; {driven} in its place")
+
+
+def check_start(context: Context) -> None:
+    """Run the checks that a run must pass. Warnings about the game and its ports are logged.
+
+    Raises:
+        UserError: with every problem; a `PassingError` if only ports are in use.
+    """
+    problems = []
+    for check in CHECKS_OF_A_START:
+        for finding in check(context):
+            if finding.level is Level.PROBLEM:
+                problems.append(finding)
+            elif finding.level is Level.WARNING and check in CHECKS_OF_PLAYING:
+                log.warning("%s (%s, %s)", finding.text, GUIDE, finding.check)
+    if problems:
+        may_pass = all(finding.check is Check.PORTS for finding in problems)
+        raise (PassingError if may_pass else UserError)("; and ".join(finding.text for finding in problems))
+
+
+# The machine.
+
+
+class Needs(NamedTuple):
+    """Upper estimate of a training's resources, in bytes.
+
+    Attributes:
+        replay: memory of the largest replay memory, which is on a GPU if it fits there.
+        memory: with the processes and the games.
+        disk: of its checkpoints, and the space that must stay free.
+    """
+
+    replay: int
+    memory: int
+    disk: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Needs:
+        """Estimate the needs of a configuration."""
+        game, replay = settings.game, settings.replay
+        n_floats = ObservationLayout(settings.observation, game.actions).n_own_floats
+        row_bytes = RingBuffer.bytes_per_row(n_floats, game.image_shape[1:])
+        # While the memory grows, the old columns exist too, but unused rows take no host memory: the larger counts.
+        replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)
+        games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
+        rows_bytes = MEMORIES_ON_DISK * replay_bytes * settings.run.checkpoint_holds_replay
+        networks_bytes = (KEPT_CHECKPOINTS + MORE_CHECKPOINTS) * NETWORKS_BYTES
+        return cls(
+            replay=replay_bytes,
+            memory=replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors),
+            disk=rows_bytes + networks_bytes + (settings.run.minimum_free_disk_mb << 20),
+        )
+
+
+def check_machine(context: Context) -> Iterator[Finding]:
+    """Show the machine beside the needs of the configuration; the check of each resource has the remedy."""
+    system, needs, game = context.system, Needs.of(context.settings), context.settings.game
+    wants_gpu = "advised, as the network sees images" if game.has_image else "not needed"
+    free_bytes = system.free_disk_bytes(_nearest_existing(context.output_folder))
+    yield ok(
+        Check.MACHINE,
+        f"{system.name}, {system.n_cores} cores, {gib(system.total_memory_bytes())} of memory "
+        f"({gib(system.available_memory_bytes())} available), {gib(free_bytes)} of disk free, "
+        f"{system.gpu() or 'no GPU that torch can use'}; this configuration needs up to {gib(needs.memory)} of memory "
+        f"and {gib(needs.disk)} of disk; a GPU is {wants_gpu}",
+    )
+    if game.n_collectors > system.n_cores:
+        yield warning(
+            Check.MACHINE,
+            f"n_collectors = {game.n_collectors}, but there are {system.n_cores} cores: collectors slow each other and "
+            f"the learner down; set n_collectors = {system.n_cores} or less",
+        )
+
+
+def check_python(system: System) -> Iterator[Finding]:
+    """Check the interpreter's version."""
+    version = ".".join(map(str, system.python))
+    if system.python[:2] < OLDEST_PYTHON:
+        yield problem(Check.PYTHON, f"Python {version} is too old: 3.11 or 3.12 is needed")
+    elif system.python[:2] > NEWEST_TESTED_PYTHON:
+        yield warning(Check.PYTHON, f"Python {version} is newer than what is tested, 3.11 and 3.12")
+    else:
+        yield ok(Check.PYTHON, f"Python {version}")
+
+
+def check_packages(system: System, wanted_packages: Iterable[Requirement]) -> Iterator[Finding]:
+    """Compare the installed packages with the versions that are tested together."""
+    n_right = 0
+    for wanted in wanted_packages:
+        installed = system.installed_version(wanted.name)
+        if installed is None:
+            finding = warning if wanted.name in MAY_BE_MISSING else problem
+            yield finding(Check.PACKAGES, f"{wanted.name} is not installed: {INSTALL}")
+        elif not wanted.specifier.contains(installed, prereleases=True):
+            tested = str(wanted.specifier).removeprefix("==")
+            yield warning(Check.PACKAGES, f"{wanted.name} is {installed}, and {tested} is what is tested: {INSTALL}")
+        else:
+            n_right += 1
+    yield ok(Check.PACKAGES, f"{n_right} packages have the tested versions")
+
+
+def check_distribution(system: System, distribution: Distribution) -> Iterator[Finding]:
+    """Check the packages that an installed wheel requires, and name the extras that are not installed."""
+    declared = [Requirement(text) for text in distribution.requires or ()]
+    yield from check_packages(system, [package for package in declared if _is_needed(package)])
+    missing = [
+        extra
+        for extra in distribution.metadata.get_all("Provides-Extra", [])
+        if extra != "test"
+        and any(
+            not _is_needed(package) and _is_needed(package, extra) and system.installed_version(package.name) is None
+            for package in declared
+        )
+    ]
+    if missing:
+        command = f'python -m pip install "{DISTRIBUTION}[{missing[0]}]"'
+        yield ok(
+            Check.PACKAGES, f"extras that are not installed: {', '.join(missing)}; to install the first: {command}"
+        )
+
+
+def pinned(requirements: Path) -> list[Requirement]:
+    """Return the requirements `name==version` that apply to this system."""
+    found = []
+    for line in requirements.read_text(encoding="utf-8").splitlines():
+        try:
+            requirement = Requirement(line.partition("#")[0].strip())
+        except InvalidRequirement:  # a comment, a folder or an option
+            continue
+        if len(requirement.specifier) == 1 and _is_needed(requirement):
+            found.append(requirement)
+    return found
+
+
+def _is_needed(package: Requirement, extra: str = "") -> bool:
+    return package.marker is None or package.marker.evaluate({"extra": extra})
+
+
+def check_loggers(context: Context) -> Iterator[Finding]:
+    """Check the packages of the configured loggers."""
+    for missing in missing_packages(context.settings):
+        yield problem(Check.PACKAGES, missing)
+
+
+def check_gpu(context: Context) -> Iterator[Finding]:
+    """Check the device of the network."""
+    settings, gpu = context.settings, context.system.gpu()
+    try:
+        pick_device(settings.run.collector_device, "collector_device")
+        device = pick_device(settings.run.torch_device)
+    except UserError as error:
+        yield problem(Check.GPU, error)
+        return
+    if device.type != "cpu":
+        decides_elsewhere = settings.run.collector_device == "auto" and not settings.game.has_image
+        collectors = "; collectors, without an image, decide on the processor" if decides_elsewhere else ""
+        yield ok(Check.GPU, f"the network runs on {gpu or device}{collectors}")
+    elif settings.run.torch_device == "auto" and gpu is not None:
+        yield warning(Check.GPU, f"the network runs on the processor, as {gpu} cannot be used: {why_unusable('cuda')}")
+    elif settings.game.has_image:
+        yield warning(
+            Check.GPU,
+            "the network, which sees images, would run on the processor, much slower than on a GPU: see "
+            'docs/gpu.rst, "GPU or no GPU"',
+        )
+    else:
+        yield ok(Check.GPU, "the network runs on the processor, which suffices without images")
+
+
+def check_memory(context: Context) -> Iterator[Finding]:
+    """Check the memory for the largest replay memory, the processes and the games."""
+    needs, available_bytes = Needs.of(context.settings), context.system.available_memory_bytes()
+    figures = f"about {gib(needs.memory)} needed, {gib(needs.replay)} of it for the replay memory; "
+    if needs.memory > available_bytes:
+        yield warning(
+            Check.MEMORY,
+            f"{figures}only {gib(available_bytes)} available: lower memory_size_schedule or n_collectors, or end "
+            "other programs",
+        )
+    else:
+        yield ok(Check.MEMORY, f"{figures}{gib(available_bytes)} available")
+
+
+def check_folder(context: Context) -> Iterator[Finding]:
+    """Check that a run can write its files. A missing folder is made by the run."""
+    folder, existing = context.output_folder, _nearest_existing(context.output_folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        where = folder if existing == folder.absolute() else f"{folder}, below {existing},"
+        text = f"the folder {where} cannot be written to; choose another one with --output-folder"
+        yield problem(Check.FOLDER, text)
+    else:
+        yield ok(Check.FOLDER, f"{folder} {'can be written to' if folder.is_dir() else 'will be made'}")
+
+
+def check_disk(context: Context) -> Iterator[Finding]:
+    """Check the space for checkpoints."""
+    free_mb = context.system.free_disk_bytes(_nearest_existing(context.output_folder)) >> 20
+    least_mb = context.settings.run.minimum_free_disk_mb
+    needed_mb = Needs.of(context.settings).disk >> 20
+    if free_mb < least_mb:
+        yield problem(
+            Check.DISK,
+            f"the disk of {context.output_folder} has {free_mb} MB free, less than minimum_free_disk_mb = "
+            f"{least_mb}: no checkpoint could be written; free some space",
+        )
+    elif free_mb < needed_mb:
+        yield warning(
+            Check.DISK,
+            f"{free_mb:,} MB free, and checkpoints with a full replay memory take up to {needed_mb:,} MB: they are "
+            "written without it when there is no room; free some space, or set checkpoint_holds_replay = False",
+        )
+    else:
+        yield ok(Check.DISK, f"{free_mb:,} MB free")
+
+
+def _nearest_existing(folder: Path) -> Path:
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+# Maps and ports.
+
+
+def check_maps(context: Context) -> Iterator[Finding]:
+    """Check the files of the map cycle, here and in the real game's folder."""
+    for entry in named_maps(context.settings):
+        try:
+            points_m = load_map_files(context.settings, entry, context.maps_folder)
+        except UserError as error:
+            yield problem(Check.MAPS, f"map {entry.map_name}: {error}")
+        else:
+            yield ok(Check.MAPS, f"map {entry.map_name}: a reference line of {len(points_m):,} points")
+            if (lack := what_misses_checkpoints(entry, context.maps_folder)) is not None:
+                yield warning(Check.MAPS, f"map {entry.map_name}: {lack}")
+    yield from check_maps_of_game(context)
+
+
+def check_maps_of_game(context: Context) -> Iterator[Finding]:
+    """Check that the real game has the maps, if its folder is known."""
+    game, user = context.settings.game, context.settings.user
+    if game.game == "simulated" or game.n_collectors == 0:
+        return
+    try:
+        launcher = make_launcher(game, user, game.base_tmi_port, context.maps_folder, context.system.platform)
+    except UserError:  # no launcher for this system, a finding of check_game
+        return
+    for entry in named_maps(context.settings):
+        try:
+            launcher.check_map(entry.map_path)
+        except UserError as error:
+            yield problem(Check.MAPS, f"map {entry.map_name}: {error}")
+
+
+def check_ports(context: Context, records: GameRecords | None = None) -> Iterator[Finding]:
+    """Check that the port of each game instance is free or, with kept games, that the game greets."""
+    records, ports = records or GameRecords(), context.settings.game.tmi_ports
+    if not ports:
+        yield ok(Check.PORTS, "none needed: the collectors play their games themselves")
+        return
+    if context.settings.game.games_are_kept:
+        yield from _check_kept_games(ports)
+        return
+    are_free = True
+    for port in ports:
+        try:
+            check_port_is_free(port)
+        except UserError as error:
+            are_free, left_behind = False, records.left_behind(port)
+            if left_behind is None:
+                yield problem(Check.PORTS, error)
+            else:
+                yield warning(
+                    Check.PORTS,
+                    f"port {port} is in use by a game that an earlier run left behind (process {left_behind.pid}); "
+                    "the next start ends it",
+                )
+    if are_free:
+        yield ok(Check.PORTS, f"{ports[0]} to {ports[-1]} are free")
+
+
+def _check_kept_games(ports: Sequence[int]) -> Iterator[Finding]:
+    """Check that kept games greet. It is a problem only if all of them fail."""
+    texts = []
+    for port in ports:
+        try:
+            with lock_of_kept_game(port).acquire(blocking=False):
+                greet(port, GREETS_WITHIN_S)
+        except Timeout:
+            yield problem(Check.PORTS, taken_text(port))
+            return
+        except GameError as error:
+            texts.append(absent_text(port, error))
+    if len(texts) == len(ports):
+        yield problem(Check.PORTS, texts[0])
+    elif texts:
+        yield from (warning(Check.PORTS, text) for text in texts)
+    else:
+        yield ok(Check.PORTS, f"the kept games at {ports[0]} to {ports[-1]} greet")
+
+
+# The real game.
+
+
+def check_game(context: Context) -> Iterator[Finding]:
+    """Check launcher, folders, plugin, account and window of the real game."""
+    game, user, system = context.settings.game, context.settings.user, context.system
+    if game.n_collectors == 0:
+        yield ok(Check.GAME, "none is played, as n_collectors is 0")
+    elif game.games_are_kept:
+        yield ok(Check.GAME, "kept by scripts/keep_games.py, on this machine or another one")
+    elif game.game == "simulated":
+        yield ok(Check.GAME, "the simulated game, which is part of the project")
+    elif system.platform != "win32" and not system.platform.startswith("linux"):
+        yield problem(
+            Check.GAME,
+            f'TrackMania Nations Forever runs on Windows and Linux, not on {system.platform}: set game = "simulated"',
+        )
+    else:
+        yield ok(Check.GAME, "TrackMania Nations Forever with TMInterface")
+        if system.platform == "win32":
+            yield _ok_unless_error(Check.TMLOADER, lambda: find_tmloader(user, system.home))
+            yield _ok_unless_error(Check.PROFILE, lambda: _profile(user.tmloader_profile_name))
+        else:
+            yield _ok_unless_error(
+                Check.GAME_COMMAND, lambda: " ".join(split_game_command(user.game_command, system.which))
+            )
+            yield _check_wine(system)
+        yield _check_game_documents(user.trackmania_base_path, system.home)
+        yield _check_plugin(user.trackmania_base_path, system.home)
+        yield _check_login(user.username)
+        yield _check_window(system)
+
+
+def _ok_unless_error(check: Check, read: Callable[[], object]) -> Finding:
+    try:
+        return ok(check, read())
+    except UserError as error:
+        return problem(check, error)
+
+
+def _profile(profile: str) -> str:
+    check_profile(profile)
+    return f"{profile!r}; only --play shows whether TMLoader has it, with TMInterface"
+
+
+def _check_wine(system: System) -> Finding:
+    found = [name for name in WINE_LIKE if system.which(name)]
+    if found:
+        return ok(Check.WINE, f"found {', '.join(found)}")
+    return warning(
+        Check.WINE,
+        f"none of {', '.join(WINE_LIKE)} is installed, and the game needs Wine or what is based on it; no matter "
+        "if game_command brings its own",
+    )
+
+
+def _check_game_documents(base_path: str, home: Path) -> Finding:
+    if not base_path:
+        usual = [home / folder for folder in USUAL_DOCUMENTS]
+        guess = next((folder for folder in usual if (folder / CHALLENGES).is_dir()), usual[0])
+        return warning(
+            Check.GAME_DOCUMENTS,
+            "trackmania_base_path is empty, so nothing checks that the game has the maps: set it in "
+            f"user_config.py, such as {str(guess)!r}",
+        )
+    folder = Path(base_path).expanduser()
+    if (folder / CHALLENGES).is_dir():
+        return ok(Check.GAME_DOCUMENTS, folder)
+    return problem(
+        Check.GAME_DOCUMENTS,
+        f"trackmania_base_path = {base_path!r} has no folder {CHALLENGES}: set it in user_config.py to the game's "
+        "folder in your documents, which the game makes when it is started for the first time",
+    )
+
+
+def _check_plugin(base_path: str, home: Path) -> Finding:
+    """Install or update the plugin in TMInterface's folder."""
+    try:
+        folder = find_plugins_folder(base_path, home)
+    except UserError as error:
+        # It may be installed in another place, such as another Wine prefix.
+        return (problem if base_path else warning)(Check.PLUGIN, error)
+    try:
+        installation = install_plugin(folder)
+    except UserError as error:
+        return problem(Check.PLUGIN, error)
+    text = f"version {installation.version}, {installation.outcome}: {installation.path}"
+    if installation.backup is not None:
+        return warning(Check.PLUGIN, f"{text}; what was there before is in {installation.backup}")
+    if installation.outcome is Outcome.NEWER:
+        return warning(Check.PLUGIN, f"{text}; update this project, or remove that file")
+    return ok(Check.PLUGIN, text)
+
+
+def _check_login(username: str) -> Finding:
+    if not username:
+        return warning(
+            Check.LOGIN,
+            "username is empty, so a game may stop at its login screen: set it in user_config.py to the login of "
+            "your online account",
+        )
+    if not LOGIN.fullmatch(username):
+        text = f"username = {username!r} is no login: letters, digits, dots, dashes and underscores; see user_config.py"
+        return problem(Check.LOGIN, text)
+    return ok(Check.LOGIN, username)
+
+
+def _check_window(system: System) -> Finding:
+    try:
+        system.open_windows()
+    except WindowError as error:
+        return warning(Check.WINDOW, f"the game's window cannot be shown by itself: {error}; keep it visible yourself")
+    return ok(Check.WINDOW, "windows can be found and shown")
+
+
+CHECKS_OF_PLAYING: Final = (check_maps, check_maps_of_game, check_game, check_ports)
+ALL_CHECKS: Final = (
+    check_machine,
+    check_loggers,
+    check_gpu,
+    check_memory,
+    check_folder,
+    check_disk,
+    check_maps,
+    check_game,
+    check_ports,
+)
+CHECKS_OF_A_START: Final = (
+    check_folder,
+    check_disk,
+    check_loggers,
+    check_gpu,
+    check_maps_of_game,
+    check_game,
+    check_ports,
+)
