@@ -86,8 +86,6 @@ def bytes_of_nothing(file: Path) -> None:
 
 
 FAR_MEMO = b"\x80\x02}r\xff\xff\xff\x7f."
-PAIRS_OF_PAIRS = b"\x80\x02}K\x00" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(60)) + b"K\x01s."
-"""A dictionary whose key holds the same tuple twice, which holds the same tuple twice, and so on 60 deep."""
 
 
 def dataset(change: Callable[[Any, dict[str, Any]], object]) -> Make:
@@ -159,7 +157,6 @@ BOMBS: dict[str, tuple[str, str, Make]] = {
     "weights: the same numbers often": ("weights", "a.torch", the_same_numbers_often),
     "weights: 16 GB of no bytes": ("weights", "a.torch", bytes_of_nothing),
     "statistics: a far place": ("statistics", "a.joblib", content(FAR_MEMO)),
-    "statistics: the same tuple twice, 60 deep": ("statistics", "a.joblib", content(PAIRS_OF_PAIRS)),
     "dataset: a pipe": ("dataset", "a", _pipe_for_data),
     "dataset: another file": ("dataset", "a", dataset(_external_link)),
     "dataset: a billion episodes": ("dataset", "a", dataset(lambda f, m: m.update(total_episodes=10**12))),

@@ -3,7 +3,6 @@
 import collections
 import os
 import pickle
-import zipfile
 
 import numpy as np
 import pytest
@@ -82,21 +81,6 @@ def test_other_contents_are_refused(written, content):
         read_statistics(written(content))
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("read", [read_statistics, read_weights, read_moments])
-def test_a_key_that_takes_2_to_the_60_steps_to_hash_is_refused(tmp_path, read):
-    pairs = b"".join(b"q%ch%c\x86" % (i, i) for i in range(60))  # each of the same tuple twice
-    file, pickled = tmp_path / "file", b"\x80\x02}K\x00" + pairs + b"K\x01s."
-    if read is read_statistics:
-        file.write_bytes(pickled)
-    else:
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, content in {"data.pkl": pickled, "byteorder": b"little", "version": b"3\n"}.items():
-                archive.writestr(f"archive/{name}", content)
-    with pytest.raises(LinesightFileError, match="holds the same values again and again"):
-        read(file)
-
-
 @pytest.mark.parametrize("read", [read_weights, read_moments, read_loss_scale])
 def test_torch_files_that_run_code_are_refused(tmp_path, read):
     torch.save({"weight": Evil(tmp_path)}, tmp_path / "file.torch")
@@ -110,7 +94,7 @@ def test_torch_files_that_run_code_are_refused(tmp_path, read):
 def test_torch_files_of_another_kind_are_refused(tmp_path, read, content):
     torch.save(content, tmp_path / "file.torch")
     if read is read_loss_scale and isinstance(content, dict) and "scale" not in content:
-        assert read(tmp_path / "file.torch").updates_since_growth == 0  # a scaler that is switched off saves nothing
+        assert read(tmp_path / "file.torch") == {}  # a scaler that is switched off saves nothing
         return
     with pytest.raises(LinesightFileError):
         read(tmp_path / "file.torch")

@@ -1,7 +1,6 @@
-"""Settings of a Linesight configuration as settings of ours, without running the file.
+"""Convert a Linesight configuration to our settings without running it.
 
-The file is parsed, and its assignments are worked out where they are made of numbers, texts, tuples, lists, arithmetic
-and names set before. Whatever else is there is left alone.
+The file is parsed. Assignments of numbers, texts, tuples, lists, arithmetic and names set before are evaluated.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ NAMES_HERE: Final[Mapping[str, str]] = {
     "last_layer_reset_factor": "last_layer_reset_mul_factor",
     "use_jit": "use_torch_compile",
 }
-"""Settings that have another name here."""
+"""Our names of settings."""
 
 OURS_ALONE: Final = frozenset({"run_name", "inputs", "game"})
-"""Names that exist in both, and mean something else or come from elsewhere."""
+"""Names with another meaning there."""
 
 INGREDIENTS: Final = frozenset(
     {
@@ -51,7 +50,7 @@ INGREDIENTS: Final = frozenset(
         *("n_pixels_to_crop_on_each_side", "nadeo_maps_to_train_and_test"),
     }
 )
-"""Names that are contained in other settings, or follow from them."""
+"""Names that other settings already contain."""
 
 NO_COUNTERPART: Final[Mapping[str, tuple[Any, str]]] = {
     "n_contact_material_physics_behavior_types": (4, "here it is always 4"),
@@ -75,15 +74,15 @@ NO_COUNTERPART: Final[Mapping[str, tuple[Any, str]]] = {
     "apply_randomcrop_augmentation": (False, "see examples/image_shifts.py"),
     "linux_launch_game_path": ("path_to_be_filled_only_if_on_linux", "set game_command in user_config.py"),
 }
-"""Names that are no settings here: the published value, of which nothing is said, and what there is instead."""
+"""Names without a setting here: the published value, which is ignored silently, and a hint for other values."""
 
 NEVER_RESETS_FRAMES: Final = 10**9
-"""Linesight switches periodic resets off by a number of frames that is never reached; here 0 does."""
+"""Above it, Linesight never resets; our value for that is 0."""
 
 LARGEST_CONFIG_BYTES: Final = 256 << 10
 
 NOT_WORKED_OUT: Final = object()
-"""In place of a value that is not made of what is worked out here."""
+"""Placeholder of a value that takes running code."""
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
@@ -95,23 +94,22 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
 
 
 MOST_COPIED: Final = 1_000_000
-"""Entries of lists that are named again; `x = (x, x)` thirty times would be a billion."""
+"""Entries of named values that other values contain; `x = (x, x)` thirty times would be a billion."""
 LARGEST_NUMBER: Final = 1e30
 
 
 class _NotPlainError(Exception):
-    """An expression that is not worked out."""
+    pass
 
 
 class _Values(dict[str, Any]):
-    """The values of names, as far as they are worked out."""
+    """Values by name. `again` bounds how much of them other values contain."""
 
     def __init__(self) -> None:
         super().__init__()
         self._left = MOST_COPIED
 
     def again(self, name: str) -> Any:
-        """A value that another one is made of; raises `_NotPlainError` where there is none, or too much of it."""
         value = self.get(name, NOT_WORKED_OUT)
         if value is NOT_WORKED_OUT:
             raise _NotPlainError
@@ -127,7 +125,7 @@ class _Values(dict[str, Any]):
 
 
 def read_linesight_config(file: Path) -> dict[str, Any]:
-    """The names that a Linesight configuration sets; the value is `NOT_WORKED_OUT` where it would take running code.
+    """Return the names that a Linesight configuration sets, with their values or `NOT_WORKED_OUT`.
 
     Raises:
         UserError: if the file cannot be read or is no Python.
@@ -146,14 +144,14 @@ def read_linesight_config(file: Path) -> dict[str, Any]:
             case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value) if name in values:
                 _set(values, name, ast.BinOp(ast.Name(name), ast.Add(), value))
             case ast.FunctionDef() | ast.ClassDef():
-                pass  # what is set in there has no effect here
+                pass  # assignments inside have no effect here
             case _:
                 values |= dict.fromkeys(_names_touched(node), NOT_WORKED_OUT)
     return values
 
 
 def _names_touched(statement: ast.stmt) -> set[str]:
-    """The names that a statement of any other form may change: those it sets, and those whose methods it calls."""
+    """Return the names that a statement of another form may change: it assigns them or calls their methods."""
     names = set()
     for node in ast.walk(statement):
         match node:
@@ -167,14 +165,11 @@ def _names_touched(statement: ast.stmt) -> set[str]:
 
 
 def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[dict[str, Any], list[str]]:
-    """What a Linesight configuration changes in ours.
+    """Return the changes of our settings by name, and a line for each value that could not be taken over.
 
     Args:
-        values: as `read_linesight_config` gives them.
-        base: our settings, which hold where that configuration says nothing.
-
-    Returns:
-        Our settings' new values by name, and a line for each that could not be taken over.
+        values: of `read_linesight_config`.
+        base: our settings.
     """
     known = base.flat()
     plain = {name: value for name, value in values.items() if value is not NOT_WORKED_OUT}
@@ -192,20 +187,16 @@ def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[
         problems.append(
             f"map_cycle: {n_maps_left_out} entries are no repeat((name, map, line, ...), times) and left out"
         )
-    return changes, problems + _needing_code(values, known) + _without_counterpart(plain, known)
-
-
-def _needing_code(values: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
-    """A line for each setting of which only code knows the value."""
-    return [
+    problems += [
         f"{name}: its value takes code, which is not run"
         for name, value in values.items()
         if value is NOT_WORKED_OUT and NAMES_HERE.get(name, name) in known and name not in OURS_ALONE
     ]
+    return changes, problems + _without_counterpart(plain, known)
 
 
 def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
-    """A line for each name that is no setting here, unless it has the published value."""
+    """Return a line for each name without a setting here, unless it has the published value."""
     lines = []
     for name, value in plain.items():
         ours = NAMES_HERE.get(name, name)
@@ -222,11 +213,11 @@ def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> 
 
 
 def _what_fits(known: dict[str, Any], wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The wanted settings that go together, and what is wrong with each of the others."""
+    """Return the wanted settings that are valid together, and an error for each of the others."""
     taken: dict[str, Any] = {}
     problems: dict[str, str] = {}
     is_growing = True
-    while is_growing:  # some go only with others, such as a memory and how full it has to be
+    while is_growing:  # some are valid only with others, such as a memory and its size to start learning at
         is_growing = False
         for name in [name for name in wanted if name not in taken]:
             try:
@@ -272,7 +263,7 @@ def _value(node: ast.expr, names: _Values) -> Any:
 
 
 def _combine(op: type[ast.operator], left: Any, right: Any) -> Any:
-    """Arithmetic of numbers, and lists one after the other."""
+    """Apply an operator to numbers, or concatenate lists."""
     are_numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if are_numbers or (op is ast.Add and isinstance(left, tuple) and isinstance(right, tuple)):
         if are_numbers and max(abs(left), abs(right)) > LARGEST_NUMBER and math.inf not in (abs(left), abs(right)):
@@ -282,7 +273,7 @@ def _combine(op: type[ast.operator], left: Any, right: Any) -> Any:
 
 
 def _memory_schedules(schedule: object) -> dict[str, Any]:
-    """Linesight's one schedule of (frames, (size, size to start learning at)) as our two."""
+    """Split Linesight's schedule of (frames, (size, size to start learning at)) into our two."""
     sizes, starts = [], []
     for entry in schedule if isinstance(schedule, tuple) else ():
         match entry:
@@ -297,7 +288,7 @@ def _memory_schedules(schedule: object) -> dict[str, Any]:
 
 
 def _map_cycle(cycle: object) -> tuple[dict[str, Any], int]:
-    """Linesight's cycle of `repeat((name, map, line, is_explo, fill_buffer), times)` as ours; how many are none."""
+    """Convert entries `repeat((name, map, line, is_explo, fill_buffer), times)`; count the others."""
     entries, n_left_out = [], 0
     for entry in cycle if isinstance(cycle, tuple) else ():
         match entry:

@@ -1,7 +1,7 @@
-"""A Linesight run as a run of ours that `train.py` resumes, and back.
+"""Convert a Linesight run to a run that `train.py` resumes, and back.
 
 Network, optimizer and schedules are the same algorithm on both sides, so weights, the optimizer's running means and the
-frame count carry over as they are. The replay memory does not: it is filled again before learning goes on.
+frame count carry over. The replay memory does not: it is filled again before learning resumes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ from trackmania_rl.settings.snapshot import read_own, write_snapshot
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
 
 CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_copy.py", "misc.py")
-"""Names under which a Linesight configuration is looked for in a run's folder."""
-GROWTH: Final = "_growth_tracker"
-"""What torch's GradScaler calls the updates since its factor grew."""
+"""File names of a Linesight configuration in a run's folder."""
 
 log = logging.getLogger(__name__)
 
@@ -47,24 +45,22 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True)
 class LinesightRun:
-    """What was read of a Linesight run.
+    """Contents of a Linesight run.
 
     Attributes:
         online, target: weights by name.
         moments: of the optimizer, None for a fresh one.
-        loss_scale: of the gradient scaler.
-        statistics: counters and best times.
     """
 
     online: Mapping[str, Tensor]
     target: Mapping[str, Tensor]
     moments: files.Moments | None = None
-    loss_scale: files.LossScaleState = field(default_factory=files.LossScaleState)
+    loss_scale: Mapping[str, float] = field(default_factory=dict)
     statistics: files.LinesightStatistics = field(default_factory=files.LinesightStatistics)
 
 
 def read_linesight_run(folder: Path) -> LinesightRun:
-    """Read a run's folder. Only the online weights must be there; what else is missing or unreadable is told.
+    """Read a run's folder. Only the online weights are required; a missing or damaged other file is logged.
 
     Raises:
         LinesightFileError: if the online weights cannot be read.
@@ -79,7 +75,7 @@ def read_linesight_run(folder: Path) -> LinesightRun:
         _or_instead(
             files.read_loss_scale,
             folder / files.SCALER,
-            files.LossScaleState(),
+            {},
             "the loss scale starts as in a new run",
         ),
         _or_instead(
@@ -97,13 +93,13 @@ def import_linesight_run(
     config_file: Path,
     overrides: tuple[str, ...] = (),
 ) -> RunFolder:
-    """Make a run of ours that goes on from a Linesight run.
+    """Make a run of ours that resumes a Linesight run.
 
     Args:
-        run: what was read of it.
-        output: save/{run_name}, which must not hold a checkpoint yet.
-        config_file: our configuration; its sizes must be those of the weights.
-        overrides: `name=value` texts that win over it.
+        run: the Linesight run.
+        output: save/{run_name}, without a checkpoint.
+        config_file: our configuration, with the sizes of the weights.
+        overrides: `name=value` texts that replace its settings.
 
     Raises:
         UserError: if the output is in use, the configuration is wrong, or the weights do not fit it.
@@ -129,7 +125,7 @@ def import_linesight_run(
 
 
 def export_linesight_run(run_folder: Path, output: Path) -> None:
-    """Write a run of ours as the files of a Linesight run.
+    """Write a run of ours as files of a Linesight run.
 
     Args:
         run_folder: save/{run_name}.
@@ -175,7 +171,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
             betas=(0.9, 0.999),
             eps=settings.agent.adam_epsilon,
         )
-    files.write_loss_scale(output / files.SCALER, _loss_scale_of(agent["step"]["scaler"]))
+    files.write_loss_scale(output / files.SCALER, agent["step"]["scaler"])
     files.write_statistics(
         output / files.STATISTICS,
         files.LinesightStatistics(
@@ -193,7 +189,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
 
 
 def overrides_of_linesight_config(file: Path, config_file: Path, overrides: Sequence[str] = ()) -> tuple[str, ...]:
-    """Overrides of ours that make our configuration that of a Linesight run; what cannot be taken over is told.
+    """Return overrides that turn our configuration into a Linesight run's. Values without a counterpart are logged.
 
     Raises:
         UserError: if either file cannot be read, or our schedules are stretched.
@@ -213,16 +209,12 @@ def overrides_of_linesight_config(file: Path, config_file: Path, overrides: Sequ
 
 
 def find_linesight_config(folder: Path) -> Path | None:
-    """The run's own configuration, where it lies in its folder."""
+    """Return the configuration in a run's folder."""
     return next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
 
 
 def check_weights(weights: Mapping[str, Tensor], network: QuantileNetwork, what: str) -> None:
-    """Make sure that weights are those of a network of this size.
-
-    Raises:
-        UserError: naming what differs.
-    """
+    """Raise `UserError` if the names or shapes of weights are not those of a network, or a number is not finite."""
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     differences = [
@@ -242,11 +234,7 @@ def check_weights(weights: Mapping[str, Tensor], network: QuantileNetwork, what:
 
 
 def _network_for(settings: Settings) -> QuantileNetwork:
-    """A network of the configuration, of the kind that Linesight has.
-
-    Raises:
-        UserError: if Linesight has no such network.
-    """
+    """Return the configuration's network. Raise `UserError` if Linesight has no such network."""
     agent = settings.agent
     network = make_network(settings, race_spaces(settings), SeedTree(settings.run.seed))
     multiplied = agent.quantile_factors_multiply
@@ -267,7 +255,7 @@ def _network_for(settings: Settings) -> QuantileNetwork:
 
 
 def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwork) -> dict[str, Any]:
-    """What the learner's Trainer resumes from: of its hooks, those that count."""
+    """Return a checkpoint's state, of the hooks only those with counters."""
     seed = SeedTree(settings.run.seed).integer("learner")
     agent = IQNAgent(network, settings.agent, device=torch.device("cpu"), seed=seed)
     agent.load_weights(run.online)
@@ -280,8 +268,7 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
             "exp_avg": _as_vector(run.moments.mean),
             "exp_avg_sq": _as_vector(run.moments.mean_square),
         }
-    scaler = torch.amp.GradScaler("cpu", init_scale=run.loss_scale.factor)
-    state["step"]["scaler"] = scaler.state_dict() | {GROWTH: run.loss_scale.updates_since_growth}
+    state["step"]["scaler"] = torch.amp.GradScaler("cpu").state_dict() | dict(run.loss_scale)
     frames, transitions = run.statistics.frames, run.statistics.transitions
     return {
         "agent": state,
@@ -291,7 +278,7 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
         "hooks": {
             "CountRaces": _statistics(run.statistics, settings).state_dict(),
             "ResetPeriodically": {"counted_from_frames": frames},
-            # Both, as updates are due for what one is above the other.
+            # The same number in both, so that no updates are due.
             "StoreRaces": {"transitions_stored": transitions, "buffers": None},
             "SampleAtReplayRatio": {"stored_before": transitions, "transitions_due": 0},
             "FollowCollectors": {"collectors": {}},
@@ -301,7 +288,7 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
 
 
 def _statistics(counters: files.LinesightStatistics, settings: Settings) -> TrainingStatistics:
-    """Our figures of the run so far. A best time as long as the cut-off is a race that nobody finished."""
+    """Return our statistics of the run. A best time as long as the cut-off belongs to an unfinished race."""
     statistics = TrainingStatistics(clock=lambda: 0.0)
     maps = {}
     for name, time_ms in counters.best_times_ms.items():
@@ -320,11 +307,6 @@ def _statistics(counters: files.LinesightStatistics, settings: Settings) -> Trai
     return statistics
 
 
-def _loss_scale_of(state: Mapping[str, Any]) -> files.LossScaleState:
-    """Nothing says that the run was not in float16: there the scaler shall begin with its own first one."""
-    return files.LossScaleState(state["scale"], state[GROWTH]) if state else files.LossScaleState()
-
-
 def _check_moments(moments: files.Moments, network: QuantileNetwork) -> None:
     shapes = [parameter.shape for parameter in network.parameters()]
     for tensors in (moments.mean, moments.mean_square):
@@ -333,12 +315,12 @@ def _check_moments(moments: files.Moments, network: QuantileNetwork) -> None:
 
 
 def _as_vector(tensors: tuple[Tensor, ...]) -> Tensor:
-    """The parameters' tensors as one vector (P,)."""
+    """Return the parameters as one vector (P,)."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def _of_parameters(vector: Tensor, network: QuantileNetwork) -> tuple[Tensor, ...]:
-    """The opposite of `_as_vector`."""
+    """Invert `_as_vector`."""
     parameters = list(network.parameters())
     pieces = vector.split([parameter.numel() for parameter in parameters])
     return tuple(piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True))
