@@ -34,12 +34,16 @@ def main(words: list[str] | None = None) -> None:
     arguments = parse_arguments(words)
     base_path = arguments.base_path or load_settings(arguments.config).user.trackmania_base_path
     autosaves = autosaves_folder(base_path)
-    moves = (hide_records if arguments.action == "hide" else restore_records)(autosaves, arguments.only)
-    for file in moves.moved:
+    moved, left = (
+        (hide_records(autosaves, arguments.only), [])
+        if arguments.action == "hide"
+        else restore_records(autosaves, arguments.only)
+    )
+    for file in moved:
         print(f"moved to {file}")
-    for file in moves.left:
+    for file in left:
         print(f"left where it is: {file} (the game has a new record of that name, or this is a numbered older copy)")
-    if not moves.moved and not moves.left:
+    if not moved and not left:
         print(f"nothing to do: no such replay in {autosaves if arguments.action == 'hide' else HIDDEN}")
 
 

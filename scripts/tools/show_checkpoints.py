@@ -12,8 +12,12 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
@@ -26,16 +30,15 @@ from trackmania_rl.cli import (  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
-from trackmania_rl.tmi_interaction.console_triggers import (  # noqa: E402
-    CLEAR_TRIGGERS,
-    send_commands,
-    trigger_commands,
-)
+from trackmania_rl.tmi_interaction.tminterface2 import TMInterface  # noqa: E402
 from trackmania_rl.track.line_building import LINE_SPACING_M  # noqa: E402
 from trackmania_rl.track.reference_line import load_reference_line  # noqa: E402
 
 VIRTUAL_SIDE_M = 0.8
 REAL_SIDE_M = 4.0
+CLEAR_TRIGGERS = "clear_triggers"
+"""Console command of newer versions of TMInterface; others report an unknown command."""
+ANSWER_WITHIN_S = 10.0
 DEFAULT_PORT = 8478
 """base_tmi_port as user_config.py ships it."""
 
@@ -87,6 +90,27 @@ def commands_for(arguments: argparse.Namespace) -> list[str]:
     for file in maps:
         commands += trigger_commands(read_checkpoint_positions(file), REAL_SIDE_M)
     return commands
+
+
+def trigger_commands(centers_m: npt.NDArray[np.float64], side_m: float) -> list[str]:
+    """Return a console command for each cube: its opposite corners, in metres.
+
+    Args:
+        centers_m: (N, 3) metres, world axes.
+        side_m: length of a cube's edges.
+    """
+    corners_m = np.hstack((centers_m - side_m / 2, centers_m + side_m / 2))  # (N, 6)
+    return ["add_trigger " + " ".join(f"{number:.2f}" for number in corner) for corner in corners_m]
+
+
+def send_commands(port: int, commands: list[str]) -> None:
+    """Run console commands in the game at a port."""
+    with contextlib.closing(TMInterface(port, ANSWER_WITHIN_S)) as game:
+        event = game.next_event()  # the game reads until this report is answered
+        for text in commands:
+            game.command(text)
+        game.is_in_menus()  # answered after all commands were read
+        game.answer(event)
 
 
 def find_line(source: Path, maps_folder: Path) -> Path:

@@ -12,14 +12,14 @@ from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.protocol.messages import AnalogInput, KeyState, MessageId
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry
-from trackmania_rl.tmi_interaction import race_start
+from trackmania_rl.tmi_interaction import race_machine
 from trackmania_rl.tmi_interaction.game_instance_manager import (
     MAX_ATTEMPTS,
     GameInstanceManager,
     GameKeepsFailingError,
 )
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
-from trackmania_rl.tmi_interaction.race_start import CONNECT_COMMANDS
+from trackmania_rl.tmi_interaction.race_machine import CONNECT_COMMANDS
 from trackmania_rl.tmi_interaction.tminterface2 import (
     GameConnectionError,
     GameEvent,
@@ -386,7 +386,7 @@ def silent_in_the_menus():
 )
 @with_and_without_image
 def test_a_game_that_fails_again_and_again_is_an_error(make_manager, straight, make_game, reason, image, monkeypatch):
-    monkeypatch.setattr(race_start, "START_WITHIN_S", 0.1 if reason.startswith("no race") else 60.0)
+    monkeypatch.setattr(race_machine, "START_WITHIN_S", 0.1 if reason.startswith("no race") else 60.0)
     manager, launcher = make_manager(*(make_game() for _ in range(MAX_ATTEMPTS)), image=image)
     with pytest.raises(GameKeepsFailingError, match=reason):
         manager.rollout(straight, ScriptedPolicy())

@@ -13,7 +13,6 @@ from trackmania_rl.simulator.server.game import SimulatedGame
 from trackmania_rl.simulator.server.server import GameServer
 from trackmania_rl.telemetry.video import video_facts
 from trackmania_rl.tmi_interaction import script_player
-from trackmania_rl.tmi_interaction.console_triggers import trigger_commands
 
 
 class ListeningGame(SimulatedGame):
@@ -60,11 +59,14 @@ def play(tool, game, kart_inputs, repository_root):
     return lambda inputs, *more: tool("play_inputs", inputs, *words, *more)
 
 
-def test_checkpoints_are_sent_to_the_game_or_written(tool, game, repository_root, shared_data, tmp_path, capsys):
+def test_checkpoints_are_sent_to_the_game_or_written(
+    tool, script_module, game, repository_root, shared_data, tmp_path, capsys
+):
     listening, port = game
     assert tool("show_checkpoints", "kart", "--every", 50, "--clear", "--port", port) == 0
     line_m = np.load(repository_root / "maps" / "kart_0.5m.npy")
-    assert listening.told == ["clear_triggers", *trigger_commands(line_m[::50], 0.8)]
+    cubes = script_module("tools/show_checkpoints").trigger_commands(line_m[::50], 0.8)
+    assert listening.told == ["clear_triggers", *cubes]
     assert f"sent {len(listening.told)} commands" in capsys.readouterr().out
 
     script = tmp_path / "triggers.txt"

@@ -8,7 +8,7 @@ from typing import Final
 from trackmania_rl.channels.protocols import SignsOfLife
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
-from trackmania_rl.tmi_interaction.race_start import START_WITHIN_S
+from trackmania_rl.tmi_interaction.race_machine import START_WITHIN_S
 
 FIRST_BEAT_WITHIN_S: Final = 300.0
 """How long a new process may take until it beats: it loads its libraries first, on a cold disk with a virus scanner."""

@@ -1,7 +1,7 @@
-"""One game instance and the races played on it: started, watched, restarted, and always one race further.
+"""Races on one game instance, which is started and restarted as needed.
 
-`GameInstanceManager.rollout` is a loop over the race machine. A game that dies, hangs or speaks nonsense costs the race
-that was under way: it is killed, started again, and the race is played once more.
+`GameInstanceManager.rollout` is a loop over the race machine. A game that dies, hangs or breaks the protocol is killed
+and started again, and its race is repeated.
 """
 
 from __future__ import annotations
@@ -30,43 +30,41 @@ from trackmania_rl.track.game_map import GameMap, load_game_map
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 3
-"""Game instances that one race may cost."""
+"""Most game instances for one race."""
 PORT_FREE_WITHIN_S: Final = 10.0
-"""How long a game that is replaced may take to let go of its port."""
+"""Longest time until the port of a killed game is free."""
 PORT_RETRY_S: Final = 0.2
 MOST_MAPS_KEPT: Final = 16
-"""Reference lines that stay in memory; the one raced on longest ago gives way."""
-
+"""Maps in memory (least recently used)."""
 RACES_AVERAGED: Final = 5
-"""One slow race says little: it may have loaded a map, or the machine was busy."""
+"""One slow race is no evidence: it may have loaded a map."""
 
 Connect = Callable[[int, float, Callable[[], None]], TMInterface]
-"""(port, timeout in seconds, what helps a game that is silent) -> a connected game."""
+"""(port, timeout in seconds, callback during silence) -> a connected game."""
 Decide = Callable[[npt.NDArray[np.uint8], Observation], PolicyDecision]
-"""What decides, told all that there is to know of a state: (its image (S, H, W), the observation with the floats that
-views make)."""
+"""(image (S, H, W), observation with the floats of views) -> the action."""
 
 
 class GameKeepsFailingError(GameError):
-    """Several game instances in a row failed in the same race; the last one's error is the cause."""
+    """Several game instances in a row failed in the same race. The last error is the cause."""
 
 
 class GameInstanceManager:
     """Plays whole races on one game instance.
 
     Args:
-        game: how races are played. May be replaced between races: see `game`.
-        observation: what the agent sees of them.
-        launcher: starts and ends the game; its port is where the game is reached.
+        game: how races are played.
+        observation: contents of the observation.
+        launcher: of the game.
         connect: makes the connection; by default over a socket.
         extra: a user's own floats of each state.
 
     Attributes:
-        layout: every float of the observation.
-        game_starts: how often a game instance was started.
+        layout: layout of the observation.
+        game_starts: number of game instances started.
 
     Raises:
-        SettingsError: if the observation's settings contradict each other.
+        SettingsError: if the observation's settings are inconsistent.
     """
 
     def __init__(
@@ -91,7 +89,7 @@ class GameInstanceManager:
 
     @property
     def game(self) -> GameSettings:
-        """How races are played. New settings hold from the next race on; actions and image must stay the same."""
+        """Settings from the next race on. Actions and image must stay the same."""
         return self._game
 
     @game.setter
@@ -106,7 +104,7 @@ class GameInstanceManager:
         policy: Policy,
         frames: npt.NDArray[np.uint8] | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Play one race with a policy; arguments and errors otherwise as of `play`.
+        """Play one race with a policy, otherwise as `play`.
 
         Returns:
             `(rollout_results, end_race_stats)`: see `Races.rollout_results` and `Races.ended`.
@@ -115,12 +113,12 @@ class GameInstanceManager:
         return race.rollout_results, race.end_race_stats
 
     def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None = None) -> EndedRace:
-        """Play one race; if its game is lost, start another game and play it once more.
+        """Play one race. If the game fails, start another one and repeat the race.
 
         Args:
             map_entry: the map.
-            decide: chooses each action; what it raises ends the race and passes through.
-            frames: (n, 1, H, W) uint8 room for the race's frames, see `Races`.
+            decide: chooses each action. Its errors end the race and are raised.
+            frames: (n, 1, H, W) uint8 storage for the race's frames, see `Races`.
 
         Raises:
             UserError: if map, line or port can't be used.
@@ -141,19 +139,19 @@ class GameInstanceManager:
         ) from last_error
 
     def under_way(self, states: range) -> dict[str, Any]:
-        """Return a part of the race under way, while it waits for a decision; see `Games.under_way`."""
+        """Return some states of the current race, see `Games.under_way`."""
         assert self._machine is not None, "no race is under way"
         return self._machine.races.rollout_results(0, states)
 
     def ensure_running(self) -> RaceMachine:
-        """Connect to a game that runs; start one if there is none, or if it has become old or slow.
+        """Return the machine of a running game; start one if there is none, or if it is old or slow.
 
-        Old is what has run for `REBOOT_INTERVAL_S`, slow what plays at less than `game_reboot_below_speed_share`
-        of its own best speed. A kept game is left to whoever keeps it.
+        Old is a game that has run for `REBOOT_INTERVAL_S`, slow one at less than `game_reboot_below_speed_share`
+        of its best speed. Kept games are restarted by their keeper only.
 
         Raises:
             UserError: if the game can't be started.
-            GameError: if it is started, but can't be reached.
+            GameError: if it can't be reached.
         """
         if self._machine is not None and self._launcher.is_alive() and not self._is_worn():
             return self._machine
@@ -171,7 +169,7 @@ class GameInstanceManager:
         return self._machine
 
     def close(self) -> None:
-        """End connection and game; the next race starts another one."""
+        """End connection and game. The next race starts another one."""
         if self._transport is not None:
             self._transport.close()
         self._transport = self._machine = None
@@ -179,7 +177,7 @@ class GameInstanceManager:
         self._launcher.kill()
 
     def _start_game(self) -> None:
-        """Start the launcher's game; the port of the one before may be in use for a moment longer."""
+        """Start the game, retrying while the port of the previous one is still in use."""
         deadline_s = time.monotonic() + (PORT_FREE_WITHIN_S if self.game_starts else 0.0)
         while True:
             try:
@@ -190,7 +188,6 @@ class GameInstanceManager:
                 time.sleep(PORT_RETRY_S)
 
     def _is_worn(self) -> bool:
-        """Whether another game is to take this one's place."""
         if self._game.games_are_kept:
             return False
         return time.monotonic() - self._started_at_s > REBOOT_INTERVAL_S or self._is_slow()
@@ -232,9 +229,9 @@ class GameInstanceManager:
 
 
 class SpeedWatch:
-    """Speed of one game instance: race time by the time spent waiting for the game, averaged over the last races.
+    """Speed of one game instance: race time per time spent waiting for the game, averaged over the last races.
 
-    The real game becomes slow over hours, and is fast again after a restart.
+    The real game becomes slow over hours, until it is restarted.
     """
 
     def __init__(self) -> None:
@@ -243,21 +240,16 @@ class SpeedWatch:
 
     @property
     def ratio(self) -> float | None:
-        """Seconds of race per second of waiting over the last races; None as long as they are too few."""
+        """Seconds of race per second of waiting; None before `RACES_AVERAGED` races."""
         race_s, waited_s = (sum(column) for column in zip(*self._races, strict=True)) if self._races else (0.0, 0.0)
         return race_s / waited_s if len(self._races) == RACES_AVERAGED and waited_s > 0 else None
 
     def share_of_best(self) -> float:
-        """Return the ratio now as a share of the best one since the game's start; 1 as long as there is none."""
+        """Return the ratio as a share of the best one since the game's start; 1 without a ratio."""
         ratio = self.ratio
         return 1.0 if ratio is None or self._best == 0 else ratio / self._best
 
     def add_race(self, race_s: float, waited_s: float) -> None:
-        """Take a race into account.
-
-        Args:
-            race_s: the race time driven, in seconds.
-            waited_s: wall-clock seconds for which the game was waited for meanwhile; own work does not count.
-        """
+        """Add a race: its race time, and the wall-clock time spent waiting for the game, both in seconds."""
         self._races.append((race_s, waited_s))
         self._best = max(self._best, self.ratio or 0.0)

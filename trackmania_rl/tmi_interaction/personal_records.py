@@ -1,12 +1,11 @@
-"""The game's replays of personal records, whose ghosts it shows in every race, moved out of its sight and back.
+"""Move the game's replays of personal records aside and back. No file is deleted or overwritten.
 
-The game saves a race that is the player's best on a map as ``Tracks/Replays/Autosaves/{login}_{map}.Replay.gbx`` and
-shows its ghost from then on; the ghost is in the pictures that an agent sees. No file is deleted or overwritten here.
+The game saves the player's best race on a map as ``Tracks/Replays/Autosaves/{login}_{map}.Replay.gbx`` and shows its
+ghost in every later race, so the ghost would be in the pictures that an agent gets.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,21 +14,8 @@ from trackmania_rl.errors import UserError
 REPLAYS: Final = Path("Tracks", "Replays")
 AUTOSAVES: Final = "Autosaves"
 HIDDEN: Final = "Autosaves hidden"
-"""Folder beside `AUTOSAVES` where hidden replays lie."""
+"""Folder of hidden replays, beside `AUTOSAVES`."""
 REPLAY_SUFFIX: Final = ".replay.gbx"
-
-
-@dataclass(frozen=True)
-class Moves:
-    """What was moved.
-
-    Attributes:
-        moved: where the files lie now.
-        left: files that stayed because their place is taken, where they lie.
-    """
-
-    moved: tuple[Path, ...]
-    left: tuple[Path, ...]
 
 
 def autosaves_folder(trackmania_base_path: str) -> Path:
@@ -39,7 +25,7 @@ def autosaves_folder(trackmania_base_path: str) -> Path:
         trackmania_base_path: the setting of this name, the game's folder in the user's documents.
 
     Raises:
-        UserError: if it is not set, or the folder is not there.
+        UserError: if it is not set, or the folder is missing.
     """
     if not trackmania_base_path:
         raise UserError(
@@ -56,14 +42,12 @@ def autosaves_folder(trackmania_base_path: str) -> Path:
 
 
 def replays_in(folder: Path, name_contains: str = "") -> list[Path]:
-    """Return the replays of a folder whose names contain a text, by name; upper and lower case are the same."""
-    wanted = name_contains.lower()
-    files = folder.iterdir() if folder.is_dir() else ()
-    return sorted(file for file in files if file.name.lower().endswith(REPLAY_SUFFIX) and wanted in file.name.lower())
+    """Return the replays of a folder whose names contain a text (in any case), sorted by name."""
+    return [file for file in _files(folder, name_contains) if file.name.lower().endswith(REPLAY_SUFFIX)]
 
 
-def hide_records(autosaves: Path, name_contains: str = "") -> Moves:
-    """Move replays of personal records aside; one that finds its name taken there gets a number after it.
+def hide_records(autosaves: Path, name_contains: str = "") -> list[Path]:
+    """Move replays aside, with a number after names that are taken there. Return their new places.
 
     Raises:
         UserError: if a file cannot be moved.
@@ -79,25 +63,27 @@ def hide_records(autosaves: Path, name_contains: str = "") -> Moves:
         while target.exists():
             target, number = hidden / f"{file.name}.{number}", number + 1
         moved.append(_move(file, target))
-    return Moves(tuple(moved), ())
+    return moved
 
 
-def restore_records(autosaves: Path, name_contains: str = "") -> Moves:
-    """Move hidden replays back; one whose place the game has filled meanwhile stays hidden, as do numbered ones.
+def restore_records(autosaves: Path, name_contains: str = "") -> tuple[list[Path], list[Path]]:
+    """Move hidden replays back, except those whose place the game has filled meanwhile and numbered ones.
+
+    Returns:
+        New places of the moved files, and places of the others.
 
     Raises:
         UserError: if a file cannot be moved.
     """
     hidden = autosaves.with_name(HIDDEN)
-    wanted = name_contains.lower()
-    moved = []
-    for file in replays_in(hidden, name_contains):
-        target = autosaves / file.name
-        if not target.exists():
-            moved.append(_move(file, target))
-    rest = hidden.iterdir() if hidden.is_dir() else ()
-    left = sorted(file for file in rest if REPLAY_SUFFIX in file.name.lower() and wanted in file.name.lower())
-    return Moves(tuple(moved), tuple(left))
+    back = [file for file in replays_in(hidden, name_contains) if not (autosaves / file.name).exists()]
+    moved = [_move(file, autosaves / file.name) for file in back]
+    return moved, [file for file in _files(hidden, name_contains) if REPLAY_SUFFIX in file.name.lower()]
+
+
+def _files(folder: Path, name_contains: str) -> list[Path]:
+    files = folder.iterdir() if folder.is_dir() else ()
+    return sorted(file for file in files if name_contains.lower() in file.name.lower())
 
 
 def _move(file: Path, target: Path) -> Path:

@@ -1,11 +1,8 @@
 """A race as a step machine over the game's reports: `reset(map)`, then `step(decision)` until the race ends.
 
-The machine knows no process and no policy. Between two calls the game stands still, because one of its reports is held
-back unanswered.
-
-With a picture a decision takes two reports: at the step the game is frozen and a frame requested, and the decision is
-made while the frame's report is held. Without a picture the decision is made while the step's own report is held: the
-game cannot run on before the answer, so neither freezing nor a frame is needed, and one exchange is enough.
+Between two calls the game waits, because one of its reports is held unanswered. With a picture a decision takes two
+reports: at the step the game is frozen and a frame requested, and the decision is made while the frame's report is
+held. Without a picture the step's own report is held, and one exchange is enough.
 """
 
 from __future__ import annotations
@@ -20,7 +17,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.protocol.messages import MessageId
+from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.messages import ANALOG_LINK_VERSION, MessageId
 from trackmania_rl.protocol.state_blob import (
     HEAD_BYTES,
     StateBlobError,
@@ -33,39 +31,46 @@ from trackmania_rl.race.observation_kernel import GOING_ON, NOT_FINITE
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.races import GameTimings, Observation, RaceEnd, Races, times_passed
 from trackmania_rl.settings import GameSettings
-from trackmania_rl.tmi_interaction.race_start import RaceStart
-from trackmania_rl.tmi_interaction.tminterface2 import GameEvent, GameProtocolError, TMInterface
+from trackmania_rl.tmi_interaction.tminterface2 import GameEvent, GameProtocolError, GameTimeoutError, TMInterface
 from trackmania_rl.track.game_map import GameMap
 
 log = logging.getLogger(__name__)
 
+TIMEOUT_DURING_RACE_MS: Final = 10_100
+"""Time after which a game in a race drops a silent client."""
 TIMEOUT_BETWEEN_RACES_MS: Final = 600_000_000
-"""Time for which a game waits for an answer between two races."""
+CAMERA: Final = 2
+"""Key of the game's camera in which the published weights were trained."""
+CONNECT_COMMANDS: Final = (
+    "set countdown_speed 80",
+    "set unfocused_fps_limit false",
+    "set skip_map_load_screens true",
+    "set disable_forced_camera true",
+    "set autorewind false",
+    "set auto_reload_plugins false",
+)
+CONNECT_SPEED: Final = 1.0
+START_WITHIN_S: Final = 120.0
+"""Longest wall-clock time for loading a map and its countdown."""
+CLOCK_TOLERANCE_S: Final = 0.1
+"""How much earlier the operating system's timeouts may end."""
 MAX_IGNORED_REPORTS: Final = 1000
-"""Reports in a row that bring no decision nearer, before the game is taken to be broken."""
+"""Most consecutive reports without a decision."""
 LATEST_FINISH_ACTIONS: Final = 20
-"""Longest time from the last decision to a finish, in actions: one, but steps may come late."""
+"""Longest time from the last decision to a finish, in actions: normally one, but steps may come late."""
 ONLY_RACE: Final = np.zeros(1, dtype=np.int64)
-"""The race of a game, in arrays of K = 1."""
+"""Index of a game's race, in arrays of K = 1."""
 HEAD_WORDS: Final = HEAD_BYTES // 4
 
 
 def finish_time_ms(state: StateView) -> int:
-    """Return the time of a finish just reached; that of the clock where the game has not written it yet."""
+    """Return the time of a finish just reached; the clock's if the game has not written it yet."""
     times_ms = state.checkpoint_times_ms
     return int(times_ms[-1]) if len(times_ms) > 0 and times_ms[-1] >= 0 else state.race_time_ms
 
 
 def compile_ahead(settings: GameSettings, layout: ObservationLayout, game_map: GameMap) -> None:
-    """Compile everything that a decision needs. Later calls take microseconds.
-
-    Compiling takes seconds, while a game that waits for an answer drops its client after 10 s.
-
-    Args:
-        settings: of the races.
-        layout: of their observation.
-        game_map: any map.
-    """
+    """Compile the functions of a decision. It takes seconds, and a waiting game drops its client after 10 s."""
     races = Races(1, settings, layout)
     races.begin(0, game_map.zones, game_map.road, settings)
     races.observe(ONLY_RACE, 0, np.zeros((1, HEAD_WORDS), dtype=np.uint32))
@@ -74,18 +79,18 @@ def compile_ahead(settings: GameSettings, layout: ObservationLayout, game_map: G
 class RaceMachine:
     """Plays races on one connected game, one action at a time.
 
-    An exception out of `reset` or `step` that is a `GameError` means that this connection is lost.
+    After a `GameError` of `reset` or `step` the connection is lost.
 
     Args:
         transport: the game.
         settings: actions, image, speed, timeouts and cut-offs.
-        layout: every float of the observation.
-        commands_on_connect: console commands for this game instance, beside `race_start.CONNECT_COMMANDS`.
+        layout: layout of the observation.
+        commands_on_connect: console commands for this game, beside `CONNECT_COMMANDS`.
 
     Attributes:
-        settings: may be replaced between two races by settings with the same actions and image.
-        races: the current race, number 0, in arrays of its own; each race gets new ones.
-        timings: where the time of the current race went.
+        settings: may be replaced between races; actions and image must stay the same.
+        races: arrays of the current race, number 0. Each race gets new ones.
+        timings: of the current race.
     """
 
     races: Races
@@ -109,15 +114,15 @@ class RaceMachine:
         self._seen_row = 0  # of the newest state observed
 
     def reset(self, game_map: GameMap, frames: npt.NDArray[np.uint8] | None = None) -> Observation:
-        """Bring the car to the start of a map at race time 0; also in the middle of a race.
+        """Bring the car to the start of a map at race time 0, also in the middle of a race.
 
         Args:
             game_map: the map.
-            frames: room for the race's frames, see `Races`.
+            frames: storage for the race's frames, see `Races`.
 
         Raises:
-            GameError: if the game is gone, silent or speaks nonsense.
-            UserError: if it cannot be steered as the setting `actions` says.
+            GameError: if the game is gone, silent or breaks the protocol.
+            UserError: if its plugin lacks the inputs of the setting `actions`.
         """
         self.timings = GameTimings()
         with _state_errors_as_protocol_errors():
@@ -133,7 +138,7 @@ class RaceMachine:
         """Hold an action until the next decision, or the end of the race.
 
         Raises:
-            GameError: if the game is gone, silent or speaks nonsense.
+            GameError: if the game is gone, silent or breaks the protocol.
             FloatingPointError: if an analog action is not finite.
             RuntimeError: if no race is under way.
         """
@@ -159,15 +164,15 @@ class RaceMachine:
         if late_ms > 0 and clock_ms % self.settings.ms_per_action == 0:
             log.warning("the step at %d ms came %d ms late", clock_ms, late_ms)
             return True
-        # Earlier ones are repeated after a rewind, or stem from ticks that go on when the race is over.
+        # Earlier ones are repeated after a rewind, or come from ticks after the end of the race.
         return late_ms == 0
 
     def _ends_the_race(self, event: GameEvent) -> bool:
         if event.is_finish:
             if self._clock_ms > 0:
                 return True
-            self._transport.prevent_finish()  # nobody finishes in a race's first action: it is the last race's echo
-        # An unexpected step may be one of a race that is over without a word.
+            self._transport.prevent_finish()  # in a race's first action it is a repeated report of the last race
+        # An unexpected step may belong to a race whose finish was not reported.
         return event.id == MessageId.RUN_STEP and self._transport.is_race_finished()
 
     def _arrive(self, event: GameEvent, clock_ms: int, state: StateView) -> Observation | RaceEnd:
@@ -198,14 +203,14 @@ class RaceMachine:
         return bool(verdict != GOING_ON)
 
     def _take_frame(self, step: GameEvent, is_cut_off: bool) -> GameEvent | None:
-        """Freeze the game in a step and wait for its picture, which becomes that of the newest state.
+        """Freeze the game in a step and store its picture with the newest state.
 
         Args:
-            step: in which a decision is due.
-            is_cut_off: whether the race ends there, so that no finish counts any more.
+            step: the report.
+            is_cut_off: whether the race ends there, so that a finish no longer counts.
 
         Returns:
-            The report of a finish, if one comes first.
+            The report of a finish, if it comes first.
         """
         self._transport.rewind_to_current_state()
         self._transport.set_speed(0.0)
@@ -229,7 +234,7 @@ class RaceMachine:
         raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports at race time {self._clock_ms} ms, but no frame")
 
     def _finish(self, event: GameEvent) -> RaceEnd:
-        """End a finished race: undo the finish in the game, so that it stays in the race."""
+        """End a finished race. The finish is undone in the game, so that the game stays in the race."""
         self._held = event
         blob = event.state or self._transport.get_state()
         state = StateView(blob)
@@ -251,7 +256,7 @@ class RaceMachine:
         return self.races.finish(0, clock_ms, times_passed(state.checkpoint_times_ms.tolist()))
 
     def _leave_waiting(self) -> None:
-        """Leave the game waiting on the report that is held for as long as it takes until the next race."""
+        """Let the game wait for the answer to the held report until the next race."""
         self._transport.set_timeout(TIMEOUT_BETWEEN_RACES_MS)
         self._transport.flush()
 
@@ -270,8 +275,139 @@ class RaceMachine:
 
 @contextmanager
 def _state_errors_as_protocol_errors() -> Iterator[None]:
-    """Take a state that cannot be read for a game that speaks nonsense."""
     try:
         yield
     except StateBlobError as error:
         raise GameProtocolError(str(error)) from error
+
+
+class RaceStart:
+    """Brings the car of one connected game to race time 0 of a map.
+
+    The first race on a map begins with a countdown. The state at its end is kept, and later races rewind to it in the
+    same report.
+    """
+
+    def __init__(self, transport: TMInterface, commands_on_connect: tuple[str, ...]) -> None:
+        self._transport = transport
+        self._commands = (*CONNECT_COMMANDS, *commands_on_connect)
+        self._has_seen_a_step = False
+        self._is_interface_shown = True
+        self._loaded_map: str | None = None
+        self._start_state: bytes | None = None
+
+    def reach(self, map_path: str, held: GameEvent | None, settings: GameSettings) -> tuple[GameEvent, bytes]:
+        """Bring the car to the start, in any state of the game.
+
+        Args:
+            map_path: argument of the game's `map` command.
+            held: the unanswered report of the last race.
+            settings: speed, step period and timeouts.
+
+        Returns:
+            The unanswered RUN_STEP report of race time 0, and its state blob.
+        """
+        self._is_countdown_expected = self._is_countdown_seen = False
+        self._last_time_ms: int | None = None
+        if held is not None:
+            self._transport.set_timeout(TIMEOUT_DURING_RACE_MS)
+            self._transport.set_speed(settings.running_speed)
+            if held.id != MessageId.RUN_STEP:
+                self._transport.answer(held)
+                held = None
+        deadline_s = time.monotonic() + START_WITHIN_S
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            try:
+                event = held or self._transport.next_event(left_s)
+            except GameTimeoutError:
+                if time.monotonic() < deadline_s - CLOCK_TOLERANCE_S:
+                    raise  # the game's own timeout, which is shorter
+                break
+            held = None
+            if event.id == MessageId.ON_CONNECT:
+                self._greet(map_path, settings)
+            elif event.id == MessageId.RUN_STEP:
+                if not self._has_seen_a_step:
+                    self._settle_in(settings)
+                state = self._state_at_start(event.race_time_ms, map_path)
+                self._last_time_ms = event.race_time_ms
+                if state is not None:
+                    return event, state
+            elif event.is_finish:  # of an earlier race
+                self._transport.prevent_finish()
+            self._transport.answer(event)
+        raise GameTimeoutError(
+            f"no race began on map {map_path!r} within {START_WITHIN_S:g} s: does the game have this map?"
+        )
+
+    def _greet(self, map_path: str, settings: GameSettings) -> None:
+        """Send the settings of all races."""
+        self._transport.set_speed(CONNECT_SPEED)
+        self._transport.set_step_period(settings.ms_per_action)
+        if settings.actions == "analog":
+            self._check_that_it_steers()
+        for command in self._commands:
+            self._transport.command(command)
+        if self._transport.is_in_menus():
+            self._load(map_path)
+
+    def _check_that_it_steers(self) -> None:
+        """Refuse a plugin without analog inputs, which would read them as other messages."""
+        version = self._transport.plugin_version()
+        if version < ANALOG_LINK_VERSION:
+            runs = f"version {version} of this project's plugin" if version else "another plugin than this project's"
+            raise UserError(
+                f'actions = "analog": the game runs {runs}, which knows keys only; version {ANALOG_LINK_VERSION} is '
+                "needed: remove other plugins that listen from TMInterface's folder Plugins, and start the game again "
+                '(scripts/doctor.py installs the plugin); or set actions = "keys"'
+            )
+
+    def _settle_in(self, settings: GameSettings) -> None:
+        """Send the settings that need a race, at the first step."""
+        self._has_seen_a_step = True
+        self._transport.set_timeout(TIMEOUT_DURING_RACE_MS)
+        self._transport.set_speed(settings.running_speed)
+        self._transport.command(f"cam {CAMERA}")
+
+    def _load(self, map_path: str) -> None:
+        self._transport.command(f'map "{map_path}"')
+        self._loaded_map = map_path
+        self._start_state = None
+        self._is_interface_shown = True  # each map brings it back
+        self._is_countdown_expected, self._is_countdown_seen = True, False
+
+    def _state_at_start(self, race_time_ms: int, map_path: str) -> bytes | None:
+        """Take the next measure at a step; return the state if the car is at the start."""
+        if self._loaded_map != map_path:
+            self._load(map_path)
+        elif self._start_state is not None:
+            self._transport.rewind_to_state(self._start_state)
+            return self._start_state
+        elif not self._is_countdown_expected:
+            self._give_up()
+        elif race_time_ms < 0:
+            self._is_countdown_seen = True
+            self._hide_interface()
+        elif race_time_ms == 0 and (self._last_time_ms is None or self._last_time_ms > 0):
+            log.warning("a race began without a countdown")
+            self._hide_interface()
+            self._start_state = self._transport.get_state()
+            return self._start_state
+        elif self._is_countdown_seen and race_time_ms == 0:
+            self._start_state = self._transport.get_state()
+            return self._start_state
+        elif self._is_countdown_seen:
+            log.warning("the step at race time 0 did not come, but one at %d ms; giving up for a new one", race_time_ms)
+            self._give_up()
+        # Else it is a step of the old race: a new map or race takes effect later.
+        return None
+
+    def _hide_interface(self) -> None:
+        """Remove the race interface, such as the clock, from the pictures; once for each loaded map."""
+        if self._is_interface_shown:
+            self._transport.toggle_interface(shown=False)
+            self._is_interface_shown = False
+
+    def _give_up(self) -> None:
+        self._transport.give_up()
+        self._is_countdown_expected, self._is_countdown_seen = True, False

@@ -1,8 +1,4 @@
-"""Playing input scripts on a game: the game's own `load` command makes the inputs, and this side only watches.
-
-That is how a person replays a race in TMInterface, so a script that arrives here at its time is one that others can
-replay as well.
-"""
+"""Input scripts played by the game's own `load` command while the client only watches, as in TMInterface itself."""
 
 from __future__ import annotations
 
@@ -31,22 +27,22 @@ from trackmania_rl.tmi_interaction.tminterface2 import (
 )
 
 FRAME_INTERVAL_MS: Final = 50
-"""Race time between two reported steps, if nobody films more often."""
+"""Race time between two reported steps, unless a film needs more."""
 
 PATIENCE_MS: Final = 30_000
-"""Race time for which a car may roll on after a script's last input before its race counts as not finished."""
+"""Race time after a script's last input at which an unfinished race is ended."""
 
 LONGEST_RACE_MS: Final = 60 * 60 * 1000
-"""Race time at which a race is ended whatever its script says: a script may have inputs weeks later."""
+"""Race time at which a race is ended in any case: a script may have inputs weeks later."""
 
 BEGIN_WITHIN_S: Final = 120.0
-"""How long a map may load, and its countdown take, while the game reports steps of another race."""
+"""Longest wall-clock time for loading a map and its countdown, while the game reports another race."""
 SILENCE_S: Final = 120.0
-"""How long the game may be silent: a simulated game that is used for the first time compiles itself meanwhile."""
+"""Longest silence of the game. A simulated game compiles on its first use."""
 FULL_SPEED: Final = 1000.0
 
 OnFrame = Callable[[npt.NDArray[np.uint8]], None]
-"""Takes a frame (H, W, 4) uint8, BGRA, which is valid only until it returns."""
+"""Takes a frame (H, W, 4) uint8, BGRA, valid only during the call."""
 
 OnState = Callable[[StateView], None]
 """Takes the state of a reported step."""
@@ -54,7 +50,7 @@ OnState = Callable[[StateView], None]
 
 @dataclass(frozen=True)
 class Filming:
-    """How a race is filmed: a frame at its start and every `interval_ms` of race time.
+    """Filming of a race: a frame at its start and every `interval_ms` of race time.
 
     Attributes:
         size_px: width and height of the frames; 1 to 4096.
@@ -69,13 +65,13 @@ class Filming:
 
 @dataclass(frozen=True)
 class ScriptedRace:
-    """How a script's race ended.
+    """Result of a script's race.
 
     Attributes:
         is_finished: whether the finish was reached.
-        race_time_ms: the official finish time, or the time driven until the player lost patience.
-        checkpoint_times_ms: times of the checkpoints passed, the finish included.
-        inputs: the inputs that the game says it made, as a script; None unless they were asked for.
+        race_time_ms: the official finish time, or the time at which the race was ended.
+        checkpoint_times_ms: of the checkpoints passed, the finish included.
+        inputs: the inputs as recorded by the game, as a script; None unless requested.
     """
 
     is_finished: bool
@@ -93,7 +89,7 @@ class ScriptPlayer:
             race = player.play("valley.toml", Path("race.inputs"))
 
     Args:
-        launcher: starts the game at the beginning of the block and ends it at the end.
+        launcher: of the game, which runs inside the `with` block.
     """
 
     def __init__(self, launcher: GameLauncher) -> None:
@@ -128,20 +124,20 @@ class ScriptPlayer:
         """Play a script to the finish.
 
         Args:
-            map_path: as the map cycle has it.
+            map_path: as in the map cycle.
             script: the script's file.
-            filming: who wants to see it; None lets the game run without pictures, which is faster.
-            until_ms: race time at which a race that has not finished yet is ended; None for `PATIENCE_MS` after the
-                last input, or `LONGEST_RACE_MS`.
-            on_state: sees the state every `FRAME_INTERVAL_MS` of race time, or before each frame of a film, from 0
-                until before the finish.
+            filming: of the race; None for no pictures, which is faster.
+            until_ms: race time at which an unfinished race is ended; None for `PATIENCE_MS` after the last input, at
+                most `LONGEST_RACE_MS`.
+            on_state: called every `FRAME_INTERVAL_MS` of race time, or before each frame of a film, until before the
+                finish.
             speed: game speed, a factor of real time.
-            load_name: what the game's `load` command is given; None for the script's absolute path.
-            ask_for_inputs: whether the game is asked in the end which inputs it made.
+            load_name: argument of the game's `load` command; None for the script's absolute path.
+            ask_for_inputs: whether to request the recorded inputs at the end.
 
         Raises:
             UserError: if the map or the script can't be used.
-            GameError: if the game is gone, silent or speaks nonsense.
+            GameError: if the game is gone, silent or breaks the protocol.
         """
         self._launcher.check_map(map_path)
         last_input_ms = max((event.time_ms for event in read_input_script(script)), default=0)
@@ -167,10 +163,7 @@ def _watch(
     on_state: OnState | None,
     speed: float,
 ) -> ScriptedRace:
-    """Say the commands, then watch the race that they begin.
-
-    A game that somebody was driving may report steps of that race first; the new one begins with its countdown.
-    """
+    """Send the commands, then watch the race that they begin. Its countdown separates it from an earlier race."""
     has_begun = False
     driven_ms: int | None = None
     passed_ms: tuple[int, ...] = ()
@@ -183,7 +176,7 @@ def _watch(
             for command in commands:
                 transport.command(command)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms < 0:
-            if driven_ms is not None:  # the script gave up: the game begins again, and so would the script
+            if driven_ms is not None:  # the script gave up, and would repeat itself
                 return ScriptedRace(False, driven_ms, passed_ms)
             has_begun = True
         elif not has_begun:
@@ -203,7 +196,7 @@ def _watch(
             if on_state is not None:
                 on_state(_state(transport))
             if filming is not None:
-                # Frozen, the game shows this very step before it goes on; see `RaceMachine`.
+                # Frozen, the game draws this step before it continues; see `RaceMachine`.
                 transport.rewind_to_current_state()
                 transport.set_speed(0.0)
                 transport.request_frame(*filming.size_px)
@@ -211,19 +204,16 @@ def _watch(
 
 
 def _result(transport: TMInterface, event: GameEvent, is_finished: bool) -> ScriptedRace:
-    """Read the race's times from the state while the game stands still at its last event."""
     state = _state(transport)
     race_time_ms = finish_time_ms(state) if is_finished else event.race_time_ms
     return ScriptedRace(is_finished, race_time_ms, _passed_ms(state))
 
 
 def _passed_ms(state: StateView) -> tuple[int, ...]:
-    """Return the times of the checkpoints that are passed in a state."""
     return tuple(int(time_ms) for time_ms in state.checkpoint_times_ms if time_ms >= 0)
 
 
 def _state(transport: TMInterface) -> StateView:
-    """Return the game's state at its last event."""
     try:
         return StateView(transport.get_state())
     except StateBlobError as error:
@@ -231,7 +221,6 @@ def _state(transport: TMInterface) -> StateView:
 
 
 def _quoted(path: str | Path) -> str:
-    """Return a path as one word of a console command."""
     if '"' in str(path):
         raise UserError(f"{path}: the game's console knows no names with a double quote; rename the file")
     return f'"{path}"'
