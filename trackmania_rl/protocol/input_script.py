@@ -1,16 +1,16 @@
-"""TMInterface input scripts: the text in which a race's inputs are kept, loaded and handed over (message GET_INPUTS).
+"""TMInterface input scripts: a race's inputs as text.
 
 One command per line or between semicolons, ``#`` begins a comment::
 
     0.00 press up
     1.25-2.50 press left     # a range: pressed at the first time, released at the second
     3.00 steer -65536        # full left
-    3.00 gas 65536           # the pedals, of which the game sees only whether they are pressed
+    3.00 gas 65536           # the pedals, pressed or not
     1:02.50 rel up           # minutes; a time without a point is in milliseconds
 
-``set`` commands (``0 set speed 30``), which inputs from elsewhere may hold, are skipped.
+``set`` commands (``0 set speed 30``) are skipped.
 
-A time is the race time of the state in which the input changes; the next tick is the first one that feels it.
+A time is the race time of the state in which the input changes. The next tick is the first with the new input.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ ANALOG_FULL: Final = 65536
 """Value of a fully turned wheel (steer: to the right) or a fully pressed pedal."""
 
 PEDAL_PRESSED_FROM: Final = 19661
-"""The game knows no half pressed pedal: from 30 % of `gas` on the car accelerates, from -30 % down it brakes."""
+"""From 30 % of `gas` on the car accelerates, from -30 % down it brakes."""
 
 
 class Input(Enum):
-    """What a script can press; the values are the words of the script language."""
+    """Inputs of a script, with their words in the script language."""
 
     ACCELERATE = "up"
     BRAKE = "down"
@@ -61,19 +61,18 @@ _TIME: Final = re.compile(
     r"(?:(?:(?P<hours>\d{1,9}):)?(?P<minutes>\d{1,9}):)?(?P<seconds>\d{1,9})\.(?P<hundredths>\d{1,2})"
 )
 MAX_TIME_MS: Final = 2**31 - 1 - 2**17
-"""Latest time whose event still fits the state blob's 32-bit event time."""
+"""Latest time that fits the state blob's 32-bit event time."""
 
 MAX_SCRIPT_BYTES: Final = 4 << 20
-"""Largest script read: hours of driving with a wheel, which changes some 15 times a second."""
+"""Hours of driving with a wheel, which changes about 15 times a second."""
 _COMMANDS_NAMED: Final = 5
 _QUOTED_CHARACTERS: Final = 80
-"""So much of a line or word is told in an error."""
 
 log = logging.getLogger(__name__)
 
 
 class InputScriptError(UserError, ValueError):
-    """A line of an input script that is not understood."""
+    """An input script, or a line of one, that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,8 @@ class InputEvent:
     """One change of one input.
 
     Attributes:
-        time_ms: Race time of the state in which it changes, a multiple of TICK_MS.
-        input: What changes.
+        time_ms: Race time of the change, a multiple of TICK_MS.
+        input: The changed input.
         value: 0 or 1 for a key, -ANALOG_FULL to ANALOG_FULL for steer (positive is right) and gas.
     """
 
@@ -92,16 +91,10 @@ class InputEvent:
 
 
 def parse_input_script(text: str) -> list[InputEvent]:
-    """Read a script.
-
-    Args:
-        text: The script; times that are no multiple of a tick count for the tick they fall in.
-
-    Returns:
-        The events in order of time; those of the same time stay in the order of the text.
+    """Return a script's events, sorted by time and then in the order of the text. Times are rounded down to ticks.
 
     Raises:
-        InputScriptError: If a command is not understood; names the line and its text.
+        InputScriptError: with the line that cannot be read.
     """
     return _parse(text)[0]
 
@@ -124,16 +117,10 @@ def _parse(text: str) -> tuple[list[InputEvent], list[str]]:
 
 
 def read_input_script(path: Path) -> list[InputEvent]:
-    """Read a script's file. Skipped `set` commands are logged once.
-
-    Args:
-        path: UTF-8 text of at most MAX_SCRIPT_BYTES.
-
-    Returns:
-        As `parse_input_script` does.
+    """Read a script's file as `parse_input_script` does. Skipped `set` commands are logged once.
 
     Raises:
-        InputScriptError: If there is no such file, or it is no script; names the file.
+        InputScriptError: if the file is missing, larger than MAX_SCRIPT_BYTES, or no script.
     """
     try:
         text = read_bounded_text(path, MAX_SCRIPT_BYTES)
@@ -150,22 +137,22 @@ def read_input_script(path: Path) -> list[InputEvent]:
 
 
 def write_input_script(events: Iterable[InputEvent]) -> str:
-    """Write a script that `parse_input_script` reads back to the same events."""
+    """Return a script that `parse_input_script` reads as the same events."""
     return "".join(f"{_format_time(event.time_ms)} {_format_change(event.input, event.value)}\n" for event in events)
 
 
 def events_from_actions(actions: Iterable[KeyState], ms_per_action: int) -> list[InputEvent]:
-    """Turn a race's actions into the changes of keys that they make, beginning with no key pressed at race time 0.
+    """Return the changes of keys that a race's actions make, from race time 0.
 
     Args:
         actions: The keys held during each action.
-        ms_per_action: How long one action lasts.
+        ms_per_action: Duration of an action.
     """
     return events_of_keys(zip(itertools.count(0, ms_per_action), actions))  # the times have no end
 
 
 def events_of_keys(keys_from: Iterable[tuple[int, KeyState]]) -> list[InputEvent]:
-    """The changes of keys that lead from no key pressed to each of some states, given with the time when it begins."""
+    """Return the changes of keys of (time, held keys) pairs, beginning with no key held."""
     events: list[InputEvent] = []
     held = NO_KEYS
     for time_ms, keys in keys_from:
@@ -175,13 +162,13 @@ def events_of_keys(keys_from: Iterable[tuple[int, KeyState]]) -> list[InputEvent
 
 
 def key_changes(time_ms: int, before: KeyState, after: KeyState) -> list[InputEvent]:
-    """The events that lead from one state of the keys to another one."""
+    """Return the events between two states of the keys."""
     return [InputEvent(time_ms, input_, value) for input_, value in _changed_keys(before, after)]
 
 
-@functools.lru_cache(maxsize=1024)  # every race is written as a script, and few changes make it up
+@functools.lru_cache(maxsize=1024)  # every race is written as a script of few distinct changes
 def _changed_keys(before: KeyState, after: KeyState) -> tuple[tuple[Input, int], ...]:
-    """Return the keys that one state holds otherwise than the other, with 1 for pressed and 0 for let go."""
+    """Return the changed keys with 1 for pressed and 0 for released."""
     return tuple(
         (input_, int(is_held))
         for input_, was_held, is_held in zip(_KEY_STATE_INPUTS, before, after, strict=True)
@@ -190,7 +177,7 @@ def _changed_keys(before: KeyState, after: KeyState) -> tuple[tuple[Input, int],
 
 
 def _parse_command(words: list[str]) -> list[InputEvent]:
-    """Read one command, e.g. ["0.00", "press", "up"]; a range gives two events."""
+    """Read one command such as ["0.00", "press", "up"]. A range gives two events."""
     if len(words) != 3:
         raise InputScriptError("a command is 'TIME press|rel KEY' or 'TIME steer|gas VALUE'")
     start_ms, end_ms = _parse_time_range(words[0])
@@ -225,7 +212,7 @@ def _parse_time_range(word: str) -> tuple[int, int | None]:
 
 
 def _parse_time(word: str) -> int:
-    """Read a time in ms, rounded down to a tick."""
+    """Return a time in ms, rounded down to a tick."""
     if re.fullmatch(r"\d{1,10}", word):
         time_ms = int(word)
     elif match := _TIME.fullmatch(word):
@@ -239,7 +226,7 @@ def _parse_time(word: str) -> int:
 
 
 def _format_time(time_ms: int) -> str:
-    """Write a time as seconds with two decimals, e.g. 62.50."""
+    """Return a time as seconds with two decimals, such as 62.50."""
     return f"{time_ms // 1000}.{time_ms % 1000 // 10:02d}"
 
 

@@ -1,7 +1,7 @@
-"""Message ids, bounds and packing of the TMInterface 2 "Python link" protocol (reference/tminterface2_protocol.md).
+"""Message ids, bounds and packing of the TMInterface 2 "Python link" protocol (docs/plugin.rst).
 
-Everything is little-endian and unaligned; a message is an int32 id followed at once by its payload. Both ends of the
-wire use this module: the client to write requests, the simulated game to read them.
+Everything is little-endian and unaligned. A message is an int32 id followed by its payload. Client and simulated game
+both use this module.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ TICK_MS: Final = 10
 """One physics tick of the game, in milliseconds of race time."""
 
 COUNTDOWN_MS: Final = 2600
-"""A race begins this long before race time 0; until then the car is held at the spawn."""
+"""Time before race time 0 in which the car is held at the spawn."""
 
 DEFAULT_STEP_PERIOD_MS: Final = 10
 DEFAULT_TIMEOUT_MS: Final = 2000
 MAX_PARTIAL_MESSAGE_MS: Final = 10_000
-"""A message that has begun must be complete within this time, or within the timeout where that is shorter."""
+"""Longest duration of one message, unless the timeout is shorter."""
 
 MAX_PAYLOAD_BYTES: Final = 1 << 20
-"""Longest blob, command or script either end accepts."""
+"""Largest blob, command or script."""
 
 MAX_FRAME_SIDE_PX: Final = 4096
 FRAME_BYTES_PER_PIXEL: Final = 4
 """Blue, green, red, alpha."""
 
 LINK_VERSION_COMMAND: Final = "python_link_version"
-"""Console command that asks our plugin for its version, see `link_version`; to other plugins it is an unknown one."""
+"""Console command that asks our plugin for its version, see `link_version`. Other plugins ignore it."""
 _FIRST_LINK_VERSION_BIT: Final = 8
 LINK_VERSION: Final = 3
-"""Our plugin's version, which the simulated game gives as well."""
+"""Version of our plugin and the simulated game."""
 ANALOG_LINK_VERSION: Final = 2
-"""First version of our plugin that knows SET_ANALOG_INPUT."""
+"""First version with SET_ANALOG_INPUT."""
 
 
 class MessageId(IntEnum):
-    """What a message is; 1 to 5 come from the game and are answered with the bare id, the others from the client."""
+    """Kind of a message: 1 to 5 are the game's and are answered with the bare id, the others are the client's."""
 
     RUN_STEP = 1
     CHECKPOINT_COUNT_CHANGED = 2
@@ -68,7 +68,7 @@ class MessageId(IntEnum):
 
 
 class KeyState(NamedTuple):
-    """Which of the four driving keys are held, in the order message SET_INPUT sends them."""
+    """The four driving keys, in the order of message SET_INPUT."""
 
     left: bool
     right: bool
@@ -77,7 +77,7 @@ class KeyState(NamedTuple):
 
 
 class AnalogInput(NamedTuple):
-    """Wheel, pedals and brake key, in the order message SET_ANALOG_INPUT sends them; no other key is held.
+    """Wheel, pedals and brake key, in the order of message SET_ANALOG_INPUT. No other key is held.
 
     Attributes:
         steer: -65536 (left) .. 65536 (right).
@@ -91,11 +91,11 @@ class AnalogInput(NamedTuple):
 
 
 HeldInputs = KeyState | AnalogInput
-"""All that is held, said in one of two ways; a race is driven in one of them."""
+"""All held inputs, in one of two forms. A race uses one form."""
 
 
 class HasKeys(Protocol):
-    """What says of the four keys whether they are held, such as an action of the settings."""
+    """An object with the four keys, such as an action of the settings."""
 
     left: bool
     right: bool
@@ -104,7 +104,7 @@ class HasKeys(Protocol):
 
 
 def key_states(actions: Iterable[HasKeys]) -> list[KeyState]:
-    """The keys of some actions as they are sent."""
+    """Return the keys of some actions."""
     return [KeyState(keys.left, keys.right, keys.accelerate, keys.brake) for keys in actions]
 
 
@@ -126,37 +126,37 @@ _ID_ANALOG: Final = struct.Struct("<iiiB")
 
 
 def pack_id(message_id: MessageId) -> bytes:
-    """Pack a message without payload; also the answer to one of the game's messages."""
+    """Pack a message without payload, such as an answer."""
     return INT32.pack(message_id)
 
 
 def pack_run_step(race_time_ms: int) -> bytes:
-    """Pack the game's message that a step of the physics was made; `race_time_ms` is negative in the countdown."""
+    """Pack the game's report of a physics step; `race_time_ms` is negative in the countdown."""
     return _ID_INT32.pack(MessageId.RUN_STEP, race_time_ms)
 
 
 def pack_checkpoint_count_changed(current: int, target: int) -> bytes:
-    """Pack the game's message that `current` of `target` checkpoints (the finish included, all laps) are passed."""
+    """Pack the game's report of passed checkpoints, the finish included, of all laps."""
     return _ID_INT32_PAIR.pack(MessageId.CHECKPOINT_COUNT_CHANGED, current, target)
 
 
 def pack_lap_count_changed(current: int, target: int) -> bytes:
-    """Pack the game's message that `current` of `target` laps are completed."""
+    """Pack the game's report of completed laps."""
     return _ID_INT32_PAIR.pack(MessageId.LAP_COUNT_CHANGED, current, target)
 
 
 def pack_set_speed(speed: float) -> bytes:
-    """Pack the game speed: a factor of real time; 0 freezes the physics while rendering goes on."""
+    """Pack the game speed, a factor of real time. 0 freezes the physics, not the rendering."""
     return _ID_FLOAT32.pack(MessageId.SET_SPEED, speed)
 
 
 def pack_rewind_to_state(blob: bytes) -> bytes:
-    """Pack a rewind to a state blob that the game gave earlier."""
+    """Pack a rewind to an earlier state blob."""
     return pack_bytes(MessageId.REWIND_TO_STATE, blob)
 
 
 def pack_set_input(held: HeldInputs) -> bytes:
-    """Pack what is held from the next tick on; analog inputs only for a game of `ANALOG_LINK_VERSION` or later."""
+    """Pack the inputs from the next tick on. Analog ones need `ANALOG_LINK_VERSION`."""
     if isinstance(held, AnalogInput):
         return _ID_ANALOG.pack(MessageId.SET_ANALOG_INPUT, *held)
     return _ID_KEYS.pack(MessageId.SET_INPUT, *held)
@@ -168,49 +168,45 @@ def pack_command(text: str) -> bytes:
 
 
 def pack_set_timeout(timeout_ms: int) -> bytes:
-    """Pack how long the game waits for an answer before it drops the client, 0 to 2**32 - 1 ms."""
+    """Pack the time after which the game drops a silent client, 0 to 2**32 - 1 ms."""
     return _ID_UINT32.pack(MessageId.SET_TIMEOUT, timeout_ms)
 
 
 def pack_request_frame(width_px: int, height_px: int) -> bytes:
-    """Pack the request of one frame at the next rendering."""
+    """Pack a request for one frame at the next rendering."""
     return _ID_INT32_PAIR.pack(MessageId.REQUEST_FRAME, width_px, height_px)
 
 
 def pack_set_step_period(period_ms: int) -> bytes:
-    """Pack every how many milliseconds of race time the game sends RUN_STEP."""
+    """Pack the race time between two RUN_STEP reports."""
     return _ID_INT32.pack(MessageId.SET_STEP_PERIOD, period_ms)
 
 
 def pack_toggle_interface(shown: bool) -> bytes:
-    """Pack whether TMInterface's own windows are shown in the game."""
+    """Pack whether TMInterface's windows are shown."""
     return _ID_INT32.pack(MessageId.TOGGLE_INTERFACE, int(shown))
 
 
 def pack_bytes(message_id: MessageId, payload: bytes) -> bytes:
-    """Pack a message whose payload is an int32 length and as many bytes.
-
-    Raises:
-        ValueError: If the payload is longer than the other end would accept.
-    """
+    """Pack a message with an int32 length and that many bytes. Raise `ValueError` above `MAX_PAYLOAD_BYTES`."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"{message_id.name} payload of {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
     return _ID_INT32.pack(message_id, len(payload)) + payload
 
 
 def link_version(in_menus_answer: int) -> int:
-    """Which version of our plugin gave the first answer to IS_IN_MENUS after LINK_VERSION_COMMAND; 0: another plugin.
+    """Return our plugin's version from the first answer to IS_IN_MENUS after LINK_VERSION_COMMAND; 0: another plugin.
 
-    A command has no answer of its own, so that older plugins, which log it as unknown, keep in step.
+    The command itself has no answer, so that other plugins, which do not know it, stay in step.
     """
     return max(in_menus_answer, 0) >> _FIRST_LINK_VERSION_BIT
 
 
 def pack_in_menus_answer(is_in_menus: bool, version: int) -> bytes:
-    """Pack a game's answer to IS_IN_MENUS; `version` is 0 for a client that did not ask for it."""
+    """Pack the answer to IS_IN_MENUS; `version` is 0 unless the client asked for it."""
     return INT32.pack(is_in_menus | version << _FIRST_LINK_VERSION_BIT)
 
 
 def frame_bytes(width_px: int, height_px: int) -> int:
-    """Size of a frame's payload, which no length precedes on the wire."""
+    """Return the size of a frame's payload, which has no length prefix."""
     return width_px * height_px * FRAME_BYTES_PER_PIXEL

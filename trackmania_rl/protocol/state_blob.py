@@ -1,8 +1,8 @@
-"""The game's state blob: where its fields lie, read and written by offset with numpy.
+"""The game's state blob, read and written by offset with numpy.
 
 A blob is a fixed head (STATE_HEAD_DTYPE), one int32 per checkpoint of a lap, the number of checkpoint times, and a pair
-(time, stunt score) per checkpoint of all laps. Offsets are those of ``tminterface.structs`` 1.0.2, which the tests use
-as the oracle; parsing through that package costs milliseconds per state, a numpy view about a microsecond.
+(time, stunt score) per checkpoint of all laps. Offsets are those of ``tminterface.structs`` 1.0.2, the oracle of the
+tests. Parsing with that package takes milliseconds per state, a numpy view about a microsecond.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import numpy.typing as npt
 from trackmania_rl.protocol.messages import INT32, MAX_PAYLOAD_BYTES
 
 BLOB_FIXED_BYTES: Final = 8356
-"""Size of a blob without any checkpoint: 4 bytes per checkpoint state and 8 per checkpoint time come on top."""
+"""Size of a blob without checkpoints."""
 
 CHECKPOINT_STATE_BYTES: Final = 4
 CHECKPOINT_TIME_BYTES: Final = 8
 NOT_PASSED: Final = -1
-"""Time of a checkpoint that is not passed yet."""
+"""Time of a checkpoint not passed yet."""
 
 RUN_CONTEXT: Final = 1
 ALL_PARTS_PRESENT: Final = 0xFF
-"""Flags of a complete blob; without bit 7 a client reads the race time as 0."""
+"""Flags of a complete blob. Without bit 7 the race time reads as 0."""
 
 EVENT_TIME_ORIGIN_MS: Final = 100_010
-"""Input events carry the time that an input script would give them plus this."""
+"""Time of an input event minus its time in an input script."""
 
 PRIVATE_WORDS: Final = 154
-"""Size in 32-bit words of the part that the game uses for itself and no client reads."""
+"""Size in 32-bit words of the part that only the game reads."""
 
 MATERIAL_ID_MASK: Final = 0xFFFF
 MATERIAL_COUNT: Final = 31
 
 
 class InputSlot(IntEnum):
-    """Index of an input in the head's `input_events`: pairs (script time + EVENT_TIME_ORIGIN_MS, data).
+    """Index in the head's `input_events`: pairs (script time + EVENT_TIME_ORIGIN_MS, data).
 
-    The low 24 bits of the data are the input's value: 0 or 1 for keys, a negated signed number for STEER and GAS.
+    The low 24 bits of the data are the value: 0 or 1 for keys, a negated signed number for STEER and GAS.
     """
 
     RACE_RUNNING = 0
@@ -58,18 +58,18 @@ _ANALOG_MASK: Final = (1 << _ANALOG_BITS) - 1
 
 
 def encode_analog(value: int) -> int:
-    """Turn -65536 (left) .. 65536 (right) into an input event's data."""
+    """Convert -65536 (left) .. 65536 (right) to an input event's data."""
     return -value & _ANALOG_MASK
 
 
 def decode_analog(data: int) -> int:
-    """Turn an input event's data into the value it holds, -65536 (left) .. 65536 (right) in a sane blob."""
+    """Convert an input event's data to its value, -65536 (left) .. 65536 (right)."""
     data &= _ANALOG_MASK
     return (1 << _ANALOG_BITS) - data if data >> (_ANALOG_BITS - 1) else -data
 
 
 def _dtype(size_bytes: int, fields: dict[str, tuple[int, Any]]) -> np.dtype[np.void]:
-    """Make a structured dtype of `size_bytes` from name -> (offset, format); the bytes between stay unnamed."""
+    """Return a structured dtype from name -> (offset, format). The bytes between stay unnamed."""
     return np.dtype(
         {
             "names": list(fields),
@@ -92,7 +92,7 @@ WHEEL_DTYPE: Final = _dtype(
         "ground_contact_count": (320, "<i4"),
     },
 )
-"""One wheel, in the game's order front-left, front-right, rear-right, rear-left; flags are 32-bit integers."""
+"""One wheel. Order: front-left, front-right, rear-right, rear-left. Flags are 32-bit integers."""
 
 STATE_HEAD_DTYPE: Final = _dtype(
     8352,
@@ -140,22 +140,22 @@ STATE_HEAD_DTYPE: Final = _dtype(
         "checkpoint_state_count": (8348, "<i4"),
     },
 )
-"""The fixed head of a blob, up to the checkpoint states. Unnamed bytes are zero in the simulated game's blobs."""
+"""The fixed head of a blob. Unnamed bytes are zero in the simulated game."""
 
 HEAD_BYTES: Final = STATE_HEAD_DTYPE.itemsize
 
 
 class StateBlobError(ValueError):
-    """A blob's size, counts or numbers are not those of a game state."""
+    """A blob with a wrong size, count or number."""
 
 
 class CheckpointLayout:
-    """Where the checkpoint arrays of one blob lie.
+    """Layout of a blob's checkpoint arrays.
 
     Attributes:
-        state_count: Checkpoints of one lap, the finish included.
-        time_count: Checkpoints of all laps, the finish included.
-        times_offset: Offset in bytes of the first (time, stunt score) pair.
+        state_count: checkpoints of one lap, the finish included.
+        time_count: checkpoints of all laps, the finish included.
+        times_offset: offset in bytes of the first (time, stunt score) pair.
     """
 
     __slots__ = ("state_count", "time_count", "times_offset")
@@ -172,11 +172,7 @@ class CheckpointLayout:
 
     @classmethod
     def of_blob(cls, blob: bytes | bytearray | memoryview) -> CheckpointLayout:
-        """Read the layout from a blob and check it against the blob's size.
-
-        Raises:
-            StateBlobError: If the size and the counts in the blob contradict each other or exceed the bounds.
-        """
+        """Read the layout of a blob. Raise `StateBlobError` if its counts do not match its size."""
         size = len(blob)
         if not BLOB_FIXED_BYTES <= size <= MAX_PAYLOAD_BYTES:
             raise StateBlobError(f"state blob of {size} bytes; {BLOB_FIXED_BYTES} to {MAX_PAYLOAD_BYTES} are possible")
@@ -194,13 +190,10 @@ class CheckpointLayout:
 
 
 class StateView:
-    """Named access to a state blob; nothing is copied, so arrays share the blob's memory.
-
-    Args:
-        blob: The bytes as they came from the game.
+    """Named access to a state blob. Arrays share the blob's memory.
 
     Raises:
-        StateBlobError: If the size and the counts in the blob contradict each other.
+        StateBlobError: if the counts in the blob do not match its size.
     """
 
     __slots__ = ("_head", "_layout", "blob")
@@ -212,7 +205,7 @@ class StateView:
 
     @property
     def head(self) -> np.void:
-        """The whole fixed head, one record of STATE_HEAD_DTYPE."""
+        """The fixed head, one record of STATE_HEAD_DTYPE."""
         return self._head
 
     @property
@@ -277,12 +270,12 @@ class StateView:
 
     @property
     def wheel_material(self) -> npt.NDArray[np.int32]:
-        """(4,) material ids of the ground; the upper 16 bits of the field mean something else and are cut off."""
+        """(4,) material ids of the ground, the lower 16 bits of the field."""
         return self._head["wheels"]["contact_material_id"] & MATERIAL_ID_MASK
 
     @property
     def checkpoint_times_ms(self) -> npt.NDArray[np.int32]:
-        """(n,) times of the checkpoints of all laps with the finish last; NOT_PASSED where not passed."""
+        """(n,) times of the checkpoints of all laps, the finish last; NOT_PASSED where not passed."""
         pairs = np.frombuffer(
             self.blob, "<i4", count=2 * self._layout.time_count, offset=self._layout.times_offset
         ).reshape(-1, 2)
@@ -290,11 +283,7 @@ class StateView:
 
 
 def parse_state_blob(blob: bytes | bytearray | memoryview) -> StateView:
-    """Make a view of a blob and check the numbers that a client computes with.
-
-    Raises:
-        StateBlobError: If the blob has another shape, lacks parts, or holds numbers no car can have.
-    """
+    """Return a view of a blob. Raise `StateBlobError` if it is incomplete or holds impossible numbers."""
     view = StateView(blob)
     head = view.head
     if int(head["flags"]) & ALL_PARTS_PRESENT != ALL_PARTS_PRESENT:
@@ -310,10 +299,10 @@ def parse_state_blob(blob: bytes | bytearray | memoryview) -> StateView:
 
 
 def with_last_checkpoint_time_cleared(blob: bytes | bytearray) -> bytes:
-    """Copy a blob taken at the finish so that the race in it is not finished: a client rewinds to it to go on.
+    """Copy a blob of the finish with the race unfinished. Rewinding to it keeps the game in the race.
 
     Raises:
-        StateBlobError: If the blob has another shape or no checkpoint time at all.
+        StateBlobError: if the blob is damaged or has no checkpoint time.
     """
     layout = CheckpointLayout.of_blob(blob)
     if layout.time_count == 0:
@@ -324,12 +313,7 @@ def with_last_checkpoint_time_cleared(blob: bytes | bytearray) -> bytes:
 
 
 def new_state_blob(state_count: int, time_count: int) -> bytearray:
-    """Make a complete blob of zeros with no checkpoint passed, for a game to fill in.
-
-    Args:
-        state_count: Checkpoints of one lap, the finish included.
-        time_count: Checkpoints of all laps, the finish included.
-    """
+    """Return a complete blob of zeros without a passed checkpoint; for the arguments see `CheckpointLayout`."""
     layout = CheckpointLayout(state_count, time_count)
     blob = bytearray(layout.blob_bytes)
     head = np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]
