@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trackmania_rl.doctor import checks
+from trackmania_rl.doctor import checks, play
 from trackmania_rl.doctor.checks import (
     check_disk,
     check_distribution,
@@ -296,7 +296,7 @@ def test_everything_is_checked(system, repository_root, tmp_path, platform):
 @pytest.mark.parametrize("is_there", [True, False])
 def test_without_the_real_game_the_simulated_one_is_played(system, repository_root, tmp_path, monkeypatch, is_there):
     played = []
-    monkeypatch.setattr(checks, "check_play", lambda of, file: played.append(of.settings.game) or [])
+    monkeypatch.setattr(play, "check_play", lambda of, file: played.append(of.settings.game) or [])
     overrides = ["game_command=sh start.sh {port}"] if is_there else []
     entry = {"map_name": "m", "map_path": "m.Challenge.Gbx", "reference_line": "valley_0.5m.npy"}
     overrides.append(f"map_cycle={({**entry, 'is_explo': True, 'fill_buffer': True},)!r}")

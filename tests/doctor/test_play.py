@@ -14,12 +14,11 @@ import pytest
 
 from trackmania_rl.doctor import play as playing
 from trackmania_rl.doctor.findings import Check, Context, Level
-from trackmania_rl.doctor.play import SHIPPED_MAP, check_play, play
+from trackmania_rl.doctor.play import check_play
 from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers import launcher as launchers
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.track.game_map import load_game_map
 
 PLAYED = [Check.PLAY_START, Check.PLAY_MAP, Check.PLAY_DRIVE, Check.PLAY_FRAME, Check.PLAY_SPEED]
 
@@ -45,7 +44,7 @@ def test_the_simulated_game_is_driven_and_photographed(context, tmp_path, monkey
     note(playing, "compile_ahead")
     note(playing.RaceMachine, "reset")
     file = tmp_path / "pictures" / "game.png"
-    findings = check_play(context(), file)
+    findings = list(check_play(context(), file))
     assert [finding.check for finding in findings] == PLAYED
     assert all(finding.level is Level.OK for finding in findings[:4]), findings  # the speed depends on the machine
     assert cv2.imread(str(file)).shape == (240, 320, 3)
@@ -70,7 +69,7 @@ def test_the_real_games_way_is_driven_with_the_simulated_game_in_its_place(conte
         f"trackmania_base_path={challenges.parents[1]}",
         "username=pilot",
     )
-    findings = check_play(real, tmp_path / "game.png")
+    findings = list(check_play(real, tmp_path / "game.png"))
     assert [finding.check for finding in findings] == [*PLAYED[:2], Check.PLUGIN, *PLAYED[2:]]
     assert f"the game runs version {LINK_VERSION}" in findings[2].text  # that of the simulated game
     assert {finding.level for finding in (*findings[:2], *findings[3:5])} == {Level.OK}, findings
@@ -85,30 +84,25 @@ def _is_of(process, folder):
 
 def test_a_car_that_does_not_drive_and_a_picture_that_cannot_be_written_are_problems(context, tmp_path):
     (tmp_path / "file").touch()
-    findings = check_play(context("action_forward_idx=3"), tmp_path / "file" / "game.png")  # 3: no key at all
+    findings = list(check_play(context("action_forward_idx=3"), tmp_path / "file" / "game.png"))  # 3: no key at all
     found = {finding.check: finding for finding in findings}
     assert found[Check.PLAY_DRIVE].level is Level.PROBLEM
     assert "it does not drive" in found[Check.PLAY_DRIVE].text
     assert found[Check.PLAY_FRAME].level is Level.PROBLEM
 
 
-def test_a_game_that_ends_at_once_is_a_problem(context, tmp_path, monkeypatch, repository_root):
+def test_a_game_that_ends_at_once_is_a_problem(context, tmp_path, monkeypatch):
     script = tmp_path / "game.py"
     script.write_text("import sys; sys.exit('error: the track is made of cheese')")
     monkeypatch.setattr(launchers, "SIMULATED_GAME_SCRIPT", script)
-    made = context()
-    game_map = load_game_map(SHIPPED_MAP, repository_root / "maps", made.settings.observation)
-    launcher = SimulatedGameLauncher(find_free_port(), repository_root / "maps")
-    (finding,) = play(made, launcher, game_map, tmp_path / "game.png")
+    (finding,) = check_play(context(), tmp_path / "game.png")
     assert (finding.check, finding.level) == (Check.PLAY_START, Level.PROBLEM)
     assert "made of cheese" in finding.text
-    assert not launcher.is_alive()
 
 
 @pytest.mark.parametrize(("version", "runs"), [(0, "another plugin than this project's"), (1, "version 1")])
 def test_another_plugin_is_a_warning(version, runs):
-    game = SimpleNamespace(plugin_version=lambda: version)
-    [finding] = playing._check_plugin_version(game, is_simulated=False)
+    finding = playing._check_plugin_version(version)
     assert finding.level is Level.WARNING
     assert f"the game runs {runs}, not version" in finding.text
 

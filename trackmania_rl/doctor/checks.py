@@ -17,7 +17,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from trackmania_rl.agents.devices import pick_device, why_unusable
 from trackmania_rl.doctor.findings import GUIDE, Check, Context, Finding, Level, System, gib, ok, problem, warning
-from trackmania_rl.doctor.play import SHIPPED_MAP, check_play
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT
@@ -101,19 +100,18 @@ def examine(
             can_play &= finding.level is not Level.PROBLEM or check not in CHECKS_OF_PLAYING
     if picture_file is None:
         return
+    from trackmania_rl.doctor.play import SHIPPED_MAP, check_play  # not by a run, which imports this module
+
     if not can_play:
-        yield _played_instead(context)
+        is_real = settings.game.game != "simulated"
+        wanted = "the real game" if is_real else "this configuration"
+        driven = "the simulated game" if is_real else f"the shipped track {SHIPPED_MAP.map_name}"
+        text = f"{wanted} cannot be played yet, because of the problems above; {driven} is driven in its place"
+        yield warning(Check.GAME, text)
         changes = {"game": "simulated", "game_transport": "socket", "map_cycle": (SHIPPED_MAP,), "maps_folder": "maps"}
         game = settings.game.model_copy(update={**changes, "games_are_kept": False})
         context = replace(context, settings=settings.model_copy(update={"game": game}))
     yield from check_play(context, picture_file)
-
-
-def _played_instead(context: Context) -> Finding:
-    is_real = context.settings.game.game != "simulated"
-    wanted = "the real game" if is_real else "this configuration"
-    driven = "the simulated game is driven" if is_real else f"the shipped track {SHIPPED_MAP.map_name} is driven"
-    return warning(Check.GAME, f"{wanted} cannot be played yet, because of the problems above; {driven} in its place")
 
 
 def check_start(context: Context) -> None:
