@@ -43,38 +43,27 @@ NAMES_HERE: Final[Mapping[str, str]] = {
 OURS_ALONE: Final = frozenset({"run_name", "inputs", "game"})
 """Names with another meaning there."""
 
-INGREDIENTS: Final = frozenset(
+IGNORED: Final = frozenset(
     {
         *("ms_per_action", "temporal_mini_race_duration_ms", "global_schedule_speed"),
         *("final_speed_reward_as_if_duration_s", "float_input_dim", "conv_head_output_dim"),
-        *("n_pixels_to_crop_on_each_side", "nadeo_maps_to_train_and_test"),
+        *("n_pixels_to_crop_on_each_side", "nadeo_maps_to_train_and_test", "max_rollout_queue_size"),
+        *("frames_before_save_best_runs", "threshold_to_save_all_runs_ms", "tensorboard_suffix_schedule"),
+        *("plot_race_time_left_curves", "make_highest_prio_figures", "n_transitions_to_plot_in_distribution_curves"),
     }
 )
-"""Names that other settings already contain."""
+"""Names that other settings already contain, or that concern figures and files only."""
 
-NO_COUNTERPART: Final[Mapping[str, tuple[Any, str]]] = {
-    "n_contact_material_physics_behavior_types": (4, "here it is always 4"),
-    "ms_per_tm_engine_step": (10, "here it is always 10"),
-    "sync_virtual_and_real_checkpoints": (True, "here they always are"),
-    "deck_height": (-math.inf, "the height of the car does not matter here"),
-    "max_rollout_queue_size": (1, "here it is always 4"),
-    "single_reset_flag": (0, "see reset_every_n_frames_generated"),
-    "frames_before_save_best_runs": (1_500_000, "every best race is kept here, from the first one on"),
-    "threshold_to_save_all_runs_ms": (53_700, "only best races are kept here"),
-    "plot_race_time_left_curves": (False, "there are no such pictures here"),
-    "make_highest_prio_figures": (False, "there are no such pictures here"),
-    "n_transitions_to_plot_in_distribution_curves": (1000, "there are no such pictures here"),
-    "tensorboard_suffix_schedule": (
-        (
-            *((0, ""), (6_000_000, "_2"), (15_000_000, "_3"), (30_000_000, "_4")),
-            *((45_000_000, "_5"), (80_000_000, "_6"), (150_000_000, "_7")),
-        ),
-        "here a run's figures stay in one folder",
-    ),
-    "apply_randomcrop_augmentation": (False, "see examples/image_shifts.py"),
-    "linux_launch_game_path": ("path_to_be_filled_only_if_on_linux", "set game_command in user_config.py"),
+PUBLISHED: Final[Mapping[str, Any]] = {
+    "n_contact_material_physics_behavior_types": 4,
+    "ms_per_tm_engine_step": 10,
+    "sync_virtual_and_real_checkpoints": True,
+    "deck_height": -math.inf,
+    "single_reset_flag": 0,
+    "apply_randomcrop_augmentation": False,
+    "linux_launch_game_path": "path_to_be_filled_only_if_on_linux",
 }
-"""Names without a setting here: the published value, which is ignored silently, and a hint for other values."""
+"""Published values of names without a setting here. Other values are reported."""
 
 NEVER_RESETS_FRAMES: Final = 10**9
 """Above it, Linesight never resets; our value for that is 0."""
@@ -91,7 +80,6 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
 }
-
 
 MOST_COPIED: Final = 1_000_000
 """Entries of named values that other values contain; `x = (x, x)` thirty times would be a billion."""
@@ -200,15 +188,12 @@ def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> 
     lines = []
     for name, value in plain.items():
         ours = NAMES_HERE.get(name, name)
-        if ours in known or name in INGREDIENTS or ours in NO_LONGER_READ or value == REMOVED.get(ours, known):
+        if ours in known or ours in NO_LONGER_READ or name in IGNORED:
             continue
-        instead = f"here it is always {REMOVED[ours]!r}" if ours in REMOVED else "there is no such setting here"
-        if name in NO_COUNTERPART:
-            published, instead = NO_COUNTERPART[name]
-            if value == published:
-                continue
-        text = repr(value)
-        lines.append(f"{name} = {text if len(text) <= 60 else text[:57] + '...'}: {instead}")
+        if value != PUBLISHED.get(name, REMOVED.get(ours, NOT_WORKED_OUT)):
+            instead = f"here it is always {REMOVED[ours]!r}" if ours in REMOVED else "there is no such setting here"
+            text = repr(value)
+            lines.append(f"{name} = {text if len(text) <= 60 else text[:57] + '...'}: {instead}")
     return lines
 
 
