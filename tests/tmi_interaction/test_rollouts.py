@@ -18,7 +18,7 @@ from trackmania_rl.tmi_interaction.game_instance_manager import (
     GameInstanceManager,
     GameKeepsFailingError,
 )
-from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
+from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher
 from trackmania_rl.tmi_interaction.race_machine import CONNECT_COMMANDS
 from trackmania_rl.tmi_interaction.tminterface2 import (
     GameConnectionError,
@@ -50,11 +50,11 @@ VARIANTS = {
 }
 
 
-class FakeLauncher:
-    port = 9999
+class FakeLauncher(GameLauncher):
     commands_on_connect = ("toggle_console",)
 
     def __init__(self):
+        super().__init__(port=9999)
         self.runs = False
         self.log = []
         self.waited_s = []

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from trackmania_rl.protocol.messages import AnalogInput, KeyState, MessageId
+from trackmania_rl.protocol.messages import MAX_PAYLOAD_BYTES, AnalogInput, KeyState, MessageId
 from trackmania_rl.tmi_interaction import tminterface2
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.tmi_interaction.tminterface2 import (
@@ -66,6 +66,7 @@ def test_every_request_has_the_documented_bytes(pair):
         (lambda: client.rewind_to_state(b"abc"), i32(7, 3) + b"abc"),
         (client.rewind_to_current_state, i32(8)),
         (lambda: client.set_input(KeyState(True, False, True, False)), i32(10) + b"\1\0\1\0"),
+        (lambda: client.set_input(KeyState(False, True, False, True)), i32(10) + b"\0\1\0\1"),
         (client.give_up, i32(11)),
         (client.prevent_finish, i32(12)),
         (lambda: client.command('map "é"'), i32(14, 8) + 'map "é"'.encode()),
@@ -84,6 +85,15 @@ def test_every_request_has_the_documented_bytes(pair):
     client.close()
     assert received(game, 4) == i32(13), "goodbye"
     assert game.recv(1) == b""
+
+
+def test_the_ids_are_the_23_of_the_protocol_and_our_own():
+    assert sorted(MessageId) == [*range(1, 24), MessageId.SET_ANALOG_INPUT]
+
+
+def test_a_payload_the_game_would_refuse_is_not_sent(pair):
+    with pytest.raises(ValueError, match=f"{MAX_PAYLOAD_BYTES + 1} bytes"):
+        pair[0].rewind_to_state(bytes(MAX_PAYLOAD_BYTES + 1))
 
 
 def test_questions_are_answered(pair):

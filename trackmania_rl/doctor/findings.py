@@ -116,15 +116,11 @@ class System:
         platform: as `sys.platform` has it.
         name: operating system and version.
         n_cores: usable by this process.
-        python: (major, minor, micro).
-        home: the user's home folder.
         installed_version: version of a package, None if not installed.
-        total_memory_bytes: all memory.
-        available_memory_bytes: memory that processes may still take.
         free_disk_bytes: of the disk that holds a folder.
         which: path of a program, None if missing.
         gpu: name and memory of the GPU, None if torch finds none.
-        open_windows: opens the window system; raises `WindowError`.
+        open_windows: raises `WindowError` if there are none.
     """
 
     platform: str = sys.platform

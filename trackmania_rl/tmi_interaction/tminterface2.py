@@ -1,9 +1,8 @@
 """Socket client of a game that speaks the TMInterface 2 protocol, its reports and its errors.
 
-Two things make it fast. Requests gather in a buffer that one system call sends; one system call may receive several
-messages. And a state can be requested together with the answer that lets the game go on: the game reads requests only
-while it waits, so it reads this one at its next report, and report and state arrive together. An action without a
-picture then costs one exchange instead of two.
+One system call sends many requests and may receive several messages. A state can be requested together with the
+answer to a report: the game reads the request at its next report, and report and state arrive together. An action
+without a picture then costs one exchange instead of two.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ GOODBYE_TIMEOUT_S: Final = 1.0
 SHORTEST_WAIT_S: Final = 0.01
 """The operating system takes 0 for a wait without end."""
 LONGEST_WAIT_S: Final = 0.5
-"""Longest single system call of a wait: on Windows Python handles Ctrl-C only between two of them."""
+"""Longest system call of a wait: on Windows Python handles Ctrl-C only between two of them."""
 WAITS_MAY_END_EARLY_S: Final = 0.02
 SILENCE_S: Final = 3.0
 """Interval of calls of `on_silence`."""
 WAITS_IN_SELECT: Final = sys.platform == "win32"
-"""Whether each wait needs its own system call: on Windows a socket is unusable after its own timeout expired."""
+"""Windows: a socket is unusable after its own timeout expired."""
 
 
 class GameError(PlainError):

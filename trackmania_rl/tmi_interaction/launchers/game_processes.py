@@ -1,8 +1,7 @@
-"""Processes of the real game: which one was just started, and for each port a record of its game and owner.
+"""Processes of the real game, and a record of the game and its owner for each port.
 
-A launcher's own child is seldom the game: TMLoader starts it and may end, Wine hands processes over to init, Lutris
-asks a service. For the same reason the game does not end with the process that started it. The record lets the next
-start end a game whose owner was killed.
+The game is seldom a child of the launcher: TMLoader may end after starting it, Wine hands it over to init, Lutris asks
+a service. So it is searched after its start, and it outlives its owner until the record lets the next start end it.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
 GAME_NAME: Final = "TmForever.exe"
 MARK_VARIABLE: Final = "TRACKMANIA_RL_GAME"
-"""Environment variable that identifies a game. Child processes inherit it, services do not."""
+"""Environment variable that identifies a game. Services do not pass it on."""
 CLOCK_SLACK_S: Final = 2.0
 """Tolerance of a process's start time, which systems store coarsely."""
 SAME_START_WITHIN_S: Final = 1.0 if sys.platform == "win32" else 60.0
-"""Largest difference between two readings of a process's start time. Linux derives it from the wall clock, which may
-be set meanwhile. On Windows it is fixed, and process numbers are soon reused."""
+"""Largest difference between two readings of a start time. Linux derives it from the wall clock, which may be set. On
+Windows it is fixed, and process numbers are soon reused."""
 NAMED_PORT: Final = re.compile(r"custom_port\D{0,3}(\d+)")
 LOCK_WITHIN_S: Final = 300.0
 """Longest wait for other launchers, each of which takes up to a minute."""
@@ -72,15 +71,13 @@ class GameProcess:
 
     Attributes:
         identity: number and start time.
-        command_line: its arguments in one text; empty if unreadable.
-        mark: value of `MARK_VARIABLE` in its environment; None if absent or unreadable.
-        ancestors: process numbers of its parent, the parent's parent and so on, as far as they still run.
+        command_line: empty if unreadable.
+        mark: value of `MARK_VARIABLE`; None if absent or unreadable.
     """
 
     identity: ProcessIdentity
     command_line: str = ""
     mark: str | None = None
-    ancestors: tuple[int, ...] = ()
 
     @property
     def named_port(self) -> int | None:
@@ -91,19 +88,17 @@ class GameProcess:
 
 @dataclass(frozen=True)
 class Launch:
-    """Properties by which a game just started is recognised.
+    """Evidence of a game just started.
 
     Attributes:
         port: in the command line as `custom_port`.
         mark: in the environment as `MARK_VARIABLE`.
-        starter_pid: the program that was run.
-        at_s: when, in seconds since 1970.
+        at_s: seconds since 1970.
         before: games that ran already.
     """
 
     port: int
     mark: str
-    starter_pid: int
     at_s: float
     before: frozenset[ProcessIdentity]
 
@@ -111,8 +106,8 @@ class Launch:
 def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProcess]:
     """Return the games that may be the one started, by the best evidence that any of them has.
 
-    The evidence in order: the mark in the environment, the port in the command line, descent from the starter, being
-    new. Starts exclude each other by a lock, so only a game started by hand at the same moment can interfere.
+    The order is mark, port, being new. Starts exclude each other by a lock, so only a game started by hand can
+    interfere.
     """
     new = [
         game
@@ -124,8 +119,7 @@ def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProce
     ]
     marked = [game for game in new if game.mark == launch.mark]
     of_port = [game for game in new if game.named_port == launch.port]
-    descended = [game for game in new if launch.starter_pid in game.ancestors]
-    return marked or of_port or descended or new
+    return marked or of_port or new
 
 
 def list_games() -> list[GameProcess]:
@@ -148,16 +142,11 @@ def _read_process(process: psutil.Process) -> GameProcess:
         mark = process.environ().get(MARK_VARIABLE)
     with contextlib.suppress(psutil.AccessDenied, OSError):
         command_line = " ".join(process.cmdline())
-    ancestors = (process.ppid(), *(parent.pid for parent in process.parents()))
-    return GameProcess(ProcessIdentity.of(process), command_line, mark, ancestors)
+    return GameProcess(ProcessIdentity.of(process), command_line, mark)
 
 
 def end_processes(processes: Collection[psutil.Process], within_s: float = END_WITHIN_S) -> Sequence[psutil.Process]:
-    """Kill processes and wait for their end. A game has nothing to save.
-
-    Returns:
-        Those that still run after `within_s`.
-    """
+    """Kill processes and wait for their end; return those that still run after `within_s`."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.kill()
@@ -166,11 +155,7 @@ def end_processes(processes: Collection[psutil.Process], within_s: float = END_W
 
 
 def records_folder() -> Path:
-    """Return the folder of this user's records and locks, shared by all checkouts.
-
-    Raises:
-        UserError: if other users could write to it.
-    """
+    """Return the folder of this user's records and locks. Raise `UserError` if other users could write to it."""
     return user_folder("games")
 
 
@@ -186,18 +171,13 @@ class GameRecords:
 
     @functools.cached_property
     def _folder(self) -> Path:
-        """Raises `UserError` if there is no safe folder."""
         folder = self._own_folder or records_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
 
     @contextlib.contextmanager
     def starting(self, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
-        """Hold the lock for starting a game, so that new processes are distinguished from earlier ones.
-
-        Raises:
-            GameConnectionError: if others hold it for so long.
-        """
+        """Hold the lock for starting a game. Raise `GameConnectionError` if others hold it for so long."""
         lock = FileLock(self._folder / "starting.lock")
         try:
             lock.acquire(timeout=within_s)
@@ -221,7 +201,7 @@ class GameRecords:
         self._file(port).unlink(missing_ok=True)
 
     def left_behind(self, port: int) -> psutil.Process | None:
-        """Return the game at a port, if it still runs while the process that started it has ended."""
+        """Return the game at a port if it outlived its owner."""
         game, owner = self._read(self._file(port))
         return game if owner is None or owner.open() is None else None
 
@@ -235,7 +215,7 @@ class GameRecords:
         return game.pid
 
     def end_own(self) -> None:
-        """End every game of this process, which is about to end itself."""
+        """End every game of this process."""
         self.end_games_of(os.getpid())
 
     def end_games_of(self, owner_pid: int) -> None:

@@ -49,11 +49,7 @@ class Client:
 
 
 def clients_by_port(ports: Collection[int]) -> dict[int, list[Client]]:
-    """List the connections to the games at some ports.
-
-    Raises:
-        UserError: if this system does not show them.
-    """
+    """Return the connections to the games at some ports. Raise `UserError` if this system does not show them."""
     found: dict[int, list[Client]] = {port: [] for port in ports}
     try:
         connections = psutil.net_connections("tcp4")
@@ -93,7 +89,7 @@ class _Game:
 
 
 class GameKeeper:
-    """Keeper of one game. Only starting and ending it take time.
+    """Keeper of one game.
 
     Args:
         launcher: of the game.

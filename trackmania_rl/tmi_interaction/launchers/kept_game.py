@@ -99,11 +99,7 @@ class GreetingAttempt:
 
 
 def greet(port: int, within_s: float) -> Greeting:
-    """Wait for the greeting of a game that listens.
-
-    Raises:
-        GameError: if no process listens, or it does not greet in time.
-    """
+    """Wait for the greeting of a game. Raise `GameError` if no process listens or greets in time."""
     deadline_s = time.monotonic() + within_s
     with contextlib.closing(GreetingAttempt(port)) as attempt:
         while (greeting := attempt.look()) is None:

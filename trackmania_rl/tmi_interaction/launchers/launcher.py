@@ -58,11 +58,7 @@ class GameLauncher:
         self.port = port
 
     def check_map(self, map_path: str) -> None:
-        """Check without asking the game that it can load a map. It logs such errors only in its own console.
-
-        Raises:
-            UserError: if it cannot.
-        """
+        """Raise `UserError` if the game cannot load a map. The game itself shows such errors only in its console."""
 
     def map_argument(self, map_path: str) -> str:
         """Return a map as the argument of the game's `map` command."""
@@ -98,13 +94,7 @@ class GameLauncher:
 
 
 class SimulatedGameLauncher(GameLauncher):
-    """Launcher of `scripts/simulated_game.py`, which ends with the thread (off Linux: the process) that started it.
-
-    Args:
-        port: where it is to listen.
-        maps_folder: folder of its tracks.
-        extra_arguments: further command line arguments.
-    """
+    """Launcher of `scripts/simulated_game.py`, which ends with the thread (off Linux: the process) that started it."""
 
     def __init__(self, port: int, maps_folder: Path, extra_arguments: tuple[str, ...] = ()) -> None:
         super().__init__(port)
@@ -205,8 +195,8 @@ class RunningGame(GameLauncher):
 def find_free_port(n_ports: int = 1) -> int:
     """Return the first of `n_ports` consecutive ports at which no process listens.
 
-    They are below the ephemeral ports (Linux from 32768, Windows and macOS from 49152): a game takes seconds until it
-    listens, and the system must not assign its port meanwhile.
+    They are below the ephemeral ports (Linux from 32768, Windows and macOS from 49152), which the system could assign
+    before the game listens.
     """
     while True:
         first = secrets.choice(_FREE_PORTS)
@@ -217,11 +207,7 @@ def find_free_port(n_ports: int = 1) -> int:
 
 
 def check_port_is_free(port: int) -> None:
-    """Check that a game can listen at a port.
-
-    Raises:
-        PortInUseError: with the listening program, where the system shows it.
-    """
+    """Raise `PortInUseError` with the listening program, if the system shows it."""
     with socket.socket() as probe:
         if os.name == "posix":  # a connection that has just ended must not count; on Windows the flag means sharing
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

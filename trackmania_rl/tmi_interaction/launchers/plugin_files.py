@@ -50,8 +50,6 @@ class Installation:
     """Result of `install_plugin`.
 
     Attributes:
-        path: the installed plugin.
-        outcome: what was done.
         backup: the file that was there before; None if there was none, or it was left alone.
         version: of the plugin there now.
     """

@@ -116,7 +116,7 @@ class TmnfLauncher(GameLauncher):
             mark = f"port {self.port}, started by process {os.getpid()} at {time.time_ns()}"
             at_s = time.time()
             self._starter = _run(command, mark)
-            launch = Launch(self.port, mark, self._starter.pid, at_s, before)
+            launch = Launch(self.port, mark, at_s, before)
             try:
                 self._game = self._wait_for_game(launch, self._starter)
                 self._records.add(self.port, ProcessIdentity.of(self._game))
