@@ -63,8 +63,8 @@ from trackmania_rl.track.game_map import load_reference_lines
 from trackmania_rl.track.reference_times import load_reference_times
 from trackmania_rl.training.building import MakeMemory, make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.demonstrations import load_demonstrations
-from trackmania_rl.training.hooks.datasets import open_datasets
 from trackmania_rl.training.hooks.hook import RunContext
+from trackmania_rl.training.hooks.replay import open_datasets
 
 log = logging.getLogger(__name__)
 

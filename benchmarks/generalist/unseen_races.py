@@ -11,13 +11,14 @@ from typing import Any, Final
 import numpy as np
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.games.race_games import make_race_games
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.simulator.tracks.world import Edge, Surface
 from trackmania_rl.telemetry.race_record import cut_off_torn_line
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.evaluation import TrainedDriver, first_races
+from trackmania_rl.training.evaluation import TrainedDriver
 
 AT_A_TIME: Final = 16
 LOOK_BACK_M: Final = 100.0
@@ -107,6 +108,36 @@ def drive(
             stats["cutoff_reason"],
             road,
         )
+
+
+def first_races(
+    driver: TrainedDriver, maps_folder: Path, map_entries: Iterable[MapEntry], n_at_a_time: int
+) -> Iterator[tuple[MapEntry, dict[str, Any]]]:
+    """Drive simulated maps greedily, one race on each, `n_at_a_time` together in this process.
+
+    Yields:
+        Each map with its race's `end_race_stats`, as races end.
+
+    Raises:
+        UserError: if a map can't be used.
+    """
+    games = make_race_games(driver.settings).in_process(n_at_a_time, maps_folder)
+    waiting, under_way = iter(map_entries), {}
+
+    def begin(game: int) -> None:
+        if (entry := next(waiting, None)) is not None:
+            under_way[game] = entry
+            games.begin(game, entry)
+
+    for game in range(n_at_a_time):
+        begin(game)
+    while under_way:
+        received = games.recv()
+        if len(received.ids) > 0:
+            games.send(received.ids, driver.actor.act_batch(received.images, received.floats))
+        for game, race in received.ended.items():
+            yield under_way.pop(game), race.end_race_stats
+            begin(game)
 
 
 def keep(file: Path, driver: str, race: UnseenRace) -> None:

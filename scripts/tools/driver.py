@@ -89,30 +89,62 @@ def pack(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Print what a file holds."""
-    from trackmania_rl.runs.driver_file import read_driver
-    from trackmania_rl.training.driver_loading import described, settings_here
-
-    driver = read_driver(arguments.file)
     table = Table(show_header=False)
-    for heading, text in described(driver, settings_here(arguments.file, driver.card)).items():
+    for heading, text in described(arguments.file).items():
         table.add_row(heading, Text(text))
     Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def described(file: Path) -> dict[str, str]:
+    """Return headings and texts that describe a driver."""
+    from trackmania_rl.runs.driver_file import read_driver
+    from trackmania_rl.telemetry.terminal_view import format_time
+    from trackmania_rl.training.driver_loading import own_code, settings_here
+
+    driver = read_driver(file)
+    settings = settings_here(file, driver.card)
+    card, game, image = driver.card, settings.game, driver.card.interface.image_shape
+    tracks = [
+        f"{track.map_name} {'not finished' if track.best_time_ms is None else format_time(track.best_time_ms)}"
+        for track in card.tracks
+    ]
+    actions, blocks = card.interface.actions, len(card.interface.blocks)
+    duration = settings.replay.temporal_mini_race_duration_actions
+    of_blocks = f" in {blocks} blocks" if blocks else ""
+    on = f"among {len(actions)}: " if game.actions == "keys" else "on "
+    return {
+        "driver": card.name,
+        "best times": ", ".join(tracks),
+        "trained": f"{card.frames_total:,} frames, {card.training_s / 60:.1f} minutes",
+        "sees": f"{card.interface.n_floats} floats{of_blocks}, "
+        + (f"image of {image[2]} x {image[1]} pixels, {image[0]} at a time" if image[1] else "no image"),
+        "decides": f"every {game.ms_per_action} ms {on}{', '.join(actions)}",
+        "mini-race": "none" if duration is None else f"{duration} actions",
+        "network": f"{driver.n_parameters:,} parameters",
+        "agent": str(settings.agent.agent),
+        "needs code": "; ".join(own_code(settings)) or "none but this program",
+        "packed by": f"version {card.program}",
+    }
 
 
 def configuration(arguments: argparse.Namespace) -> None:
     """Write a file's settings as a configuration."""
     from trackmania_rl.runs.driver_file import read_driver
-    from trackmania_rl.training.driver_loading import CONFIG_FILE, configuration_text, settings_here
+    from trackmania_rl.settings import DRIVER_SETTINGS
+    from trackmania_rl.training.driver_loading import CONFIG_FILE, settings_here
 
     driver = read_driver(arguments.file)
-    text = configuration_text(arguments.file, settings_here(arguments.file, driver.card))
+    settings = settings_here(arguments.file, driver.card)
+    groups = (group.model_dump(include=set(DRIVER_SETTINGS), warnings=False) for _, group in settings)
+    lines = [f"{name} = {value!r}\n" for group in groups for name, value in group.items()]
+    head = f'"""The settings of the driver {arguments.file.name}."""\n\nbased_on = "{CONFIG_FILE.name}"\n\n'
     file = arguments.output or CONFIG_FILE.parent / f"config_{re.sub(r'[^A-Za-z0-9]', '_', driver.card.name)}.py"
     if not IS_CHECKOUT and file.is_relative_to(SHIPPED_FOLDER):
         raise UserError("copy the configurations here first (python -m trackmania_rl init), or use --output")
     if file.exists():
         raise UserError(f"{file} is there already: name another file with --output")
     try:
-        file.write_text(text, encoding="utf-8")
+        file.write_text(head + "".join(lines), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}") from error
     how = f"--config {file} --weights-from {arguments.file} --set run_name=NEW"
@@ -121,13 +153,9 @@ def configuration(arguments: argparse.Namespace) -> None:
 
 def push(arguments: argparse.Namespace) -> None:
     """Put a file on the hub."""
-    from trackmania_rl.runs.driver_file import read_driver
     from trackmania_rl.runs.driver_hub import push_driver
-    from trackmania_rl.training.driver_loading import described, settings_here
 
-    driver = read_driver(arguments.file)
-    about = described(driver, settings_here(arguments.file, driver.card))
-    page = push_driver(arguments.file, arguments.repository, about, is_private=arguments.private)
+    page = push_driver(arguments.file, arguments.repository, described(arguments.file), is_private=arguments.private)
     print(f"{arguments.file} is at {page}")
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -81,13 +82,14 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
     Raises:
         UserError: if a map, the inputs or the game can't be used.
     """
+    from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import RaceGames
     from trackmania_rl.race.observation import ObservationLayout
     from trackmania_rl.race.observation_statistics import ObservationStatistics
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.track.named_maps import map_entries
-    from trackmania_rl.training.demonstrations import load_demonstrations
-    from trackmania_rl.training.recording import drive_at_random, drive_given
+    from trackmania_rl.training.demonstrations import load_demonstrations, replayed
+    from trackmania_rl.training.recording import random_policy
 
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     statistics = ObservationStatistics(ObservationLayout(settings.observation, settings.game.actions))
@@ -100,15 +102,17 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
         game = settings.game.model_copy(update={"demonstrations": tuple(names), "map_cycle": tuple(entries)})
         given = load_demonstrations(game, Path.cwd())
         games = builder.make_games(0, maps_folder, seeds.rng("observation statistics/games"))
+        spaces, rng = builder.spaces, seeds.rng("observation statistics/actions")
+        races = [(one.entry, functools.partial(replayed, one.actions, spaces.n_values)) for one in given]
+        if not given:
+            at_random = functools.partial(random_policy, spaces, rng)
+            races = [(entries[number % len(entries)], at_random) for number in range(arguments.races)]
         with contextlib.closing(games):
-            if given:
-                drive_given(games, builder.spaces, given, statistics.add)
-            else:
-                rng = seeds.rng("observation statistics/actions")
-                drive_at_random(games, builder.spaces, entries, arguments.races, rng, statistics.add)
-    races = f"{len(given)} races by inputs" if given else f"{arguments.races} races at random"
+            for entry, make_policy in races:
+                statistics.add(rollout(games, entry, make_policy).rollout_results["state_float"])
+    driven = f"{len(given)} races by inputs" if given else f"{arguments.races} races at random"
     maps = ", ".join(entry.map_name for entry in entries[:MOST_NAMED]) + (", ..." if len(entries) > MOST_NAMED else "")
-    return statistics, f"{statistics.n_states:,} states of {races} on {maps}"
+    return statistics, f"{statistics.n_states:,} states of {driven} on {maps}"
 
 
 def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:

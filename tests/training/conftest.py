@@ -28,7 +28,7 @@ from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.collector import WeightPuller
-from trackmania_rl.training.hooks import learning_figures
+from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.races import WriteRaceLog
@@ -127,7 +127,7 @@ def live_in(folder: Path, repository_root: Path) -> LiveSettings:
 @pytest.fixture(scope="package", autouse=True)
 def measure_the_test_loss_often() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(learning_figures, "TEST_LOSS_EVERY_N_BATCHES", 3)
+        monkeypatch.setattr(figures, "TEST_LOSS_EVERY_N_BATCHES", 3)
         yield
 
 

@@ -18,8 +18,8 @@ from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.training.hooks.datasets import open_datasets
 from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.replay import open_datasets
 from trackmania_rl.training.race_stream import FRAMES_PER_ROUND
 
 from .conftest import MakeRace, MakeRun, edit

@@ -17,8 +17,8 @@ from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.diagnostics import Data, load_data
 from trackmania_rl.training.diagnostics import realised_returns
-from trackmania_rl.training.hooks import diagnostics, figures
-from trackmania_rl.training.hooks.diagnostics import DrawDiagnostics
+from trackmania_rl.training.hooks import figures, recordings
+from trackmania_rl.training.hooks.recordings import DrawDiagnostics
 
 from .conftest import MakeRace, MakeRun
 
@@ -97,8 +97,8 @@ class KeepingLogger:
 class Drawn:
     """A drawing process that has ended; it left one picture of the data that it was given."""
 
-    def __init__(self, returncode: int = 0) -> None:
-        self.returncode = returncode
+    def __init__(self) -> None:
+        self.failure: str | None = None
         self.data: list[Data] = []
 
     def __call__(self, module: str, data: str, folder: str, *, gives_way: bool) -> "Drawn":
@@ -109,14 +109,11 @@ class Drawn:
         Image.new("RGB", (7, 5)).save(Path(folder) / file)
         return self
 
-    def poll(self) -> int:
-        return self.returncode
+    def has_ended(self, _: float | None) -> bool:
+        return True
 
-    def wait(self, _: float) -> int:
-        return self.returncode
-
-    def communicate(self) -> tuple[str, str]:
-        return "", "first line\nerror: no paper"
+    def error(self) -> str | None:
+        return self.failure
 
 
 def test_a_set_is_of_the_newest_evaluated_race(
@@ -128,7 +125,7 @@ def test_a_set_is_of_the_newest_evaluated_race(
 ) -> None:
     logger, drawn = KeepingLogger(), Drawn()
     monkeypatch.setattr(figures, "open_loggers", lambda *_: [logger])
-    monkeypatch.setattr(diagnostics, "start_in_background", drawn)
+    monkeypatch.setattr(recordings, "Drawing", drawn)
     run = make_run()
     hook = run.hook(DrawDiagnostics)
     run.train_on([make_race(30, True), make_race(60, True)])
@@ -149,7 +146,7 @@ def test_a_set_is_of_the_newest_evaluated_race(
     assert set(data["errors"].kind) == {"explored", "evaluated"}
     assert 0 < data["errors"].actions_left.min() <= data["errors"].actions_left.max() <= data["about"].mini_race_actions
 
-    drawn.returncode = 1
+    drawn.failure = "error: no paper"
     hook._is_due = True
     run.train_on([make_race(32, False), make_race(20, True, is_explo=False)])
     hook.end()

@@ -15,10 +15,9 @@ from trackmania_rl.runs import CheckpointError, find_manifests, save_checkpoint
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training import race_stream
 from trackmania_rl.training.finite_numbers import not_finite_tensors
-from trackmania_rl.training.hooks import finite_numbers
+from trackmania_rl.training.hooks import updates
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
-from trackmania_rl.training.hooks.finite_numbers import NumbersNotFiniteError, WatchNumbers
-from trackmania_rl.training.hooks.updates import PublishRunState
+from trackmania_rl.training.hooks.updates import NumbersNotFiniteError, PublishRunState, WatchNumbers
 
 from .conftest import LocalRun, MakeRace, MakeRun, edit
 
@@ -101,7 +100,7 @@ def test_spoilt_weights_are_named_never_saved_and_not_resumed_from(make_run: Mak
     named = rf"weights are no longer finite numbers.*\({'/'.join(path)}\)"
     with pytest.raises(NumbersNotFiniteError, match=named):
         run.hook(SaveCheckpoints).try_to_save()
-    run.agent.updates = finite_numbers.LOOK_AT_WEIGHTS_EVERY
+    run.agent.updates = updates.CHECK_WEIGHTS_EVERY
     with pytest.raises(NumbersNotFiniteError, match=named):
         run.hook(WatchNumbers).post_optim()
     assert not find_manifests(run.context.folder.path)

@@ -24,9 +24,9 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.training import trainer as trainer_module
+from trackmania_rl.training.hooks.figures import LearningFigures
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
-from trackmania_rl.training.hooks.updates import FollowSchedules, PublishRunState
+from trackmania_rl.training.hooks.updates import PublishRunState
 
 from .conftest import LocalRun, MakeRace, MakeRun, edit, fragments_of, n_stored
 
@@ -147,7 +147,7 @@ def test_schedules_follow_the_frame_count(live: LiveSettings, make_run: MakeRun,
     run = make_run([updates])
     for n_actions, learning_rate, gamma, capacity in ((50, 1e-4, 0.7, 80), (70, 1e-5, 0.9, 500)):
         run.train_on([make_race(n_actions, False)])
-        assert run.hook(FollowSchedules).learning_rate == pytest.approx(learning_rate)
+        assert run.context.statistics.current_values["learning_rate"] == pytest.approx(learning_rate)
         assert updates.noted[-1] == (13, pytest.approx(learning_rate))
         assert run.buffer.rules.gamma == pytest.approx(gamma)
         assert run.buffer.ring.capacity == capacity
@@ -279,7 +279,7 @@ def test_the_test_loss_is_of_transitions_that_are_never_trained_on(
     assert len(measured_on) == run.agent.updates // 3 * 13 > 0
     assert set(measured_on) <= set(run.buffer_test.storage.index.tolist())
     assert run.agent.loss_module.training
-    assert np.isfinite(run.hook(MeasureTestLoss).test_loss)
+    assert np.isfinite(run.hook(LearningFigures).test_loss)
 
 
 # ----------------------------------------------------------------------------------------------------------- fragments

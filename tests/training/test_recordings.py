@@ -63,8 +63,8 @@ def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
     of_another_map = make_race(11, True, is_explo=False, map_name="kart")
     demonstration = make_race(13, True, is_explo=False, is_demonstration=True)
     run.train_on([make_race(10, True), of_another_map, demonstration, kept])
-    assert hook._filming is not None
-    hook._filming.process.wait(150)  # it gives way to all others
+    assert hook._drawing is not None
+    assert hook._drawing.has_ended(150)  # it gives way to all others
     hook.tick()
     name = "000000000066_valley"
     assert logger.told == [("recording/valley", f"{name}.pt", 66), ("rollout/film/valley", f"{name}.mp4", 66)]

@@ -25,10 +25,10 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
+from trackmania_rl.training.collector import TurnTakingCollector
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.races import WriteRaceLog
-from trackmania_rl.training.turns import TurnTakingCollector
 
 from .conftest import edit
 

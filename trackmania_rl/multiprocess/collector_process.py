@@ -31,9 +31,8 @@ from trackmania_rl.seeds import SeedTree, set_stream_state
 from trackmania_rl.telemetry.live.mirror import LiveMirror
 from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
-from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
+from trackmania_rl.training.collector import BeginTurn, Collector, CollectorParts, TurnTakingCollector, WeightPuller
 from trackmania_rl.training.demonstrations import drive_demonstrations
-from trackmania_rl.training.turns import BeginTurn, TurnTakingCollector
 
 log = logging.getLogger(__name__)
 

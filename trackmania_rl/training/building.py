@@ -20,41 +20,26 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.terminal_view import TerminalView
-from trackmania_rl.training.disk_watch import DiskWatch
-from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
-from trackmania_rl.training.hooks.datasets import LearnFromDataSets
-from trackmania_rl.training.hooks.diagnostics import DrawDiagnostics
-from trackmania_rl.training.hooks.figures import WriteFigures
-from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
+from trackmania_rl.training.hooks.checkpoints import KeepDrivers, KeepRecords, SaveCheckpoints
+from trackmania_rl.training.hooks.figures import LearningFigures, WriteFigures
 from trackmania_rl.training.hooks.hook import RunContext
-from trackmania_rl.training.hooks.learning_figures import (
-    LayerFigures,
-    LearningFigures,
-    MeasureQuantileSpread,
-    MeasureTestLoss,
-)
 from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
 from trackmania_rl.training.hooks.races import CountRaces, FollowCollectors, WriteRaceLog
-from trackmania_rl.training.hooks.recordings import RecordEvaluations
-from trackmania_rl.training.hooks.records import KeepDrivers, KeepRecords
-from trackmania_rl.training.hooks.replay import SampleAtReplayRatio, StoreRaces
+from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations
+from trackmania_rl.training.hooks.replay import LearnFromDataSets, SampleAtReplayRatio, StoreRaces
 from trackmania_rl.training.hooks.status import ShowInTerminal, TellStatus
-from trackmania_rl.training.hooks.updates import (
-    FollowSchedules,
-    PublishRunState,
-    ResetPeriodically,
-)
+from trackmania_rl.training.hooks.updates import FollowSchedules, PublishRunState, ResetPeriodically, WatchNumbers
 from trackmania_rl.training.trainer import RunTrainer
 
 MakeMemory = Callable[[Settings, Spaces, SeedTree], Memory]
-"""The part `memory`: from the settings, the spaces and the seeds to the replay memory."""
+"""The part `memory`."""
 
 
 def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> MiniRaceMemory:
-    """Make the replay memory, on the training device where it fits there, with the configured transforms.
+    """Make the replay memory with the configured transforms, on the training device if it fits there.
 
     Raises:
-        SettingsError: if the setting `transforms` names something that cannot be had.
+        SettingsError: if `transforms` cannot be made.
     """
     device = pick_replay_device(
         pick_device(settings.run.torch_device),
@@ -78,10 +63,10 @@ def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> MiniRace
 
 
 def make_reward(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Reward:
-    """Make what the setting `reward` names.
+    """Make the part of the setting `reward`.
 
     Raises:
-        SettingsError: if it names something that cannot be had.
+        SettingsError: if it cannot be made.
     """
     part = settings.reward.reward
     reward = make_part(part, "reward", settings, spaces, seeds, takes="settings, spaces, seeds")
@@ -94,10 +79,10 @@ def make_reward(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Reward:
 
 
 def make_configured_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Memory:
-    """Make what the setting `memory` names.
+    """Make the part of the setting `memory`.
 
     Raises:
-        SettingsError: if it names something that makes no memory.
+        SettingsError: if it cannot be made, or is no memory.
     """
     memory = make_part(settings.replay.memory, "memory", settings, spaces, seeds, takes="settings, spaces, seeds")
     if not isinstance(memory, Memory):
@@ -109,10 +94,10 @@ def make_configured_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) 
 
 
 def make_hooks(settings: Settings) -> list[TrainerHookBase]:
-    """Make the hooks that the setting `hooks` names.
+    """Make the hooks of the setting `hooks`.
 
     Raises:
-        SettingsError: if it names something that cannot be had, or that is no hook.
+        SettingsError: if one cannot be made, or is no hook.
     """
     hooks = []
     for part in settings.run.hooks:
@@ -137,17 +122,17 @@ def make_trainer(
     datasets: Sequence[DataSet] = (),
     accepted_changes: Collection[str] = (),
 ) -> RunTrainer:
-    """Make the Trainer with its hooks, and take up the run from its checkpoint, if it has one.
+    """Make the Trainer with its hooks, and load the run's checkpoint, if it has one.
 
     Args:
-        run: what hooks share.
-        hooks: a user's. They come after those that ship, but for `StoreRaces`.
-        should_stop: whether the run ends.
+        run: parts of the run.
+        hooks: a user's hooks. They come after those that ship, except `StoreRaces`.
+        should_stop: returns whether the run ends.
         clock: seconds since the start of the command.
-        view: what the terminal shows.
-        weights_from: what a run without a checkpoint begins with, see `SaveCheckpoints`.
-        datasets: what the memory holds before the first race, see `open_datasets`.
-        accepted_changes: settings that may be others than in the checkpoint, see `SaveCheckpoints`.
+        view: the view in the terminal.
+        weights_from: see `SaveCheckpoints`.
+        datasets: races in the memory before the first race, see `open_datasets`.
+        accepted_changes: see `SaveCheckpoints`.
 
     Raises:
         CheckpointError: see `SaveCheckpoints.take_up`.
@@ -155,42 +140,35 @@ def make_trainer(
     """
     settings = run.settings
     trainer = RunTrainer(run, should_stop)
-    disk = DiskWatch(run.folder, trainer.checkpoints, lambda: run.settings.run.minimum_free_disk_mb)
     store = StoreRaces()
     # A run that takes turns ends between two of them.
     sampling = SampleAtReplayRatio(store, (lambda: False) if settings.takes_turns else should_stop)
-    schedules = FollowSchedules()
     numbers = WatchNumbers()
-    races = CountRaces(schedules)
-    figures, test_loss = LearningFigures(), MeasureTestLoss()
-    loggers = WriteFigures(races, figures, test_loss, disk)
+    figures = LearningFigures()
+    trainer.logger = loggers = WriteFigures(figures)
     checkpoints = SaveCheckpoints(numbers, weights_from, accepted_changes)
-    trainer.logger = loggers
     in_order: list[TrainerHookBase] = [  # at each point of the loop
         FollowCollectors(),
-        races,
-        WriteRaceLog(races, clock or CommandClock(), disk),
-        KeepRecords(races),
-        schedules,
+        CountRaces(),
+        WriteRaceLog(clock or CommandClock()),
+        KeepRecords(),
+        FollowSchedules(),
         *([LearnFromDataSets(datasets, store)] if datasets else []),
         ResetPeriodically(sampling),
         sampling,
         numbers,
         PublishRunState(numbers),
         figures,
-        LayerFigures(),
-        MeasureQuantileSpread(),
-        test_loss,
         loggers,
-        RecordEvaluations(races, loggers, disk),
-        DrawDiagnostics(races, loggers, disk),
+        RecordEvaluations(),
+        DrawDiagnostics(),
         checkpoints,
         KeepDrivers(numbers),
         ShowInTerminal(view or TerminalView()),
         TellStatus(),
         *([CheckPipeline()] if settings.run.crc_debug else []),
         *hooks,
-        store,  # a race as all other hooks have left it
+        store,  # stores a race as all other hooks returned it
     ]
     n_of_name: Counter[str] = Counter()
     for hook in in_order:

@@ -1,15 +1,21 @@
-"""The collector: it plays the map cycle on games of any kind, with the newest weights.
+"""Collectors play the map cycle on games of any kind, with the newest weights.
 
-One thread, one loop: receive what waits, decide with one pass through the network, send; a race that is over goes into
-the rollout sink, and the next one of the map cycle begins in its place. Where races are handed on in fragments, they go
-there while they go on. Nothing here knows of processes; a test drives it in one, and
-`multiprocess/collector_process.py` is the shell around it. `turns.py` drives it in turns with the learner.
+One thread, one loop: receive from the games that wait, decide with one pass through the network, send. A race that has
+ended is put into the rollout sink, and the map cycle's next one begins in its game. `multiprocess/collector_process.py`
+runs a collector in a process.
+
+With synchronous sampling (`TurnTakingCollector`) collectors and learner take turns, so that the same seed gives the
+same run. In a turn each collector plays a race in every game, or the actions of one fragment, by the weights, frame
+count and settings at the turn's beginning. Its random numbers depend on the seed and on the turn's number, and its
+place in the map cycle on the races that it has sent. Races in fragments that are under way between two turns can be
+driven again by the decisions that were sent. So a run that was interrupted resumes as the same run.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +32,7 @@ from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.progress import CollectorProgress, Fragment, RaceInFragments, RacePosition
 from trackmania_rl.seeds import stream_state
 from trackmania_rl.settings import MapEntry
+from trackmania_rl.settings.game import RACES
 from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
 
 log = logging.getLogger(__name__)
@@ -37,11 +44,7 @@ FROM_THE_BEGINNING: Final = CollectorProgress()
 
 @dataclass
 class WeightPuller:
-    """Keeps one actor's network at the newest weights of its kind.
-
-    Attributes:
-        came_s: when the weights came that the network has, by `time.monotonic`.
-    """
+    """Keeps an actor's network at the newest weights of its kind, which arrived at `came_s` (`time.monotonic`)."""
 
     actor: Actor
     run_state: RunStateView
@@ -51,11 +54,11 @@ class WeightPuller:
     came_s: float = field(default_factory=time.monotonic)
 
     def pull_at_next_pass(self) -> None:
-        """Look for newer weights before the next pass, whenever the last look was."""
+        """Pull weights before the next pass."""
         self.passes_until_pull = 0
 
     def pull_if_due(self, every_n_passes: int) -> None:
-        """Pull the weights before a pass through the network, if it is time and there are newer ones."""
+        """Pull newer weights before a pass through the network, every `every_n_passes` passes."""
         if self.passes_until_pull <= 0:
             self.passes_until_pull = every_n_passes
             version = self.run_state.pull_weights(self.kind, self.actor.network, self.version)
@@ -68,20 +71,15 @@ class WeightPuller:
 
 @dataclass(frozen=True)
 class CollectorParts:
-    """What a collector needs besides its games.
+    """Parts of a collector besides its games.
 
     Attributes:
-        run_state: what the learner publishes; a race is played by the settings at its beginning.
-        rollouts: where finished races go.
-        explorer: drives exploration races.
-        evaluator: drives evaluation races, by averaged weights.
-        generated_maps: where tracks for the map cycle's generators come from; not needed where it has none.
-        progress: what was driven before, where the map cycle goes on.
-        n_entries_left_out: of the map cycle: a collector that is started again and again without a race begins further
-            on, since it may be that map that no game can play.
-        streams: random streams whose states go with each race, so that a new process can go on with them; by name.
-        beat: says that the collector goes on; called between any two actions.
-        listeners: called with what the games show and what is decided.
+        generated_maps: tracks of the map cycle's generators; None if it has none.
+        progress: where the map cycle continues.
+        n_entries_left_out: entries of the map cycle to skip. A collector that was restarted without a race skips the
+            map that its games may be unable to play.
+        streams: random streams by name, whose states are sent with each race so that a new process can resume them.
+        beat: heartbeat, called between any two actions.
     """
 
     run_state: RunStateView
@@ -95,63 +93,42 @@ class CollectorParts:
     beat: Callable[[], object] = lambda: None
     listeners: Sequence[Listener] = ()
 
-    def entries(self) -> Iterator[RaceOfCycle]:
-        """Go through the map cycle from where this collector stands."""
-        return map_cycle(self.run_state, self.generated_maps, self.progress, self.n_entries_left_out)
+
+class RaceOfCycle(NamedTuple):
+    """A race of the map cycle. If it `is_generated`, a generator makes many tracks under its map's name."""
+
+    entry: MapEntry
+    is_generated: bool
+    position: RacePosition
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """A race of the map cycle: its map, the network that drives it, and how much it explores.
+    """A race under way. `in_fragments` counts what was sent already; None if it is sent as a whole."""
 
-    Attributes:
-        entry: the map.
-        puller: keeps the network that drives it.
-        exploration: how it explores.
-        is_generated: whether the track is one of many that a generator makes.
-        position: where it stands among those of the collector.
-        in_fragments: how much of it was handed on already; None where it is handed on as a whole.
-    """
-
-    entry: MapEntry
+    of_cycle: RaceOfCycle
     puller: WeightPuller
     exploration: Exploration
-    is_generated: bool
-    position: RacePosition
-    in_fragments: RaceInFragments | None = field(default=None)
+    in_fragments: RaceInFragments | None
 
     def stats(
         self, end_race_stats: Mapping[str, Any], position: RacePosition, fragment: Fragment | None = None
     ) -> dict[str, Any]:
-        """Return what the learner is told of the race: its `end_race_stats` and where they belong."""
-        told = {**end_race_stats, **stats_of_entry(self.entry), "is_generated": self.is_generated}
-        told["position"] = position
-        told["weights_age_s"] = time.monotonic() - self.puller.came_s
-        return told if fragment is None else {**told, "fragment": fragment}
+        """Return `end_race_stats` with map, position, age of the weights and fragment, for the learner."""
+        entry, is_generated, _ = self.of_cycle
+        stats = {**end_race_stats, **stats_of_entry(entry), "is_generated": is_generated, "position": position}
+        stats["weights_age_s"] = time.monotonic() - self.puller.came_s
+        return stats if fragment is None else {**stats, "fragment": fragment}
 
 
 def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
-    """Return where a race belongs, for its `end_race_stats`."""
+    """Return the map and kind of a race, for its `end_race_stats`."""
     return {
         "map_name": entry.map_name,
-        "track": Path(entry.map_path.replace("\\", "/")).stem,  # which may have been written on Windows
+        "track": Path(entry.map_path.replace("\\", "/")).stem,  # also of Windows
         "is_explo": entry.is_explo,
         "fill_buffer": entry.fill_buffer,
     }
-
-
-class RaceOfCycle(NamedTuple):
-    """A race that the map cycle asks for.
-
-    Attributes:
-        entry: its map.
-        is_generated: whether the track is one of many under the same name: a generator's of more than one track.
-        position: where it stands.
-    """
-
-    entry: MapEntry
-    is_generated: bool
-    position: RacePosition
 
 
 def map_cycle(
@@ -160,17 +137,13 @@ def map_cycle(
     progress: CollectorProgress = FROM_THE_BEGINNING,
     n_entries_left_out: int = 0,
 ) -> Iterator[RaceOfCycle]:
-    """Go through the races in order; an edited map cycle starts afresh when the old one has come round.
-
-    A generator gives each of its races a track of its own, under the generator's name.
+    """Yield the races in order. An edited map cycle begins when the old one has ended.
 
     Args:
         run_state: has the settings in force.
         generated_maps: makes the tracks of generators.
-        progress: where to go on. In a cycle that has become shorter, a place beyond its end counts on from its
-            beginning.
-        n_entries_left_out: so many entries from there on are left out the first time, the rest of the current one
-            included.
+        progress: where to continue. A place beyond the end of a shorter cycle wraps around.
+        n_entries_left_out: entries to skip first, including the rest of the current one.
 
     Raises:
         UserError: if a generated track cannot be written.
@@ -185,15 +158,25 @@ def map_cycle(
             first = next((place for place in range(first, len(entries)) if entries[place][0] != of_this_one), 0)
         n_entries_left_out = 0
         for place in range(first, len(entries)):
-            yield race_of_entry(entries[place][1], RacePosition(number, place), generated_maps)
+            yield _race_of_entry(entries[place][1], RacePosition(number, place), generated_maps)
             number += 1
         first = 0
+
+
+def _race_of_entry(entry: MapEntry, position: RacePosition, generated_maps: GeneratedMaps | None) -> RaceOfCycle:
+    if entry.generator is None:
+        return RaceOfCycle(entry, False, position)
+    if generated_maps is None:
+        raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
+    generator = generator_key(entry.generator)
+    position = replace(position, generator=generator, generator_number=generated_maps.n_begun(entry.generator))
+    return RaceOfCycle(generated_maps.draw(entry), not entry.generator.is_one_track, position)
 
 
 def race_at(
     cycle: Sequence[MapEntry], position: RacePosition, generated_maps: GeneratedMaps | None
 ) -> RaceOfCycle | None:
-    """Return the race that stood at a position, with its track; None if the cycle has become another one."""
+    """Return the race at a position, with its track; None if an edit changed the cycle."""
     entries = [entry for entry in cycle for _ in range(entry.repeat)]
     entry = entries[position.place] if position.place < len(entries) else None
     if entry is None or position.generator != (generator_key(entry.generator) if entry.generator else ""):
@@ -204,35 +187,18 @@ def race_at(
     return RaceOfCycle(generated_maps.concrete(entry, recipe), not entry.generator.is_one_track, position)
 
 
-def race_of_entry(entry: MapEntry, position: RacePosition, generated_maps: GeneratedMaps | None) -> RaceOfCycle:
-    """Return the race of an entry; on a track of its own, if it is a generator's."""
-    if entry.generator is None:
-        return RaceOfCycle(entry, False, position)
-    if generated_maps is None:
-        raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
-    generator = generator_key(entry.generator)
-    position = replace(position, generator=generator, generator_number=generated_maps.n_begun(entry.generator))
-    return RaceOfCycle(generated_maps.draw(entry), not entry.generator.is_one_track, position)
-
-
 class Collector:
     """Plays the map cycle in all games: exploration races with noise, evaluation races greedily.
 
-    A race is played by the settings in force when it begins. While the learner is behind, games wait for room: races
-    begun later would only be driven by older weights.
-
-    Args:
-        parts: what surrounds the collector.
-        games: what is played; a race begins in each of them.
-
-    With `batch_mode = "truncate_episodes"` a race is handed on in fragments, and as a whole when it is over.
+    A race is played by the settings in force when it begins. Games wait for room in the sink while the learner is
+    behind. With `batch_mode = "truncate_episodes"` a race is sent in fragments, and as a whole when it has ended.
     """
 
     def __init__(self, parts: CollectorParts, games: Games) -> None:
         settings = parts.run_state.settings
         self._parts = parts
         self._games = games
-        self._entries = parts.entries()
+        self._cycle = map_cycle(parts.run_state, parts.generated_maps, parts.progress, parts.n_entries_left_out)
         self._races: dict[int, Race] = {}
         self._has_answered = False
         self._fragment_length_actions = settings.sync.fragment_length_actions
@@ -248,10 +214,7 @@ class Collector:
             pass
 
     def play_once(self) -> bool:
-        """Answer the games that wait, and hand on the races that have ended; False if the run ends meanwhile.
-
-        In a game without a race, the map cycle's next one begins first.
-        """
+        """Begin missing races, answer the games that wait, and send races that have ended; False if the run ends."""
         self._parts.beat()
         self.begin_races()
         received = self._receive()
@@ -263,7 +226,7 @@ class Collector:
         return self._hand_on_ended(received)
 
     def begin_races(self) -> None:
-        """Begin a race in every game that is in none.
+        """Begin the map cycle's next race in each game without one.
 
         Raises:
             UserError: if a map of the cycle can't be used.
@@ -274,7 +237,7 @@ class Collector:
                     self._begin_race(game)
 
     def _receive(self) -> Received:
-        """Receive from the games; a race that was lost with its game and has begun again is handed on anew."""
+        """Receive from the games. The fragments of a race that began again with its game are sent again."""
         received = self._games.recv()
         for listener in self._parts.listeners:
             listener.received(received)
@@ -291,7 +254,6 @@ class Collector:
         self._games.send(ids, decision, policy_s)
 
     def _answer(self, received: Received) -> None:
-        """Decide for the games that wait."""
         if not self._has_answered:
             self._has_answered = True
             log.info("the games are ready: the first race begins", extra={"phase": "first race"})
@@ -301,7 +263,6 @@ class Collector:
                 self._decide(puller, received, np.flatnonzero(asked))
 
     def _decide(self, puller: WeightPuller, received: Received, rows: GameIds) -> None:
-        """Answer some of the games by one pass through one network."""
         puller.pull_if_due(PULL_EVERY_N_ACTIONS)
         began_s = time.perf_counter()
         ids = received.ids[rows]
@@ -314,7 +275,7 @@ class Collector:
         self._send(ids, decision, policy_s=time.perf_counter() - began_s)
 
     def _hand_on_fragment(self, game: int, at_least_actions: int) -> bool:
-        """Put what is new of a race under way into the sink, if it is so much; False if the run ends meanwhile."""
+        """Send the new part of a race under way if it is large enough; False if the run ends."""
         race = self._races[game]
         if race.in_fragments is None or race.in_fragments.n_to_hand_on < at_least_actions:
             return True
@@ -327,9 +288,9 @@ class Collector:
         return True
 
     def _hand_on_ended(self, received: Received) -> bool:
-        """Put the races that have ended into the sink; False if the run ends meanwhile."""
+        """Send the races that have ended; False if the run ends."""
         for game, ended in received.ended.items():
-            if self._parts.rollouts.acquire_frames(game) is None:  # in which its frames may lie already
+            if self._parts.rollouts.acquire_frames(game) is None:  # its frames may be there already
                 return False
             race = self._races.pop(game)
             n_actions = len(ended.rollout_results["actions"])
@@ -337,38 +298,144 @@ class Collector:
             self._parts.rollouts.put(
                 game, ended.rollout_results, race.stats(ended.end_race_stats, self._position_now(race), fragment)
             )
-        for game in received.lost:  # another race begins there: it may be this one that the game cannot play
+        for game in received.lost:  # the game may be unable to play this race, so the next one begins there
             del self._races[game]
         return True
 
     def _position_now(self, race: Race) -> RacePosition:
-        """Return where a race stands, and the random streams are, as it is handed on."""
         streams = {name: stream_state(stream) for name, stream in self._parts.streams.items()}
-        return replace(race.position, streams=streams)
+        return replace(race.of_cycle.position, streams=streams)
 
     def _begin_race(self, game: int) -> None:
-        """Begin the map cycle's next race in a game; whoever drives it looks for newer weights first."""
         run_state = self._parts.run_state
         run_state.pull()
-        entry, is_generated, position = next(self._entries)
-        position = replace(position, game=game, frames_total=run_state.frames_total)
-        self._begin(RaceOfCycle(entry, is_generated, position)).puller.pull_at_next_pass()
+        of_cycle = next(self._cycle)
+        position = replace(of_cycle.position, game=game, frames_total=run_state.frames_total)
+        self._begin(of_cycle._replace(position=position)).puller.pull_at_next_pass()
 
-    def _begin(self, race_of_cycle: RaceOfCycle) -> Race:
-        """Begin a race by the settings in force, in the game and with the exploration that its position says."""
-        settings, (entry, is_generated, position) = self._parts.run_state.settings, race_of_cycle
+    def _begin(self, of_cycle: RaceOfCycle) -> Race:
+        """Begin a race by the settings in force, with the game and the exploration of its position."""
+        settings, (entry, _, position) = self._parts.run_state.settings, of_cycle
         puller = self._parts.explorer if entry.is_explo else self._parts.evaluator
         puller.actor.exploration_settings = settings.exploration
         exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=position.frames_total)
         in_fragments, frames = None, None
         if self._fragment_length_actions is None:
             frames = functools.partial(self._parts.rollouts.acquire_frames, position.game)
-        else:  # a fragment takes its room away while the race goes on, so the frames are written elsewhere
+        else:  # a fragment takes the room while the race continues, so frames are not written there
             in_fragments = RaceInFragments.of_settings(settings)
-        race = Race(entry, puller, exploration, is_generated, position, in_fragments)
-        self._races[position.game] = race
+        self._races[position.game] = race = Race(of_cycle, puller, exploration, in_fragments)
         for listener in self._parts.listeners:
             listener.begins(position.game, entry)
         self._games.game = settings.game
         self._games.begin(position.game, entry, frames)
         return race
+
+
+BeginTurn = Callable[[int], object]
+"""Called with a turn's number before it is played; seeds all random numbers."""
+
+
+class TurnTakingCollector(Collector):
+    """Collector that plays in turns.
+
+    Args:
+        parts: see `Collector`; actors are replaced at each turn.
+        games: see `Collector`; they answer all together, see `Games.recv`.
+        begin_turn: gives the actors of `parts` the random numbers of a turn.
+        in_first_turn: called before its first races.
+    """
+
+    def __init__(
+        self,
+        parts: CollectorParts,
+        games: Games,
+        begin_turn: BeginTurn,
+        in_first_turn: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(parts, games)
+        self._begin_turn = begin_turn
+        self._in_first_turn: Callable[[], object] | None = in_first_turn
+        game = parts.run_state.settings.game
+        can_drive_again = game.game == "simulated" and game.games == RACES and self._fragment_length_actions is not None
+        self._to_drive_again = tuple(parts.progress.under_way.values()) if can_drive_again else ()
+
+    def run(self) -> None:
+        """Play turns until the run ends; see `Collector.run`."""
+        while (number := self._parts.rollouts.await_turn()) is not None and self._play_turn(number):
+            self._parts.rollouts.end_turn()
+
+    def _play_turn(self, number: int) -> bool:
+        if self._in_first_turn is not None:
+            self._in_first_turn()
+            self._in_first_turn = None
+        self._begin_turn(number)
+        for puller in (self._parts.explorer, self._parts.evaluator):
+            puller.pull_at_next_pass()
+        if self._to_drive_again and not self._drive_again():
+            return False
+        self.begin_races()
+        n_passes = 0
+        while self._races and n_passes != self._fragment_length_actions:
+            received = self._receive_all()
+            if received is None:
+                return False
+            self._answer(received)
+            n_passes += 1
+        if self._races and self._receive_all() is None:  # some may have ended by the last action
+            return False
+        return all(self._hand_on_fragment(game, at_least_actions=1) for game in sorted(self._races))
+
+    def _receive_all(self) -> Received | None:
+        """Receive all games, and send the races that have ended; None if the run ends."""
+        while not self._parts.run_state.stop_requested:
+            self._parts.beat()
+            received = self._receive()
+            if not self._hand_on_ended(received):
+                break
+            if len(received.ids) == len(self._races):
+                return received
+        return None
+
+    def _drive_again(self) -> bool:
+        """Bring the races that an earlier session had under way to their states; False if the run ends.
+
+        The simulated game is not random: the same decisions lead to the same states. Nothing of it is sent.
+        """
+        to_drive, self._to_drive_again = self._to_drive_again, ()
+        self._parts.run_state.pull()
+        cycle = self._parts.run_state.settings.game.map_cycle
+        decided: dict[int, BatchDecision] = {}
+        for under_way in to_drive:
+            of_cycle = race_at(cycle, under_way.position, self._parts.generated_maps)
+            game = under_way.position.game
+            if of_cycle is not None and game < self._games.n_games:  # else the configuration was edited
+                decided[game] = under_way.decisions
+                self._begin(of_cycle)
+        while left := [game for game in sorted(decided) if self._n_decided(game) < len(decided[game].actions)]:
+            received = self._receive_all()
+            if received is None:
+                return False
+            for game in [game for game in received.ids.tolist() if game in left]:
+                row, known, in_fragments = self._n_decided(game), decided[game], self._races[game].in_fragments
+                assert in_fragments is not None
+                one = slice(row, row + 1)
+                decision = BatchDecision(known.actions[one], known.is_greedy[one], known.q_values[one])
+                in_fragments.decided(decision, 0)
+                self._send(np.array([game], dtype=np.int64), decision)
+        for under_way in to_drive:
+            race = self._races.get(under_way.position.game)
+            if race is not None and race.in_fragments is not None:
+                race.in_fragments.n_actions = under_way.n_actions
+                race.in_fragments.n_transitions = under_way.n_transitions
+        return True
+
+    def _n_decided(self, game: int) -> int:
+        race = self._races.get(game)
+        return sys.maxsize if race is None or race.in_fragments is None else race.in_fragments.n_decided
+
+    def _position_now(self, race: Race) -> RacePosition:
+        position = super()._position_now(race)
+        if race.in_fragments is None:
+            return position
+        return replace(position, last_decision=race.in_fragments.last_decision)

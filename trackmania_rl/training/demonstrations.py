@@ -1,9 +1,8 @@
-"""Learning from people: somebody's inputs are driven with the agent's actions, once, before a new run's own races.
+"""Demonstrations: given inputs are driven with the agent's actions, once, before a new run's own races.
 
-The transitions are those of the race as it was driven here, so they are true whatever the inputs were recorded in; the
-agent learns from them as from any exploration race (Hester et al. 2018, "Deep Q-learning from Demonstrations", without
-its supervised loss). Inputs files of this project are made of the agent's actions and are driven exactly. Others are
-approximated, and a race may then depart from its model: the log says how far it came.
+The agent learns from these races as from any exploration race (Hester et al. 2018, "Deep Q-learning from
+Demonstrations", without its supervised loss). Inputs files of this project are driven exactly. Others are approximated
+by the agent's actions, so that the race may differ; the log has its result.
 """
 
 from __future__ import annotations
@@ -43,10 +42,9 @@ class Demonstration:
 
     Attributes:
         name: of its file, for the log.
-        entry: the map, explored and learned from.
         actions: indices into the configured `inputs`, (n,) int64, or analog actions, (n, 3) float32, one for each
-            decision; the last one goes on.
-        n_exact: how many of them are the file's very inputs.
+            decision. The last one is repeated.
+        n_exact: number of them that equal the file's inputs.
     """
 
     name: str
@@ -56,15 +54,15 @@ class Demonstration:
 
 
 class _RunEnds(Exception):  # noqa: N818  # not an error
-    """Raised out of a race when the run ends while it is driven."""
+    """The run ended during a race."""
 
 
 def load_demonstrations(game: GameSettings, folder: Path) -> tuple[Demonstration, ...]:
     """Read the demonstrations of a configuration.
 
     Args:
-        game: names them, and has the actions.
-        folder: where relative paths begin.
+        game: settings with demonstrations and actions.
+        folder: base of relative paths.
 
     Raises:
         UserError: if a file is missing or damaged, or holds no inputs.
@@ -85,16 +83,15 @@ def load_demonstrations(game: GameSettings, folder: Path) -> tuple[Demonstration
 def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple[npt.NDArray[Any], int]:
     """Approximate inputs by the agent's actions.
 
-    Each decision takes the action that is nearest to what the inputs do during it: of analog actions the mean steer,
-    with each pedal pressed or not. What it does too much or too little of is made up for by the next ones (error
-    diffusion), so that a short tap or a half turned wheel is not lost.
+    Each decision takes the action nearest to the mean of the inputs during it. The difference is added to the next
+    decision (error diffusion), so that short taps and half turned wheels are not lost.
 
     Args:
-        events: in order of time, times in ms.
-        game: the actions and their duration.
+        events: in order of time.
+        game: settings with actions and their duration.
 
     Returns:
-        The actions (n,) or (n, 3), one for each decision until the last event, and how many are exactly the inputs.
+        The actions (n,) or (n, 3), one for each decision until the last event, and how many equal the inputs.
     """
     controls = _controls_of_ticks(events, game)  # (T, ticks per action, 3)
     kind = actions_of_game(game)
@@ -105,7 +102,7 @@ def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple
         wanted = of_decision.mean(axis=0) + missing
         action = nearest(wanted)
         done = kind.controls(np.asarray([action]))[0]
-        # Half an action at most: what no action can do must not pile up.
+        # At most half an action, because differences that no action can make up for must not accumulate.
         missing = (wanted - done).clip(-0.5, 0.5)
         actions.append(action)
         n_exact += bool((of_decision == done).all())
@@ -113,7 +110,7 @@ def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple
 
 
 def _nearest_index(kind: ActionKind) -> Callable[[npt.NDArray[np.float64]], Action]:
-    """Return what finds the index of the action nearest to gas, brake and steer (3,)."""
+    """Return a function from gas, brake and steer (3,) to the index of the nearest action."""
     of_action = kind.controls(np.arange(kind.n_values))  # (A, 3)
     return lambda wanted: int(np.abs(of_action - wanted).sum(axis=1).argmin())
 
@@ -126,12 +123,7 @@ def _nearest_analog_action(wanted: npt.NDArray[np.float64]) -> Action:
 
 
 def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, parts: CollectorParts) -> None:
-    """Drive demonstrations one after the other, and send each race to the learner.
-
-    Args:
-        demonstrations: what to drive.
-        games: the first of them is driven; no race is under way in any.
-        parts: where races go. If the run ends, this returns.
+    """Drive demonstrations in the first game and send each race to the learner, until the run ends.
 
     Raises:
         UserError: if a map can't be used.
@@ -146,18 +138,15 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, 
             race = rollout(games, demonstration.entry, make_policy, room, parts.listeners)
         except _RunEnds:
             return
-        _tell(demonstration, race.end_race_stats)
+        _log_result(demonstration, race.end_race_stats)
         stats = {**race.end_race_stats, **stats_of_entry(demonstration.entry), "is_demonstration": True}
         parts.rollouts.put(0, race.rollout_results, stats)
 
 
 def replayed(actions: npt.NDArray[Any], n_values: int, n_exploratory: int = sys.maxsize) -> Policy:
-    """Return the policy of one race that takes given actions, the last one until the end.
+    """Return the policy of one race that takes given actions, and repeats the last one.
 
-    Args:
-        actions: at least one.
-        n_values: of a decision's Q values, which are 0.
-        n_exploratory: decisions before this number are not greedy.
+    Its Q values are 0, and its first `n_exploratory` decisions are not greedy.
     """
     q_values = np.zeros(n_values, dtype=np.float32)
     chosen = list(actions) if actions.ndim > 1 else actions.tolist()
@@ -171,7 +160,6 @@ def replayed(actions: npt.NDArray[Any], n_values: int, n_exploratory: int = sys.
 
 
 def _policy_of(demonstration: Demonstration, run_state: RunStateView) -> Policy:
-    """Return the policy of a demonstration. It raises `_RunEnds` when the run ends."""
     replay = replayed(demonstration.actions, actions_of_game(run_state.settings.game).n_values)
 
     def policy(image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
@@ -182,7 +170,7 @@ def _policy_of(demonstration: Demonstration, run_state: RunStateView) -> Policy:
     return policy
 
 
-def _tell(demonstration: Demonstration, stats: Mapping[str, Any]) -> None:
+def _log_result(demonstration: Demonstration, stats: Mapping[str, Any]) -> None:
     seconds, meters = stats["race_time_ms"] / 1000, stats["meters"]
     exactness = f"{demonstration.n_exact} of its {len(demonstration.actions)} actions are exactly its inputs"
     race = f"demonstration {demonstration.name} on {demonstration.entry.map_name}"
@@ -210,7 +198,7 @@ def read_inputs(path: Path) -> Sequence[InputEvent]:
 
 
 def _controls_of_ticks(events: Sequence[InputEvent], game: GameSettings) -> npt.NDArray[np.float64]:
-    """Return gas, brake and steer (T, ticks per action, 3) in each tick, to the last event or longest race's end."""
+    """Return gas, brake and steer (T, ticks per action, 3) to the last event or the longest race's end."""
     last_ms = min(events[-1].time_ms, game.cutoff_race_longer_than_ms)
     n_decisions = last_ms // game.ms_per_action + 1
     controls = np.empty((n_decisions * game.engine_ticks_per_action, 3))

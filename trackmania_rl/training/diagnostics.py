@@ -1,6 +1,6 @@
 """Data of the plots in `telemetry.diagnostics`: from an agent and recent races, or from a checkpoint.
 
-Gathering changes nothing of what a run learns and draws no random numbers.
+Gathering data changes nothing of what a run learns and draws no random numbers.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.race.rewards import Reward, RewardedRace
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import CheckpointError
-from trackmania_rl.runs.driver_file import is_driver_file
 from trackmania_rl.schedules import linear
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, settings_from_flat
 from trackmania_rl.telemetry.diagnostics import Array, Data, Section, key_action_name, speeds_m_s
 from trackmania_rl.track.reference_line import load_reference_line
 from trackmania_rl.training.collector import stats_of_entry
-from trackmania_rl.training.driver_loading import load_run_settings, read_run, read_state
-from trackmania_rl.training.evaluation import FORCED_START_ACTIONS, forced_actions, greedy_after
+from trackmania_rl.training.driver_loading import read_run
+from trackmania_rl.training.evaluation import FORCED_START_ACTIONS, forced_starts, greedy_after
 
 N_STATES: Final = 4
 N_TAUS: Final = 64
 N_ELAPSED: Final = 26
 N_LARGEST: Final = 6
 APART_S: Final = 1.0
-"""Shortest time between two of the largest errors of one race, as neighbours are nearly the same."""
+"""Shortest time between two of the largest errors of one race. Neighbours are nearly the same."""
 N_SAMPLED: Final = 1024
 N_SAMPLED_WITH_IMAGE: Final = 256
 
@@ -58,24 +57,6 @@ class RecentRace:
 
     columns: dict[str, Any]
     stats: dict[str, Any]
-
-    @property
-    def kind(self) -> str:
-        """`explored` or `evaluated`."""
-        return "explored" if self.stats["is_explo"] else "evaluated"
-
-    @property
-    def position_m(self) -> Array:
-        """(T, 3); NaN without a map."""
-        nowhere = np.full((len(self.columns["actions"]), 3), np.nan)
-        return np.asarray(self.columns.get("position_m", nowhere))
-
-    @property
-    def meters(self) -> Array:
-        """(T,) along the line; NaN without a map."""
-        if "position_m" not in self.columns:
-            return self.position_m[:, 0]
-        return np.asarray(self.columns["meters_advanced_along_centerline"][: len(self.position_m)], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -101,20 +82,41 @@ class Subject:
         """Duration of an action."""
         return self.settings.game.ms_per_action / 1000
 
-    def rewarded(self, race: RecentRace) -> RewardedRace:
-        """Return the rewards of a race."""
-        return self.reward(race.columns, self.settings, self.frames_total)
 
-    def transitions(self, race: RecentRace, index: Array) -> Transitions:
-        """Return the transitions that begin at some states of a race, as the replay memory gathers them."""
-        rollout = RewardedRollout(race.columns, self.rewarded(race), self.settings, self.frames_total)
-        return rollout.transitions(torch.as_tensor(index, dtype=torch.int64), self.spaces)
+class _Race:
+    """A race of T actions with its rewards. Positions and distances are NaN without a map."""
 
-    def realised(self, race: RecentRace) -> Array:
-        """Return (T,) the rewards of the mini-races that begin at a race's actions; NaN where they were cut off."""
+    def __init__(self, subject: Subject, race: RecentRace) -> None:
+        self.subject, self.columns, self.stats = subject, race.columns, race.stats
+        self.n_actions = len(race.columns["actions"])
+        self.has_map = "position_m" in race.columns
+        self.kind = "explored" if race.stats["is_explo"] else "evaluated"
+        nowhere = np.full((self.n_actions, 3), np.nan)
+        self.position_m = np.asarray(race.columns.get("position_m", nowhere))  # (T, 3)
+        self.meters = nowhere[:, 0]
+        if self.has_map:
+            meters = race.columns["meters_advanced_along_centerline"][: self.n_actions]
+            self.meters = np.asarray(meters, dtype=np.float64)
+        self.rewarded = subject.reward(race.columns, subject.settings, subject.frames_total)
         is_finished = "race_time" in race.columns or bool(race.columns.get("terminated", False))
-        is_terminal = is_finished and not self.settings.replay.no_done_at_end
-        return realised_returns(self.rewarded(race), self.rules, is_terminal=is_terminal)
+        is_terminal = is_finished and not subject.settings.replay.no_done_at_end
+        self.realised = realised_returns(self.rewarded, subject.rules, is_terminal=is_terminal)
+
+    def transitions(self, index: Array) -> Transitions:
+        """Return the transitions that begin at some states (B,), as the replay memory gathers them."""
+        subject = self.subject
+        rollout = RewardedRollout(self.columns, self.rewarded, subject.settings, subject.frames_total)
+        return rollout.transitions(torch.as_tensor(index, dtype=torch.int64), subject.spaces)
+
+    def places(self, index: Array) -> dict[str, Array]:
+        """Return times, distances, positions and speeds of some states."""
+        s_per_action = self.subject.s_per_action
+        return {
+            "time_s": index * s_per_action,
+            "meters": self.meters[index],
+            "position_m": self.position_m[index],
+            "speed_km_h": 3.6 * speeds_m_s(self.position_m, s_per_action)[index],
+        }
 
 
 def gather(
@@ -127,19 +129,20 @@ def gather(
 
     Args:
         subject: the agent.
-        newest: the newest evaluated race, with its frames.
-        evaluated: recent evaluated races, the newest among them; those on other maps are left out.
-        explored: a recent explored race of the same map, with its frames.
+        newest: newest evaluated race, with its frames.
+        evaluated: recent evaluated races, including the newest; those on other maps are left out.
+        explored: recent explored race of the same map, with its frames.
     """
-    of_map = [race for race in evaluated if race.stats["map_name"] == newest.stats["map_name"]]
-    races = [newest] if explored is None else [newest, explored]
-    expectations = _expectations(subject, newest)
-    data = {"about": _about(subject, newest)}
-    if expectations is not None:
-        data |= {"expectations": expectations, "comparison": _comparison(subject, of_map)}
-    if (errors := _errors(subject, races, at_all_horizons=False)) is not None:
+    race, map_name = _Race(subject, newest), newest.stats["map_name"]
+    races = [race] if explored is None else [race, _Race(subject, explored)]
+    data = {"about": _about(race)}
+    names = data["about"].action_names
+    if (expectations := _expectations(race)) is not None:
+        of_map = [_Race(subject, one) for one in evaluated if one.stats["map_name"] == map_name]
+        data |= {"expectations": expectations, "comparison": _comparison(of_map)}
+    if (errors := _errors(races, names, at_all_horizons=False)) is not None:
         data["largest"] = Section(**_largest(errors))
-    if (errors := _errors(subject, races, at_all_horizons=True)) is not None:
+    if (errors := _errors(races, names, at_all_horizons=True)) is not None:
         data["errors"] = Section(**errors)
     return data
 
@@ -164,15 +167,15 @@ def realised_returns(rewarded: RewardedRace, rules: MiniRaceRules, *, is_termina
     return returns
 
 
-def _about(subject: Subject, newest: RecentRace) -> Section:
-    game, n_actions = subject.settings.game, subject.spaces.n_values
+def _about(race: _Race) -> Section:
+    subject, game, n_actions = race.subject, race.subject.settings.game, race.subject.spaces.n_values
     names, controls = [f"action {action}" for action in range(n_actions)], np.zeros((0, 3))
-    if "position_m" in newest.columns and game.actions == "keys":
+    if race.has_map and game.actions == "keys":
         controls = actions_of_game(game).controls(np.arange(n_actions))
         names = [key_action_name(*row) for row in controls.tolist()]
     return Section(
-        map_name=str(newest.stats["map_name"]),
-        track=str(newest.stats.get("track", "")),
+        map_name=str(race.stats["map_name"]),
+        track=str(race.stats.get("track", "")),
         frames_total=subject.frames_total,
         training_s=subject.training_s,
         s_per_action=subject.s_per_action,
@@ -180,31 +183,31 @@ def _about(subject: Subject, newest: RecentRace) -> Section:
         action_names=np.array(names),
         action_controls=controls,
         line_m=np.zeros((0, 3)) if subject.line_m is None else np.asarray(subject.line_m),
-        driven_m=newest.position_m if "position_m" in newest.columns else np.zeros((0, 3)),
+        driven_m=race.position_m if race.has_map else np.zeros((0, 3)),
     )
 
 
-def _expectations(subject: Subject, race: RecentRace) -> Section | None:
-    """Return the expectations in states evenly spread over a race; None of an agent without values of actions."""
-    n_actions = len(race.position_m)
-    states = ((np.arange(min(N_STATES, n_actions)) + 0.5) / min(N_STATES, n_actions) * n_actions).astype(np.int64)
-    transitions = subject.transitions(race, states)
+def _expectations(race: _Race) -> Section | None:
+    """Return the expectations in states evenly spread over a race; None for an agent without values of actions."""
+    agent, duration = race.subject.agent, race.subject.rules.duration_actions
+    n_states = min(N_STATES, race.n_actions)
+    states = ((np.arange(n_states) + 0.5) / n_states * race.n_actions).astype(np.int64)
+    transitions = race.transitions(states)
     img, floats = transitions.state_img, transitions.state_float
     taus = (torch.arange(N_TAUS) + 0.5) / N_TAUS
-    returns = subject.agent.returns_at(img, floats, taus)
+    returns = agent.returns_at(img, floats, taus)
     if returns is None:
         return None
-    duration = subject.rules.duration_actions
     elapsed = np.unique(np.linspace(0, duration - 1, N_ELAPSED).round()) if duration is not None else np.zeros(0)
-    values = torch.zeros(len(states), 0, returns.shape[2])
+    values = torch.zeros(n_states, 0, returns.shape[2])
     if len(elapsed):
         swept = floats.repeat_interleave(len(elapsed), dim=0)
-        swept[:, ELAPSED_ACTIONS_FLOAT] = torch.as_tensor(np.tile(elapsed, len(states)), dtype=swept.dtype)
-        at_elapsed = subject.agent.returns_at(img.repeat_interleave(len(elapsed), dim=0), swept, taus)
+        swept[:, ELAPSED_ACTIONS_FLOAT] = torch.as_tensor(np.tile(elapsed, n_states), dtype=swept.dtype)
+        at_elapsed = agent.returns_at(img.repeat_interleave(len(elapsed), dim=0), swept, taus)
         assert at_elapsed is not None
-        values = at_elapsed.mean(dim=1).unflatten(0, (len(states), len(elapsed)))
+        values = at_elapsed.mean(dim=1).unflatten(0, (n_states, len(elapsed)))
     return Section(
-        **_places(subject, race, states),
+        **race.places(states),
         taus=taus.numpy() if returns.shape[1] > 1 else np.zeros(0),
         returns=returns.cpu().numpy(),
         elapsed_actions=elapsed,
@@ -212,41 +215,33 @@ def _expectations(subject: Subject, race: RecentRace) -> Section | None:
     )
 
 
-def _places(subject: Subject, race: RecentRace, index: Array) -> dict[str, Array]:
-    return {
-        "time_s": index * subject.s_per_action,
-        "meters": race.meters[index],
-        "position_m": race.position_m[index],
-        "speed_km_h": 3.6 * speeds_m_s(race.position_m, subject.s_per_action)[index],
-    }
-
-
-def _comparison(subject: Subject, races: Sequence[RecentRace]) -> Section:
+def _comparison(races: Sequence[_Race]) -> Section:
     parts = []
     for number, race in enumerate(races):
-        realised, actions = subject.realised(race), np.asarray(race.columns["actions"])
+        actions = np.asarray(race.columns["actions"])
         predicted = np.asarray(race.columns["q_values"], dtype=np.float64)[np.arange(len(actions)), actions]
-        known = np.isfinite(realised) & np.isfinite(predicted)
+        known = np.isfinite(race.realised) & np.isfinite(predicted)
         columns = {"race": np.full(len(actions), number), "meters": race.meters}
-        columns |= {"predicted": predicted, "realised": realised}
+        columns |= {"predicted": predicted, "realised": race.realised}
         parts.append({name: values[known] for name, values in columns.items()})
     return Section(**_joined(parts))
 
 
-def _errors(subject: Subject, races: Sequence[RecentRace], *, at_all_horizons: bool) -> dict[str, Array] | None:
+def _errors(races: Sequence[_Race], action_names: Array, *, at_all_horizons: bool) -> dict[str, Array] | None:
     """Return errors of the transitions (B,) of some races, with the whole mini-race ahead or at all horizons.
 
     NaN for values that the agent does not give; its loss in place of the error. None if it gives nothing.
     """
+    subject = races[0].subject
     most = N_SAMPLED_WITH_IMAGE if subject.spaces.has_image else N_SAMPLED
-    every = max(1, sum(len(race.position_m) for race in races) // most)
+    every = max(1, sum(race.n_actions for race in races) // most)
     duration, parts = subject.rules.duration_actions or 0, []
     for race in races:
-        index = np.arange(0, len(race.position_m), every)
+        index = np.arange(0, race.n_actions, every)
         elapsed = np.zeros(len(index), dtype=np.int64)
         if at_all_horizons and duration:
             elapsed = np.arange(len(index)) * 7919 % duration  # a prime number: all horizons at all places
-        transitions = subject.transitions(race, index)
+        transitions = race.transitions(index)
         n_steps = transitions.n_steps.numpy()
         batch = cut_to_mini_races(transitions, torch.as_tensor(elapsed), subject.rules)
         reward = batch["reward"].numpy().copy()
@@ -257,11 +252,14 @@ def _errors(subject: Subject, races: Sequence[RecentRace], *, at_all_horizons: b
         predicted = target = np.full(len(loss), np.nan)
         if errors.predicted is not None and errors.target is not None:
             predicted, target = errors.predicted.cpu().numpy(), errors.target.cpu().numpy()
+        actions = np.asarray(race.columns["actions"])[index]
+        texts = [", ".join(f"{number:+.2f}" for number in action) for action in actions.tolist() if actions.ndim > 1]
         columns = {"loss": loss, "predicted": predicted, "target": target, "n_steps": n_steps, "reward": reward}
         columns["error"] = np.where(np.isnan(target), loss, target - predicted)
-        columns |= {"kind": np.full(len(index), race.kind), "action": _action_texts(subject, race, index)}
-        columns |= {"actions_left": duration - elapsed, "realised": subject.realised(race)[index]}
-        parts.append(columns | _places(subject, race, index))
+        columns["kind"] = np.full(len(index), race.kind)
+        columns["action"] = np.array(texts) if actions.ndim > 1 else action_names[actions]
+        columns |= {"actions_left": duration - elapsed, "realised": race.realised[index]}
+        parts.append(columns | race.places(index))
     return _joined(parts)
 
 
@@ -280,62 +278,42 @@ def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _action_texts(subject: Subject, race: RecentRace, index: Array) -> Array:
-    """Return (B,) names of the actions taken, or their numbers."""
-    actions = np.asarray(race.columns["actions"])[index]
-    if actions.ndim == 1:
-        names: Array = _about(subject, race).action_names
-        return names[actions]
-    return np.array([", ".join(f"{number:+.2f}" for number in action) for action in actions.tolist()])
-
-
 def load_subject(
     run_folder: Path, checkpoint: Path | None = None, torch_device: str | None = None
 ) -> tuple[Subject, Actor]:
-    """Load a run's agent from a checkpoint, and an actor with its weights.
-
-    Args:
-        run_folder: save/{run_name}.
-        checkpoint: another checkpoint of this run, or a file of its drivers/; None for its newest checkpoint.
-        torch_device: where to compute; None: as the run does.
+    """Load a run's agent from a checkpoint or a file of its drivers/, by default the newest checkpoint.
 
     Raises:
         UserError: if folder, configuration or checkpoint are missing, damaged or don't fit each other.
     """
-    settings = _for_one_game(load_run_settings(run_folder), torch_device)
+    learned = read_run(run_folder, checkpoint)
+    changes: dict[str, Any] = {"use_torch_compile": False, "n_collectors": 1, "games_per_collector": 1}
+    changes |= {"sampling": "asynchronous"}
+    if learned.settings.game.game == "simulated":
+        changes["game_transport"] = "in_process"
+    if torch_device is not None:
+        changes["torch_device"] = torch_device
+    settings = settings_from_flat(learned.settings.flat() | changes)
     spaces, seeds = make_games_builder(settings).spaces, SeedTree(settings.run.seed)
     builder = make_agent_builder(settings, spaces, seeds)
     agent = builder.make_learner(builder.make_network())
     try:
-        if checkpoint is not None and is_driver_file(checkpoint):  # networks alone
-            file, kept = checkpoint, read_run(run_folder, checkpoint)
-            agent.load_weights(kept.weights)
-            statistics = kept.statistics
+        if learned.agent is None:
+            agent.load_weights(learned.weights)
         else:
-            file, state = read_state(run_folder, checkpoint, settings)
-            agent.load_state_dict(state["agent"])
-            statistics = state["hooks"]["CountRaces"]
-        frames_total, training_s = int(statistics["frames_total"]), float(statistics["training_s"])
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
-    except (RuntimeError, ValueError) as error:
-        raise CheckpointError(f"{file} does not fit the configuration in {run_folder}: {one_line(error)}") from error
+            agent.load_state_dict(learned.agent)
+    except (KeyError, TypeError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"{learned.file} does not fit {learned.has_to_fit}: {one_line(error)}") from error
     takes = "settings, spaces, seeds"
     reward: Reward = make_part(settings.reward.reward, "reward", settings, spaces, seeds, takes=takes)
     device = pick_device(settings.run.torch_device)
     actor = builder.make_actor(agent.evaluation_network, device, seeds.rng("diagnostics/actor"))
-    return Subject(agent, settings, spaces, reward, frames_total, training_s), actor
+    counts = learned.statistics
+    return Subject(agent, settings, spaces, reward, counts["frames_total"], counts["training_s"]), actor
 
 
 def drive_and_gather(subject: Subject, actor: Actor, entry: MapEntry, n_races: int, maps_folder: Path) -> Data:
-    """Drive a map greedily and gather the data of the plots.
-
-    Args:
-        subject: the agent.
-        actor: drives.
-        entry: the map.
-        n_races: 1 or more; the first is greedy throughout, later ones begin as those of `evaluate_map` do.
-        maps_folder: with tracks and reference lines.
+    """Drive a map greedily, as `evaluate_map`, and gather the data of the plots.
 
     Raises:
         UserError: if the map can't be used.
@@ -344,9 +322,7 @@ def drive_and_gather(subject: Subject, actor: Actor, entry: MapEntry, n_races: i
     settings, races = subject.settings, []
     rng = SeedTree(settings.run.seed).rng("diagnostics/games")
     with contextlib.closing(make_games_builder(settings).make_games(0, maps_folder, rng)) as games:
-        for number in range(1, n_races + 1):
-            n_forced = FORCED_START_ACTIONS if number > 1 else 0
-            forced = forced_actions(settings, subject.spaces, entry, number, n_forced)
+        for forced in forced_starts(settings, subject.spaces, entry, n_races, FORCED_START_ACTIONS):
             ended = rollout(games, entry, functools.partial(greedy_after, forced, actor))
             stats = ended.end_race_stats | stats_of_entry(entry) | {"is_explo": False}
             races.append(copy_of_race(ended.rollout_results, stats))
@@ -362,14 +338,3 @@ def copy_of_race(columns: Mapping[str, Any], stats: Mapping[str, Any], *, with_f
     kept = {name: value for name, value in columns.items() if with_frames or name != "frames"}
     copies = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in kept.items()}
     return RecentRace(copies, dict(stats))
-
-
-def _for_one_game(settings: Settings, torch_device: str | None) -> Settings:
-    """Return a run's settings for one game in one process, without compilation."""
-    changes: dict[str, Any] = {"use_torch_compile": False, "n_collectors": 1, "games_per_collector": 1}
-    changes |= {"sampling": "asynchronous"}
-    if settings.game.game == "simulated":
-        changes["game_transport"] = "in_process"
-    if torch_device is not None:
-        changes["torch_device"] = torch_device
-    return settings_from_flat(settings.flat() | changes)

@@ -1,11 +1,10 @@
-"""From a run to a driver's file; from a file, which may be a stranger's, to settings and a network on this machine."""
+"""Drivers: from a run to a driver's file, and from a file, which is not trusted, to settings and a network here."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +22,6 @@ from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import (
     CHECKPOINTS,
     FIRST_CHECKPOINT_AFTER_S,
-    RACES_FILE,
     CheckpointError,
     load_newest,
     read_checkpoint,
@@ -38,7 +36,6 @@ from trackmania_rl.runs.driver_file import (
     read_driver,
 )
 from trackmania_rl.settings import (
-    DRIVER_SETTINGS,
     Settings,
     SettingsError,
     code_of_driver,
@@ -48,52 +45,41 @@ from trackmania_rl.settings import (
     shifts_of,
 )
 from trackmania_rl.settings.snapshot import own_file, read_own
-from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 
 log = logging.getLogger(__name__)
 
 CONFIG_FILE: Final = PROJECT_FOLDER / "config_files" / "config.py"
-"""This machine's configuration, for what a driver's file says nothing about."""
+"""This machine's configuration, which has the settings that a driver's file lacks."""
+_AGENTS: Final = ("SAC", "DiscreteSAC", "TD3", "CrossQ", "REDQ", "DQN", "IQL", "DiscreteIQL")
 SHIPPED_CODE: Final = frozenset(
     (
         "trackmania_rl.games.race_games:RaceGames",
         "trackmania_rl.agents.builder:IQN",
         "trackmania_rl.agents.iqn:IQN_Network",
         "trackmania_rl.agents.behaviour_cloning:BehaviourCloning",
-        "trackmania_rl.agents.torchrl_agent:TorchRLAgent",
-        *(
-            f"trackmania_rl.agents.torchrl_agent:{name}"
-            for name in ("SAC", "DiscreteSAC", "TD3", "CrossQ", "REDQ", "DQN", "IQL", "DiscreteIQL")
-        ),
-        *(
-            f"torchrl.objectives.{module}:{name}"
-            for module, name in (
-                *(("sac", "SACLoss"), ("sac", "DiscreteSACLoss"), ("td3", "TD3Loss"), ("crossq", "CrossQLoss")),
-                *(("redq", "REDQLoss"), ("dqn", "DQNLoss"), ("iql", "IQLLoss"), ("iql", "DiscreteIQLLoss")),
-            )
-        ),
+        *(f"trackmania_rl.agents.torchrl_agent:{name}" for name in ("TorchRLAgent", *_AGENTS)),
+        *(f"torchrl.objectives.{name.removeprefix('Discrete').lower()}:{name}Loss" for name in _AGENTS),
     )
 )
-"""Parts that any driver may name: what ships, and does nothing but drive and learn."""
+"""Parts that any driver may name, because they only drive and learn."""
 LARGEST_NETWORKS: Final = 16
 SMALLEST_BOUND: Final = 1 << 22
-"""All that a builder makes is so many times larger than the network that drives, at most, and so many numbers."""
+"""A builder may make this many times the numbers of the driver's weights, and this many more."""
 MOST_FLOATS: Final = 10**6
 MOST_PIXELS: Final = 1 << 26
-"""Bounds of what a driver is shown at a time, views and waves included."""
+"""Largest observation of a driver, views and waves included."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What drives: that of a run, or of a driver's file.
+    """Weights of the network that evaluates, of a run or of a driver's file.
 
     Attributes:
-        settings: that go with the weights.
-        weights: of the network that evaluates.
-        statistics: of the run: `frames_total`, `training_s`, and of a run's checkpoint all others.
-        file: where the weights were read from.
-        has_to_fit: what else has to fit the weights, for errors.
+        statistics: of the run: `frames_total`, `training_s`, and with a checkpoint all others.
+        file: origin of the weights.
+        has_to_fit: origin of the settings, for errors.
+        agent: state of the agent in a checkpoint; None for a driver.
     """
 
     settings: Settings
@@ -101,13 +87,14 @@ class Learned:
     statistics: Mapping[str, Any]
     file: Path
     has_to_fit: str
+    agent: Mapping[str, Any] | None = None
 
 
 def load_run_settings(run_folder: Path) -> Settings:
     """Load a run's own settings.
 
     Raises:
-        UserError: if there is no such run, or its settings can't be used.
+        UserError: if the run does not exist, or its settings can't be used.
     """
     if not run_folder.is_dir():
         raise UserError(f"{run_folder}: there is no such run folder; scripts/train.py makes save/{{run_name}}")
@@ -116,26 +103,12 @@ def load_run_settings(run_folder: Path) -> Settings:
     return read_own(run_folder)
 
 
-def _when_it_comes(run_folder: Path, settings: Settings) -> str:
-    """When a run that has no checkpoint will have one, and how far it is from there."""
-    n_races = n_finished = 0
-    with contextlib.suppress(OSError), (run_folder / RACES_FILE).open(encoding="utf-8") as lines:
-        for line in lines:
-            n_races += 1
-            n_finished += '"race_finished": true' in line
-    return (
-        f"the training writes the first one {FIRST_CHECKPOINT_AFTER_S:g} s after the first finish, at the latest after "
-        f"{settings.run.checkpoint_interval_s:g} s, and when it ends (Ctrl-C); so far {n_finished} of {n_races} races "
-        "have finished"
-    )
-
-
 def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
-    """Read what a run has learned: its averaged weights, or the online ones if it keeps no average.
+    """Read a run's averaged weights, or the online ones if it has no average.
 
     Args:
         run_folder: save/{run_name}.
-        checkpoint: another checkpoint of this run, or one of its drivers; None for its newest checkpoint.
+        checkpoint: another checkpoint of this run, or one of its drivers; None for the newest checkpoint.
 
     Raises:
         UserError: if folder, configuration or checkpoint are missing or damaged.
@@ -144,144 +117,67 @@ def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
     has_to_fit = f"the configuration in {run_folder}"
     if checkpoint is not None and is_driver_file(checkpoint):
         driver = read_driver(checkpoint)
-        counts = {"frames_total": driver.card.frames_total, "training_s": driver.card.training_s}
-        return Learned(settings, driver.weights, counts, checkpoint, has_to_fit)
-    file, state = read_state(run_folder, checkpoint, settings, with_rows=False)
+        return Learned(settings, driver.weights, _counts_of(driver.card), checkpoint, has_to_fit)
+    if checkpoint is None:
+        loaded = load_newest(run_folder, with_rows=False)
+        if loaded is None:
+            raise CheckpointError(
+                f"{run_folder} holds no checkpoint yet: the training writes the first one "
+                f"{FIRST_CHECKPOINT_AFTER_S:g} s after the first finish, at the latest after "
+                f"{settings.run.checkpoint_interval_s:g} s, and when it ends (Ctrl-C)"
+            )
+        file, state = loaded.folder, loaded.state
+    elif checkpoint.exists():
+        file, state = checkpoint, read_checkpoint(checkpoint, with_rows=False)
+    else:
+        raise CheckpointError(
+            f"{checkpoint}: there is no such checkpoint; those that are there are in {run_folder / CHECKPOINTS}"
+        )
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
     try:
-        weights, known = state["agent"][kind], state["hooks"]["CountRaces"]
+        agent, known = state["agent"], state["hooks"]["CountRaces"]
         counts = {"frames_total": int(known["frames_total"]), "training_s": float(known["training_s"])}
+        return Learned(settings, agent[kind], {**known, **counts}, file, has_to_fit, agent)
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
-    return Learned(settings, weights, {**known, **counts}, file, has_to_fit)
 
 
-def read_state(
-    run_folder: Path, checkpoint: Path | None, settings: Settings, with_rows: bool = True
-) -> tuple[Path, dict[str, Any]]:
-    """Read all that a run's newest checkpoint holds, or another one of its; returns its folder as well.
-
-    Args:
-        run_folder: save/{run_name}.
-        checkpoint: another checkpoint of this run.
-        settings: of the run.
-        with_rows: whether the replay memory's rows are read.
-
-    Raises:
-        CheckpointError: if there is none, or it cannot be read.
-    """
-    if checkpoint is not None:
-        if not checkpoint.exists():
-            raise CheckpointError(
-                f"{checkpoint}: there is no such checkpoint; those that are there are in {run_folder / CHECKPOINTS}"
-            )
-        return checkpoint, read_checkpoint(checkpoint, with_rows)
-    loaded = load_newest(run_folder, with_rows)
-    if loaded is None:
-        raise CheckpointError(f"{run_folder} holds no checkpoint yet: {_when_it_comes(run_folder, settings)}")
-    return loaded.folder, loaded.state
+def _counts_of(card: DriverCard) -> dict[str, Any]:
+    return {"frames_total": card.frames_total, "training_s": card.training_s}
 
 
 def read_file(file: Path, code: Collection[str] = ()) -> Learned:
-    """Read a driver's file, which may be a stranger's, for this machine.
+    """Read a driver's file, which is not trusted, for this machine.
 
-    Args:
-        file: of the driver.
-        code: modules that it may import, beside what ships.
+    It may import the modules `code` besides the shipped ones.
 
     Raises:
         UserError: if it is missing, damaged or of another version, names other code, or cannot be used here.
     """
     driver = read_driver(file)
-    card = driver.card
-    settings = settings_here(file, card)
-    require_known_code(file, settings, code)
-    here = Interface.of(settings, make_games_builder(settings).spaces)
-    if difference := card.interface.difference(here):
+    settings = settings_here(file, driver.card)
+    for setting, name in code_of_driver(settings):
+        module = name.partition(":")[0]
+        if name not in SHIPPED_CODE and not f"{module}.".startswith(tuple(f"{allowed}." for allowed in code)):
+            raise DriverFileError(
+                f"{file}: its setting {setting} names code that does not ship: {name}; if you have read and trust it, "
+                f"put {module} beside the configuration or into the current folder, and name it with --code {module}"
+            )
+    if difference := driver.card.interface.difference(Interface.of(settings, make_games_builder(settings).spaces)):
         raise DriverFileError(
             f"{file} is for {difference} than this version of the program makes of its settings: drive it with version "
-            f"{card.program!r}, which packed it"
+            f"{driver.card.program!r}, which packed it"
         )
-    counts = {"frames_total": card.frames_total, "training_s": card.training_s}
-    return Learned(settings, driver.weights, counts, file, "its own settings")
+    return Learned(settings, driver.weights, _counts_of(driver.card), file, "its own settings")
 
 
-def pack_run(run_folder: Path, checkpoint: Path | None = None) -> DriverFile:
-    """Make a driver's file of what a run has learned; `write_driver` writes it.
-
-    Args:
-        run_folder: save/{run_name}.
-        checkpoint: another checkpoint of this run; None for its newest one.
+def settings_here(file: Path, card: DriverCard) -> Settings:
+    """Put a driver's settings into this machine's configuration, without importing parts that they name.
 
     Raises:
-        UserError: if folder, configuration or checkpoint are missing or damaged, or a setting cannot be written.
+        UserError: if they cannot be used, or need more memory than a driver may.
     """
-    run = read_run(run_folder, checkpoint)
-    settings = run.settings
-    best_times_ms = {name: _best_time_ms(of_map) for name, of_map in run.statistics.get("maps", {}).items()}
-    return DriverFile.of_network(
-        settings.run.run_name,
-        settings,
-        make_games_builder(settings).spaces,
-        run.weights,
-        tracks_of(settings, best_times_ms),
-        frames_total=run.statistics["frames_total"],
-        training_s=run.statistics["training_s"],
-    )
-
-
-def weights_to_begin_with(file: Path, settings: Settings, spaces: Spaces) -> Mapping[str, Tensor]:
-    """Read the weights with which another run begins; settings that differ, but may, are told by a warning.
-
-    Args:
-        file: of a driver.
-        settings: of the run.
-        spaces: of its games.
-
-    Raises:
-        DriverFileError: if the file cannot be used, or the run has another observation or other actions.
-    """
-    driver = read_driver(file)
-    if difference := driver.card.interface.difference(Interface.of(settings, spaces)):
-        raise DriverFileError(
-            f"{file} is for {difference} than this run; begin with its own settings, which scripts/tools/driver.py "
-            "configuration writes"
-        )
-    others = differences_of_driver(driver.card.settings, settings)
-    if others:
-        log.warning("%s drove with other values of %s", file, ", ".join(others))
-    return driver.weights
-
-
-def tracks_of(settings: Settings, best_times_ms: Mapping[str, int | None]) -> list[DriverTrack]:
-    """List the tracks of a map cycle, each with the best time there by its name."""
-    entries = {entry.map_name: entry for entry in settings.game.map_cycle}
-    return [DriverTrack.of_entry(entry, best_times_ms.get(name)) for name, entry in entries.items()]
-
-
-def _best_time_ms(of_map: Mapping[str, Any]) -> int | None:
-    """Find the fastest finish in a map's statistics, explored or evaluated."""
-    times = (history["best_time_ms"] for history in of_map.values())
-    return min((time_ms for time_ms in times if time_ms is not None), default=None)
-
-
-def own_code(settings: Settings) -> list[str]:
-    """List the code that a driver's settings name and that does not ship, as texts for a person."""
-    return [f"{setting}: {name}" for setting, name in code_of_driver(settings) if name not in SHIPPED_CODE]
-
-
-def settings_here(file: Path, card: DriverCard, config: Path = CONFIG_FILE) -> Settings:
-    """Put a driver's settings into this machine's configuration; nothing that they name is imported.
-
-    Args:
-        file: of the driver, for errors.
-        card: what it says.
-        config: this machine's configuration file.
-
-    Raises:
-        UserError: if they cannot be used, or ask for more memory than a driver may.
-    """
-    around = load_settings(config)
+    around = load_settings(CONFIG_FILE)
     try:
         settings = settings_of_driver(card.settings, [track.entry() for track in card.tracks], around)
         _require_bounded(settings)
@@ -290,82 +186,7 @@ def settings_here(file: Path, card: DriverCard, config: Path = CONFIG_FILE) -> S
     return settings
 
 
-def require_known_code(file: Path, settings: Settings, code: Collection[str]) -> None:
-    """See that a driver imports nothing but what ships and what its user trusts.
-
-    Args:
-        file: of the driver, for errors.
-        settings: the driver's.
-        code: modules that it may import.
-
-    Raises:
-        DriverFileError: if it names another one.
-    """
-    allowed = tuple(f"{module}." for module in code)
-    for setting, name in code_of_driver(settings):
-        module = name.partition(":")[0]
-        if name not in SHIPPED_CODE and not f"{module}.".startswith(allowed):
-            raise DriverFileError(
-                f"{file}: its setting {setting} names code that does not ship: {name}; if you have read and trust it, "
-                f"put {module} beside the configuration or into the current folder, and name it with --code {module}"
-            )
-
-
-@contextlib.contextmanager
-def naming_file(file: Path) -> Iterator[None]:
-    """Let every error of the block name the driver's file."""
-    try:
-        yield
-    except UserError as error:
-        if str(file) in str(error):
-            raise
-        raise DriverFileError(f"{file}: {one_line(error)}") from error
-
-
-def fill_network(learned: Learned, builder: AgentBuilder) -> nn.Module:
-    """Make a network with the weights that were learned.
-
-    Args:
-        learned: what drives.
-        builder: makes the network.
-
-    Raises:
-        UserError: if the weights are those of another network, or not finite.
-    """
-    if names := not_finite_tensors(dict(learned.weights)):
-        raise CheckpointError(
-            f"{learned.file}: its weights {in_few_words(names)} are not finite numbers, so it cannot drive"
-        )
-    told = f"{learned.file} does not fit {learned.has_to_fit}"
-    try:
-        with _Bounded(LARGEST_NETWORKS * sum(map(Tensor.numel, learned.weights.values())) + SMALLEST_BOUND):
-            network = builder.make_network()
-        network.load_state_dict(dict(learned.weights))
-    except RuntimeError as error:
-        raise CheckpointError(f"{told}: {one_line(error)}") from error
-    return network
-
-
-class _Bounded(TorchFunctionMode):
-    """A context in which modules are made of so many numbers at most, as a small file may ask for any network."""
-
-    def __init__(self, most_numbers: int) -> None:
-        super().__init__()
-        self._left = most_numbers
-
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Count what is asked for before it is given."""
-        if function is torch.empty:  # of which modules make their parameters
-            self._left -= math.prod(args[0] if args and isinstance(args[0], Sequence) else args)
-            if self._left < 0:
-                raise RuntimeError("the settings ask for a far larger network than its weights are")
-        return function(*args, **(kwargs or {}))
-
-
 def _require_bounded(settings: Settings) -> None:
-    """Raise `SettingsError` where few settings ask for a great deal of memory."""
     observation, game = settings.observation, settings.game
     n_own = sum(len(mean) for mean, _ in observation.state_normalization.values())
     n_rows = sum(len(shifts_of(view.shift)) for view in observation.views.values())
@@ -378,46 +199,87 @@ def _require_bounded(settings: Settings) -> None:
         )
 
 
-def described(driver: DriverFile, settings: Settings) -> dict[str, str]:
-    """Say what a driver is, in a few lines: heading and text.
+def fill_network(learned: Learned, builder: AgentBuilder) -> nn.Module:
+    """Make a network with the learned weights.
 
-    Args:
-        driver: what its file holds.
-        settings: the driver's, as of `settings_here`.
+    Raises:
+        UserError: if the weights are those of another network, or not finite.
     """
-    card, game, image = driver.card, settings.game, driver.card.interface.image_shape
-    tracks = [
-        f"{track.map_name} {'not finished' if track.best_time_ms is None else format_time(track.best_time_ms)}"
-        for track in card.tracks
-    ]
-    actions, blocks = card.interface.actions, len(card.interface.blocks)
-    duration = settings.replay.temporal_mini_race_duration_actions
-    of_blocks = f" in {blocks} blocks" if blocks else ""
-    return {
-        "driver": card.name,
-        "best times": ", ".join(tracks),
-        "trained": f"{card.frames_total:,} frames, {card.training_s / 60:.1f} minutes",
-        "sees": f"{card.interface.n_floats} floats{of_blocks}, "
-        + (f"image of {image[2]} x {image[1]} pixels, {image[0]} at a time" if image[1] else "no image"),
-        "decides": f"every {game.ms_per_action} ms among {len(actions)}: {', '.join(actions)}"
-        if game.actions == "keys"
-        else f"every {game.ms_per_action} ms on {', '.join(actions)}",
-        "mini-race": "none" if duration is None else f"{duration} actions",
-        "network": f"{driver.n_parameters:,} parameters",
-        "agent": str(settings.agent.agent),
-        "needs code": "; ".join(own_code(settings)) or "none but this program",
-        "packed by": f"version {card.program}",
-    }
+    if names := not_finite_tensors(dict(learned.weights)):
+        raise CheckpointError(
+            f"{learned.file}: its weights {in_few_words(names)} are not finite numbers, so it cannot drive"
+        )
+    try:
+        with _Bounded(LARGEST_NETWORKS * sum(map(Tensor.numel, learned.weights.values())) + SMALLEST_BOUND):
+            network = builder.make_network()
+        network.load_state_dict(dict(learned.weights))
+    except RuntimeError as error:
+        raise CheckpointError(f"{learned.file} does not fit {learned.has_to_fit}: {one_line(error)}") from error
+    return network
 
 
-def configuration_text(file: Path, settings: Settings) -> str:
-    """Write a configuration file, based on config.py, by which a training goes on with a driver.
+class _Bounded(TorchFunctionMode):
+    """Context that limits the size of the modules made in it, because a small file may ask for any network."""
 
-    Args:
-        file: of the driver, for the text.
-        settings: the driver's, as of `settings_here`.
+    def __init__(self, most_numbers: int) -> None:
+        super().__init__()
+        self._left = most_numbers
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if function is torch.empty:  # which makes the parameters of modules
+            self._left -= math.prod(args[0] if args and isinstance(args[0], Sequence) else args)
+            if self._left < 0:
+                raise RuntimeError("the settings ask for a far larger network than its weights are")
+        return function(*args, **(kwargs or {}))
+
+
+def pack_run(run_folder: Path, checkpoint: Path | None = None) -> DriverFile:
+    """Make a driver's file of the weights of a run's checkpoint, by default the newest; `write_driver` writes it.
+
+    Raises:
+        UserError: if folder, configuration or checkpoint are missing or damaged, or a setting cannot be written.
     """
-    groups = (group.model_dump(include=set(DRIVER_SETTINGS), warnings=False) for _, group in settings)
-    values = {name: value for group in groups for name, value in group.items()}
-    lines = [f"{name} = {value!r}\n" for name, value in values.items()]
-    return f'"""The settings of the driver {file.name}."""\n\nbased_on = "{CONFIG_FILE.name}"\n\n' + "".join(lines)
+    run = read_run(run_folder, checkpoint)
+    best_times_ms: dict[str, int | None] = {}
+    for name, of_map in run.statistics.get("maps", {}).items():  # explored and evaluated
+        times_ms = [history["best_time_ms"] for history in of_map.values() if history["best_time_ms"] is not None]
+        best_times_ms[name] = min(times_ms, default=None)
+    return DriverFile.of_network(
+        run.settings.run.run_name,
+        run.settings,
+        make_games_builder(run.settings).spaces,
+        run.weights,
+        tracks_of(run.settings, best_times_ms),
+        frames_total=run.statistics["frames_total"],
+        training_s=run.statistics["training_s"],
+    )
+
+
+def tracks_of(settings: Settings, best_times_ms: Mapping[str, int | None]) -> list[DriverTrack]:
+    """Return the tracks of a map cycle with best times by the map's name."""
+    entries = {entry.map_name: entry for entry in settings.game.map_cycle}
+    return [DriverTrack.of_entry(entry, best_times_ms.get(name)) for name, entry in entries.items()]
+
+
+def weights_to_begin_with(file: Path, settings: Settings, spaces: Spaces) -> Mapping[str, Tensor]:
+    """Read a driver's weights for a new run. Log other settings that differ.
+
+    Raises:
+        DriverFileError: if the file cannot be used, or the run has another observation or other actions.
+    """
+    driver = read_driver(file)
+    if difference := driver.card.interface.difference(Interface.of(settings, spaces)):
+        raise DriverFileError(
+            f"{file} is for {difference} than this run; begin with its own settings, which scripts/tools/driver.py "
+            "configuration writes"
+        )
+    if others := differences_of_driver(driver.card.settings, settings):
+        log.warning("%s drove with other values of %s", file, ", ".join(others))
+    return driver.weights
+
+
+def own_code(settings: Settings) -> list[str]:
+    """Return the parts of a driver's settings that do not ship, as texts."""
+    return [f"{setting}: {name}" for setting, name in code_of_driver(settings) if name not in SHIPPED_CODE]

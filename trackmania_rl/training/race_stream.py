@@ -1,4 +1,4 @@
-"""Races as torchrl's Trainer iterates over them: one TensorDict for each race that comes in."""
+"""Iterator over races for torchrl's Trainer: one TensorDict for each race."""
 
 from __future__ import annotations
 
@@ -24,30 +24,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
-"""Longest wait for a race before the hooks tick."""
+"""Timeout of the wait for a race, after which the hooks tick."""
 FRAMES_PER_ROUND: Final = 500
-"""Without collectors: frames of one round of the training loop."""
+"""Frames of one round of the training loop without collectors."""
 LEARNED_FROM: Final = ("state_float", "actions", "rewards", "meters_advanced_along_centerline")
 """Columns of a race that reach the replay memory, or that rewards are computed from."""
 MOST_REFUSED_IN_A_ROW: Final = 20
-"""So many refused races without a stored one between them end the run."""
+"""Number of refused races without a stored one between them that ends the run."""
 
 
 class RaceStream:
-    """The Trainer's `collector`: an iterator over races, or over rounds without one where there are no collectors.
+    """The Trainer's `collector`: an iterator over races, or over rounds without a race if there are no collectors.
 
-    With synchronous sampling collectors play in turns, all of them at the same time, and their races come in the
-    collectors' order. A turn is never left half done: the run ends between two of them.
+    With synchronous sampling the races of a turn are yielded in the order of the collectors, which play at the same
+    time. The run ends between two turns.
 
     Args:
-        run: races come from its channels; `run.race` is the newest one.
-        should_stop: whether the run ends; called before each race, each round or each turn.
-        on_tick: called after each race or round, and whenever no race has come in.
+        run: has the channels; `run.race` becomes the newest race.
+        should_stop: returns whether the run ends.
+        on_tick: called after each race or round, and when no race has arrived.
         on_turn: called before each turn.
-
-    Attributes:
-        n_turns: turns of the run.
-        is_between_turns: whether no turn is under way.
     """
 
     init_random_frames = 0
@@ -67,7 +63,7 @@ class RaceStream:
         self.is_between_turns = True
 
     def __iter__(self) -> Iterator[TensorDict]:
-        """Yield races until the run ends, but for those with numbers that are not finite.
+        """Yield races until the run ends. Refuse those with numbers that are not finite.
 
         Raises:
             UserError: if the reward has another form than `Reward`, or too many races in a row are refused.
@@ -87,13 +83,10 @@ class RaceStream:
             self._on_tick()
 
     def _rounds_without_races(self) -> Iterator[TensorDict]:
-        """Yield rounds of `FRAMES_PER_ROUND` frames that hold nothing.
-
-        The first one is of no frames: in it, a resumed run makes the updates that it had left.
-        """
+        """Yield rounds of `FRAMES_PER_ROUND` masked frames; the first has none, for updates left by a resumed run."""
         counts = False
         while not self._should_stop():
-            # An empty batch would count as one frame; what the mask leaves out, as none.
+            # An empty batch would count as one frame. Masked frames do not count.
             mask = torch.full((FRAMES_PER_ROUND,), counts)
             yield TensorDict({("collector", "mask"): mask}, batch_size=[FRAMES_PER_ROUND])
             self._on_tick()
@@ -121,7 +114,7 @@ class RaceStream:
             self.is_between_turns = True
 
     def _races_of_turn(self, collector: int, early: Mapping[int, deque[ReceivedRollout]]) -> Iterator[ReceivedRollout]:
-        """Yield what one collector puts in its turn; what comes from others meanwhile waits in `early`."""
+        """Yield the races of one collector's turn. Races of others wait in `early`."""
         rollouts = self._run.channels.rollouts
         while True:
             is_at_turn = rollouts.is_at_turn(collector)
@@ -145,20 +138,16 @@ def race_columns(race: ReceivedRollout, rewarded: RewardedRace) -> TensorDict:
     ===================================== ============================================================================
     entry                                 content
     ===================================== ============================================================================
-    name                                  the column `name` of `rollout_results`, such as `state_float`; of T + 1
-                                          states, all but the last. A view of the race's memory.
-    ("next", name)                        columns of states: all but the first. A view of the same memory.
+    name                                  column `name` of `rollout_results`, such as `state_float`, without the last
+                                          of T + 1 states; a view of the race's memory
+    ("next", name)                        columns of states without the first; a view of the same memory
     ("next", "reward")                    (T, 1) float32, see `Reward`
     "potential", ("next", "potential")    (T,) float32, shaping potential of the states
-    ("next", "done"),                     (T, 1) bool: whether the race ended with the action, and whether it ended at
-    ("next", "terminated")                the finish
-    ("collector", "mask")                 (T,) bool, False for actions that an earlier fragment brought; absent if all
-                                          actions are new
+    ("next", "done")                      (T, 1) bool: whether the race ended with the action
+    ("next", "terminated")                (T, 1) bool: whether it ended at the finish
+    ("collector", "mask")                 (T,) bool, False for actions of earlier fragments; absent if all are new
     ===================================== ============================================================================
 
-    Args:
-        race: its arrays must be valid.
-        rewarded: its rewards and potentials.
     """
     results = race.rollout_results
     n_actions = len(results["actions"])
@@ -185,9 +174,9 @@ def race_columns(race: ReceivedRollout, rewarded: RewardedRace) -> TensorDict:
 
 
 def what_is_not_finite(race: ReceivedRollout) -> str | None:
-    """Name a column or number of a race, or a fragment of one, that is infinite or NaN; None if all are finite.
+    """Return the name of a column or number of a race that is infinite or NaN, or None.
 
-    An agent that values no actions gives NaN in the place of all their values, which is accepted.
+    NaN in all Q values is accepted: some agents have none.
     """
     columns = race.rollout_results
     for name in LEARNED_FROM:
@@ -201,7 +190,7 @@ def what_is_not_finite(race: ReceivedRollout) -> str | None:
 
 
 def refuse(what: str, collector: int, map_name: str, statistics: TrainingStatistics) -> None:
-    """Count a race that is refused for a column or number, and warn of the 1st, 10th, 100th ....
+    """Count a refused race, and log the 1st, 10th, 100th ....
 
     Raises:
         UserError: if `MOST_REFUSED_IN_A_ROW` races in a row were refused.

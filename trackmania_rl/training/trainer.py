@@ -1,7 +1,7 @@
-"""torchrl's Trainer over races: what its loop calls batches are finished races, and hooks do everything else.
+"""torchrl's Trainer over races: a batch of its loop is a race, and hooks do everything else.
 
 `for each race: batch_process; pre_optim_steps; for each batch that is due: the agent's update; post_steps`: see
-`torchrl.trainers.Trainer.train`, and `hooks.hook.Hook` for what is called when.
+`torchrl.trainers.Trainer.train`, and `hooks.hook.Hook` for the points.
 """
 
 from __future__ import annotations
@@ -24,34 +24,33 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, read_checkpoint
 from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.settings.since_checkpoint import stored_settings
-from trackmania_rl.telemetry.statistics import RECENT_RACES, RaceHistory, TrainingStatistics
-from trackmania_rl.training.hooks.hook import OF_RACES, Hook, Interval, RunContext
+from trackmania_rl.telemetry.statistics import RECENT_RACES, TrainingStatistics
+from trackmania_rl.training.hooks.hook import OF_RACES, DiskWatch, Hook, Interval, RunContext
 from trackmania_rl.training.race_stream import POLL_S, RaceStream
 
 log = logging.getLogger(__name__)
 
 ENOUGH_RACES: Final = RECENT_RACES // 2
-"""Least number of recent evaluation races of a map for a score."""
+"""Evaluation races of a map that a score needs."""
 OF_TENSORDICTS: Final = (*OF_RACES, "process_optim_batch", "post_loss", "post_optim_log")
-"""The points at which hooks are given a race, or a batch."""
+"""Points at which hooks receive a race or a batch."""
 
 
 class RunTrainer(Trainer):
     """The Trainer of one run.
 
-    Args:
-        run: what its hooks share.
-        should_stop: whether the run ends.
-
     Attributes:
-        hooks: those that are registered, in their order.
-        checkpoints: of the run.
+        hooks: registered hooks, in their order.
+        logger: the hook `WriteFigures`.
     """
+
+    logger: Any
 
     def __init__(self, run: RunContext, should_stop: Callable[[], bool] = lambda: False) -> None:
         self.run = run
         self.hooks: list[Hook] = []
         self.checkpoints = CheckpointStore(run.folder.path)
+        self.disk = DiskWatch(run, self.checkpoints)
         self._ticks = Interval()
         self._logs: dict[str, Interval] = {}
         self._broke_off = False
@@ -69,39 +68,29 @@ class RunTrainer(Trainer):
         self.register_op("post_optim", self.tick)
 
     def register_op(self, dest: Any, op: Callable[..., Any], **kwargs: Any) -> None:
-        """Register what acts at a point of the loop; see `_adapted`."""
+        """Register a function at a point of the loop."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torchrl may rename points; 0.13 has them
             super().register_op(dest, self._adapted(dest, op) if dest in OF_TENSORDICTS else op, **kwargs)
 
     def _adapted(self, point: str, op: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap what acts on races or batches.
+        """Wrap a function of races or batches.
 
-        It is called only if there is a race, and of a fragment only if it takes them. A hook of torchrl's finds the
-        rewards of batches at ("next", "reward"), as those of races. If it finds no key, the run ends in one line.
+        It is called only if there is a race, and for a fragment only if the hook takes fragments. A hook of torchrl's
+        finds the rewards of batches under the key of races. A missing key ends the run with a one-line error.
         """
         owner = getattr(op, "__self__", op)
-        is_of_torchrl = not isinstance(owner, Hook)
-        takes_fragments = not isinstance(owner, Hook) or owner.takes_fragments
-        name = type(owner).__name__ if isinstance(owner, TrainerHookBase) else getattr(op, "__name__", "")
+        if isinstance(owner, Hook):
+            takes_fragments, adapted = owner.takes_fragments, op
+        else:
+            takes_fragments, adapted = True, functools.partial(_call_torchrl_hook, point, owner, op)
 
         @functools.wraps(op, updated=())
         def act(batch: TensorDictBase, **kwargs: Any) -> Any:
             race = self.run.race
             if point in OF_RACES and (race is None or (race.is_under_way and not takes_fragments)):
                 return None
-            if not is_of_torchrl:
-                return op(batch, **kwargs)
-            try:
-                if point == "process_optim_batch":
-                    batch = batch.copy().rename_key_("reward", REWARD_KEY)
-                    result = op(batch, **kwargs)
-                    changed = result if isinstance(result, TensorDictBase) else batch
-                    return changed.copy().rename_key_(REWARD_KEY, "reward")
-                return op(batch, **kwargs)
-            except (AttributeError, KeyError, TypeError) as error:  # TensorDict.get returns None for a missing key
-                keys = ", ".join(sorted(map(str, batch.keys(include_nested=True, leaves_only=True))))
-                raise UserError(f"hooks: {name} fails at {point} ({one_line(error)}); the keys are {keys}") from error
+            return adapted(batch, **kwargs)
 
         return act
 
@@ -113,7 +102,7 @@ class RunTrainer(Trainer):
 
     @property
     def broke_off_within_turn(self) -> bool:
-        """Whether an error or a second Ctrl-C ended a run of synchronous sampling within a turn."""
+        """Whether an error or a second Ctrl-C ended the run within a turn of synchronous sampling."""
         return self._broke_off and not self._stream.is_between_turns
 
     def train(self) -> None:
@@ -131,7 +120,7 @@ class RunTrainer(Trainer):
         return self._state(lambda hook: hook.state_dict())
 
     def state_to_write(self) -> OrderedDict[str, Any]:
-        """Return `state_dict()` as checkpoints write it: rows of the replay memory are not copied, see `RingRows`."""
+        """Return `state_dict()` with the rows of the replay memory as `RingRows`, which are not copied."""
         return self._state(lambda hook: hook.state_to_write() if isinstance(hook, Hook) else hook.state_dict())
 
     def _state(self, state_of: Callable[[Any], dict[str, Any]]) -> OrderedDict[str, Any]:
@@ -144,10 +133,10 @@ class RunTrainer(Trainer):
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what `state_dict()` returned. A hook without a state there begins anew, with a warning.
+        """Load the state. Log a warning for a hook without one.
 
         Raises:
-            KeyError, RuntimeError or ValueError: if the state does not fit this run's agent or hooks.
+            KeyError, RuntimeError or ValueError: if the state does not fit.
         """
         self.run.agent.load_state_dict(state_dict["agent"])
         self.collected_frames = state_dict["frames"]
@@ -156,7 +145,7 @@ class RunTrainer(Trainer):
         for name, hook in self._modules.items():
             if name in state_dict["hooks"]:
                 hook.load_state_dict(state_dict["hooks"][name])
-            elif hook.state_dict():  # else it has nothing to begin with
+            elif hook.state_dict():
                 log.warning("the checkpoint knows no hook %s: it begins afresh", name)
 
     def load_from_file(self, file: str | Path, **_: Any) -> RunTrainer:
@@ -164,19 +153,13 @@ class RunTrainer(Trainer):
 
         Raises:
             CheckpointError: if it cannot be read.
-            KeyError, RuntimeError or ValueError: if it does not fit.
+            KeyError, RuntimeError or ValueError: as `load_state_dict`.
         """
         self.load_state_dict(read_checkpoint(Path(file)))
         return self
 
     def save_checkpoint(self, state: Mapping[str, Any] | None = None) -> Path:
-        """Write a checkpoint.
-
-        Args:
-            state: as `state_to_write` gives it; None for that of now.
-
-        Returns:
-            Its folder.
+        """Write `state_to_write()`, or a changed form of it, as a checkpoint; return its folder.
 
         Raises:
             CheckpointError, TypeError: see `CheckpointStore.save`.
@@ -194,15 +177,14 @@ class RunTrainer(Trainer):
         return self.checkpoints.save(state, settings.minimum_free_disk_mb, facts, KEPT_CHECKPOINTS)
 
     def save_trainer(self, force_save: bool = False) -> None:
-        """Write a checkpoint if `force_save`: `SaveCheckpoints` writes the others, by the clock."""
+        """Write a checkpoint if `force_save`. `SaveCheckpoints` writes the others by the clock."""
         if force_save:
             self.save_checkpoint()
 
     def _log(self, log_pbar: bool = False, **figures: Any) -> None:
-        """Hand figures to the logger, each at most every `tensorboard_interval_s`, and to the terminal by `log_pbar`.
+        """Log figures, each at most every `tensorboard_interval_s`, and show them in the terminal by `log_pbar`.
 
-        Overrides torchrl's (0.13): it logs by frames, and keeps all values of weeks. The last value stays in
-        `_log_dict`, which `EarlyStopping` reads.
+        torchrl 0.13 logs by frames and keeps all values. Here the newest one stays in `_log_dict`, for `EarlyStopping`.
         """
         for name, value in figures.items():
             self._log_dict[name] = [value]
@@ -214,32 +196,44 @@ class RunTrainer(Trainer):
 
 
 class AgentUpdates(OptimizationStepper):
-    """Makes each update by the agent's `update`, and calls the hooks of an update's points."""
+    """Makes each update by the agent's `update`."""
 
     def step(self, trainer: RunTrainer, sub_batch: TensorDictBase) -> TensorDictBase:
-        """Make one update with a batch; return its losses."""
+        """Make one update with a batch, call the hooks of its points, and return its losses."""
         process_losses = functools.partial(trainer._process_loss_hook, sub_batch) if trainer._process_loss_ops else None
         losses = trainer.run.agent.update(sub_batch, process_losses)
         trainer._post_loss_hook(sub_batch)
         return trainer._optimizer_hook(losses)  # type: ignore[no-any-return]
 
 
+def _call_torchrl_hook(
+    point: str, owner: Any, op: Callable[..., Any], batch: TensorDictBase, **kwargs: Any
+) -> TensorDictBase | Any:
+    try:
+        if point != "process_optim_batch":
+            return op(batch, **kwargs)
+        batch = batch.copy().rename_key_("reward", REWARD_KEY)
+        result = op(batch, **kwargs)
+        changed = result if isinstance(result, TensorDictBase) else batch
+        return changed.copy().rename_key_(REWARD_KEY, "reward")
+    except (AttributeError, KeyError, TypeError) as error:  # TensorDict.get returns None for a missing key
+        name = type(owner).__name__ if isinstance(owner, TrainerHookBase) else getattr(op, "__name__", "")
+        keys = ", ".join(sorted(map(str, batch.keys(include_nested=True, leaves_only=True))))
+        raise UserError(f"hooks: {name} fails at {point} ({one_line(error)}); the keys are {keys}") from error
+
+
 def score_of(figures: TrainingStatistics) -> tuple[float, ...] | None:
-    """Sum up the recent evaluation races of a run in figures that compare, to find its best checkpoint.
+    """Return a comparable score of the run's recent evaluation races; larger is better.
 
     Returns:
-        The share that finished, the mean of the maps' median times (negative, s; 0 for a map without one), and the mean
-        of the last distances. Larger is better; the first that differs decides. None before each map has enough races.
+        The share that finished, the negative mean of the maps' median times (s; 0 for a map without one), and the mean
+        of the last distances (m). None before each map has `ENOUGH_RACES`.
     """
     histories = [of_map.evaluated for of_map in figures.maps.values() if of_map.evaluated.n_races > 0]
     if not histories or any(history.n_recent < ENOUGH_RACES for history in histories):
         return None
     return (
         statistics.fmean(history.recent_finish_rate or 0.0 for history in histories),
-        -statistics.fmean(map(_median_s, histories)),
+        -statistics.fmean((history.median_time_ms or 0) / 1000 for history in histories),
         statistics.fmean(history.last_m for history in histories),
     )
-
-
-def _median_s(history: RaceHistory) -> float:
-    return 0.0 if history.median_time_ms is None else history.median_time_ms / 1000

@@ -1,15 +1,18 @@
-"""Checkpoints: resuming a run, first weights, and writing."""
+"""Checkpoints, records and drivers that a run keeps, and resuming it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from tensordict import TensorDictBase
+from torch import nn
 
-from trackmania_rl.errors import ExitCode, one_line
+from trackmania_rl.errors import ExitCode, UserError, one_line
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.runs import (
     FIRST_CHECKPOINT_AFTER_S,
@@ -21,8 +24,9 @@ from trackmania_rl.runs import (
     is_checkpoint,
     load_newest,
     load_one,
+    save_best_run,
 )
-from trackmania_rl.runs.driver_file import is_driver_file
+from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, is_driver_file, write_driver
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.since_checkpoint import (
     changes_of_meaning,
@@ -33,10 +37,10 @@ from trackmania_rl.settings.since_checkpoint import (
 )
 from trackmania_rl.telemetry.race_record import last_session
 from trackmania_rl.telemetry.run_status import read_status
-from trackmania_rl.training.driver_loading import weights_to_begin_with
+from trackmania_rl.training.driver_loading import tracks_of, weights_to_begin_with
 from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
-from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
-from trackmania_rl.training.hooks.hook import EagerInterval, Hook
+from trackmania_rl.training.hooks.hook import Hook, Interval, RunContext
+from trackmania_rl.training.hooks.updates import WatchNumbers
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +54,12 @@ class NotSavedError(CheckpointError):
 class SaveCheckpoints(Hook):
     """Loads the run's last checkpoint, and writes one every `checkpoint_interval_s` and at the end.
 
-    In a new run the first one comes `FIRST_CHECKPOINT_AFTER_S` after the first finish, and the next ones at distances
-    that double up to that interval.
+    In a new run the first one is written `FIRST_CHECKPOINT_AFTER_S` after the first finish, and the next ones at
+    distances that double up to that interval.
 
     Args:
         numbers: checks the weights.
-        weights_from: a run that has no checkpoint yet begins with the networks of this run, checkpoint or driver; None
-            for random ones.
+        weights_from: run, checkpoint or driver whose networks a new run begins with; None for random ones.
         accepted_changes: settings that may differ from the checkpoint although they change its meaning.
     """
 
@@ -66,19 +69,17 @@ class SaveCheckpoints(Hook):
         self._numbers = numbers
         self._weights_from = weights_from
         self._accepted_changes = accepted_changes
-        self._is_due = EagerInterval()
+        self._is_due = Interval()
         self._waits_for_finish = False
-        self._has_begun = False
         self._saved_settings: Settings | None = None
 
     def take_up(self) -> None:
         """Load the run's newest complete checkpoint, if it has any. Call it before any hook's `begin`.
 
         Raises:
-            UserError: if a setting was changed that gives another meaning to what was learned.
-            CheckpointError: if there are checkpoints and none can be read, or that does not fit the configuration; of
-                the run itself, or of the one whose weights it is to begin with; or if its weights are not finite. Or if
-                the run had checkpoints, and they are gone.
+            UserError: if a changed setting gives another meaning to what was learned.
+            CheckpointError: if no checkpoint can be read, it does not fit the configuration, its weights are not
+                finite, or the run's checkpoints are gone.
         """
         folder = self.run.folder
         loaded = load_newest(folder.path)
@@ -101,49 +102,32 @@ class SaveCheckpoints(Hook):
                 "begin a new run "
                 "with other weights"
             )
-        self._has_begun = True
         self._saved_settings = self.run.settings
 
     def tick(self) -> None:
-        """Write a checkpoint if it is due.
-
-        Raises:
-            UserError: if it is, and the weights are no longer finite numbers.
-        """
+        """Write a checkpoint if it is due, or if an edit changed the meaning of what is learned."""
         if not self.run.settings.takes_turns:
             self._save_if_due()
 
     def begin_turn(self) -> None:
-        """Write a checkpoint if it is due: only between two turns the run can be resumed exactly.
-
-        Raises:
-            UserError: as `tick`.
-        """
+        """Write a checkpoint if it is due. A run resumes exactly only between two turns."""
         self._save_if_due()
 
     def end(self) -> None:
-        """Write the last checkpoint.
-
-        A run of synchronous sampling that ends by an error within a turn writes none: it resumes exactly from the
-        checkpoint between two turns.
-
-        Raises:
-            UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
-            NotSavedError: if it cannot be written; the text names the last one.
-        """
-        if not self._has_begun or self.trainer.broke_off_within_turn:
+        """Write the last checkpoint, unless an error ended a run of synchronous sampling within a turn."""
+        if self._saved_settings is None or self.trainer.broke_off_within_turn:
             return
         self._numbers.require_sound()
         try:
             self._save()
         except CheckpointError as error:
-            raise NotSavedError(f"the end of the training is not saved: {error}. {self._what_is_left()}") from error
+            raise NotSavedError(f"the end of the training is not saved: {error}. {self._last_good_one()}") from error
 
     def try_to_save(self) -> bool:
         """Write a checkpoint, without the replay memory if the disk is too full for it. Log errors.
 
         Raises:
-            UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
+            UserError: if the weights are not finite.
         """
         self._numbers.require_sound()
         try:
@@ -166,8 +150,7 @@ class SaveCheckpoints(Hook):
             log.warning("the disk is too full for the replay memory: the checkpoint is written without it")
         self.run.statistics.checkpoint_written()
 
-    def _what_is_left(self) -> str:
-        """Describe the checkpoint from which the run would resume."""
+    def _last_good_one(self) -> str:
         manifests = find_manifests(self.run.folder.path)
         if not manifests:
             return f"What was learned is lost, as {self.run.folder.path} has no other checkpoint"
@@ -178,34 +161,22 @@ class SaveCheckpoints(Hook):
         )
 
     def _save_if_due(self) -> None:
-        if self.run.statistics.updates_not_finite_in_a_row > 0:  # until one is finite again, or the run ends
+        if self.run.statistics.updates_not_finite_in_a_row > 0:
             return
         if self._waits_for_finish and self.run.statistics.races_finished_total:
             self._waits_for_finish = False
             self._is_due.hurry(FIRST_CHECKPOINT_AFTER_S)
         is_due = self._is_due.is_due(self.run.settings.run.checkpoint_interval_s)
-        if self._meaning_was_edited() or is_due:
+        # A run that is killed later resumes with edited settings only from a checkpoint that has them.
+        before, self._saved_settings = self._saved_settings, self.run.settings
+        if before is not None and before is not self.run.settings:
+            is_due |= bool(changes_of_meaning(changes_since(stored_settings(before), self.run.settings)))
+        if is_due:
             self.try_to_save()
-
-    def _meaning_was_edited(self) -> bool:
-        """Return whether an edit changed the meaning of what is learned since the last call.
-
-        A run that is killed later resumes with the edited settings only from a checkpoint that has them.
-        """
-        before, now = self._saved_settings, self.run.settings
-        self._saved_settings = now
-        if before is None or before is now:
-            return False
-        return bool(changes_of_meaning(changes_since(stored_settings(before), now)))
-
-    def _compare_settings(self, loaded: LoadedCheckpoint) -> None:
-        changes = changes_since(loaded.manifest.settings, self.run.settings)
-        require_accepted(changes, self._accepted_changes, self.run.folder.path)
-        for change in changes:
-            log.info("changed since the checkpoint: %s", change)
 
     def _resume(self, loaded: LoadedCheckpoint) -> None:
         folder, state = self.run.folder, loaded.state
+        changes = changes_since(loaded.manifest.settings, self.run.settings)
         if names := not_finite_tensors(state.get("hooks", {}).get("StoreRaces")):
             raise CheckpointError(
                 f"{loaded.folder}: the replay memory to begin with holds numbers that are not finite "
@@ -214,16 +185,19 @@ class SaveCheckpoints(Hook):
             )
         try:
             self.trainer.load_state_dict(state)
-        except torch.OutOfMemoryError:  # a RuntimeError, too, but not the checkpoint's fault
+        except torch.OutOfMemoryError:  # a RuntimeError, too
             raise
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
-            differs = differences(changes_since(loaded.manifest.settings, self.run.settings))
+            differs = differences(changes)
             raise CheckpointError(
                 f"{loaded.folder} does not fit this configuration: {differs or one_line(error)}; undo the change "
                 f"in {folder.settings} (what the command line asked for is not kept there), or begin a new run under "
                 "another run_name (--set run_name=...)"
             ) from error
-        self._compare_settings(loaded)  # after the sizes: no acceptance of a change makes another size fit
+        # After the sizes: no acceptance of a change makes another size fit.
+        require_accepted(changes, self._accepted_changes, folder.path)
+        for change in changes:
+            log.info("changed since the checkpoint: %s", change)
         memory = self.run.memory
         ring = memory.buffer.ring if isinstance(memory, MiniRaceMemory) else None
         self.trainer.checkpoints.go_on_from(loaded, ring)
@@ -231,7 +205,7 @@ class SaveCheckpoints(Hook):
         log.info("resumed %s at frame %s", folder.path, f"{self.run.statistics.frames_total:,}")
 
     def _begin_with_weights(self, source: Path) -> None:
-        """Load networks only: learning rate, exploration and replay memory begin as in any new run."""
+        """Load networks only, without optimizer, exploration and replay memory."""
         made_with: dict[str, Any] = {}
         its_own = "the settings of that run (--config .../settings.toml)"
         try:
@@ -255,8 +229,107 @@ class SaveCheckpoints(Hook):
 
 
 def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
-    """Return whether a run without checkpoints had some. A run killed before its first one had none."""
+    # A run killed before its first checkpoint had none.
     leads_nowhere = folder.checkpoints.is_symlink() and not folder.checkpoints.exists()
     status = read_status(folder.path)
     has_saved = status is not None and status.saved_at_s is not None
     return last_session(folder.races) > 0 and (leads_nowhere or has_saved)
+
+
+class KeepRecords(Hook):
+    """Keeps the inputs and Q values of each map's best race in best_runs/, and the network that drove it.
+
+    Only the best race of a map has a network: that of the race's end. The folder's records count also in a run that
+    was resumed from an earlier checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self._kept_ms: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Read the times of the records in the run's folder."""
+        for folder in self.run.folder.best_runs.glob("[!.]*"):
+            map_name, _, time_ms = folder.name.rpartition("_")
+            if time_ms.isdecimal():
+                self._kept_ms[map_name] = min(int(time_ms), self._kept_ms.get(map_name, int(time_ms)))
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Save the race if it is a record. Log I/O errors."""
+        race, record, folder = self.run.race, self.run.record, self.run.folder
+        assert race is not None
+        name, time_ms = record.map_name, record.race_time_ms
+        is_result = record.race_finished and record.counts and not record.is_generated
+        if not is_result or time_ms >= self._kept_ms.get(name, time_ms + 1):
+            return
+        self._kept_ms[name] = time_ms
+        inputs, q_values = race.end_race_stats["inputs"], race.rollout_results["q_values"]
+        try:
+            kept = save_best_run(folder.best_runs, name, time_ms, inputs, q_values, self.run.settings)
+            self._keep_driver(kept)
+        except UserError as error:
+            log.error("%s", error)
+
+    def _keep_driver(self, folder: Path) -> None:
+        run, record = self.run, self.run.record
+        entry = next((entry for entry in run.settings.game.map_cycle if entry.map_name == record.map_name), None)
+        if entry is None:  # an edit removed the map during the race
+            return
+        network = run.agent.exploration_network if record.is_explo else run.agent.evaluation_network
+        track = DriverTrack.of_entry(entry, record.race_time_ms)
+        _write_driver(folder / f"{folder.name}{ENDING}", folder.name, run, network, [track])
+        of_map = re.compile(rf"{re.escape(record.map_name)}_\d+")
+        for older in folder.parent.glob(f"*/*{ENDING}"):
+            if older.parent != folder and of_map.fullmatch(older.stem):
+                older.unlink(missing_ok=True)
+
+
+class KeepDrivers(Hook):
+    """Keeps the network that evaluates in drivers/, once each full `keep_driver_every_s` of training.
+
+    Args:
+        numbers: checks the weights.
+    """
+
+    def __init__(self, numbers: WatchNumbers) -> None:
+        self._numbers = numbers
+        self._ticked_s = 0.0
+
+    def begin(self) -> None:
+        """Count from the run's training time."""
+        self._ticked_s = self.run.statistics.training_s
+
+    def tick(self) -> None:
+        """Write a driver if it is due. Log I/O errors."""
+        settings, statistics = self.run.settings, self.run.statistics
+        before_s, self._ticked_s = self._ticked_s, statistics.training_s
+        every_s = settings.run.keep_driver_every_s
+        if every_s == 0 or self._ticked_s // every_s == before_s // every_s:
+            return
+        self._numbers.require_sound()
+        tracks = tracks_of(settings, {name: of.best_time_ms for name, of in statistics.maps.items()})
+        file = self.run.folder.drivers / f"{statistics.frames_total:012d}{ENDING}"
+        try:
+            _write_driver(file, settings.run.run_name, self.run, self.run.agent.evaluation_network, tracks)
+        except UserError as error:
+            log.error("%s", error)
+
+
+def _write_driver(file: Path, name: str, run: RunContext, network: nn.Module, tracks: Sequence[DriverTrack]) -> None:
+    """Write one of the agent's networks as a driver.
+
+    Raises:
+        UserError: if a setting or the file cannot be written, or a weight is not finite.
+    """
+    counts, weights = run.statistics, network.state_dict()
+    if names := not_finite_tensors(weights):
+        raise UserError(f"the driver {name} is not kept: its weights {in_few_words(names)} are not finite numbers")
+    driver = DriverFile.of_network(
+        name,
+        run.settings,
+        run.spaces,
+        weights,
+        tracks,
+        frames_total=counts.frames_total,
+        training_s=counts.training_s,
+    )
+    write_driver(file, driver, run.settings.run.minimum_free_disk_mb)

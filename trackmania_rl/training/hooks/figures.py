@@ -1,8 +1,9 @@
-"""What loggers show of a run."""
+"""Figures, histograms and pictures for the run's loggers, and the figures of learning."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable
 from operator import methodcaller
 from pathlib import Path
@@ -10,177 +11,293 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from tensordict import TensorDictBase
+from torch import Tensor, nn
 
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
-from trackmania_rl.telemetry.figures import progress_figures, race_figures, weight_samples
+from trackmania_rl.telemetry.figures import progress_figures, quantile_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.loggers import BackgroundLogger, RunLogger, open_loggers
-from trackmania_rl.telemetry.race_record import RaceRecord
-from trackmania_rl.telemetry.track_pictures import draw_racing_line
-from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.hook import Hook, Interval
-from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
-from trackmania_rl.training.hooks.races import CountRaces
 
-HISTOGRAM_INTERVAL_S: Final = 120.0
-"""Time between two sets of histograms and pictures."""
+RARE_INTERVAL_S: Final = 120.0
+"""Time between two sets of histograms and of figures that are many or slow."""
 
 
 class WriteFigures(Hook):
-    """Gives loggers the run's settings, figures, histograms of weights and pictures; the Trainer's logger as well.
+    """The Trainer's logger. Writes the run's settings, figures, histograms of weights and pictures of other hooks.
 
     Args:
-        races: has the race.
-        figures: the means of recent updates.
-        test_loss: the loss on what is never trained on.
-        disk: has space, or not.
+        figures: means of recent updates.
     """
 
-    def __init__(
-        self, races: CountRaces, figures: LearningFigures, test_loss: MeasureTestLoss, disk: DiskWatch
-    ) -> None:
-        self._races = races
+    def __init__(self, figures: LearningFigures) -> None:
         self._figures = figures
-        self._test_loss = test_loss
-        self._disk = disk
         self._loggers: list[BackgroundLogger] = []
-        self._latest_line: dict[str, tuple[RaceRecord, str, npt.NDArray[np.float32]]] = {}
         self._race_due: defaultdict[tuple[str, bool], Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
         self._best_written_ms: dict[tuple[str, bool], int | None] = {}
-        self._settings_told: Settings | None = None
-        self._scalars_due = Interval()
-        self._pictures_due = Interval()
+        self._settings_written: Settings | None = None
+        self._figures_due = Interval()
+        self._rare_due = Interval()
 
     def begin(self) -> None:
-        """Open the loggers; what an earlier session wrote beyond its last checkpoint is taken back where possible.
-
-        Raises:
-            UserError: if one cannot be opened.
-        """
+        """Open the loggers. They remove an earlier session's figures after its last checkpoint, if possible."""
         run, statistics = self.run, self.run.statistics
         self._loggers = open_loggers(run.settings, run.folder, statistics.frames_total, statistics.reference_times)
-        self._tell_configuration()
+        self._write_settings()
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Write a race's figures if it is the fastest of its map and kind, or if none of them was written just before.
+        """Write a race's figures if it is the fastest of its map and kind, or if `tensorboard_interval_s` has passed.
 
-        A run may drive several races a second, for weeks: all of them would fill the disk, and no chart shows as many.
+        A run may drive several races a second for weeks: all of them would fill the disk.
         """
-        race, record = self.run.race, self._races.record
+        race, record, statistics = self.run.race, self.run.record, self.run.statistics
         assert race is not None
         if not record.counts:
             return
         of_kind = record.map_name, record.is_explo
-        history = self.run.statistics.maps[record.map_name].history(record.is_explo)
+        history = statistics.maps[record.map_name].history(record.is_explo)
         is_due = self._race_due[of_kind].is_due(self.run.settings.telemetry.tensorboard_interval_s)
         is_fastest = history.best_time_ms != self._best_written_ms.get(of_kind)
-        if "position_m" in race.rollout_results:
-            track, positions_m = race.end_race_stats["track"], race.rollout_results["position_m"]
-            self._latest_line[record.map_name] = (record, track, positions_m.copy())
-        if self._disk.is_short or not (is_due or is_fastest):
+        if self.trainer.disk.is_short or not (is_due or is_fastest):
             return
         self._best_written_ms[of_kind] = history.best_time_ms
         q_values: npt.NDArray[np.float32] = race.rollout_results["q_values"]
-        frames, values = self._frames, race_figures(record, history, self.run.statistics.reference_times, q_values)
-        self._tell(lambda logger: logger.log_figures(values, frames))
+        self._log_figures(race_figures(record, history, statistics.reference_times, q_values))
 
     def tick(self) -> None:
-        """Write whatever is due."""
-        if self._scalars_due.is_due(self.run.settings.telemetry.tensorboard_interval_s):
-            self._disk.look()
-            self._write_scalars()
-        if self._pictures_due.is_due(HISTOGRAM_INTERVAL_S):
-            self._write_pictures()
+        """Write what is due."""
+        if self._figures_due.is_due(self.run.settings.telemetry.tensorboard_interval_s):
+            self.trainer.disk.measure()
+            self._write_figures()
+        if self._rare_due.is_due(RARE_INTERVAL_S):
+            self._write_rare_figures()
 
     def end(self) -> None:
-        """Write what is left and close the loggers."""
+        """Write the rest and close the loggers."""
         if self._loggers:
-            self._write_scalars()
-            self._write_pictures()
+            self._write_figures()
+            self._write_rare_figures()
         for logger in self._loggers:
             logger.close()
         self._loggers = []
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
-        """Write a figure that a hook returned, as torchrl's loggers do."""
-        frames = self._frames if step is None else step
-        self._tell(lambda logger: logger.log_figures({name: value}, frames))
+        """Write a figure, as torchrl's loggers do."""
+        self._log_figures({name: value}, step)
 
     def log_picture(self, name: str, picture: npt.NDArray[np.uint8], frames: int) -> None:
-        """Hand on a picture, (H, W, 3) uint8 RGB, that another hook has."""
-        self._tell(methodcaller("log_picture", name, picture, frames))
+        """Write a picture (H, W, 3) uint8 RGB."""
+        self._log(methodcaller("log_picture", name, picture, frames))
 
     def log_race_files(self, map_name: str, recording: Path, film: Path | None, frames: int) -> None:
-        """Hand on an evaluated race that was kept: its columns, and its film if there is one."""
-        self._tell(lambda logger: logger.log_recording(f"recording/{map_name}", recording, frames))
+        """Write a recorded race: its columns, and its film if there is one."""
+        self._log(methodcaller("log_recording", f"recording/{map_name}", recording, frames))
         if film is not None:
-            self._tell(lambda logger: logger.log_film(f"rollout/film/{map_name}", film, frames))
+            self._log(methodcaller("log_film", f"rollout/film/{map_name}", film, frames))
 
-    @property
-    def _frames(self) -> int:
-        return self.run.statistics.frames_total
-
-    def _tell(self, work: Callable[[RunLogger], object]) -> None:
-        """Let each logger do something soon, unless the disk is short."""
-        if not self._disk.is_short:
+    def _log(self, write: Callable[[RunLogger], object]) -> None:
+        if not self.trainer.disk.is_short:
             for logger in self._loggers:
-                logger.do(work)
+                logger.do(write)
 
-    def _write_scalars(self) -> None:
+    def _log_figures(self, values: dict[str, float], frames: int | None = None) -> None:
+        step = self.run.statistics.frames_total if frames is None else frames
+        self._log(methodcaller("log_figures", values, step))
+
+    def _write_figures(self) -> None:
         means = self._figures.take_means()
-        if self._test_loss.test_loss is not None:
-            means["test_loss"] = self._test_loss.test_loss
+        if self._figures.test_loss is not None:
+            means["test_loss"] = self._figures.test_loss
         self.run.statistics.last_metrics |= means
-        self._tell_configuration()
-        frames, values = self._frames, progress_figures(self.run.statistics, means)
+        self._write_settings()
+        values = progress_figures(self.run.statistics, means)
         for hook in self.trainer.hooks:
             values |= hook.interval_figures()
-        self._tell(lambda logger: logger.log_figures(values, frames))
-        self._tell(lambda logger: logger.flush())
+        self._log_figures(values)
+        self._log(methodcaller("flush"))
 
-    def _tell_configuration(self) -> None:
-        """Log the settings in force, at first and when one has changed."""
-        if self._disk.is_short:
-            return
+    def _write_settings(self) -> None:
+        """Write the settings in force, at first and when one has changed."""
         settings = self.run.settings
-        if settings is not self._settings_told:
-            text = handed_on_text(settings, f"Settings of the run {settings.run.run_name}")
-            self._tell(methodcaller("log_text", f"configuration/{SETTINGS_FILE}", text, self._frames))
-            self._settings_told = settings
-
-    def _write_pictures(self) -> None:
-        if not self._loggers or self._disk.is_short:
+        if settings is self._settings_written or self.trainer.disk.is_short:
             return
-        frames = self._frames
+        text = handed_on_text(settings, f"Settings of the run {settings.run.run_name}")
+        frames = self.run.statistics.frames_total
+        self._log(methodcaller("log_text", f"configuration/{SETTINGS_FILE}", text, frames))
+        self._settings_written = settings
+
+    def _write_rare_figures(self) -> None:
+        if not self._loggers or self.trainer.disk.is_short:
+            return
         figures: dict[str, float] = {}
         for hook in self.trainer.hooks:
             figures |= hook.rare_figures()
-        self._tell(methodcaller("log_figures", figures, frames))
+        self._log_figures(figures)
+        frames = self.run.statistics.frames_total
         for name, values in weight_samples(self.run.agent.exploration_network.named_parameters()):
-            self._tell(methodcaller("log_histogram", name, values, frames))
-        for map_name, (record, track, positions_m) in self._latest_line.items():
-            line_m = self._line_m(map_name, track)
-            if line_m is not None:
-                name, picture = f"rollout/racing_line/{map_name}", self._racing_line(record, track, line_m, positions_m)
-                self._tell(methodcaller("log_picture", name, picture, frames))
+            self._log(methodcaller("log_histogram", name, values, frames))
 
-    def _racing_line(
-        self, record: RaceRecord, track: str, line_m: npt.NDArray[np.float64], positions_m: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.uint8]:
-        result = f"{record.race_time_ms / 1000:.2f} s" if record.race_finished else f"{record.meters:.0f} m"
-        return draw_racing_line(
-            line_m,
-            positions_m,
-            self.run.settings.game.ms_per_action,
-            title=f"{record.map_name}: {result} ({record.kind})",
-            subtitle=f"{track}, {self.run.statistics.frames_total:,} frames",
-        )
 
-    def _line_m(self, map_name: str, track: str) -> npt.NDArray[np.float64] | None:
-        """The reference line of a race's track; None for a map that was added to the cycle while the run went on."""
-        if map_name in self.run.reference_lines_m:
-            return self.run.reference_lines_m[map_name]
-        recipe = TrackRecipe.from_name(track)
-        return None if recipe is None else generate_track(recipe).laid_out.line_m.astype(np.float64)
+MOST_SAMPLES: Final = 10_000
+"""Most updates or races between two reports."""
+MOST_NORMS: Final = 1000
+"""Newest gradient norms kept for each parameter."""
+QUANTILES: Final = ("median", "q3", "d9", "c98", "max")
+STATES: Final = 32
+"""States of a batch in which the spread of quantiles is measured."""
+TEST_LOSS_EVERY_N_BATCHES: Final = 50
+
+
+class LearningFigures(Hook):
+    """Means of losses, quantiles of gradient norms and update times, the test loss, and figures of each parameter.
+
+    Losses and norms stay on the device until a report, because reading one waits for a GPU. Update times are means
+    over a race's updates, and the norms of parameters are those of its last one.
+
+    Attributes:
+        test_loss: newest loss, per transition, on transitions that are never trained on; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.test_loss: float | None = None
+        self._names: tuple[str, ...] = ()
+        self._sums = torch.zeros(0)
+        self._n_updates = 0
+        self._updates_before = 0
+        self._grad_norms: deque[Tensor] = deque(maxlen=MOST_SAMPLES)
+        self._norms_of_parameters: defaultdict[str, deque[Tensor]] = defaultdict(lambda: deque(maxlen=MOST_NORMS))
+        self._update_ms: deque[float] = deque(maxlen=MOST_SAMPLES)
+        self._updates_begin_s = 0.0
+        self._spent_s = {"updates": 0.0, "test_loss": 0.0}
+        self._reported_at_s = time.perf_counter()
+        self._batch: TensorDictBase | None = None
+
+    def begin(self) -> None:
+        """Count from the updates of earlier sessions."""
+        self._updates_before = self.run.agent.updates
+
+    def pre_optim_steps(self) -> None:
+        """Note when a race's updates begin."""
+        self._updates_begin_s = time.perf_counter()
+
+    def post_loss(self, batch: TensorDictBase) -> None:
+        """Keep the newest batch."""
+        self._batch = batch
+
+    def optimizer(self, losses: TensorDictBase, *_: object) -> None:
+        """Keep the norm of an update's gradient, if the agent returns it."""
+        grad_norm = losses.get("grad_norm", None)
+        if grad_norm is not None:
+            self._grad_norms.append(grad_norm)
+
+    def post_optim(self) -> None:
+        """Measure the test loss every `TEST_LOSS_EVERY_N_BATCHES` updates."""
+        if self.run.agent.updates % TEST_LOSS_EVERY_N_BATCHES != 0:
+            return
+        began_s = time.perf_counter()
+        batch = self.run.memory.sample_test(self.run.settings.replay.batch_size)
+        if batch is None:
+            return
+        loss_module = self.run.agent.loss_module
+        loss_module.eval()
+        with torch.no_grad():
+            losses = loss_module(batch)
+        loss_module.train()
+        total = sum(value for name, value in losses.items() if name.startswith("loss"))
+        self.test_loss = float(total) / transitions_in_loss(loss_module, len(batch))
+        self._spent_s["test_loss"] += time.perf_counter() - began_s
+
+    def post_optim_complete_log(self, _: int, mean_losses: TensorDictBase | None) -> None:
+        """Add the figures of a race's updates that are single numbers."""
+        n_updates = self.run.agent.updates - self._updates_before
+        self._updates_before = self.run.agent.updates
+        if mean_losses is None or n_updates == 0:
+            return
+        spent_s = time.perf_counter() - self._updates_begin_s
+        self._spent_s["updates"] += spent_s
+        self._update_ms.append(1000 * spent_s / n_updates)
+        named = {name: value for name, value in mean_losses.items() if value.ndim == 0}
+        figures = torch.stack(list(named.values()))
+        if tuple(named) != self._names:
+            self._names, self._sums, self._n_updates = tuple(named), torch.zeros_like(figures), 0
+        self._sums += n_updates * figures
+        self._n_updates += n_updates
+        for name, layer in self.run.agent.layers().items():
+            if layer.gradient is not None:
+                self._norms_of_parameters[name].append(torch.linalg.vector_norm(layer.gradient))
+
+    def take_means(self) -> dict[str, float]:
+        """Return mean losses per transition, gradient norm, Q and the like since the last call, if there were any."""
+        if self._n_updates == 0:
+            return {}
+        means = dict(zip(self._names, (self._sums / self._n_updates).tolist(), strict=True))
+        self._sums.zero_()
+        self._n_updates = 0
+        n_summed = transitions_in_loss(self.run.agent.loss_module, self.run.settings.replay.batch_size)
+        return {name: mean / n_summed if name.startswith("loss") else mean for name, mean in means.items()}
+
+    def interval_figures(self) -> dict[str, float]:
+        """Return quantiles of gradient norms and update times since the last call, and shares of the learner's time."""
+        now_s = time.perf_counter()
+        passed_s, self._reported_at_s = max(now_s - self._reported_at_s, 1e-9), now_s
+        figures = {f"train/learner_time/{of}": min(s / passed_s, 1.0) for of, s in self._spent_s.items()}
+        self._spent_s = dict.fromkeys(self._spent_s, 0.0)
+        if self._grad_norms:
+            norms = torch.stack(list(self._grad_norms))
+            figures |= quantile_figures("train/grad_norm", norms, ("q1", "median", "q3", "d9", "c98", "max"))
+        figures |= quantile_figures("train/update_ms", torch.tensor(self._update_ms), ("median", "d9", "max"))
+        self._grad_norms.clear()
+        self._update_ms.clear()
+        return figures
+
+    def rare_figures(self) -> dict[str, float]:
+        """Return `weights/{what}/{parameter}`, and `train/quantile_spread/action_{index}` with their mean.
+
+        `gradient_norm_{quantile}` is since the last call. Root mean squares are of the weights (`weight_rms`), of the
+        optimizer's running means of gradients and their squares (`moment_1_rms`, `moment_2_rms`), and of 1 / (root of
+        the mean square + epsilon), which multiplies the learning rate (`step_scale_rms`).
+        """
+        figures: dict[str, float] = {}
+        for name, norms in self._norms_of_parameters.items():
+            of_layer = quantile_figures("weights/gradient_norm", torch.stack(list(norms)), QUANTILES)
+            figures |= {f"{figure}/{name.replace('.', '/')}": value for figure, value in of_layer.items()}
+        self._norms_of_parameters.clear()
+        return figures | self._layer_figures() | self._quantile_spread()
+
+    @torch.no_grad()
+    def _layer_figures(self) -> dict[str, float]:
+        measured: dict[str, Tensor] = {}
+        for name, layer in self.run.agent.layers().items():
+            values = {"weight_rms": layer.weight}
+            if layer.first_moment is not None and layer.second_moment is not None:
+                scale = 1 / (layer.second_moment.sqrt() + self.run.settings.agent.adam_epsilon)
+                values |= {"moment_1_rms": layer.first_moment, "moment_2_rms": layer.second_moment}
+                values["step_scale_rms"] = scale
+            for what, of_layer in values.items():
+                measured[f"weights/{what}/{name.replace('.', '/')}"] = of_layer.float().square().mean().sqrt()
+        if not measured:
+            return {}
+        return dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))
+
+    def _quantile_spread(self) -> dict[str, float]:
+        """Return standard deviations over quantiles, in units of reward, by the network that evaluates.
+
+        They are means over states of the newest batch. An agent of single values has none.
+        """
+        if self._batch is None:
+            return {}
+        states, n_taus = self._batch[:STATES], self.run.settings.agent.iqn_k
+        taus = (torch.arange(n_taus) + 0.5) / n_taus
+        returns = self.run.agent.returns_at(states["state_img"], states["state_float"], taus)  # (B, N, A)
+        if returns is None or returns.shape[1] == 1:
+            return {}
+        spreads = returns.std(dim=1).mean(dim=0).tolist()
+        figures = {f"train/quantile_spread/action_{index}": spread for index, spread in enumerate(spreads)}
+        return figures | {"train/quantile_spread/mean": sum(spreads) / len(spreads)}
+
+
+def transitions_in_loss(loss_module: nn.Module, batch_size: int) -> int:
+    """Return the number of transitions whose losses one figure sums up: 1 if it is a mean."""
+    return batch_size if loss_module.reduction == "sum" else 1

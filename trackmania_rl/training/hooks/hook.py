@@ -1,10 +1,13 @@
-"""Hooks: pieces of the learner that act at points of torchrl's training loop, and what they share."""
+"""Base class of the hooks that act at points of torchrl's training loop, and what all hooks share."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -19,9 +22,10 @@ from trackmania_rl.experience_replay.memory import Memory
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs import CheckpointStore, RunFolder
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
 if TYPE_CHECKING:
@@ -41,9 +45,13 @@ POINTS: Final = (
     "post_steps",
     "post_steps_log",
 )
-"""The points of torchrl's Trainer at which a hook may act, in the order of one race."""
+"""Points of torchrl's Trainer at which a hook may act, in the order of one race."""
 OF_RACES: Final = ("batch_process", "pre_steps_log", "post_steps_log")
-"""The points at which a hook is given a race."""
+"""Points at which a hook receives a race."""
+DISK_ERROR_EVERY_S: Final = 60.0
+"""Shortest time between two messages about a disk that fails."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -51,19 +59,12 @@ class RunContext:
     """Parts of one run, which all hooks share.
 
     Attributes:
-        live: the configuration, which may be edited.
-        spaces: of states and actions.
-        reward: of races.
-        agent: the learner's.
-        memory: the replay memory.
         channels: the learner's ends of the channels to the collectors.
-        folder: of the run.
-        statistics: the run's figures.
         session: number of this start of the run, from 1.
         reference_lines_m: (N, 3) points of each map's reference line, for pictures; none for generators.
-        maps_folder: folder of the tracks.
         progress: of each collector, by its number.
         race: the newest race; its arrays are valid at the point `batch_process` only.
+        record: the newest race that has ended, in figures.
     """
 
     live: LiveSettings
@@ -79,6 +80,7 @@ class RunContext:
     maps_folder: Path = Path("maps")
     progress: dict[int, CollectorProgress] = field(default_factory=dict)
     race: ReceivedRollout | None = None
+    record: RaceRecord = field(init=False, repr=False)
 
     @property
     def settings(self) -> Settings:
@@ -87,14 +89,14 @@ class RunContext:
 
 
 class Hook(TrainerHookBase):
-    """Piece of the learner that acts at each point it has a method of: a subclass writes those that it needs.
+    """Piece of the learner. A subclass defines a method for each point at which it acts.
 
     ==================================== ===============================================================================
-    method                               when it is called
+    method                               called
     ==================================== ===============================================================================
-    ``batch_process(race)``              a race has come in: its columns and rewards as a TensorDict (T,), see
-                                         `race_columns`; the hook may change it or return another one. The replay memory
-                                         stores what the last hook returns. More of the race is in ``self.run.race``
+    ``batch_process(race)``              for each race: columns and rewards as a TensorDict (T,), see `race_columns`.
+                                         The hook may change it or return another one. The replay memory stores what
+                                         the last hook returns. ``self.run.race`` holds the whole race
     ``pre_steps_log(race)``              then, with copies of the columns (without frames); returns figures to log
     ``pre_optim_steps()``                before the race's updates
     ``process_optim_batch(_)``           before each update; may return another batch
@@ -103,29 +105,29 @@ class Hook(TrainerHookBase):
     ``post_loss(batch)``                 after the update, which has written ``td_error`` (B,) into the batch
     ``optimizer(losses, *_)``            then, with the update's losses and ``grad_norm``
     ``post_optim()``                     after each update
-    ``post_optim_log(batch)``            then; returns figures to log, such as ``{"mine/name": 0.5}``, and in the
+    ``post_optim_log(batch)``            then; returns figures to log, such as ``{"mine/name": 0.5}``, also in the
                                          terminal with ``"log_pbar": True``
-    ``post_optim_complete_log(n, mean)`` after the race's updates, with how many the run has had and their mean losses,
-                                         None if the race had none; returns figures to log
+    ``post_optim_complete_log(n, mean)`` after the race's updates, with the run's number of updates and the mean losses
+                                         of these (None without an update); returns figures to log
     ``post_steps()``                     after them
     ``post_steps_log(race)``             then, as ``pre_steps_log``
-    ``begin()``                          once, when the run is taken up, from its checkpoint if it has one
+    ``begin()``                          once, after the run's checkpoint was loaded
     ``begin_turn()``                     with ``sampling = "synchronous"``, before the collectors' next turn
     ``interval_figures()``               every ``tensorboard_interval_s``; returns figures to log
-    ``rare_figures()``                   every two minutes: figures that are many, or take time
-    ``tick()``                           several times a second, also while no race comes; be quick
+    ``rare_figures()``                   every two minutes, for figures that are many or slow
+    ``tick()``                           several times a second, also while no race arrives; must be fast
     ``end()``                            once, at the end, also after an error
     ==================================== ===============================================================================
 
-    With ``batch_mode = "truncate_episodes"`` fragments come in before a race is over. A hook is called once for the
-    whole race, at its end, unless the class says ``takes_fragments = True``. Actions that came with an earlier fragment
-    are False in ``("collector", "mask")``.
+    With ``batch_mode = "truncate_episodes"`` fragments of a race arrive before it ends. A hook receives the whole race
+    at its end, unless the class sets ``takes_fragments = True``. ``("collector", "mask")`` is False for actions that
+    an earlier fragment held.
 
-    The run's checkpoints hold what ``state_dict`` returns (tensors, numbers, texts, lists, dicts). If a checkpoint has
-    no state of this hook, the run resumes with a warning.
+    Checkpoints hold what ``state_dict`` returns (tensors, numbers, texts, lists, dicts). If a checkpoint has no state
+    of this hook, the run resumes with a warning.
 
     Attributes:
-        run: what the run's parts share.
+        run: parts of the run.
         trainer: torchrl's Trainer, with `collected_frames`.
     """
 
@@ -134,7 +136,7 @@ class Hook(TrainerHookBase):
     takes_fragments: ClassVar[bool] = False
 
     def register(self, trainer: RunTrainer, name: str = "") -> None:
-        """Register every method that is a point's, under the class's name unless another one is given."""
+        """Register each method that is a point's, by default under the class's name."""
         self.trainer, self.run = trainer, trainer.run
         for point in POINTS:
             if hasattr(self, point):
@@ -149,11 +151,11 @@ class Hook(TrainerHookBase):
         """Do nothing."""
 
     def interval_figures(self) -> dict[str, float]:
-        """No figures."""
+        """Return no figures."""
         return {}
 
     def rare_figures(self) -> dict[str, float]:
-        """No figures."""
+        """Return no figures."""
         return {}
 
     def tick(self) -> None:
@@ -167,7 +169,7 @@ class Hook(TrainerHookBase):
         return {}
 
     def state_to_write(self) -> dict[str, Any]:
-        """Return what checkpoints hold: `state_dict()`, or a form of it that takes less to write."""
+        """Return `state_dict()`, or a form of it that takes less to write."""
         return self.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -179,21 +181,6 @@ class Interval:
 
     def __init__(self, *, is_due_at_first: bool = False) -> None:
         self._last_s = -math.inf if is_due_at_first else time.monotonic()
-
-    def is_due(self, every_s: float) -> bool:
-        """Return whether `every_s` seconds have passed since it was due last, or since it was made."""
-        now_s = time.monotonic()
-        if now_s - self._last_s < every_s:
-            return False
-        self._last_s = now_s
-        return True
-
-
-class EagerInterval(Interval):
-    """Interval that is shorter at first, after `hurry`."""
-
-    def __init__(self) -> None:
-        super().__init__()
         self._gap_s = math.inf
 
     def hurry(self, first_s: float) -> None:
@@ -201,8 +188,50 @@ class EagerInterval(Interval):
         self._last_s, self._gap_s = time.monotonic(), first_s
 
     def is_due(self, every_s: float) -> bool:
-        """See `Interval.is_due`."""
-        if not super().is_due(min(every_s, self._gap_s)):
+        """Return whether `every_s` seconds have passed since it was due last, or since it was made."""
+        now_s = time.monotonic()
+        if now_s - self._last_s < min(every_s, self._gap_s):
             return False
-        self._gap_s *= 2
+        self._last_s, self._gap_s = now_s, 2 * self._gap_s
         return True
+
+
+class DiskWatch:
+    """Free space of the run's disk. Log lines and figures leave the last of it to checkpoints.
+
+    Attributes:
+        is_short: whether log lines and figures wait for space.
+    """
+
+    def __init__(self, run: RunContext, checkpoints: CheckpointStore) -> None:
+        self._run = run
+        self._checkpoints = checkpoints
+        self._error_due = Interval(is_due_at_first=True)
+        self.is_short = False
+
+    def measure(self) -> None:
+        """Update `is_short` and log changes: the next checkpoint must leave `minimum_free_disk_mb` free."""
+        minimum_mb, was_short = self._run.settings.run.minimum_free_disk_mb, self.is_short
+        needed_bytes = (minimum_mb << 20) + self._checkpoints.written_bytes
+        free_bytes = 0
+        with contextlib.suppress(OSError):  # a disk that is gone has no space
+            # The oldest checkpoints are deleted first.
+            free_bytes = shutil.disk_usage(self._run.folder.path).free + self._checkpoints.spare_bytes
+        self.is_short = free_bytes < needed_bytes
+        if self.is_short and not was_short:
+            log.error(
+                "races.jsonl and the loggers wait for space: the disk has less free than a checkpoint and "
+                "minimum_free_disk_mb = %d MB take; the run goes on without their lines",
+                minimum_mb,
+            )
+        elif was_short and not self.is_short:
+            log.warning("races.jsonl and the loggers are written again; the races in between are missing")
+
+    @contextlib.contextmanager
+    def surviving(self) -> Iterator[None]:
+        """Log I/O errors of the block, at most one a minute."""
+        try:
+            yield
+        except OSError as error:
+            if self._error_due.is_due(DISK_ERROR_EVERY_S):
+                log.error("races.jsonl or another file cannot be written: %s; the run goes on", error.strerror)

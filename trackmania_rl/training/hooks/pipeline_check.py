@@ -1,4 +1,4 @@
-"""The pipeline check: what is trained on is what the games gave."""
+"""Check that training batches equal the states and actions of the games (`crc_debug`)."""
 
 from __future__ import annotations
 
@@ -21,31 +21,26 @@ from trackmania_rl.training.hooks.hook import Hook
 log = logging.getLogger(__name__)
 
 CHECK_SUMS: Final = "crc_debug"
-"""The column of `rollout_results`: (T, 2) int64, check sums of the states in which it was decided, and of actions;
-(T + 1, 2) where the last action was decided, but the finish came first."""
+"""Column of `rollout_results`: (T, 2) int64 check sums of decisions' states and actions; (T + 1, 2) if the finish came
+before the last action."""
 
 
 def sums_of_states(images: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> list[int]:
-    """Compute a check sum of each state: newest frame and floats, but for the time elapsed in the mini-race.
-
-    Args:
-        images: (n, S, H, W).
-        floats: (n, F).
-    """
-    seen = floats.astype(np.float32)
-    seen[:, ELAPSED_ACTIONS_FLOAT] = 0
+    """Return check sums of states: newest frame of images (n, S, H, W) and floats (n, F) without the elapsed time."""
+    known = floats.astype(np.float32)
+    known[:, ELAPSED_ACTIONS_FLOAT] = 0
     newest = images[:, -1:]
-    return [zlib.crc32(of.tobytes(), zlib.crc32(frame.tobytes())) for frame, of in zip(newest, seen, strict=True)]
+    return [zlib.crc32(of.tobytes(), zlib.crc32(frame.tobytes())) for frame, of in zip(newest, known, strict=True)]
 
 
 def sums_of_actions(actions: npt.NDArray[Any]) -> list[int]:
-    """Compute a check sum of each action, (n,) whole numbers or (n, D) floats."""
+    """Return check sums of actions, (n,) integers or (n, D) floats."""
     dtype = np.int64 if actions.ndim == 1 else np.float32
     return [zlib.crc32(action.tobytes()) for action in actions.astype(dtype)]
 
 
 class CheckSums:
-    """Listener that adds the column `CHECK_SUMS` to each race: sums of what is seen and decided, at that moment."""
+    """Listener that adds the column `CHECK_SUMS` to each race."""
 
     def __init__(self) -> None:
         self._states: dict[int, int] = {}  # of the games that wait
@@ -72,30 +67,23 @@ class CheckSums:
 
 
 class CheckPipeline(Hook):
-    """Compares each transition that is drawn with check sums taken where it was driven (`crc_debug`).
+    """Compares each drawn transition, before the configured `transforms`, with check sums of the collectors.
 
-    State, action and next state must have been one after the other in one race, `n_steps` apart; a race's last state,
-    in which nothing was decided, is not compared, and neither is what was in the memory before, from a checkpoint or a
-    data set. Batches are looked at before any of the configured `transforms`.
+    State, action and next state must be of one race, `n_steps` apart. A race's last state is not compared, and neither
+    are transitions of a checkpoint or a data set.
 
     Attributes:
-        n_checked: transitions that were compared.
+        n_checked: number of compared transitions.
     """
 
     def __init__(self) -> None:
         self.n_checked = 0
         self._first_row = 0
-        self._pairs: set[tuple[int, int]] = set()  # of a state and its action
-        self._steps: set[tuple[int, int, int, int | None]] = (
-            set()
-        )  # and of n steps and the next state; None: a last one
+        self._pairs: set[tuple[int, int]] = set()  # state and action
+        self._steps: set[tuple[int, int, int, int | None]] = set()  # also n steps and the next state; None for the last
 
     def begin(self) -> None:
-        """Check every batch from here on.
-
-        Raises:
-            UserError: if the run has a memory of its own.
-        """
+        """Check every batch from now on."""
         memory = self.run.memory
         if not isinstance(memory, MiniRaceMemory):
             raise UserError("crc_debug: only the memory that ships is checked: set memory to its default")
@@ -103,28 +91,24 @@ class CheckPipeline(Hook):
         memory.buffer.insert_transform(0, _Watch(self))
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Learn what a race's transitions must be.
-
-        Raises:
-            UserError: if there are not as many check sums as actions.
-        """
+        """Add the check sums of a race's transitions."""
         race = self.run.race
         assert race is not None
         rollout = race.rollout_results
-        seen, n_actions = [tuple(pair) for pair in rollout[CHECK_SUMS].tolist()], len(rollout["actions"])
-        if len(seen) not in (n_actions, n_actions + 1):  # the car may reach the finish before the last is made
-            raise UserError(f"crc_debug: a race of {n_actions} actions has come in, but {len(seen)} were decided")
-        seen = seen[:n_actions]
-        states = [state for state, _ in seen] + [None]
-        self._pairs.update(seen)
+        decided, n_actions = [tuple(pair) for pair in rollout[CHECK_SUMS].tolist()], len(rollout["actions"])
+        if len(decided) not in (n_actions, n_actions + 1):  # the finish may come before the last action
+            raise UserError(f"crc_debug: a race of {n_actions} actions has come in, but {len(decided)} were decided")
+        decided = decided[:n_actions]
+        states = [state for state, _ in decided] + [None]
+        self._pairs.update(decided)
         for n_steps in range(1, self.run.settings.replay.n_steps + 1):
-            self._steps.update((*pair, n_steps, after) for pair, after in zip(seen, states[n_steps:], strict=False))
+            self._steps.update((*pair, n_steps, after) for pair, after in zip(decided, states[n_steps:], strict=False))
 
     def check(self, batch: TensorDictBase) -> None:
         """Compare a batch.
 
         Raises:
-            UserError: if a transition is another than any that was driven.
+            UserError: if a transition is not one of the games'.
         """
         states, afters = (
             sums_of_states(batch[f"{which}_img"].numpy(force=True), batch[f"{which}_float"].numpy(force=True))
@@ -147,18 +131,18 @@ class CheckPipeline(Hook):
                 )
 
     def end(self) -> None:
-        """Say how much was compared."""
+        """Log the number of compared transitions."""
         log.info("crc_debug: %s transitions that were drawn are what the games gave", f"{self.n_checked:,}")
 
 
 class _Watch(Transform):
-    """Shows batches to the check, as they come out of the memory."""
+    """Transform that checks batches."""
 
     def __init__(self, check: CheckPipeline) -> None:
         super().__init__()
-        self._check = [check]  # in a list, as a module would take a module for its own
+        self._check = [check]  # in a list: no submodule
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return the batch as it is."""
+        """Check and return the batch."""
         self._check[0].check(batch)
         return batch

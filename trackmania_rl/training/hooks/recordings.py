@@ -1,4 +1,4 @@
-"""Evaluated races that are kept now and then: their columns as a TensorDict, their inputs, and a film."""
+"""Pictures of races that other processes draw: recordings of evaluated races with their films, and diagnostics."""
 
 from __future__ import annotations
 
@@ -6,151 +6,174 @@ import logging
 import subprocess
 import sys
 import time
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections import Counter, deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from tensordict import TensorDictBase
 
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.telemetry.diagnostics import list_pictures, save_data
 from trackmania_rl.telemetry.films import RaceColumns
-from trackmania_rl.training.disk_watch import DiskWatch
-from trackmania_rl.training.hooks.figures import WriteFigures
-from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.hooks.races import CountRaces
+from trackmania_rl.training.diagnostics import RecentRace, Subject, copy_of_race, gather
+from trackmania_rl.training.hooks.hook import Hook, Interval
 
 log = logging.getLogger(__name__)
 
 _PROJECT: Final = Path(__file__).resolve().parents[3]
 MOST_KEPT: Final = 50
 """Races whose files stay in the run's folder: the newest ones."""
-FILM_WITHIN_S: Final = 300.0
-"""How long a film may take."""
-LAST_FILM_WITHIN_S: Final = 30.0
-"""How long a run that ends waits for its last one."""
+TIME_LIMIT_S: Final = 600.0
+"""Of a process that draws. With low priority it may have to wait."""
+LAST_TIME_LIMIT_S: Final = 30.0
+"""At the end of the run."""
+FIRST_DIAGNOSTICS_AFTER_S: Final = 60.0
+RECENT_RACES: Final = 10
+"""Evaluated races in which predicted and realised values are compared."""
 
 
-@dataclass
-class _Filming:
-    """A film that another process makes.
-
-    Attributes:
-        process: makes it.
-        began_s: when it was started.
-        map_name: of the race.
-        stem: the path of the race's files, without ending.
-        frames: actions of the run until the race.
-    """
-
-    process: subprocess.Popen[str]
-    began_s: float
-    map_name: str
-    stem: Path
-    frames: int
-
-
-class RecordEvaluations(Hook):
-    """Keeps each map's every `record_every_n_evaluations`-th evaluated race.
-
-    They go to recordings/ and the loggers. `{frames}_{map}.pt` holds the columns, all but the frames; `.inputs` the
-    inputs; `.mp4` is the film, `.gif` a small one. A process of its own draws them, one at a time: a race that is due
-    while one is being drawn gives way to the next.
+class Drawing:
+    """A module of this project that draws in a process of its own, out of reach of the terminal's Ctrl-C.
 
     Args:
-        races: has the race.
-        loggers: are given the files.
-        disk: has space, or not.
+        module: name of the module.
+        arguments: of its command line.
+        gives_way: whether the process stays in this session: Linux shares the processor evenly among sessions, and
+            niceness counts within each.
+
+    Raises:
+        OSError: if it cannot be started.
     """
 
-    def __init__(self, races: CountRaces, loggers: WriteFigures, disk: DiskWatch) -> None:
-        self._races = races
-        self._loggers = loggers
-        self._disk = disk
+    def __init__(self, module: str, *arguments: str, gives_way: bool = False) -> None:
+        self._began_s = time.monotonic()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=_PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=not gives_way,
+            process_group=0 if gives_way else None,
+        )
+
+    def has_ended(self, wait_s: float | None = None) -> bool:
+        """Return whether it has ended, within `wait_s`. Kill it after `wait_s` or `TIME_LIMIT_S` in all."""
+        try:
+            self._process.wait(0 if wait_s is None else wait_s)
+        except subprocess.TimeoutExpired:
+            if wait_s is not None or time.monotonic() - self._began_s > TIME_LIMIT_S:
+                self._process.kill()
+                self._process.wait()
+                return True
+            return False
+        return True
+
+    def error(self) -> str | None:
+        """Return the last line of an error, once it has ended; None without an error."""
+        _, output = self._process.communicate()
+        if self._process.returncode == 0:
+            return None
+        return next(iter(output.strip().splitlines()[-1:]), f"exit code {self._process.returncode}")
+
+
+class _Draws(Hook):
+    """Hook with at most one `Drawing` at a time."""
+
+    _drawing: Drawing | None = None
+
+    def tick(self) -> None:
+        """Finish a drawing that has ended."""
+        self._finish_if_ended(None)
+
+    def end(self) -> None:
+        """Wait for the drawing, within a time limit."""
+        self._finish_if_ended(LAST_TIME_LIMIT_S)
+
+    def _finish_if_ended(self, wait_s: float | None) -> None:
+        if self._drawing is not None and self._drawing.has_ended(wait_s):
+            drawing, self._drawing = self._drawing, None
+            self._finish(drawing.error())
+
+    def _finish(self, error: str | None) -> None:
+        """Log what was drawn, or the error."""
+        raise NotImplementedError
+
+
+class RecordEvaluations(_Draws):
+    """Keeps each map's every `record_every_n_evaluations`-th evaluated race.
+
+    They are written into recordings/ and logged: `{frames}_{map}.pt` holds the columns without frames, `.inputs` the
+    inputs, `.mp4` the film and `.gif` a small one. A race that is due while another film is drawn is skipped.
+    """
+
+    def __init__(self) -> None:
         self._since_last: Counter[str] = Counter()
-        self._filming: _Filming | None = None
+        self._kept = ("", Path(), 0)  # map, path without ending, and the run's frames at that race
 
     def batch_process(self, race: TensorDictBase) -> None:
-        """Keep the race, if it is one of those; a disk that fails is told."""
-        record = self._races.record
+        """Keep the race, if it is due. Log I/O errors."""
+        record, disk = self.run.record, self.trainer.disk
         if record.is_explo or not record.counts:
             return
         self._since_last[record.map_name] += 1
-        if self._filming is not None or self._disk.is_short or not self._is_due(record.map_name):
+        every_n = self.run.settings.telemetry.record_every_n_evaluations
+        if self._drawing is not None or disk.is_short or not 0 < every_n <= self._since_last[record.map_name]:
             return
         self._since_last[record.map_name] = 0
         frames = self.run.statistics.frames_total
         stem = self.run.folder.recordings / f"{frames:012d}_{record.map_name}"
-        with self._disk.surviving():
+        with disk.surviving():
             stem.parent.mkdir(exist_ok=True)
             torch.save(race.exclude("frames", ("next", "frames")).clone().to_dict(), _file(stem, "pt"))
+            self._kept = record.map_name, stem, frames
             command = self._film_command(race, stem)
             if command is None:
-                self._loggers.log_race_files(record.map_name, _file(stem, "pt"), None, frames)
+                self.trainer.logger.log_race_files(record.map_name, _file(stem, "pt"), None, frames)
             else:
-                process = start_in_background("trackmania_rl.telemetry.films", *command)
-                self._filming = _Filming(process, time.monotonic(), record.map_name, stem, frames)
-            self._forget_oldest()
-
-    def tick(self) -> None:
-        """Hand on what was kept, once its film is there."""
-        filming = self._filming
-        if filming is None:
-            return
-        if filming.process.poll() is not None:
-            self._hand_on(filming)
-        elif time.monotonic() - filming.began_s > FILM_WITHIN_S:
-            filming.process.kill()
-
-    def end(self) -> None:
-        """Hand on the last race."""
-        if self._filming is not None:
-            try:
-                self._filming.process.wait(LAST_FILM_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                self._filming.process.kill()
-            self._hand_on(self._filming)
+                self._drawing = Drawing("trackmania_rl.telemetry.films", *command)
+            recordings = self.run.folder.recordings
+            for oldest in sorted(recordings.glob("*.pt"))[:-MOST_KEPT]:
+                for file in recordings.glob(f"{oldest.stem}.*"):
+                    file.unlink(missing_ok=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The evaluated races of each map since the one that was kept last."""
+        """Return the number of each map's evaluated races since the newest kept one."""
         return {"since_last": dict(self._since_last)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the counts."""
+        """Load the numbers."""
         self._since_last = Counter(state_dict["since_last"])
 
-    def _is_due(self, map_name: str) -> bool:
-        return 0 < self.run.settings.telemetry.record_every_n_evaluations <= self._since_last[map_name]
-
     def _film_command(self, race: TensorDictBase, stem: Path) -> list[str] | None:
-        """Write what the film is made of; return the arguments that make it, None if there is nothing to see.
+        """Write the data of a film; return the arguments that draw it, None if there is nothing to film.
 
-        A race of the simulated game is driven again by its inputs; of other games, their frames are the film.
+        A race of the simulated game is driven again by its inputs. The film of another game consists of its frames.
         """
         assert self.run.race is not None
         inputs, track = self.run.race.end_race_stats["inputs"], self._track()
-        command = [str(_file(stem, "mp4")), "--until-ms", str(self._races.record.race_time_ms)]
+        command = [str(_file(stem, "mp4")), "--until-ms", str(self.run.record.race_time_ms)]
         frames: npt.NDArray[np.uint8] | None = None
         if inputs:
-            file = _file(stem, "inputs")
-            file.write_text(inputs, encoding="utf-8")
-            command += ["--inputs", str(file)]
+            _file(stem, "inputs").write_text(inputs, encoding="utf-8")
+            command += ["--inputs", str(_file(stem, "inputs"))]
         if inputs and track is not None:
             command += ["--track", track]
-        elif (seen := race.get("frames", None)) is not None and seen.numel() > 0:
-            frames = seen.numpy()[:, 0]
+        elif (of_race := race.get("frames", None)) is not None and of_race.numel() > 0:
+            frames = of_race.numpy()[:, 0]
         else:
             return None
-        file = _file(stem, "npz")
-        self._columns(frames, has_keys=bool(inputs)).save(file)
-        return [*command, "--columns", str(file)]
+        self._columns(frames, has_keys=bool(inputs)).save(_file(stem, "npz"))
+        return [*command, "--columns", str(_file(stem, "npz"))]
 
     def _columns(self, frames: npt.NDArray[np.uint8] | None, *, has_keys: bool) -> RaceColumns:
-        """What a film tells of the race; the simulated game, driven again, says speed and gear itself."""
         assert self.run.race is not None
         results, game = self.run.race.rollout_results, self.run.settings.game
         speed_m_s = gear = None
@@ -164,8 +187,8 @@ class RecordEvaluations(Hook):
         return replace(columns, action_keys=keys, speed_m_s=speed_m_s, gear=gear, frames=frames)
 
     def _track(self) -> str | None:
-        """The track that the simulated game drove: its file, or the name of one that was generated; None for others."""
-        game, record = self.run.settings.game, self._races.record
+        """Return the simulated game's track: its file, or the name of a generated one; None for other games."""
+        game, record = self.run.settings.game, self.run.record
         if TrackRecipe.from_name(record.track) is not None:
             return record.track
         entry = next((entry for entry in game.map_cycle if entry.map_name == record.map_name), None)
@@ -174,51 +197,102 @@ class RecordEvaluations(Hook):
         file = (self.run.maps_folder / entry.map_path).absolute()
         return str(file) if file.is_file() else None
 
-    def _hand_on(self, filming: _Filming) -> None:
-        self._filming = None
-        _, told = filming.process.communicate()
-        film: Path | None = _file(filming.stem, "mp4")
-        if filming.process.returncode != 0:
+    def _finish(self, error: str | None) -> None:
+        map_name, stem, frames = self._kept
+        film: Path | None = _file(stem, "mp4")
+        if error is not None:
             film = None
-            last_line = next(iter(told.strip().splitlines()[-1:]), f"exit code {filming.process.returncode}")
-            log.warning("no film of the evaluated race %s could be made: %s", filming.stem.name, last_line)
-        for left_over in [_file(filming.stem, "npz"), *self.run.folder.recordings.glob("*.part*")]:
+            log.warning("no film of the evaluated race %s could be made: %s", stem.name, error)
+        for left_over in [_file(stem, "npz"), *self.run.folder.recordings.glob("*.part*")]:
             left_over.unlink(missing_ok=True)
-        self._loggers.log_race_files(filming.map_name, _file(filming.stem, "pt"), film, filming.frames)
-
-    def _forget_oldest(self) -> None:
-        recordings = self.run.folder.recordings
-        for oldest in sorted(recordings.glob("*.pt"))[:-MOST_KEPT]:
-            for file in recordings.glob(f"{oldest.stem}.*"):
-                file.unlink(missing_ok=True)
+        self.trainer.logger.log_race_files(map_name, _file(stem, "pt"), film, frames)
 
 
 def _file(stem: Path, ending: str) -> Path:
-    """A race's file, wherever the process that needs it runs; a map's name may have a dot of its own."""
+    """Return a race's file as an absolute path. A map's name may contain a dot."""
     return stem.with_name(f"{stem.name}.{ending}").absolute()
 
 
-def start_in_background(module: str, *arguments: str, gives_way: bool = False) -> subprocess.Popen[str]:
-    """Run a module of this project in a process of its own, with its error stream in a pipe.
+class DrawDiagnostics(_Draws):
+    """Draws plots of values, quantiles, errors and expectations every `pictures_interval_s` into diagnostics/.
 
-    The terminal's Ctrl-C does not reach it.
-
-    Args:
-        module: its name.
-        arguments: of its command line.
-        gives_way: whether it stays in this session: Linux shares the processor evenly among sessions, and niceness
-            counts within each.
-
-    Raises:
-        OSError: if it cannot be started.
+    A set is of one map: of those whose races are evaluated the one with the fewest sets. Gathering its data computes
+    no gradient and draws no random numbers, so it changes nothing of what a run learns.
     """
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        cwd=_PROJECT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=not gives_way,
-        process_group=0 if gives_way else None,
-    )
+
+    def __init__(self) -> None:
+        self._interval = Interval()
+        self._is_first = True
+        self._is_due = False
+        self._evaluated: deque[RecentRace] = deque(maxlen=RECENT_RACES)
+        self._explored: dict[str, RecentRace] = {}  # the first of each map since a set became due
+        self._n_sets: Counter[str] = Counter()
+        self._set = (0, "")
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Keep the races that plots are made of, and begin a set that is due."""
+        record, race, name = self.run.record, self.run.race, self.run.record.map_name
+        assert race is not None
+        if self.run.settings.telemetry.pictures_interval_s == 0 or not record.counts:
+            return
+        if record.is_explo:
+            if self._is_due and name not in self._explored:
+                self._explored[name] = copy_of_race(race.rollout_results, race.end_race_stats)
+            return
+        self._evaluated.append(copy_of_race(race.rollout_results, race.end_race_stats, with_frames=False))
+        if self._is_due and self._drawing is None and not self.trainer.disk.is_short and self._is_turn_of(name):
+            self._begin_set(RecentRace(race.rollout_results, race.end_race_stats), name)
+
+    def tick(self) -> None:
+        """Check whether a set is due or drawn."""
+        every_s = self.run.settings.telemetry.pictures_interval_s
+        if self._is_first:
+            every_s = min(every_s, FIRST_DIAGNOSTICS_AFTER_S)
+        if self.run.agent.updates == 0:
+            self._interval = Interval()
+        elif every_s > 0 and not self._is_due and self._interval.is_due(every_s):
+            self._is_due, self._is_first = True, False
+        super().tick()
+
+    def _is_turn_of(self, map_name: str) -> bool:
+        """Return whether the map has the fewest sets, and an explored race if its races explore."""
+        cycle = self.run.settings.game.map_cycle
+        if map_name not in self._explored and any(e.is_explo and e.map_name == map_name for e in cycle):
+            return False
+        evaluated = {entry.map_name for entry in cycle if not entry.is_explo} | {map_name}
+        return self._n_sets[map_name] == min(self._n_sets[name] for name in evaluated)
+
+    def _begin_set(self, newest: RecentRace, map_name: str) -> None:
+        run = self.run
+        subject = Subject(
+            agent=run.agent,
+            settings=run.settings,
+            spaces=run.spaces,
+            reward=run.reward,
+            frames_total=run.statistics.frames_total,
+            training_s=run.statistics.training_s,
+            line_m=run.reference_lines_m.get(map_name),
+        )
+        data = gather(subject, newest, self._evaluated, self._explored.get(map_name))
+        self._n_sets[map_name] += 1
+        self._explored.clear()
+        self._is_due = False
+        self._set = subject.frames_total, map_name
+        with self.trainer.disk.surviving():
+            folder = run.folder.diagnostics.absolute()
+            folder.mkdir(exist_ok=True)
+            save_data(folder / "data.npz", data)
+            arguments = str(folder / "data.npz"), str(folder)
+            self._drawing = Drawing("trackmania_rl.telemetry.diagnostics", *arguments, gives_way=True)
+
+    def _finish(self, error: str | None) -> None:
+        folder = self.run.folder.diagnostics
+        if error is not None:
+            log.warning("the diagnostics in %s could not be drawn: %s", folder, error)
+            return
+        for entry in list_pictures(folder):
+            if (entry["frames"], entry["map"]) == self._set:
+                with Image.open(folder / entry["file"]) as picture:
+                    pixels = np.asarray(picture.convert("RGB"))
+                kind = entry["kind"] if entry["kind"] == "racing_line" else f"diagnostics/{entry['kind']}"
+                self.trainer.logger.log_picture(f"rollout/{kind}/{entry['map']}", pixels, entry["frames"])

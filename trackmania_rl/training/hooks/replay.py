@@ -1,8 +1,10 @@
-"""Filling the replay memory with races, and drawing batches from it."""
+"""Filling the replay memory with races and data sets, and drawing batches from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -11,17 +13,24 @@ from tensordict import TensorDictBase
 
 from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.experience_replay.dataset_environments import check_fits
+from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, recorded_reward, rollout_of_episode
 from trackmania_rl.experience_replay.memory import RewardedRollout
+from trackmania_rl.experience_replay.minari_files import DataSet, open_dataset
 from trackmania_rl.race.progress import Fragment
-from trackmania_rl.race.rewards import RewardedRace, as_stored, is_finite_as_stored
+from trackmania_rl.race.rewards import RewardedRace, as_stored, is_finite_as_stored, reward_as_stored
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.schedules import staircase
+from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.figures import quantile_figures
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.race_stream import refuse
 
+log = logging.getLogger(__name__)
+
 
 class StoreRaces(Hook):
-    """Stores each race, or each fragment of one, as the hooks before it return it. It is the last at `batch_process`.
+    """Stores each race or fragment as the last hook at `batch_process` returned it.
 
     Attributes:
         transitions_stored: transitions of the whole run.
@@ -33,16 +42,7 @@ class StoreRaces(Hook):
         self.transitions_stored = 0
 
     def batch_process(self, batch: TensorDictBase) -> TensorDictBase:
-        """Store a race if it is one to learn from, and release its memory.
-
-        A race with numbers that are not finite is refused.
-
-        Returns:
-            Copies of the columns, without frames.
-
-        Raises:
-            UserError: if a hook took away a column or actions.
-        """
+        """Store a race that fills the buffer, release its memory, and return copies of its columns without frames."""
         race, statistics = self.run.race, self.run.statistics
         assert race is not None
         with race:
@@ -60,14 +60,14 @@ class StoreRaces(Hook):
     def store(
         self, rollout_results: Mapping[str, Any], rewarded: RewardedRace, fragment: Fragment | None = None
     ) -> int:
-        """Store a race, or the new part of it. Return the number of its transitions, without counting them."""
+        """Store a race, or the new part of it, and return the number of its transitions."""
         frames_total = self.trainer.collected_frames
         return self.run.memory.extend(
             RewardedRollout(rollout_results, rewarded, self.run.settings, frames_total, fragment)
         )
 
     def interval_figures(self) -> dict[str, float]:
-        """Return the number of transitions stored in the whole run."""
+        """Return the number of stored transitions."""
         return {"train/total/transitions_stored": float(self.transitions_stored)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -75,15 +75,12 @@ class StoreRaces(Hook):
         return self._state(self.run.memory.state_dict)
 
     def state_to_write(self) -> dict[str, Any]:
-        """Return the same, with rows that are read only as far as they are new."""
+        """Return the same, with rows as `RingRows`."""
         return self._state(self.run.memory.state_to_write)
 
     def _state(self, state_of_memory: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        holds_replay = self.run.settings.run.checkpoint_holds_replay
-        return {
-            "transitions_stored": self.transitions_stored,
-            "buffers": state_of_memory() if holds_replay else None,
-        }
+        buffers = state_of_memory() if self.run.settings.run.checkpoint_holds_replay else None
+        return {"transitions_stored": self.transitions_stored, "buffers": buffers}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the memory, if the checkpoint holds it."""
@@ -93,19 +90,18 @@ class StoreRaces(Hook):
 
 
 class SampleAtReplayRatio(Hook):
-    """Draws batches until each stored transition has, on average, been drawn as often as the configuration says.
+    """Draws batches until the mean number of draws of each stored transition is the replay ratio.
 
-    What is due counts every transition stored, those kept apart for the test loss as well, but batches are drawn from
-    the others only: each of these is drawn 1 / (1 - `buffer_test_ratio`) times as often as configured. Linesight counts
-    only what it trains on.
+    Transitions of the test side count as stored but are never drawn, so the others are drawn
+    1 / (1 - `buffer_test_ratio`) times as often as configured. Linesight counts only the transitions that it trains on.
 
     Args:
-        store: counts what is stored.
-        should_stop: whether the run ends.
+        store: counts stored transitions.
+        should_stop: returns whether the run ends.
 
     Attributes:
         transitions_due: transitions still to be trained on.
-        transitions_drawn: how many were drawn in all.
+        transitions_drawn: transitions drawn in the whole run.
     """
 
     def __init__(self, store: StoreRaces, should_stop: Callable[[], bool]) -> None:
@@ -123,11 +119,7 @@ class SampleAtReplayRatio(Hook):
         self.transitions_due += newly_stored * replay_ratio
 
     def process_optim_batch(self, _: TensorDictBase) -> TensorDictBase:
-        """Draw the next batch.
-
-        Raises:
-            StopIteration: which ends the round: nothing is due, too little is stored yet, or the run ends.
-        """
+        """Draw the next batch. If nothing is due or too little is stored, StopIteration ends the race's updates."""
         replay, memory = self.run.settings.replay, self.run.memory
         is_due = self.transitions_due >= replay.batch_size
         if len(memory) < self._least_stored() or not is_due or self._should_stop():
@@ -141,7 +133,6 @@ class SampleAtReplayRatio(Hook):
         self.run.memory.update_priority(batch)
 
     def _least_stored(self) -> int:
-        """Return how much the memory must hold before the run learns."""
         settings, capacity = self.run.settings, self.run.memory.capacity
         if settings.game.n_collectors == 0:  # nothing more will come
             return 1
@@ -149,7 +140,7 @@ class SampleAtReplayRatio(Hook):
         return max(1, start_learning_at if capacity is None else min(start_learning_at, capacity))
 
     def interval_figures(self) -> dict[str, float]:
-        """Return the transitions drawn in the whole run, and those due."""
+        """Return the numbers of drawn and due transitions."""
         return {
             "train/total/transitions_trained_on": float(self.transitions_drawn),
             "train/replay/transitions_due": self.transitions_due,
@@ -180,11 +171,7 @@ class SampleAtReplayRatio(Hook):
 
 
 def _as_returned(batch: TensorDictBase, race: ReceivedRollout) -> tuple[dict[str, Any], RewardedRace]:
-    """Return columns, rewards and potentials of a race as the hooks at `batch_process` returned them.
-
-    Raises:
-        UserError: if a column is missing, or an action.
-    """
+    """Return columns, rewards and potentials of a race as the hooks at `batch_process` returned them."""
     n_actions = len(race.rollout_results["actions"])
     if len(batch) != n_actions:
         raise UserError(
@@ -209,7 +196,7 @@ def _as_returned(batch: TensorDictBase, race: ReceivedRollout) -> tuple[dict[str
 
 
 def _of_states(batch: TensorDictBase, name: str) -> npt.NDArray[Any]:
-    """Return a column of all T + 1 states of a race; without a copy if no hook replaced it."""
+    """Return a column (T + 1, ...) of a race's states, without a copy if no hook replaced it."""
     states, following = batch[name], batch["next", name]
     is_one_column = (
         states.untyped_storage().data_ptr() == following.untyped_storage().data_ptr()
@@ -222,3 +209,121 @@ def _of_states(batch: TensorDictBase, name: str) -> npt.NDArray[Any]:
         column = torch.cat((states, following[-1:]))
     of_states: npt.NDArray[Any] = column.numpy()
     return of_states
+
+
+def open_datasets(settings: Settings, spaces: Spaces, folder: Path) -> list[DataSet]:
+    """Open the data sets of the setting `offline`, without reading their races.
+
+    Args:
+        settings: of the run.
+        spaces: of the run's games.
+        folder: base of relative paths.
+
+    Raises:
+        UserError: if one is missing or damaged, or has another observation or other actions.
+    """
+    form = EpisodeForm.of_run(settings, spaces)
+    datasets = []
+    for name in settings.replay.offline:
+        try:
+            dataset = open_dataset(name, folder)
+            check_fits(name, dataset.observation_space, dataset.action_space, dataset.env_spec, settings, form)
+        except UserError as error:
+            raise UserError(f"offline: {error}") from error
+        datasets.append(dataset)
+    return datasets
+
+
+class LearnFromDataSets(Hook):
+    """Fills the memory with data sets, each once in a run. Without collectors it also drives the training loop.
+
+    Then a round's frames count as stored transitions, so that schedules, limits and updates proceed as in a run with
+    races.
+
+    Args:
+        datasets: of `open_datasets`.
+        store: stores their races.
+    """
+
+    def __init__(self, datasets: Sequence[DataSet], store: StoreRaces) -> None:
+        self._datasets = datasets
+        self._store = store
+        self._loaded: list[str] = []
+        self._frames_before = 0
+
+    def begin(self) -> None:
+        """Fill the memory, unless the checkpoint held it."""
+        has_memory = len(self.run.memory) > 0
+        self._frames_before = self.trainer.collected_frames
+        for dataset in self._datasets:
+            is_new = dataset.name not in self._loaded
+            if not is_new and has_memory:
+                continue
+            n_races, n_transitions = self._load(dataset)
+            log.info("%s: %s transitions of %s races are in the memory", dataset.name, f"{n_transitions:,}", n_races)
+            if is_new:
+                self._loaded.append(dataset.name)
+                if self._has_collectors:
+                    self._store.transitions_stored += n_transitions
+        if not self._has_collectors and len(self.run.memory) == 0:
+            raise UserError(
+                "n_collectors = 0 and the memory is empty: the data sets of the setting offline hold no transition to "
+                "learn from"
+            )
+
+    def pre_optim_steps(self) -> None:
+        """Without collectors: count a round's frames as stored transitions."""
+        if not self._has_collectors:
+            self._store.transitions_stored += self.trainer.collected_frames - self._frames_before
+            self._frames_before = self.trainer.collected_frames
+
+    def post_steps(self) -> None:
+        """Without collectors: count a round's frames when its updates are done."""
+        if not self._has_collectors:
+            self.run.statistics.frames_total = self.trainer.collected_frames
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the names of the loaded data sets."""
+        return {"loaded": list(self._loaded)} if self._loaded else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load these names."""
+        self._loaded = list(state_dict.get("loaded", ()))
+
+    @property
+    def _has_collectors(self) -> bool:
+        return self.run.settings.game.n_collectors > 0
+
+    def _load(self, dataset: DataSet) -> tuple[int, int]:
+        """Store a data set's races; return the numbers of races and of transitions."""
+        capacity, form = self.run.memory.capacity, EpisodeForm.of_run(self.run.settings, self.run.spaces)
+        n_races = n_rows = n_stored = 0
+        for n_races, episode in enumerate(dataset.episodes(), start=1):
+            try:
+                n_stored += self._store_race(episode, form)
+            except KeyError as error:
+                raise UserError(
+                    f"offline: the reward asks for the column {error} of a race, which {dataset.name} does not hold"
+                ) from error
+            except (UserError, ValueError) as error:
+                raise UserError(f"offline: race {n_races - 1} of {dataset.name}: {error}") from error
+            n_rows += len(episode.actions) + 1
+        if capacity is not None and n_rows > capacity:
+            log.warning(
+                "%s has %s states, but the memory has room for %s: its oldest races are dropped; raise "
+                "memory_size_schedule to keep all",
+                dataset.name,
+                f"{n_rows:,}",
+                f"{capacity:,}",
+            )
+        return n_races, n_stored
+
+    def _store_race(self, episode: Episode, form: EpisodeForm) -> int:
+        rollout_results = rollout_of_episode(episode, form)
+        frames_total = self.trainer.collected_frames
+        given = recorded_reward(episode) or self.run.reward(rollout_results, self.run.settings, frames_total)
+        rewarded = reward_as_stored(given, len(episode.actions))
+        for name, column in rewarded._asdict().items():
+            if not is_finite_as_stored(column):
+                raise UserError(f"its {name} hold numbers that are not finite")
+        return self._store.store(rollout_results, rewarded)

@@ -1,4 +1,4 @@
-"""Training counted in epochs, rounds and steps, as TMRL counts it, with statistics of each round."""
+"""Statistics of a training in epochs, rounds and steps, as in TMRL."""
 
 from __future__ import annotations
 
@@ -13,22 +13,19 @@ import torch
 from tensordict import TensorDictBase
 
 from trackmania_rl.agents.agent import Agent
-from trackmania_rl.telemetry.race_record import RaceRecord
+from trackmania_rl.training.hooks.figures import transitions_in_loss
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.hooks.learning_figures import transitions_in_loss
 
 log = logging.getLogger(__name__)
 
 TABLE: Final = "rounds.csv"
-"""The statistics' file in the run's folder."""
+"""File in the run's folder."""
 
 AgentScheduler = Callable[[Agent, int], object]
 """Called with the agent and the number of the epoch that begins, from 0."""
 
 
 class _Result(NamedTuple):
-    """What a round counts of a race."""
-
     kind: str
     race_finished: bool
     meters: float
@@ -36,24 +33,23 @@ class _Result(NamedTuple):
 
 
 class Rounds(Hook):
-    """Writes a row of statistics after each round, and gives them to the loggers as `round/...`.
+    """Writes a row of statistics after each round into rounds.csv, and logs them as `round/...`.
 
-    A step is an update; `steps` make a round and `rounds` an epoch. It only counts: races are driven and updates made
-    as without it. The setting `hooks = functools.partial(Rounds, steps=1000, rounds=50, epochs=10)` asks for it.
+    A step is an update, `steps` make a round and `rounds` an epoch. The training itself is unchanged. Example:
+    `hooks = functools.partial(Rounds, steps=1000, rounds=50, epochs=10)`.
 
-    A row holds epoch and round (from 0), frames and updates of the run, its training time, the means over the round's
-    races, explored and evaluated by themselves (finished: their share; meters; seconds of those that were finished),
-    and the means of what the loss and the optimizer return.
+    A row holds epoch and round (from 0), the run's frames, updates and training time, means over the round's explored
+    and evaluated races (share of finished ones, meters, seconds of finished ones), and means of the update's figures.
 
     Args:
         steps: updates of a round, at least 1.
         rounds: of an epoch, at least 1.
-        epochs: after so many the training ends, with the race under way; None: it does not.
-        agent_scheduler: called as each epoch begins; and when the run is taken up, with the epoch that it is in. What
-            settings say, such as the learning rate, is set anew before each race's updates.
+        epochs: number after which the training ends; None for no end.
+        agent_scheduler: called at the beginning of each epoch, and of each session with the current epoch. Schedules of
+            settings, such as the learning rate, are applied again before each race's updates.
 
     Raises:
-        ValueError: if there is nothing to count.
+        ValueError: if a number is below 1.
     """
 
     def __init__(
@@ -75,7 +71,7 @@ class Rounds(Hook):
         self._n_updates = 0
 
     def begin(self) -> None:
-        """Go on with the table; rounds after the run's last checkpoint are taken back, as they are driven again."""
+        """Read the table, without rounds after the run's last checkpoint."""
         updates = self.run.agent.updates
         if self._table.is_file():
             with self._table.open(newline="", encoding="utf-8") as file:
@@ -84,13 +80,9 @@ class Rounds(Hook):
 
     def batch_process(self, _: TensorDictBase) -> None:
         """Count a race."""
-        race = self.run.race
-        assert race is not None
-        stats, rollout = race.end_race_stats, race.rollout_results
-        record = RaceRecord.of_rollout(stats["map_name"], stats["is_explo"], race.collector, rollout, stats)
+        record = self.run.record
         if record.counts:
-            result = _Result(record.kind, record.race_finished, record.meters, record.race_time_ms)
-            self._races.append(result)
+            self._races.append(_Result(record.kind, record.race_finished, record.meters, record.race_time_ms))
 
     def optimizer(self, losses: TensorDictBase, *_: object) -> None:
         """Add an update's figures, on the device."""
@@ -100,7 +92,7 @@ class Rounds(Hook):
         self._n_updates += 1
 
     def post_optim_log(self, _: TensorDictBase) -> dict[str, float] | None:
-        """End a round, if this update was its last; the training's own count comes before."""
+        """End a round, if this update was its last."""
         updates = self.run.agent.updates
         if updates % self._steps != 0:
             return None
@@ -117,12 +109,12 @@ class Rounds(Hook):
         return {f"round/{name}": value for name, value in figures.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the round under way has had so far."""
+        """Return the races and sums of the round under way."""
         sums = {name: float(total) for name, total in self._sums.items()}
         return {"races": [list(race) for race in self._races], "sums": sums, "n_updates": self._n_updates}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the round."""
+        """Load them."""
         self._races = [_Result(*race) for race in state_dict["races"]]
         self._sums = {name: torch.tensor(total) for name, total in state_dict["sums"].items()}
         self._n_updates = state_dict["n_updates"]
@@ -138,7 +130,7 @@ class Rounds(Hook):
             self._agent_scheduler(self.run.agent, epoch)
 
     def _take_figures(self) -> dict[str, float]:
-        """Return the means of the round that ends, and begin with nothing again."""
+        """Return the means of the round, and reset them."""
         figures: dict[str, float] = {}
         for kind in ("explored", "evaluated"):
             races = [race for race in self._races if race.kind == kind]
@@ -155,7 +147,7 @@ class Rounds(Hook):
         return figures
 
     def _write(self, row: dict[str, Any]) -> None:
-        """Write the table with one more row, whole, as a later row may have more columns; a disk that fails is told."""
+        """Write the whole table, because a row may have new columns. Log I/O errors."""
         self._rows.append({name: str(value) for name, value in row.items()})
         columns = list(dict.fromkeys(name for each in self._rows for name in each))
         try:

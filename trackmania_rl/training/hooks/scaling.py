@@ -1,4 +1,4 @@
-"""Scales that a run measures itself: of rewards, and of the observation's floats. The setting `hooks` names them."""
+"""Optional hooks that measure scales: of rewards, and of the observation's floats."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ log = logging.getLogger(__name__)
 
 
 class ScaleRewards(Hook):
-    """Divides the rewards of each batch by their running standard deviation: torchrl's `RewardNormalizer`.
-
-    The rewards are those of a batch's n steps. In races and in batches they have different names, so that the figures
-    are taken from batches, too, and not from races as torchrl's class does by itself.
+    """Divides the n-step rewards of each batch by their running standard deviation, by torchrl's `RewardNormalizer`.
 
     Args:
-        decay: share that the figures keep of themselves at each batch.
-        scale: multiplies the scaled rewards.
-        subtract_mean: whether the mean is subtracted first. An agent whose races may end early then earns for staying,
-            or for leaving, so it is not by default.
+        decay: of the running figures at each batch.
+        scale: factor of the scaled rewards.
+        subtract_mean: whether the mean is subtracted first, which changes the value of an early end of a race.
     """
 
     def __init__(self, decay: float = 0.999, scale: float = 1.0, subtract_mean: bool = False) -> None:
@@ -39,11 +35,7 @@ class ScaleRewards(Hook):
         self._normalizer = normalizer(decay=decay, scale=scale, reward_key="reward")
 
     def begin(self) -> None:
-        """See that nothing else is in units of reward.
-
-        Raises:
-            UserError: if something is.
-        """
+        """Check that no setting is in units of reward."""
         expected = self.run.settings.agent.expected_reward_per_action
         if isinstance(self.run.agent, IQNAgent) and expected != 0:
             raise UserError(
@@ -52,41 +44,36 @@ class ScaleRewards(Hook):
             )
 
     def process_optim_batch(self, batch: TensorDictBase) -> TensorDictBase:
-        """Count the batch's rewards, and scale them."""
+        """Add the batch's rewards to the figures, and scale them."""
         self._normalizer.update_reward_stats(batch)
         return self._normalizer.normalize_reward(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The running figures."""
+        """Return the running figures."""
         return self._normalizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the figures."""
+        """Load them."""
         self._normalizer.load_state_dict(state_dict)
 
 
 class _WithoutMean(RewardNormalizer):
-    """Leaves the mean where it is."""
+    """Subtracts a mean of 0."""
 
     def update_reward_stats(self, batch: TensorDictBase) -> None:
-        """Count a batch's rewards; the mean that is subtracted from them is 0."""
+        """Add a batch's rewards to the figures."""
         super().update_reward_stats(batch)
         self._reward_stats["mean"] = torch.zeros_like(self._reward_stats["mean"])
 
 
 class MeasureObservation(Hook):
-    """Measures mean and standard deviation of every float in all of the run's races.
+    """Measures mean and standard deviation of each float in all of the run's races.
 
-    At the end of each session `measured/state_normalization.py` in the run's folder holds them, for a new run: what a
-    network has learned holds for the numbers that it began with.
+    They are written into the run's `measured/state_normalization.py` at the end of each session, for a new run.
     """
 
     def register(self, trainer: RunTrainer, name: str = "") -> None:
-        """See `Hook`.
-
-        Raises:
-            UserError: if the games are others than races.
-        """
+        """Register the hook."""
         super().register(trainer, name)
         settings = self.run.settings
         layout = ObservationLayout(settings.observation, settings.game.actions)
@@ -97,11 +84,11 @@ class MeasureObservation(Hook):
         self._statistics = ObservationStatistics(layout)
 
     def batch_process(self, race: TensorDictBase) -> None:
-        """Add a race's states, but for the last one."""
+        """Add a race's states, except the last one."""
         self._statistics.add(race["state_float"].numpy())
 
     def end(self) -> None:
-        """Write the file; a disk that fails is told."""
+        """Write the file. Log I/O errors."""
         if self._statistics.n_states == 0:
             return
         file = self.run.folder.path / "measured" / "state_normalization.py"
@@ -113,11 +100,11 @@ class MeasureObservation(Hook):
             log.error("the measured normalization %s cannot be written: %s", file, error.strerror)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was measured."""
+        """Return the sums."""
         sums = {name: torch.from_numpy(values.copy()) for name, values in self._statistics.sums.items()}
         return {"n_states": self._statistics.n_states, "sums": sums}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what was measured."""
+        """Load the sums."""
         self._statistics.n_states = state_dict["n_states"]
         self._statistics.sums = {name: values.numpy() for name, values in state_dict["sums"].items()}

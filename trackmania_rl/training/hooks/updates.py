@@ -1,28 +1,39 @@
-"""What happens around updates: schedules, resets and publishing."""
+"""Around the updates: schedules, resets, checks for numbers that are not finite, and publishing."""
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Sequence
 from typing import Any, Final
 
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.errors import PassingError
 from trackmania_rl.schedules import exponential, linear
-from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
+from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio
 
+log = logging.getLogger(__name__)
+
+MOST_IN_A_ROW: Final = 100
+"""Number of updates in a row that are not finite that ends the training."""
+FIRST_WARNING_AT: Final = 10
+"""Updates that are not finite before a warning. Each next warning comes at ten times as many."""
+READ_EVERY_ON_GPU: Final = 32
+"""Updates between two waits for a GPU to read their losses. A CPU's losses are read at once."""
 TRANSITIONS_AFTER_RESET: Final = 1_600_000
 """Transitions trained on in addition after a reset."""
+CHECK_WEIGHTS_EVERY: Final = 1000
+"""Updates between two checks of all that the next update depends on."""
 
 
 class FollowSchedules(Hook):
-    """Brings agent and memory up to date before each race's updates.
-
-    Attributes:
-        learning_rate, gamma: of this round's updates.
-    """
-
-    def __init__(self) -> None:
-        self.learning_rate = 0.0
-        self.gamma = 0.0
+    """Applies the schedules to agent and memory before each race's updates."""
 
     def begin(self) -> None:
         """Apply the schedules before the first race."""
@@ -31,16 +42,21 @@ class FollowSchedules(Hook):
     def pre_optim_steps(self) -> None:
         """Apply the schedules at the Trainer's frame count."""
         settings, frames = self.run.settings, self.trainer.collected_frames
-        self.learning_rate = exponential(settings.agent.lr_schedule, frames)
-        self.run.agent.follow(settings.agent, self.learning_rate)
-        self.gamma = linear(settings.agent.gamma_schedule, frames)
+        learning_rate = exponential(settings.agent.lr_schedule, frames)
+        self.run.agent.follow(settings.agent, learning_rate)
         self.run.memory.follow(settings, frames)
+        self.run.statistics.current_values = {
+            "epsilon": exponential(settings.exploration.epsilon_schedule, frames),
+            "epsilon_boltzmann": exponential(settings.exploration.epsilon_boltzmann_schedule, frames),
+            "learning_rate": learning_rate,
+            "gamma": linear(settings.agent.gamma_schedule, frames),
+        }
 
     def interval_figures(self) -> dict[str, float]:
         """Return the scheduled values that the terminal does not show."""
-        settings = self.run.settings
+        settings, learning_rate = self.run.settings, self.run.statistics.current_values["learning_rate"]
         return {
-            "train/schedule/weight_decay": self.learning_rate * settings.agent.weight_decay_lr_ratio,
+            "train/schedule/weight_decay": learning_rate * settings.agent.weight_decay_lr_ratio,
             "train/schedule/n_steps": float(settings.replay.n_steps),
             "train/schedule/replay_ratio": settings.replay.number_times_single_memory_is_used_before_discard,
         }
@@ -49,8 +65,8 @@ class FollowSchedules(Hook):
 class ResetPeriodically(Hook):
     """Mixes the network with a fresh one every `reset_every_n_frames_generated` frames.
 
-    After that it trains more than the replay ratio asks, by `TRANSITIONS_AFTER_RESET`. The frames are
-    counted from the last reset, or from when resets were switched on.
+    Then trains on `TRANSITIONS_AFTER_RESET` more transitions than the replay ratio requires. Frames are
+    counted from the last reset, or from the moment at which resets were switched on.
 
     Args:
         sampling: draws the additional transitions.
@@ -79,11 +95,114 @@ class ResetPeriodically(Hook):
         self._counted_from_frames = state_dict["counted_from_frames"]
 
 
-class PublishRunState(Hook):
-    """Publishes new weights every `send_shared_network_every_n_batches` updates, edits as they come, and frames.
+class NumbersNotFiniteError(PassingError):
+    """Training diverged. The same command resumes from the last sound checkpoint."""
 
-    Where collectors take turns, weights and frames are published between two turns only. Weights that are not finite
-    are never published, nor averaged: they end the run.
+
+class WatchNumbers(Hook):
+    """Checks each update's loss and gradient, and weights before they are saved or published.
+
+    Agents skip the step of a gradient that is not finite, so a single such update is only counted. `MOST_IN_A_ROW` of
+    them end the run. So do networks or an optimizer's state that are not finite, because they stay so. Hooks that save
+    or publish weights call `require_sound` or `require_sound_networks` first.
+    """
+
+    def __init__(self) -> None:
+        self._unread: list[torch.Tensor] = []
+        self._warn_at = FIRST_WARNING_AT
+
+    def optimizer(self, losses: TensorDictBase, *_: object) -> None:
+        """Sum an update's losses and gradient norm, which keeps NaN and infinity."""
+        figures = [value for name, value in losses.items() if name.startswith("loss") or name == "grad_norm"]
+        self._unread.append(sum(figures[1:], figures[0]).detach())
+        if figures[0].device.type == "cpu" or len(self._unread) >= READ_EVERY_ON_GPU:
+            self._read()
+
+    def post_optim(self) -> None:
+        """Check everything every `CHECK_WEIGHTS_EVERY` updates."""
+        if self.run.agent.updates % CHECK_WEIGHTS_EVERY == 0:
+            self.require_sound()
+
+    def require_sound(self) -> None:
+        """Check networks, target, averages and optimizer.
+
+        Raises:
+            NumbersNotFiniteError: if one is not finite, or if too many updates in a row were not.
+        """
+        self._read()
+        self._require_few_in_a_row()
+        if names := not_finite_tensors(self.run.agent.state_dict()):
+            raise self._error(
+                "the network's weights are no longer finite numbers, so the training ends without another checkpoint "
+                f"({in_few_words(names)})"
+            )
+
+    def require_sound_networks(self) -> None:
+        """Check the networks that drive, which takes a tenth of an update.
+
+        Raises:
+            NumbersNotFiniteError: if they are not finite.
+        """
+        if not _are_finite((self.run.agent.exploration_network, self.run.agent.evaluation_network)):
+            self.require_sound()
+
+    def interval_figures(self) -> dict[str, float]:
+        """Return the number of the run's updates that were not finite."""
+        return {"train/total/updates_not_finite": float(self.run.statistics.updates_not_finite)}
+
+    def _read(self) -> None:
+        """Count the updates since the last call that were not finite."""
+        if not self._unread:
+            return
+        unread, self._unread = self._unread, []
+        for value in [unread[0].item()] if len(unread) == 1 else torch.stack(unread).tolist():
+            self._count(is_finite=math.isfinite(value))
+
+    def _count(self, *, is_finite: bool) -> None:
+        statistics = self.run.statistics
+        if is_finite:
+            statistics.updates_not_finite_in_a_row = 0
+            return
+        statistics.updates_not_finite += 1
+        statistics.updates_not_finite_in_a_row += 1
+        if statistics.updates_not_finite >= self._warn_at:
+            log.warning(
+                "%s updates had a loss or a gradient that is not finite, %s of them in a row; nothing was learned from "
+                "these",
+                f"{statistics.updates_not_finite:,}",
+                f"{statistics.updates_not_finite_in_a_row:,}",
+            )
+            self._warn_at = 10 * statistics.updates_not_finite
+        self._require_few_in_a_row()
+
+    def _require_few_in_a_row(self) -> None:
+        in_a_row = self.run.statistics.updates_not_finite_in_a_row
+        if in_a_row >= MOST_IN_A_ROW:
+            raise self._error(
+                f"{in_a_row:,} updates in a row had a loss or a gradient that is not finite, so the training ends "
+                "without another checkpoint"
+            )
+
+    def _error(self, text: str) -> NumbersNotFiniteError:
+        return NumbersNotFiniteError(
+            f"{text}. The last one is sound, and the same command goes on from there (or begins anew if there is "
+            "none). So that it does not come again, lower lr_schedule, or set autocast_dtype = "
+            f'"float32", in {self.run.folder.settings}'
+        )
+
+
+@torch.no_grad()
+def _are_finite(networks: Sequence[nn.Module]) -> bool:
+    # A sum over all parameters keeps NaN and infinity.
+    sums = [flatten_parameters(network).sum() for network in dict.fromkeys(networks)]
+    return all(math.isfinite(value) for value in torch.stack(sums).tolist())
+
+
+class PublishRunState(Hook):
+    """Publishes weights every `send_shared_network_every_n_batches` updates, edits when they are made, and frames.
+
+    If collectors take turns, weights and frames are published between two turns only. Weights that are not finite are
+    never published or averaged.
 
     Args:
         numbers: checks the weights.
@@ -95,11 +214,10 @@ class PublishRunState(Hook):
     def begin(self) -> None:
         """Publish everything."""
         self._publish_weights()
-        self._publish_frames()
         self.tick()
 
     def post_optim(self) -> None:
-        """Publish weights after every so many updates."""
+        """Publish weights if it is due."""
         if self.run.agent.updates % self.run.settings.sync.send_shared_network_every_n_batches == 0:
             self._numbers.require_sound_networks()
             self.run.agent.average_weights()
@@ -109,25 +227,22 @@ class PublishRunState(Hook):
     def post_steps(self) -> None:
         """Publish the frame count."""
         if not self.run.settings.takes_turns:
-            self._publish_frames()
+            self.run.channels.run_state.publish(frames_total=self.trainer.collected_frames)
 
     def begin_turn(self) -> None:
         """Publish weights and frame count for the turn."""
         self._numbers.require_sound_networks()
         self._publish_weights()
-        self._publish_frames()
 
     def tick(self) -> None:
-        """Publish edits of the run's configuration."""
+        """Publish edits of the run's settings."""
         self.run.live.refresh()
         self.run.channels.run_state.publish(settings=self.run.settings)
         self.post_steps()
 
-    def _publish_frames(self) -> None:
-        self.run.channels.run_state.publish(frames_total=self.trainer.collected_frames)
-
     def _publish_weights(self) -> None:
         agent = self.run.agent
         self.run.channels.run_state.publish(
-            weights={"exploration": agent.exploration_network, "evaluation": agent.evaluation_network}
+            weights={"exploration": agent.exploration_network, "evaluation": agent.evaluation_network},
+            frames_total=self.trainer.collected_frames,
         )
