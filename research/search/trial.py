@@ -32,7 +32,7 @@ from trackmania_rl.multiprocess.watched import Orders, Pulse
 from trackmania_rl.runs import CHECKPOINTS, RACES_FILE, find_manifests
 from trackmania_rl.runs.manifest import MEMORY_FOLDER
 from trackmania_rl.settings import parse_override
-from trackmania_rl.settings.since_checkpoint import settings_of_meaning
+from trackmania_rl.settings.since_checkpoint import MEANING
 from trackmania_rl.telemetry.learning_summary import read_races
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
@@ -143,7 +143,7 @@ class Trial:
             f"{self._plan.piece_s + STARTS_WITHIN_S:g}",
         ]
         command += ["--update-config"]
-        if others := sorted(self._plan.space.settings_of(self._drawn).keys() & settings_of_meaning()):
+        if others := sorted(self._plan.space.settings_of(self._drawn).keys() & MEANING):
             command += ["--accept-change", *others]
         return command + [word for text in self.overrides for word in ("--set", text)]
 

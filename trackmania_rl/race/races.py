@@ -152,7 +152,7 @@ class Races:
             copied[:, :n_rows] = column[:, :n_rows]
             return copied
 
-        memo[id(self.columns)] = RaceColumns._make(map(with_first_rows, self.columns))
+        memo[id(self.columns)] = RaceColumns._make([with_first_rows(column) for column in self.columns])
         races = object.__new__(type(self))
         memo[id(self)] = races
         vars(races).update(copy.deepcopy(vars(self), memo))
