@@ -53,8 +53,8 @@ class GymnasiumGames(GamesBuilder):
     Attributes:
         spaces: of the environment, with the run's views.
         name: the environment's id or class.
-        frames_per_s: of its pictures, as its metadata says.
-        render: whether environments made from now on render RGB arrays, so that `Games.picture` returns one.
+        frames_per_s: of its pictures.
+        render: whether environments made from now on have pictures.
 
     Raises:
         SettingsError: if there is no such environment, or its actions or observations are of another kind.
@@ -144,14 +144,7 @@ class _Episode:
 
 
 class SteppedEnvs(Games):
-    """K environments in this process, stepped one after the other.
-
-    Args:
-        envs: K of them; closed with this.
-        spaces: theirs.
-        game: has the longest episode.
-        rng: seeds their first resets.
-    """
+    """K environments in this process, stepped one after the other. `rng` seeds their first resets."""
 
     def __init__(
         self, envs: Sequence[gymnasium.Env[Any, Any]], spaces: Spaces, game: GameSettings, rng: np.random.Generator

@@ -43,13 +43,9 @@ class InProcessGames(Games):
     Args:
         n_games: K.
         game: rules of the races.
-        observation: floats of the observation.
+        observation: its floats.
         maps_folder: folder of tracks and reference lines.
-        extra: a user's own floats of each state.
-
-    Attributes:
-        layout: every float of the observation.
-        races: in progress.
+        extra: a user's own floats.
 
     Raises:
         SettingsError: if the observation's settings contradict each other.

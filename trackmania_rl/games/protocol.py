@@ -64,10 +64,7 @@ class Games(Protocol):
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
         """Begin a race at the start line; a race in progress in this game is dropped.
 
-        Args:
-            game: its number.
-            map_entry: the map.
-            frames: room for the race's frames; called from any thread. After None the game does nothing.
+        `frames` returns room for the race's frames, and is called from any thread. After None the game does nothing.
 
         Raises:
             UserError: if map or line can't be used; possibly raised by `recv` instead.
@@ -77,8 +74,7 @@ class Games(Protocol):
     def recv(self) -> Received:
         """Wait for news, at most a tenth of a second.
 
-        With `sampling = "synchronous"` it returns all games in a race at once, in their order, including those received
-        before without an answer.
+        With `sampling = "synchronous"` it returns all games in a race at once, in their order, also unanswered ones.
 
         Raises:
             UserError: if a map, line or port can't be used.
@@ -87,21 +83,13 @@ class Games(Protocol):
         ...
 
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
-        """Answer waiting games; row i is the decision of game `ids[i]`.
-
-        Args:
-            ids: (n,) some or all of the games received.
-            decision: n decisions.
-            policy_s: wall-clock seconds spent on them, for the races' statistics.
-        """
+        """Answer some waiting games (n,) with n decisions; `policy_s` is the wall-clock time spent on them."""
         ...
 
     def under_way(self, game: int, states: range) -> dict[str, Any]:
-        """Return a part of the race in progress of a waiting game as `rollout_results`; arrays may be views.
+        """Return some states of a waiting game's race as `rollout_results`; arrays may be views.
 
-        Args:
-            game: its number.
-            states: numbers of states of its race, from 0; a decision was made in each of them.
+        A decision was made in each of the states.
         """
         ...
 
@@ -152,7 +140,7 @@ def rollout(
         map_entry: the map.
         make_policy: makes the race's policy; called again if the race restarts in another game.
         frames: as of `Games.begin`.
-        listeners: called on the way.
+        listeners: read the race.
 
     Raises:
         UserError: if map, line or port can't be used.

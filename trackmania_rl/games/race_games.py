@@ -51,7 +51,7 @@ class GamesBuilder(Protocol):
         Args:
             collector: its number, from 0.
             maps_folder: folder of tracks and reference lines.
-            rng: for games with randomness; the simulated game has none.
+            rng: for games with randomness.
         """
         ...
 
@@ -62,19 +62,18 @@ MakeGamesBuilder = Callable[[Settings], GamesBuilder]
 class RaceGames(GamesBuilder):
     """Races in the simulated game, in this process or behind sockets, or in the real one.
 
-    A subclass may add k floats of its own to each state, after the state's other floats and before those of views. It
-    sets `own_mean` and `own_std`, k numbers each for the network's normalization, and overrides `own_floats`.
+    A subclass may add k floats to each state, after the state's other floats and before those of views. It sets
+    `own_mean` and `own_std`, k numbers each for the network's normalization, and overrides `own_floats`.
 
     Args:
         settings: of the run.
 
     Attributes:
         layout: places of the floats: `floats[:, self.layout["velocity_m_s"]]`.
-        spaces: of the games, with the subclass's floats.
+        spaces: of the games.
 
     Raises:
-        SettingsError: if the observation's settings contradict each other, or the subclass's mean, standard deviation
-            and floats do.
+        SettingsError: if the observation's settings, or the subclass's attributes, contradict each other.
     """
 
     own_mean: tuple[float, ...] = ()
@@ -90,14 +89,10 @@ class RaceGames(GamesBuilder):
             self._add_own_floats()
 
     def own_floats(self, floats: Floats) -> npt.NDArray[np.floating[Any]]:
-        """Compute k floats of each state from the others; called once for each state.
+        """Compute k finite floats (n, k) of n states, once for each state.
 
         Args:
-            floats: (n, F) float32 of n states, in the places of `layout`, without those of views; not normalized. A
-                copy of the states' own.
-
-        Returns:
-            (n, k), finite.
+            floats: (n, F) float32, a copy, in the places of `layout`, without those of views; not normalized.
         """
         raise NotImplementedError
 

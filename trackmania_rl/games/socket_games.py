@@ -35,7 +35,7 @@ GAMES_END_WITHIN_S: Final = 1.0
 """Timeout of `close` for the threads of games."""
 PATIENCE_PASSES: Final = 2.0
 """Wait for games that were on time before, in durations of the last decision. With 8 games on a busy machine 0, 1 and 2
-gave batches of 2.0, 4.6 and 6.7 states, and 2 took a fifth less processor time for an action than 0."""
+gave batches of 2.0, 4.6 and 6.7 states; 2 took a fifth less processor time than 0."""
 
 
 class RaceDriver(Protocol):
@@ -72,19 +72,13 @@ class _Race:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Message of a game's thread about race number `race`; without any of the three, the game can try another race.
-
-    Attributes:
-        seen: image and state that wait for a decision.
-        ended: the race that has ended.
-        failed: error of a race that could not be played; the game pauses now.
-    """
+    """Message of a game's thread; without any of the last three, the game can try another race."""
 
     game: int
-    race: int
-    seen: tuple[npt.NDArray[np.uint8], Observation] | None = None
+    race: int  # its number
+    seen: tuple[npt.NDArray[np.uint8], Observation] | None = None  # image and state that wait for a decision
     ended: EndedRace | None = None
-    failed: GameKeepsFailingError | None = None
+    failed: GameKeepsFailingError | None = None  # the game pauses now
 
 
 class SocketGames(Games):
@@ -204,9 +198,6 @@ class SocketGames(Games):
         """Return the message of each game in a race, in their order; nothing if one is missing after the timeout.
 
         A game that waits for an answer repeats its message.
-
-        Raises:
-            Exception: error of a race in its game's thread.
         """
         deadline_s = time.monotonic() + RECEIVE_WITHIN_S
         while self._driving:
@@ -223,9 +214,6 @@ class SocketGames(Games):
         """Return the messages in the inbox, at most one of each game.
 
         Waits `RECEIVE_WITHIN_S` for the first one, then the patience for games that were on time so far.
-
-        Raises:
-            Exception: error of a race in its game's thread.
         """
         first = self._take(RECEIVE_WITHIN_S)
         if first is None:
@@ -245,7 +233,7 @@ class SocketGames(Games):
         return gathered
 
     def _take(self, timeout_s: float) -> _Message | None:
-        """Return the next message of a current race."""
+        """Return the next message of a current race; raise the error of a race in its thread."""
         while True:
             try:
                 item = self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()

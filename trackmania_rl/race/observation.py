@@ -191,8 +191,8 @@ def blocks_of_views(
     Args:
         views: the setting.
         stored: blocks of a state's own floats.
-        names_in_use: names that no view may have.
-        statistics_of_an_action: returns means and standard deviations of one action's floats.
+        names_in_use: not available.
+        statistics_of_an_action: called for views of actions.
 
     Returns:
         The blocks that follow `stored`, their views, and the views for training batches.
@@ -254,25 +254,24 @@ class ObservationLayout:
 
     Args:
         settings: of the observation.
-        actions: the game's setting of this name, for the floats of previous actions.
-        extra: a user's own floats.
+        actions: the game's setting, for the floats of previous actions.
+        extra: a user's own floats, not in `blocks`.
 
     Attributes:
-        blocks: in the vector's order, without gaps: a state's own, then those of views.
+        blocks: in the vector's order, without gaps: `own_blocks`, then those of views.
         own_blocks: a state's own.
         float_input_dim: the vector's length for agents, F.
-        n_own_floats: the number of floats stored of a state.
+        n_own_floats: number of floats stored of a state.
         inputs: views that are floats for agents.
         entries: views for training batches only.
         mean: (F,) float32, read-only.
         std: (F,) float32, read-only, positive.
-        n_previous_actions: number of previous actions in the vector.
+        n_previous_actions: number in the vector.
         parts_of_an_action: names of the floats of each.
-        n_zone_centers: number of zone centres in the vector.
+        n_zone_centers: number in the vector.
         zone_stride: zones from one of them to the next.
-        waves: (float's index, wavelength in its unit) pairs, for Fourier features of the network.
-        extra: a user's own floats, not in `blocks`.
-        needs_road: whether a block needs the road's borders or qualities from the track's file.
+        waves: (float's index, wavelength in its unit), for Fourier features.
+        needs_road: whether a block needs the road of the track's file.
 
     Raises:
         SettingsError: if `observation_blocks`, `state_normalization`, `fourier_wavelengths`, `views` and the zones

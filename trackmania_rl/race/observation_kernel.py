@@ -1,7 +1,6 @@
-"""Compiled functions that turn a state of the game into one row of a race's columns.
+"""Compiled functions that turn a state of the game into a row of a race's columns.
 
-`observe` writes the floats of the observation, the zone, the progress and the verdict on cut-offs, for one game and for
-many. `ObservationLayout` names the floats.
+`observe` writes the floats named by `ObservationLayout`, zone, progress and verdict on cut-offs, for one game and many.
 """
 
 from __future__ import annotations
@@ -169,10 +168,10 @@ def judge(
     window_row: int,
     rules: npt.NDArray[np.float64],
 ) -> tuple[int, int]:
-    """Return whether a race is cut off at its newest state.
+    """Return whether a race is cut off at its newest state, in `row`.
 
     Args:
-        race_times_ms: (N,) ascending; rows up to `row` are read.
+        race_times_ms: (N,) ascending.
         furthest_m: (N,) along the line, at the furthest point until each state.
         row: of the newest state.
         window_row: second result at the state before; 0 at the first.
@@ -356,19 +355,10 @@ def observe(
     columns: RaceColumns,
     verdicts: npt.NDArray[np.int64],
 ) -> None:
-    """Write the newest states of some races on one map.
+    """Write the states of some races (n,) on one map: `columns` without race times, `memory`, and `verdicts` (K,).
 
-    Args:
-        races: (n,) their numbers.
-        rows: (K,) row of the newest state.
-        heads_f32: (K, words) heads of the state blobs.
-        heads_i32: the same memory.
-        zones: of the map.
-        road: of the map, if the layout needs it.
-        layout: of the floats.
-        memory: updated.
-        columns: (K, N, ...) each; race times are read, the states' other columns are written.
-        verdicts: (K,) written: of `judge`, or `NOT_FINITE`.
+    `rows` (K,) are the rows of the newest states, `heads` (K, words) the heads of the state blobs. A verdict is that of
+    `judge`, or `NOT_FINITE`.
     """
     for i in range(len(races)):
         race = races[i]

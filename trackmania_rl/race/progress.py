@@ -40,8 +40,8 @@ class Fragment(NamedTuple):
 class RaceInFragments:
     """Counts of a race in progress that is sent in fragments.
 
-    A transition is sent together with the state that it leads to, so the transitions of all fragments are those of the
-    whole race. Each fragment begins with the rows that its first transition needs.
+    A transition is sent together with its next state. Each fragment begins with the rows that its first transition
+    needs.
     """
 
     n_steps: int  # the most actions of a transition, or of the views of its state

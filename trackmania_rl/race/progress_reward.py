@@ -21,15 +21,8 @@ FINISH_S: Final = 10.0
 class ProgressReward(Reward, StepReward):
     """Reward of `per_m` per metre, and at the finish of the metres that the race makes in `finish_s` at its mean speed.
 
-    A race of L metres in T seconds earns per_m x L x (1 + finish_s / T) in all. Only lost metres cost anything: a car
-    that stands still earns 0, so a cut-off is never an advantage. Discounting and the bonus favour faster races.
-
-    Args:
-        settings: of the run; unused, like `spaces` and `seeds`.
-        spaces: of the run.
-        seeds: of the run.
-        per_m: reward of a metre.
-        finish_s: see above.
+    A race of L metres in T seconds earns per_m x L x (1 + finish_s / T) in all. A car that stands still earns 0, so a
+    cut-off is never an advantage. Discounting and the bonus favour faster races.
     """
 
     def __init__(

@@ -101,13 +101,12 @@ class Races:
         n_races: K.
         game: actions, image and longest race.
         layout: the floats of the observation.
-        frames: (n, 1, H, W) uint8 room for the frames of a single race. Ignored if it is too small for the longest one.
+        frames: (n, 1, H, W) uint8 room for the frames of a single race, if it is large enough.
 
     Attributes:
-        layout: see above.
         columns: (K, N, ...) each; N is the number of states of the longest race.
         rows: (K,) int64, the row of each race's newest state: the number of actions before it.
-        verdicts: (K,) int64, the verdict of `observe` on the newest state.
+        verdicts: (K,) int64, of `observe` on the newest state.
 
     Raises:
         ValueError: if the layout is for other actions.
@@ -276,10 +275,7 @@ class Races:
         )
 
     def finish(self, race: int, race_time_ms: int, checkpoint_times_ms: tuple[int, ...]) -> RaceEnd:
-        """End a race in its newest state, the one at the finish.
-
-        A decision at the very time of the finish had no effect; its row is overwritten.
-        """
+        """End a race in its newest state, the finish. A decision at that very time had no effect and is dropped."""
         columns, row = self.columns, self.rows[race]
         columns.race_time_ms[race, row] = race_time_ms
         if columns.race_time_ms[race, row - 1] < race_time_ms:
@@ -304,10 +300,8 @@ class Races:
     def ended(self, race: int, end: RaceEnd, timings: GameTimings) -> EndedRace:
         """Return a race that has ended; its arrays are views of the columns.
 
-        Returns:
-            Its `end_race_stats` are `race_finished`, `race_time_ms`, `cutoff_reason`, `checkpoint_times_ms`, `meters`
-            (from the start of the line to the furthest point), `mean_speed_m_s`, `fraction_greedy`, `first_value`
-            (highest Q value of the first state), `timings_ms` (per action, by activity) and `inputs` (the script).
+        In `end_race_stats`, `meters` reach from the start of the line to the furthest point, `first_value` is the
+        highest Q value of the first state, `timings_ms` are per action, and `inputs` is the script.
         """
         states = range(int(self.rows[race]) + 1)
         columns = self._of_race(race, states)

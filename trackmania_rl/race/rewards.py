@@ -35,9 +35,9 @@ NEOSLIDE_SIDEWAYS_SPEED_M_S = 2.0
 
 SPEEDSLIDE_FORWARD_SPEEDS_M_S = np.array([0, 100, 200, 300, 400, 500]) / 3.6
 SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S = np.array([8.0, 8.0, 7.5, 6.7, 6.0, 5.5])
-"""Sideways speed at which the slide drives the car hardest, by forward speed. In the game's handling, a wheel's grip
-gives way at S / 20 (S its side friction limit: 80 m/s^2, falling to 55 at 500 km/h), and from there to twice that
-sideways speed the engine's drive, which fades with speed, is blended into a constant 10 m/s^2."""
+"""Sideways speed at which the slide drives the car hardest, by forward speed. In the game, a wheel's grip ends at
+S / 20 (S its side friction limit: 80 m/s^2, falling to 55 at 500 km/h). From there to twice that sideways speed the
+engine's drive, which fades with speed, is blended into a constant 10 m/s^2."""
 
 
 class RewardedRace(NamedTuple):
@@ -148,11 +148,6 @@ class RaceReward(Reward, StepReward):
     """The default reward: time, metres and the optional terms of the settings, see `race_rewards`.
 
     `rewards` (T,) among a race's columns are used unchanged.
-
-    Args:
-        settings: of the run.
-        spaces: of the run.
-        seeds: of the run; unused.
     """
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
@@ -177,7 +172,6 @@ class RaceReward(Reward, StepReward):
 
     @override
     def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
-        """Reward actions as `StepReward` says, without shaping potentials, which belong to the learner."""
         settings = self._settings.reward
         engineered = EngineeredRewards.at_frame(settings, n_actions_made)
         ms_per_action = self._settings.game.ms_per_action
@@ -230,8 +224,8 @@ def race_rewards(
     The last action of a finished race is charged for its true duration, until the finish, and has no optional terms.
 
     Args:
-        state_float: (T + 1, F) states, the race's last one included.
-        meters_advanced: (T + 1,) metres along the line at each of them.
+        state_float: (T + 1, F) states.
+        meters_advanced: (T + 1,) along the line.
         race_time_ms: finish time; None if the race was cut off.
         places: of the blocks.
         settings: coefficients.

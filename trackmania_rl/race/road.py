@@ -36,8 +36,8 @@ ROAD_QUALITIES: Final = (
 )
 """Floats that describe the road at one place.
 
-Half its width, or the distance to the nearer border; walls at its borders; grass beside them; a dirt-like surface; a
-grass-like one; 0 in a jump's gap, else 1; and the sine of its banking (left border above the middle, per metre).
+Half its width, or the distance to the nearer border; walls at its borders; grass beside them; a dirt-like or grass-like
+surface; 0 in a jump's gap; the sine of its banking, positive with the left border up.
 """
 N_QUALITIES: Final = len(ROAD_QUALITIES)
 
@@ -80,15 +80,9 @@ class KnownRoad(NamedTuple):
         spacing_m: float,
         zone_centers_m: npt.NDArray[np.float64],
     ) -> KnownRoad:
-        """Make the road from cross-sections.
+        """Make the road from cross-sections every `spacing_m`, from before the start to beyond the finish.
 
-        Args:
-            center_m: (P, 3) world axes, from before the start to beyond the finish.
-            to_left_m: (P, 3) from the centre to the left border.
-            to_right_m: (P, 3) to the right border.
-            qualities: (P, N_QUALITIES).
-            spacing_m: from one section to the next.
-            zone_centers_m: (Z, 3).
+        They are given by centres (P, 3), vectors to the borders (P, 3) and `qualities` (P, N_QUALITIES).
         """
         assert qualities.shape == (len(center_m), N_QUALITIES)
         every = max(round(POINT_EVERY_M / spacing_m), 1)
@@ -159,15 +153,7 @@ def measure_ranges(
     road: KnownRoad,
     reach_m: float,
 ) -> None:
-    """Measure the distance from the car's origin to the nearest border along each beam.
-
-    Args:
-        ranges_m: (N_BEAMS,) written, at most `reach_m`.
-        head_f32: the state blob's head as 32-bit floats.
-        zone_idx: the current zone.
-        road: at least one point.
-        reach_m: longest range.
-    """
+    """Write the distance from the car's origin to the nearest border along each beam, at most `reach_m`."""
     x, z = float(head_f32[_POSITION_WORD]), float(head_f32[_POSITION_WORD + 2])
     # The rotation is car to world, row-major: its last column is the car's forward axis in the world.
     forward_x, forward_z = float(head_f32[_ROTATION_WORD + 2]), float(head_f32[_ROTATION_WORD + 8])
@@ -213,11 +199,6 @@ class ChaseCamera(NamedTuple):
 
 class PictureRangeFinder:
     """Range finder in pictures of one size.
-
-    Args:
-        width_px: of the pictures.
-        height_px: of the pictures.
-        reach_m: longest range.
 
     Attributes:
         limits_m: (N_BEAMS,) float32, range at which each beam leaves the picture.

@@ -63,17 +63,14 @@ class Views:
         return -min(self.frame_shifts + tuple(shift for view in self.inputs for shift in view.shifts))
 
     def look(self, frames: Array, floats: Array, actions: Array, races: Array, rows: Array) -> tuple[Array, Array]:
-        """Return states of races in progress for agents.
+        """Return images (n, S, H, W) and floats (n, F + n_input_floats) of states in some `rows` (n,) of `races` (n,).
 
         Args:
             frames: (K, R, 1, H, W) uint8 of K races; rows after a state's own are not read.
             floats: (K, R, F) float32.
             actions: (K, R, ...); only rows before a state's own are read.
-            races: (n,) of the states.
-            rows: (n,) of the states.
-
-        Returns:
-            Images (n, S, H, W) uint8, and floats (n, F + n_input_floats) float32.
+            races: (n,).
+            rows: (n,).
         """
         if self.frame_shifts == (0,):
             images = frames[races, rows]

@@ -103,15 +103,11 @@ class VirtualCheckpoints(NamedTuple):
 
 
 def extend_and_smooth(line: FloatArray, n_points_before: int, n_points_after: int) -> FloatArray:
-    """Extend a line straight at both ends, then smooth it.
+    """Extend a line (N, 3) straight at both ends by some points, then smooth it.
 
     The extension repeats the line's first and last step. Smoothing replaces every point but the outermost
     `SMOOTHING_REACH_POINTS` by the mean of its two neighbours at that reach.
 
-    Args:
-        line: (N, 3) points, N >= 2.
-        n_points_before: number of points to add before the first one.
-        n_points_after: number of points to add after the last one.
     """
     backwards = np.arange(n_points_before, 0, -1)[:, None] * (line[0] - line[1])
     forwards = np.arange(1, n_points_after + 1)[:, None] * (line[-1] - line[-2])

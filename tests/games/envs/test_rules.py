@@ -45,23 +45,16 @@ def registered(request: pytest.FixtureRequest, tracks: dict[str, str]) -> Iterat
         yield env
 
 
-def sb3_checker() -> Any:
-    return pytest.importorskip("stable_baselines3.common.env_checker", reason="python -m pip install stable-baselines3")
-
-
-def test_it_keeps_gymnasiums_and_torchrls_rules(registered: gymnasium.Env[Any, Any]) -> None:
+def test_it_keeps_the_rules_of_gymnasium_torchrl_and_stable_baselines(registered: gymnasium.Env[Any, Any]) -> None:
     assert set(ALL_IDS) >= {RACE_ID, ANALOG_RACE_ID, REAL_TIME_RACE_ID}
     check_env(registered.unwrapped, skip_render_check=True)
-    is_tuple = isinstance(registered.observation_space, gymnasium.spaces.Tuple)  # unknown to torchrl
-    env = GymWrapper(FlattenObservation(registered) if is_tuple else registered)
+    is_tuple = isinstance(registered.observation_space, gymnasium.spaces.Tuple)  # unknown to torchrl and SB3
+    flat = FlattenObservation(registered) if is_tuple else registered
+    env = GymWrapper(flat)
     check_env_specs(env)
     assert env.rollout(7)["next", "reward"].shape == (7, 1)
-
-
-def test_it_keeps_stable_baselines_rules(registered: gymnasium.Env[Any, Any]) -> None:
-    is_tuple = isinstance(registered.observation_space, gymnasium.spaces.Tuple)  # unknown to SB3
-    env = FlattenObservation(registered) if is_tuple else registered.unwrapped
-    sb3_checker().check_env(env, skip_render_check=True)
+    sb3 = pytest.importorskip("stable_baselines3.common.env_checker", reason="python -m pip install stable-baselines3")
+    sb3.check_env(flat if is_tuple else registered.unwrapped, skip_render_check=True)
 
 
 def test_it_keeps_gymnasiums_rules_of_rendering_and_closing(tracks: dict[str, str]) -> None:

@@ -98,9 +98,9 @@ def make_race_vector_env(
     render_mode: str | None = None,
     max_episode_steps: int | None = None,
 ) -> RaceVectorEnv:
-    """Make many simulated games in this process. Arguments as of `make_race_env`, modes as of `RaceVectorEnv`.
+    """Make many simulated games in this process; arguments as of `make_race_env` and `RaceVectorEnv`.
 
-    `max_episode_steps` truncates races after so many actions, as `gymnasium.make` does; None or -1 for no such limit.
+    `max_episode_steps` truncates races after so many actions, as `gymnasium.make` does; None or -1 for no limit.
 
     Raises:
         UserError: if configuration or maps can't be used, the game is not the simulated one, the reward is unknown, or
@@ -149,13 +149,7 @@ def make_real_time_race_env(
 ) -> gymnasium.Env[Any, Any]:
     """Make one game in real time, at `running_speed = 1` unless `overrides` says otherwise.
 
-    Args:
-        maps: as of `make_race_env`, like the next four.
-        config: a configuration.
-        overrides: its overrides.
-        reward: its name.
-        normalize: whether floats are normalized.
-        options: as of `RealTimeRaceEnv`.
+    Other arguments are as of `make_race_env`, and `options` as of `RealTimeRaceEnv`.
 
     Raises:
         UserError: if configuration or maps can't be used, or the package rtgym is missing.

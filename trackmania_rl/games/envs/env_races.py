@@ -69,21 +69,18 @@ class EnvRaces:
     """Races on K games; row k of the arrays is the newest state of game k.
 
     Args:
-        settings: observation, rewards and rules.
+        settings: of the run.
         games: closed with this object.
         spaces: of the games.
-        maps: each race is on one of them; entries of the same map are one map.
+        maps: of the races; entries of the same map are one map.
         map_weights: relative frequency of each; None: all equal.
         tracks_folder: of generated tracks; closed with this object.
         reward: one of `REWARDS`.
         normalize: whether floats are shown as (x - mean) / standard deviation.
 
     Attributes:
-        settings: see above.
-        layout: names and places of the floats.
         map_names: maps for `reset(options={"map": name})`.
         observation_space: of one game.
-        actions: kind of the actions.
         is_under_way: (K,) bool, whether a game's race is in progress.
         has_race: (K,) bool, whether a game has a race, in progress or ended.
         images: (K, S, H, W) uint8.
@@ -144,12 +141,9 @@ class EnvRaces:
         self.speed_m_s = np.empty(n_games, dtype=np.float32)
 
     def begin(self, games: GameIds, rng: np.random.Generator, options: Mapping[str, Any] | None) -> None:
-        """Begin a race at the start line in some games; after an error, the races before have ended in all of them.
+        """Begin a race in some games (n,), on the map `options["map"]` or a map chosen by `rng`.
 
-        Args:
-            games: (n,) their numbers; `receive` or `advance` returns their first states.
-            rng: chooses the maps.
-            options: `{"map": name}` to choose the map.
+        `receive` or `advance` reads the first states. After an error, the races before have ended in all these games.
 
         Raises:
             UserError: if map or line can't be used, or the map is unknown.
@@ -168,19 +162,11 @@ class EnvRaces:
         self.has_race[games] = self.is_under_way[games] = True
 
     def receive(self) -> None:
-        """Wait for the states of races that have begun.
-
-        Raises:
-            GameError: if no game can be kept alive.
-        """
+        """Wait for the states of races that have begun."""
         self._take(self._wait())
 
     def advance(self, games: GameIds, actions: Array) -> tuple[Array, dict[int, RaceEnd]]:
-        """Make an action in some games, and wait for their next states and those of races that have begun.
-
-        Args:
-            games: (n,) ascending.
-            actions: (n,) or (n, 3), checked.
+        """Make an action, (n,) or (n, 3), in some games, and wait for their states and those of races that have begun.
 
         Returns:
             Rewards (K,) float64, 0 in other games, and the ends of races.

@@ -36,27 +36,26 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
     * Observation: the floats (F,) float32, or with an image `{"image": (S, H, W) uint8, "floats": (F,)}`.
     * Action: an index into the configured `inputs`, or with `actions = "analog"` steer, gas and brake, (3,) float32
       from -1 to 1; held for `ms_per_action` of game time.
-    * Reward: "progress", metres and a bonus for the finish (`ProgressReward`); or "trainer", as in training
-      (`RaceReward`), without shaping potentials. Schedules of optional terms count this environment's actions.
+    * Reward: "progress" (`ProgressReward`), or "trainer" (`RaceReward`) without shaping potentials, with schedules over
+      this environment's actions.
     * `terminated`: the finish was reached.
-    * `truncated`: the race was cut off (`cutoff_reason`), or the game was lost; the next `reset` starts another one.
+    * `truncated`: the race was cut off, or the game was lost; the next `reset` starts another one.
 
-    The last observation is the state at the finish or the cut-off, as in training. The finish has no picture of its
-    own; the one before is repeated.
+    The last observation is the state at the finish or the cut-off. The finish has no picture; the one before is
+    repeated.
 
-    `info` holds `map`, `meters` (along the line since the race began), `race_time_ms`, and of the car `position_m`
-    (3,) float32 in world axes and `speed_m_s` (float32). At a race's end `race_time_ms` is its result, and
-    `race_finished` and `cutoff_reason` (None, a reason or "game_lost") are added.
+    `info` holds `map`, `meters` (since the race began), `race_time_ms`, `position_m` (3,) float32 in world axes and
+    `speed_m_s` (float32). At a race's end `race_time_ms` is its result, and `race_finished` and `cutoff_reason` (None,
+    a reason or "game_lost") are added.
 
-    `copy.deepcopy` of an environment whose game is in this process continues from the same state. It reads the
-    original's generated tracks, which are removed when the original is closed.
+    `copy.deepcopy` works for a game in this process. The copy reads the original's generated tracks, which are removed
+    when the original is closed.
 
     Args:
         races: on one game; closed with the environment.
         render_mode: "rgb_array" for `render`; "human" for a window, in real time.
 
     Attributes:
-        settings: of `races`.
         layout: names and places of the floats.
         map_names: maps for `reset(options={"map": name})`.
 
@@ -80,7 +79,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         self.action_space = races.actions.space()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Shown, dict[str, Any]]:
-        """Begin a race at the start line; after an error, the race before has ended, too.
+        """Begin a race at the start line.
 
         Args:
             seed: for the choice of maps; races themselves are deterministic.
@@ -88,8 +87,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
 
         Raises:
             UserError: if map or line can't be used, or the map or an option is unknown.
-            GameError: if no game can be kept alive.
-            gymnasium.error.ClosedEnvironmentError: after `close`.
+            GameError: if the game keeps failing.
         """
         self.races.check_open()
         super().reset(seed=seed)
@@ -104,8 +102,6 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
 
         Raises:
             UserError: if the action is invalid.
-            gymnasium.error.ResetNeeded: if no race is in progress.
-            gymnasium.error.ClosedEnvironmentError: after `close`.
         """
         races = self.races
         races.check_open()
@@ -124,16 +120,12 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         return races.show(0), float(rewards[0]), terminated, truncated, races.infos(ends)[0]
 
     def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]  # gymnasium leaves the type open
-        """Draw the current state, red, green and blue; None without a render mode, or with a window.
+        """Draw the view from behind the car, (240, 320, 3) uint8 RGB; None without a render mode, or with a window.
 
-        Returns:
-            (240, 320, 3) uint8, the view from behind the car, of a game in this process; (H, W, 3), the observation's
-            newest frame, of a game behind a socket.
+        A game behind a socket shows the observation's newest frame, (H, W, 3).
 
         Raises:
             UserError: if the game is behind a socket and the observation has no image.
-            gymnasium.error.ResetNeeded: before the first `reset`.
-            gymnasium.error.ClosedEnvironmentError: after `close`.
         """
         if self.render_mode is None:
             return None
@@ -212,22 +204,16 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
 
     `autoreset_mode` sets what follows a race that has ended:
 
-    * `NEXT_STEP`: the next step begins the next race. It ignores the game's action, its reward is 0 and its
-      observation is the start of the new race.
+    * `NEXT_STEP`: the next step begins the next race. It ignores the game's action, and its reward is 0.
     * `DISABLED`: `reset(options={"reset_mask": mask})` begins a race in the games of `mask` (K,) bool; before that,
       `step` raises an error.
 
-    `infos` holds the entries of `RaceEnv`'s `info`, an array (K, ...) each, and in a step in which races end
-    `race_finished` and `cutoff_reason`; each with a mask `_name` (K,), as in Gymnasium.
+    `infos` holds the entries of `RaceEnv`'s `info`, an array (K, ...) each with a mask `_name` (K,), as in Gymnasium.
 
     Args:
         races: on K games that answer at once; closed with the environment.
         autoreset_mode: one of `AUTORESET_MODES`, or its name or value.
         render_mode: "rgb_array" for `render`.
-
-    Attributes:
-        settings: as of `RaceEnv`, like `layout` and `map_names`.
-        autoreset_mode: one of `AUTORESET_MODES`.
 
     Raises:
         UserError: if `autoreset_mode` or `render_mode` is unknown.
@@ -265,9 +251,6 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         Args:
             seed: for the choice of maps; of a list, the first one.
             options: `{"map": name}` to choose the map of all these races, `{"reset_mask": mask}` for some games only.
-
-        Raises:
-            gymnasium.error.ResetNeeded: if a game outside the mask has no race yet.
         """
         races = self.races
         races.check_open()
@@ -285,7 +268,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
 
         Raises:
             UserError: if the actions are invalid.
-            gymnasium.error.ResetNeeded: if a game has no race, or with `DISABLED` its race has ended.
+            gymnasium.error.ResetNeeded: with `DISABLED`, if a race has ended.
         """
         *made, ends = self.advance(actions)
         return *made, self._infos(ends)  # type: ignore[return-value]  # mypy loses count
