@@ -96,7 +96,7 @@ def import_linesight_run(
     """Make a run of ours that resumes a Linesight run.
 
     Args:
-        run: the Linesight run.
+        run: contents of its files.
         output: save/{run_name}, without a checkpoint.
         config_file: our configuration, with the sizes of the weights.
         overrides: `name=value` texts that replace its settings.

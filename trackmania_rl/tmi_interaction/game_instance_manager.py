@@ -53,10 +53,7 @@ class GameInstanceManager:
     """Plays whole races on one game instance.
 
     Args:
-        game: how races are played.
-        observation: contents of the observation.
-        launcher: of the game.
-        connect: makes the connection; by default over a socket.
+        connect: makes the connection.
         extra: a user's own floats of each state.
 
     Attributes:

@@ -82,9 +82,6 @@ class RaceMachine:
     After a `GameError` of `reset` or `step` the connection is lost.
 
     Args:
-        transport: the game.
-        settings: actions, image, speed, timeouts and cut-offs.
-        layout: layout of the observation.
         commands_on_connect: console commands for this game, beside `CONNECT_COMMANDS`.
 
     Attributes:
@@ -302,7 +299,7 @@ class RaceStart:
         Args:
             map_path: argument of the game's `map` command.
             held: the unanswered report of the last race.
-            settings: speed, step period and timeouts.
+            settings: speed, step period.
 
         Returns:
             The unanswered RUN_STEP report of race time 0, and its state blob.

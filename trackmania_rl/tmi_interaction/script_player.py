@@ -125,7 +125,7 @@ class ScriptPlayer:
 
         Args:
             map_path: as in the map cycle.
-            script: the script's file.
+            script: file.
             filming: of the race; None for no pictures, which is faster.
             until_ms: race time at which an unfinished race is ended; None for `PATIENCE_MS` after the last input, at
                 most `LONGEST_RACE_MS`.

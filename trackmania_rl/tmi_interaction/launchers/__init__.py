@@ -16,13 +16,6 @@ def make_launcher(
 ) -> GameLauncher:
     """Return the launcher of one game instance.
 
-    Args:
-        game: which game, and whether another program keeps it.
-        user: this machine's paths and names.
-        port: where the instance is to listen.
-        maps_folder: folder of the simulated game's tracks.
-        platform: as `sys.platform` has it.
-
     Raises:
         UserError: if the real game does not run on this system.
     """

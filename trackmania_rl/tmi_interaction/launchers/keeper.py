@@ -1,8 +1,8 @@
 """Keep a game running for collectors that only connect: restart it when it has ended, hangs or is too old.
 
-A game serves one client, so while a collector is connected only the collector can ask it anything. From outside three
-signs of a fault remain: the process has ended; the game keeps a connection whose other end has closed, or keeps an old
-one while a newcomer waits; without a collector, the game does not greet.
+A game serves one client, so a collector's game cannot be asked. Three signs of a fault remain: the process has ended;
+the game keeps a connection whose other end has closed, or an old one while a newcomer waits; without a collector, the
+game does not greet.
 """
 
 from __future__ import annotations
@@ -65,14 +65,13 @@ def clients_by_port(ports: Collection[int]) -> dict[int, list[Client]]:
 
 @dataclass
 class _Game:
-    """State of the running game. Times are seconds of the keeper's clock.
+    """State of the running game.
 
     Attributes:
         heard_at_s: when it greeted last, or was played on.
         silent_since_s: since when a greeting is awaited.
-        error: of the last connection that failed.
-        first_seen_s: when each connection was seen first, by the port of its other end.
-        over_since_s: likewise, since when it should have been closed.
+        first_seen_s: of each connection, by the port of its other end.
+        over_since_s: likewise, since when it should be closed.
     """
 
     started_at_s: float

@@ -1,7 +1,6 @@
-"""Games that `scripts/keep_games.py` keeps on this or another machine: greeting one, and the collector's launcher.
+"""Games that `scripts/keep_games.py` keeps on this or another machine: their greeting, and the collector's launcher.
 
-A game greets each new client. A game that hangs accepts connections all the same, as the operating system does that,
-so only the greeting shows that it runs.
+The operating system accepts connections even for a game that hangs. Only the greeting shows that it runs.
 """
 
 from __future__ import annotations
@@ -111,8 +110,7 @@ def greet(port: int, within_s: float) -> Greeting:
 class KeptGame(GameLauncher):
     """Launcher that only connects to a game which is kept elsewhere, perhaps through SSH.
 
-    Starting it locks the game for this collector; connecting waits until it greets, which it does again some time after
-    it died, hung or was restarted.
+    Starting it locks the game for this collector. Connecting waits until it greets.
 
     Args:
         port: of this machine.

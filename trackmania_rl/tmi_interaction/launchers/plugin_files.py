@@ -1,7 +1,7 @@
 """TMInterface's folder of plugins, and the installation of this project's plugin in it.
 
-The published plugin of other programs has the same file name, and users edit plugins. Any other file of that name is
-kept as a backup, under a name that TMInterface does not load.
+Other plugins have the same file name, and users edit plugins. Any other file of that name is kept as a backup, under a
+name that TMInterface does not load.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def find_plugins_folder(trackmania_base_path: str, home: Path | None = None) -> 
     """Find TMInterface's folder of plugins; make it where only TMInterface's own folder exists.
 
     Args:
-        trackmania_base_path: the setting of this name: the game's folder in the user's documents, beside which
-            TMInterface has its own. If empty, the usual places are searched, including Wine's and Proton's.
+        trackmania_base_path: the game's folder in the user's documents, beside which TMInterface has its own. If
+            empty, the usual places are searched, including Wine's and Proton's.
         home: the user's home folder.
 
     Raises:
@@ -100,10 +100,6 @@ def install_plugin(plugins_folder: Path, source: Path = PLUGIN_FILE) -> Installa
     """Install or update the plugin in TMInterface's folder, for the game's next start.
 
     Any other content is kept beside it as ``Python_Link.as.backup-N``. A newer version is left alone.
-
-    Args:
-        plugins_folder: see `find_plugins_folder`.
-        source: the plugin that comes with the project.
 
     Raises:
         PluginFileError: if the folder or a file in it cannot be read or written.
