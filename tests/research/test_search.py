@@ -160,11 +160,11 @@ def test_a_clone_begins_with_its_donors_weights_to_the_byte(make_plan: MakePlan,
     assert noted["weights"] == noted["donor_weights"] == of_donor
     state = load_checkpoint(clone.folder)
     assert state is not None
-    begins_with = state["networks"]["online"]["w"]
+    begins_with = state["agent"]["online"]["w"]
     assert clone.drive().frames == 200
     after = load_checkpoint(clone.folder)
     assert after is not None
-    torch.testing.assert_close(after["networks"]["online"]["w"], begins_with + 1)
+    torch.testing.assert_close(after["agent"]["online"]["w"], begins_with + 1)
 
 
 def test_a_trial_that_goes_on_is_no_clone(make_plan: MakePlan, tmp_path: Path) -> None:
