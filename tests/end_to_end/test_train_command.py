@@ -14,7 +14,8 @@ import pytest
 
 from trackmania_rl.runs import find_manifests
 from trackmania_rl.settings.snapshot import write_changes
-from trackmania_rl.telemetry.live import LiveReader, RacePlayback
+from trackmania_rl.telemetry.live import LiveReader
+from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.health import health_of
 
 from .conftest import StartTraining, TrainCommand

@@ -17,9 +17,10 @@ from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.live import LiveRace, LiveReader, RacePlayback
+from trackmania_rl.telemetry.live import LiveRace, LiveReader
 from trackmania_rl.telemetry.live.feed import ASKED_FOR_S, CAR_IS_OLD_S, FOLDER
 from trackmania_rl.telemetry.live.mirror import CARS_EVERY_S, LiveMirror
+from trackmania_rl.telemetry.live.playback import RacePlayback
 
 SIZE_PX = (37, 29)
 ENTRIES = (

@@ -18,17 +18,12 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
-from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.parts import load_part, make_part
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError, SyncSettings
-from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import make_launcher
-from trackmania_rl.tmi_interaction.launchers.launcher import GameLauncher
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +59,8 @@ class RaceGames(GamesBuilder):
 
     A subclass may add k floats to each state, after the state's other floats and before those of views. It sets
     `own_mean` and `own_std`, k numbers each for the network's normalization, and overrides `own_floats`.
+
+    Simulator and game client are imported where games are made: a learner makes none.
 
     Args:
         settings: of the run.
@@ -104,15 +101,22 @@ class RaceGames(GamesBuilder):
         if game.is_in_process:
             numbers = range(game.games_per_collector)
             return games_for(sync, numbers, lambda some: self.in_process(len(some), maps_folder))
+        from trackmania_rl.tmi_interaction.launchers import make_launcher
+
         launchers = [make_launcher(game, user, port, maps_folder) for port in game.tmi_ports_of(collector)]
         return games_for(sync, launchers, self.behind_sockets)
 
-    def in_process(self, n_games: int, maps_folder: Path) -> InProcessGames:
+    def in_process(self, n_games: int, maps_folder: Path) -> Games:
         """Make simulated games in this process."""
+        from trackmania_rl.games.in_process import InProcessGames
+
         return InProcessGames(n_games, self._settings.game, self._settings.observation, maps_folder, self._extra)
 
-    def behind_sockets(self, launchers: Sequence[GameLauncher]) -> SocketGames:
-        """Make games that are programs of their own, one for each launcher."""
+    def behind_sockets(self, launchers: Sequence[Any]) -> Games:
+        """Make games that are programs of their own, one for each `GameLauncher`."""
+        from trackmania_rl.games.socket_games import SocketGames
+        from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+
         game, observation = self._settings.game, self._settings.observation
         managers = [GameInstanceManager(game, observation, launcher, extra=self._extra) for launcher in launchers]
         return SocketGames(managers, all_together=self._settings.sync.is_synchronous)

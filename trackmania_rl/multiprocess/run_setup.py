@@ -22,9 +22,6 @@ from torch import nn
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.protocols import Channels, RolloutSource, WeightsKind
-from trackmania_rl.channels.shared_memory.opening import open_channels
-from trackmania_rl.doctor.checks import check_start
-from trackmania_rl.doctor.findings import Context
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import read_bounded, require_no_special_files, write_durably
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
@@ -142,6 +139,9 @@ def check_machine(settings: Settings, folder: Path) -> None:
         UserError: if the folder cannot be written to, the disk is full, the device or the game cannot be used, or a
             port that a game instance needs is taken.
     """
+    from trackmania_rl.doctor.checks import check_start
+    from trackmania_rl.doctor.findings import Context
+
     check_start(Context(settings, folder, PROJECT_FOLDER))
 
 
@@ -169,6 +169,8 @@ def placed(
         "evaluation": uncompiled_shared_evaluation_network,
     }
     if cluster is None:
+        from trackmania_rl.channels.shared_memory.opening import open_channels
+
         channels = open_channels(settings, spaces, networks)
         yield channels, OnThisMachine(channels.rollouts)
         return

@@ -250,7 +250,9 @@ def state_files(state: Mapping[str, Any]) -> tuple[dict[str, bytes], RingRows | 
     if not isinstance(rows, RingRows):
         rows = None
     weights: dict[str, torch.Tensor] = {}
-    agent = state["agent"] = dict(state.get("agent", {}))
+    agent = dict(state.get("agent", {}))
+    if agent:
+        state["agent"] = agent
     for network in NETWORKS:
         tensors = agent.get(network)
         if isinstance(tensors, Mapping) and all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -27,9 +27,6 @@ from rich.text import Text
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, TrainingStatistics
-
-if TYPE_CHECKING:
-    from trackmania_rl.tmi_interaction.script_player import ScriptedRace
 
 LIVE_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0
@@ -472,8 +469,8 @@ def format_time(race_time_ms: float | None) -> str:
     return f"{minutes}:{rest_ms // 1000:02d}.{rest_ms % 1000:03d}"
 
 
-def describe_race(race: ScriptedRace) -> str:
-    """Describe how a script's race ended."""
+def describe_race(race: Any) -> str:
+    """Describe the end of a `ScriptedRace`."""
     checkpoints = ", ".join(map(format_time, race.checkpoint_times_ms)) or "none"
     if race.is_finished:
         return f"finished in {format_time(race.race_time_ms)} ({race.race_time_ms} ms); checkpoints: {checkpoints}"

@@ -18,7 +18,8 @@ from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.telemetry.input_picture import InputTimeline
-from trackmania_rl.telemetry.live import LiveRace, RacePlayback
+from trackmania_rl.telemetry.live import LiveRace
+from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.runs import BestRun
 from trackmania_rl.telemetry.sections import (
     checkpoint_names,

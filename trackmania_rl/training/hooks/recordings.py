@@ -20,7 +20,6 @@ from tensordict import TensorDictBase
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.diagnostics import list_pictures, save_data
-from trackmania_rl.telemetry.films import RaceColumns
 from trackmania_rl.training.diagnostics import RecentRace, Subject, copy_of_race, gather
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
@@ -173,7 +172,10 @@ class RecordEvaluations(_Draws):
         self._columns(frames, has_keys=bool(inputs)).save(_file(stem, "npz"))
         return [*command, "--columns", str(_file(stem, "npz"))]
 
-    def _columns(self, frames: npt.NDArray[np.uint8] | None, *, has_keys: bool) -> RaceColumns:
+    def _columns(self, frames: npt.NDArray[np.uint8] | None, *, has_keys: bool) -> Any:
+        """Return the `RaceColumns` of the film; the simulated game, driven again, has speed and gear itself."""
+        from trackmania_rl.telemetry.films import RaceColumns  # the renderer, which few runs need
+
         assert self.run.race is not None
         results, game = self.run.race.rollout_results, self.run.settings.game
         speed_m_s = gear = None

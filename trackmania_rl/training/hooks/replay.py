@@ -13,7 +13,6 @@ from tensordict import TensorDictBase
 
 from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.experience_replay.dataset_environments import check_fits
 from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, recorded_reward, rollout_of_episode
 from trackmania_rl.experience_replay.memory import RewardedRollout
 from trackmania_rl.experience_replay.minari_files import DataSet, open_dataset
@@ -225,6 +224,8 @@ def open_datasets(settings: Settings, spaces: Spaces, folder: Path) -> list[Data
     form = EpisodeForm.of_run(settings, spaces)
     datasets = []
     for name in settings.replay.offline:
+        from trackmania_rl.experience_replay.dataset_environments import check_fits  # environments: few runs have any
+
         try:
             dataset = open_dataset(name, folder)
             check_fits(name, dataset.observation_space, dataset.action_space, dataset.env_spec, settings, form)
