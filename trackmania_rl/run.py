@@ -53,8 +53,7 @@ from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
-from trackmania_rl.settings.since_checkpoint import require_known
+from trackmania_rl.settings.of_run import AskedFor, RunConfiguration, require_known
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view

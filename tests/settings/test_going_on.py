@@ -14,8 +14,9 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.parts import load_part
 from trackmania_rl.settings import Settings, SettingsError, load_settings, settings_from_flat
 from trackmania_rl.settings.groups import REMOVED
-from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
-from trackmania_rl.settings.since_checkpoint import (
+from trackmania_rl.settings.of_run import (
+    AskedFor,
+    RunConfiguration,
     changes_of_meaning,
     changes_since,
     require_accepted,

@@ -10,8 +10,7 @@ from typing import Final
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings.groups import NEEDS_RESTART, Settings
-from trackmania_rl.settings.loading import settings_from_flat
-from trackmania_rl.settings.since_checkpoint import stored_settings
+from trackmania_rl.settings.loading import settings_from_flat, stored_settings
 from trackmania_rl.settings.snapshot import read_own
 
 Stamp = tuple[int, int, int]

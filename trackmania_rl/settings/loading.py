@@ -207,6 +207,18 @@ def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]
     return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
 
 
+def stored_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings by name as JSON, for a checkpoint's manifest, without those of this machine and its user."""
+    values: dict[str, Any] = {}
+    for name, group in settings:
+        if name != "user":
+            try:
+                values |= group.model_dump(mode="json", warnings=False)
+            except ValueError:  # an argument of a user's part that JSON does not have
+                values |= {key: str(value) for key, value in group.model_dump(warnings=False).items()}
+    return values
+
+
 def read_text(file: Path) -> str:
     """Read a file of a configuration.
 

@@ -1,7 +1,7 @@
-"""A run's own settings, `save/{run_name}/settings.toml`: written when it starts, read when it resumes.
+"""Settings of a run, `save/{run_name}/settings.toml`: written at its start, edited while it trains, read at a resume.
 
-The file is TOML. None is "none", a schedule is an array of pairs, the map cycle an array of tables. Schedules are not
-yet stretched. Reading the file runs no code.
+None is "none", a schedule is an array of pairs, the map cycle an array of tables. Schedules are not yet stretched.
+Reading the file runs no code.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ from trackmania_rl.settings.named_part import BY_NAME_ONLY, NamedPart
 
 SETTINGS_FILE: Final = "settings.toml"
 OLD_FILE: Final = Path("config", "config.py")
-"""A run's own settings in earlier versions: a copy of the configuration."""
+"""Settings of a run of earlier versions: a copy of the configuration."""
 TRIAL_FILE: Final = ".edited_settings.toml"
 WIDTH: Final = 120
 LONGEST_LIST: Final = 600
-PARTS: Final = frozenset({"agent", "network", "games", "reward", "memory", "hooks", "transforms", "loggers"})
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ def already_stretched(settings: Settings) -> Settings:
 
 
 def handed_on_text(settings: Settings, title: str) -> str:
-    """Write settings in force as TOML without this machine's paths and names. Of a whole path the last part stays."""
+    """Write settings in force as TOML without this machine's paths and names, whole paths cut to their last part."""
     text = _settings_text(already_stretched(settings), title, handed_on=True)
     with contextlib.suppress(RuntimeError):  # the user has no folder
         home = Path.home()
@@ -66,28 +65,21 @@ def _settings_text(settings: Settings, title: str, *, handed_on: bool = False) -
         if handed_on and model is UserSettings:
             continue
         lines += ["", f"# {group}: {model.__doc__} ".ljust(WIDTH, "-")]
-        values = getattr(settings, group)
         for name in model.model_fields:
-            lines += ["", _entry(name, getattr(values, name), handed_on=handed_on)]
+            unit = describe_unit(name)
+            allowed = f"Allowed: {describe_range(name)}{'; restart' if name in NEEDS_RESTART else ''}."
+            lines += ["", _comment(describe(name)), _comment(f"Unit: {unit}. {allowed}" if unit else allowed)]
+            plain = _plain_setting(getattr(getattr(settings, group), name))
+            lines.append(f"{name} = {_toml(paths_cut(plain) if handed_on else plain, len(name) + 3)}")
     return "\n".join(lines) + "\n"
 
 
-def _entry(name: str, value: Any, *, handed_on: bool = False) -> str:
-    """Write one setting with its comment."""
-    unit = describe_unit(name)
-    facts = [f"Unit: {unit}."] if unit else []
-    facts += [f"Allowed: {describe_range(name)}{'; restart' if name in NEEDS_RESTART else ''}."]
-    texts = (describe(name), " ".join(facts))
-    comment = "\n".join(
-        textwrap.fill(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
-        for text in texts
-    )
-    plain = _plain_setting(name, value)
-    return f"{comment}\n{name} = {_toml(paths_cut(plain) if handed_on else plain, len(name) + 3)}"
+def _comment(text: str) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
 
 
 def write_settings(file: Path, settings: Settings) -> Path:
-    """Write settings as a run's own.
+    """Write the settings of a run.
 
     Args:
         file: `save/{run_name}/settings.toml`.
@@ -108,7 +100,7 @@ def write_snapshot(config_file: Path, run_folder: Path, overrides: Iterable[str]
 
 
 def own_file(run_folder: Path) -> Path:
-    """Return the file with a run's own settings; `OLD_FILE` for a run of an earlier version."""
+    """Return the file with a run's settings; `OLD_FILE` for a run of an earlier version."""
     old = run_folder / OLD_FILE
     return old if old.is_file() and not (run_folder / SETTINGS_FILE).is_file() else run_folder / SETTINGS_FILE
 
@@ -121,14 +113,14 @@ def read_own(
     is_stretched: bool = True,
     is_complete: bool = False,
 ) -> Settings:
-    """Read a run's own settings. What an older file lacks has its default.
+    """Read the settings of a run. What an older file lacks has its default.
 
     Args:
         run_folder: `save/{run_name}`.
         overrides: `name=value` texts that win over the file.
         configuration: has the parts that are recorded by name only; None if there is none.
         is_stretched: whether schedules are multiplied by `schedule_stretch`.
-        is_complete: whether a missing setting is an error: of a file that this version has written.
+        is_complete: whether a missing setting is an error: in a file that this version has written.
 
     Raises:
         SettingsError: if the file is missing or cannot be used.
@@ -137,18 +129,18 @@ def read_own(
     values = {name: value for name, value in values_in(file).items() if name not in REMOVED}
     if "run_name" not in values:
         raise SettingsError(f"{file}: sets no run_name: restore the file, or train with --update-config")
-    if configuration is not None and BY_NAME_ONLY in str([values.get(name) for name in PARTS]):
+    if configuration is not None and BY_NAME_ONLY in str(values):
         made = configuration().flat()
-        values |= {name: _with_objects(values[name], made[name]) for name in PARTS & values.keys()}
+        values = {name: _with_objects(value, made.get(name)) for name, value in values.items()}
     settings = settings_from_values(values, overrides, str(file), is_stretched)
-    missing = sorted((DEFAULTS.keys() - UserSettings.model_fields.keys()) - values.keys())
+    missing = sorted(DEFAULTS.keys() - UserSettings.model_fields.keys() - values.keys())
     if is_complete and missing:
         raise SettingsError(f"{file}: {missing[0]} is missing, of {len(missing)} in all: restore the file")
     return settings
 
 
 def bring_up_to_date(run_folder: Path) -> None:
-    """Write the settings of a run of an earlier version as this version does: once, with a line in the log."""
+    """Convert the settings of a run of an earlier version once, and log that."""
     file, old = run_folder / SETTINGS_FILE, own_file(run_folder)
     values = values_in(old)
     lacking = sorted(DEFAULTS.keys() - UserSettings.model_fields.keys() - values.keys())
@@ -169,43 +161,42 @@ def _listed(names: Sequence[str], values: Mapping[str, Any]) -> str:
 
 
 def write_changes(file: Path, new: Mapping[str, Any], onto: Path | None = None) -> None:
-    """Give settings other values in a run's file; the rest of its text stays.
+    """Change settings in a run's file; the rest of its text stays.
 
     Args:
         file: the run's settings.toml.
         new: validated values by name.
-        onto: where the result is written; None for the file itself.
+        onto: file to write; None for `file` itself.
     """
     document = tomlkit.parse(file.read_bytes().decode("utf-8-sig"))
     for name, value in new.items():
-        document[name] = tomlkit.value(_toml(_plain_setting(name, value), len(name) + 3))
+        document[name] = tomlkit.value(_toml(_plain_setting(value), len(name) + 3))
     write_durably(onto or file, document.as_string().encode())
 
 
 def edit_setting(
     run_folder: Path, name: str, text: str, check: Callable[[Settings], object] = lambda _: None
 ) -> dict[str, tuple[Any, Any]]:
-    """Give a setting that can change while a run trains another value in the run's own settings.
+    """Change a setting of a run while it trains.
 
     Args:
-        run_folder: `save/{run_name}`; its settings.toml is replaced at once, as a whole.
+        run_folder: `save/{run_name}`; its settings.toml is replaced as a whole.
         name: of the setting.
-        text: its new value, as after `--set name=`.
-        check: raises `UserError` for settings that cannot be used, such as a map that is not there.
+        text: new value, as after `--set name=`.
+        check: raises `UserError` for settings that cannot be used, such as a missing map.
 
     Returns:
         By name, the old and the new value of all settings that have changed.
 
     Raises:
-        SettingsError: if the settings are not valid with it, or the setting waits for the next start.
+        SettingsError: if the settings are not valid with it, or the setting needs a restart.
         UserError: if `check` raises it, or the file cannot be written.
     """
     file, trial = run_folder / SETTINGS_FILE, run_folder / TRIAL_FILE
     before, written = load_settings(file), read_text(file)
     if name in NEEDS_RESTART:
         raise SettingsError(f"{name} waits for the next start of the run: end the training, then change it in {file}")
-    overrides = [f"{name}={text}"]
-    _, value = parse_override(overrides[0])
+    _, value = parse_override(f"{name}={text}")
     after = load_settings(file, {name: value})
     try:
         write_changes(file, {name: load_settings(file, {name: value}, is_stretched=False).flat()[name]}, onto=trial)
@@ -223,7 +214,7 @@ def edit_setting(
 
 
 def paths_cut(value: Any) -> Any:
-    """Return a plain value in which only the last part of each whole path is left."""
+    """Return a plain value whose whole paths are cut to their last part."""
     if isinstance(value, dict):
         return {name: paths_cut(entry) for name, entry in value.items()}
     if isinstance(value, list):
@@ -234,35 +225,25 @@ def paths_cut(value: Any) -> Any:
     return portable(value.replace("~", "/", 1) if value.startswith("~") else value) if is_whole else value
 
 
-class _NotPlainError(Exception):
-    """A value that TOML does not have."""
-
-
-def _plain_setting(name: str, value: Any) -> Any:
-    """Make a setting of booleans, numbers, texts, lists and dicts."""
+def _plain_setting(value: Any) -> Any:
+    """Convert a setting to TOML's types. A part with an argument that TOML does not have is recorded by name."""
     if value is None:
         return NONE
-    if name in PARTS and isinstance(value, tuple):
-        return [_plain_part(part) for part in value]
-    return _plain_part(value) if name in PARTS else _plain(value)
-
-
-def _plain_part(part: str | NamedPart) -> Any:
-    """Make a part of plain values. One with an argument that TOML does not have is recorded by name."""
+    if isinstance(value, tuple):
+        return [_plain_setting(entry) for entry in value]
     try:
-        return _plain(part)
-    except _NotPlainError:
-        return f"{str(part).partition('(')[0]}{BY_NAME_ONLY}"
+        return _plain(value)
+    except TypeError:
+        return f"{value.name}{BY_NAME_ONLY}"
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, NamedPart):
         return {"name": value.name, "args": _plain(value.args), "keywords": _plain(value.keywords)}
     if isinstance(value, BaseModel):
+        fields = value.__class__.model_fields
         return {
-            name: _plain(entry)
-            for name, entry in value
-            if value.__class__.model_fields[name].is_required() or entry != value.__class__.model_fields[name].default
+            name: _plain(entry) for name, entry in value if fields[name].is_required() or entry != fields[name].default
         }
     if isinstance(value, Mapping):
         return {str(name): _plain(entry) for name, entry in value.items()}
@@ -270,15 +251,14 @@ def _plain(value: Any) -> Any:
         return [_plain(entry) for entry in value]
     if isinstance(value, bool | int | float | str):
         return value
-    raise _NotPlainError
+    raise TypeError(f"TOML has no {type(value)}")
 
 
 def _toml(value: Any, indent: int = 0) -> str:
     """Write a plain value as TOML, a long array with one entry a line."""
     if isinstance(value, dict):
-        return (
-            "{" + ", ".join(f"{tomlkit.key(name).as_string()} = {_toml(entry)}" for name, entry in value.items()) + "}"
-        )
+        entries = [f"{tomlkit.key(name).as_string()} = {_toml(entry)}" for name, entry in value.items()]
+        return f"{{{', '.join(entries)}}}"
     if isinstance(value, list):
         entries = [_toml(entry) for entry in value]
         line = f"[{', '.join(entries)}]"
@@ -289,7 +269,7 @@ def _toml(value: Any, indent: int = 0) -> str:
 
 
 def _with_objects(value: Any, made: Any) -> Any:
-    """Replace parts that are recorded by name only by those of a configuration, where it has them."""
+    """Replace parts that are recorded by name only by those of a configuration."""
     if isinstance(value, list | tuple):
         return [_with_objects(entry, made) for entry in value]
     if isinstance(value, str) and value.endswith(BY_NAME_ONLY):

@@ -22,8 +22,8 @@ from torchrl.trainers.trainers import REWARD_KEY, OptimizationStepper, TrainerHo
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, read_checkpoint
+from trackmania_rl.settings.loading import stored_settings
 from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
-from trackmania_rl.settings.since_checkpoint import stored_settings
 from trackmania_rl.telemetry.statistics import RECENT_RACES, TrainingStatistics
 from trackmania_rl.training.hooks.hook import OF_RACES, DiskWatch, Hook, Interval, RunContext
 from trackmania_rl.training.race_stream import POLL_S, RaceStream

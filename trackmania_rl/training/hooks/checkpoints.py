@@ -28,7 +28,7 @@ from trackmania_rl.runs import (
 )
 from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, is_driver_file, write_driver
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.since_checkpoint import (
+from trackmania_rl.settings.of_run import (
     changes_of_meaning,
     changes_since,
     differences,
