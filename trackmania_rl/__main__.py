@@ -1,6 +1,6 @@
-"""The commands of an installed package: `trackmania-train` and the like, and `python -m trackmania_rl COMMAND`.
+"""Commands of an installed package, `trackmania-train` and others, and `python -m trackmania_rl COMMAND`.
 
-Each runs the repository's script for the same work; `python -m trackmania_rl` lists them.
+Each runs the script of the repository.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ SCRIPTS: Final = {
     "keep-games": ("keep_games.py", "keep games running for collectors elsewhere"),
     "simulated-game": ("simulated_game.py", "a simulated game behind a socket"),
 }
-"""Command: its script in `scripts/`, and what it does."""
+"""Script in `scripts/` and description by command."""
 
 
 def runner(name: str) -> Callable[[], None]:
-    """Make the function that runs a command with this process's arguments, as the script itself would run."""
+    """Return a function that runs a command's script with this process's arguments."""
 
     def run() -> None:
-        # As "__main__", so that processes that are spawned import the script and not this module; and not by runpy,
-        # which would put the script's name into what it says about its usage.
+        # As "__main__", so that spawned processes import the script; not by runpy, which changes the usage's name.
         script = SHIPPED_FOLDER / "scripts" / SCRIPTS[name][0]
         sys.modules["__main__"] = module = types.ModuleType("__main__")
         module.__file__ = str(script)

@@ -1,4 +1,4 @@
-"""What all commands share: arguments and their types, exit codes, errors in one line, an orderly end."""
+"""Command lines: arguments and their types, exit codes, errors in one line, an orderly end."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ P = ParamSpec("P")
 
 
 def command(main: Callable[P, int | None]) -> Callable[P, int]:
-    """Decorate a command's main function: it returns the exit code, whatever comes.
+    """Decorate a command's main function, which returns an exit code or None for 0.
 
-    Args:
-        main: does the work; returns an exit code, or None for 0. A `PlainError` is told in one line, without a
-            traceback (`FAILED`); Ctrl-C is told in one word (`INTERRUPTED`); any other error is a bug and goes through.
+    A `PlainError` is printed in one line without a traceback (`FAILED`), Ctrl-C in one word (`INTERRUPTED`). Other
+    errors are bugs and propagate.
     """
     return _returning_exit_code(main, lambda _: ExitCode.FAILED)
 
 
 def watched_command(main: Callable[P, int | None]) -> Callable[P, int]:
-    """Decorate as `command` does, but exit with the error's own code, which says whether to try again."""
+    """Decorate as `command` does, but exit with the error's own code."""
     return _returning_exit_code(main, lambda error: error.exit_code)
 
 
@@ -37,7 +36,7 @@ def _returning_exit_code(main: Callable[P, int | None], code_of: Callable[[Plain
     @functools.wraps(main)
     def exit_code(*arguments: P.args, **named: P.kwargs) -> int:
         _open_closed_streams()
-        for stream in (sys.stdout, sys.stderr):  # names of files and players hold what a terminal may not have
+        for stream in (sys.stdout, sys.stderr):  # names may have letters that the terminal has not
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         try:
@@ -58,22 +57,19 @@ def _returning_exit_code(main: Callable[P, int | None], code_of: Callable[[Plain
 
 
 def _open_closed_streams() -> None:
-    """Replace standard streams that the caller closed (`>&-`) by the null device.
-
-    Otherwise the next file that is opened gets their number, and child processes write into it.
-    """
+    """Replace closed standard streams (`>&-`) by the null device: the next opened file would get their number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def discard_output() -> None:
-    """Discard unwritten output, so that the interpreter does not fail to write it at its end."""
+    """Discard unwritten output, which the interpreter would otherwise write at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def end_in_order_when_terminated() -> None:
-    """Take SIGTERM as Ctrl-C: context managers close what they hold, games and their processes above all."""
+    """Handle SIGTERM as Ctrl-C, so that context managers end their games."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -88,7 +84,7 @@ def preset_files(folder: Path) -> dict[str, Path]:
 
 
 def presets_text(folder: Path) -> str:
-    """Write a line for each configuration of a folder: its short name, and what it says of itself."""
+    """Write a line for each configuration of a folder: its short name and first line."""
     files = preset_files(folder)
     width = max(map(len, files))
     return "\n".join(f"  {name:<{width}}  {_first_line(file)}" for name, file in files.items())
@@ -97,18 +93,13 @@ def presets_text(folder: Path) -> str:
 def _first_line(file: Path) -> str:
     try:
         text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8-sig"))) or ""
-    except (OSError, SyntaxError, ValueError):  # a user's own, of which loading complains
+    except (OSError, SyntaxError, ValueError):  # loading reports it
         text = ""
     return text.partition("\n")[0].strip()
 
 
 def add_configuration_arguments(parser: argparse.ArgumentParser, folder: Path) -> None:
-    """Let a command choose its configuration: `--config FILE` or `--preset NAME`, and `--set NAME=VALUE`.
-
-    Args:
-        parser: whose text after the options lists the presets; both give the argument `config`.
-        folder: of the configurations that ship.
-    """
+    """Add `--config FILE` or `--preset NAME`, both as `config`, and `--set NAME=VALUE`; the help lists the presets."""
     which = parser.add_mutually_exclusive_group()
     default = folder / "config.py"
     which.add_argument("--config", type=Path, metavar="FILE", default=default, help="configuration file")
@@ -130,7 +121,7 @@ def _preset_of(folder: Path) -> Callable[[str], Path]:
 
 
 def whole_number(lowest: int, highest: int = 1_000_000) -> Callable[[str], int]:
-    """A type for whole numbers from `lowest` to `highest`, neither of them below 0."""
+    """Return an argument type for integers from `lowest` to `highest`, both at least 0."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or not lowest <= int(text) <= highest:
@@ -145,7 +136,7 @@ port = whole_number(1024, 65535)
 
 
 def ports(text: str) -> range:
-    """One or more TCP ports in a row, written 8478 or 8478-8481."""
+    """Parse one or more consecutive TCP ports, written 8478 or 8478-8481."""
     first, dash, last = text.partition("-")
     found = range(port(first), port(last if dash else first) + 1)
     if not found:
@@ -154,18 +145,18 @@ def ports(text: str) -> range:
 
 
 def size_px(text: str) -> tuple[int, int]:
-    """Width and height of a video, written 640x480."""
+    """Parse width and height of a video, written 640x480."""
     width, _, height = text.lower().partition("x")
     side = whole_number(2, 4096)
     return side(width), side(height)
 
 
 FRAMES_PER_S: Final = (10, 20, 25, 50, 100)
-"""Of a video: the game's clock counts hundredths of a second."""
+"""Frame rates of videos that divide the game's clock of hundredths of a second."""
 
 
 def add_video_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a race's video may look like: `video_size`, `video_fps` and `no_overlay`."""
+    """Add `video_size`, `video_fps` and `no_overlay`."""
     add = parser.add_argument
     add("--video-size", type=size_px, default=(854, 480), metavar="WxH", help="in pixels (default 854x480)")
     add("--video-fps", type=int, choices=FRAMES_PER_S, default=50, help="pictures a second of race time (default 50)")
@@ -173,17 +164,17 @@ def add_video_options(parser: argparse.ArgumentParser) -> None:
 
 
 def mp4_file(text: str) -> Path:
-    """A file whose name ends in .mp4."""
+    """Parse the name of an .mp4 file."""
     return _file_ending_in(".mp4", text)
 
 
 def png_file(text: str) -> Path:
-    """A file whose name ends in .png."""
+    """Parse the name of a .png file."""
     return _file_ending_in(".png", text)
 
 
 def new_file(text: str) -> Path:
-    """A file that is written when the work is done; its folder has to be there before."""
+    """Parse the name of a file to write; its folder must exist."""
     file = Path(text)
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")

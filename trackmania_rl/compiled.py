@@ -1,7 +1,4 @@
-"""How inner loops are compiled by numba, so that a change in any file that they depend on is noticed.
-
-`simulator.compiled` is the simulator's own decorator, made here.
-"""
+"""Compilation of inner loops by numba, with a cache that depends on all of their source files."""
 
 from __future__ import annotations
 
@@ -28,39 +25,31 @@ log = logging.getLogger(__name__)
 _numba_config: Any = numba.config  # its settings are read from the environment, which type checkers cannot see
 
 VERSION_DIGITS: Final = 16
-"""Of the hexadecimal digest of the sources, in the names of cache folders."""
+"""Digits of the sources' digest in the names of cache folders."""
 KEPT_FOR_S: Final = 86_400.0
-"""A day. Versions may be in use by turns, as of two checkouts or branches, and one may just be compiling."""
+"""Age at which the cache folder of another version is deleted; checkouts and branches may alternate."""
 
 
 class Compiler(Protocol):
-    """A decorator, with or without brackets."""
+    """Decorator, with or without arguments."""
 
     def __call__(
         self, function: Callable[..., Any] | None = None, *, inline: Literal["never", "always"] = "never"
     ) -> Any:
-        """Compile a function.
-
-        Args:
-            function: the function, where the decorator is used without brackets.
-            inline: numba's option of that name: "always" where a call would cost more than the function does.
-        """
-        ...
+        """Compile a function; `inline` is numba's option."""
 
 
 def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
-    """Make a decorator for functions that compile together: the same inputs give the same bytes, cached on disk.
+    """Make a decorator for functions that compile together, cached on disk. The same inputs give the same bytes.
 
-    No fast-math. Divisions do not check for zero, which doubles the speed; where a divisor can vanish the code says so.
+    No fast-math. Divisions do not check for zero, which doubles the speed.
 
-    Numba recompiles a cached function when its own file changes, but not when a function or a constant that it imports
-    does: a car would go on driving by the old law. So every version of the sources has its own cache folder, and a
-    function that uses compiled functions or constants of other files takes a decorator that knows all these files.
-    When a new folder comes, those of earlier versions go.
+    Numba recompiles a cached function if its own file changes, but not if a function or constant that it imports does.
+    Therefore each version of the sources has a cache folder.
 
     Args:
-        name: begins the name of the cache folder.
-        sources: the files of the functions, and of the compiled functions and constants that they use.
+        name: first part of the cache folder's name.
+        sources: files of the functions, and of the compiled functions and constants that they use.
     """
     digest = hashlib.sha256()
     for path in sorted(sources):
@@ -86,19 +75,17 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
 
 @functools.cache
 def _cache_parent(configured: str) -> Path | None:
-    """Return the folder that holds the cache folders; None if no folder can be written to.
-
-    In a read-only installation it is a folder that only this user can write to, because cached functions are code.
+    """Return the folder of the cache folders, in a read-only installation the user's own; None if none is writable.
 
     Args:
-        configured: numba's setting NUMBA_CACHE_DIR; may be empty.
+        configured: NUMBA_CACHE_DIR; may be empty.
     """
     usual = Path(configured or Path(__file__).parent / "__pycache__")
     if _is_writable(usual):
         return usual
     try:
         parent = user_folder("compiled")
-        os.environ["NUMBA_CACHE_DIR"] = str(parent)  # of child processes, which then neither search nor warn
+        os.environ["NUMBA_CACHE_DIR"] = str(parent)  # for child processes
         where = f"in {parent}"
     except UserError:
         parent, where = None, "nowhere, so that each process compiles for a minute"
@@ -117,12 +104,9 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _remove_earlier_versions(name: str, cache_folder: Path) -> None:
-    """Remove the cache folders of a name that are older than `KEPT_FOR_S`, unless the one to use is there already.
-
-    Each has some 10 MB. One that is in use loses nothing but time: numba makes again what it misses.
-    """
+    """Remove cache folders of a name that are older than `KEPT_FOR_S`, if a new one (10 MB) comes."""
     is_of_name = re.compile(rf"{re.escape(name)}-[0-9a-f]{{{VERSION_DIGITS}}}").fullmatch
-    with contextlib.suppress(OSError):  # another process removes them, too, or they may not be looked at
+    with contextlib.suppress(OSError):  # another process may remove them, too
         if cache_folder.exists():
             return
         for folder in cache_folder.parent.iterdir():

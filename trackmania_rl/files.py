@@ -1,7 +1,7 @@
-"""Reading and writing files: writes that survive a power cut, bounded reading of untrusted files, portable names.
+"""Files: writes that survive a power cut, bounded reading of untrusted files, portable names.
 
-An untrusted file is read as a regular file of a limited size (a pipe or a device would never end). Its text may be
-nested only so deep. The size of an array follows from the file's size, not from what its header promises.
+An untrusted file must be a regular file of limited size and nesting. The size of an array follows from the file's size,
+not from its header.
 """
 
 from __future__ import annotations
@@ -35,19 +35,9 @@ RENAME_WITHIN_S: Final = 2.0
 def replace_patiently(
     source: Path, target: Path, sleep: Callable[[float], object] = time.sleep, platform: str = sys.platform
 ) -> None:
-    """Rename a file, in place of the target where that is there, or a folder to a name that is free.
+    """Rename a file or folder as `Path.replace` does; on Windows try it `RENAME_TRIES` times within `RENAME_WITHIN_S`.
 
-    Windows renames nothing that somebody has open, and virus scanners, indexers and OneDrive look into a fresh file for
-    some 50 ms. So there it is tried `RENAME_TRIES` times within `RENAME_WITHIN_S`.
-
-    Args:
-        source: what is renamed.
-        target: its new name, on the same disk.
-        sleep: waits for so many seconds.
-        platform: as `sys.platform` has it.
-
-    Raises:
-        OSError: if it cannot be renamed.
+    Windows renames no open file, and virus scanners, indexers and OneDrive open a fresh file for some 50 ms.
     """
     tries_left = RENAME_TRIES if platform == "win32" else 1
     while True:
@@ -63,42 +53,24 @@ def replace_patiently(
 
 
 def sync_folder(folder: Path) -> None:
-    """Let renames and new names in a folder survive a power cut; Windows has no such call and does so by itself.
-
-    Raises:
-        OSError: if the disk fails.
-    """
+    """Flush the names in a folder to the disk. Windows has no such call and does so by itself."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks have no such thing for folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks cannot
             raise
     finally:
         os.close(descriptor)
 
 
-def sync_file(file: Path) -> None:
-    """Let a file that was written survive a power cut.
-
-    Raises:
-        OSError: if the disk fails.
-    """
-    with file.open("rb+") as opened:
-        os.fsync(opened.fileno())
-
-
 def write_durably(file: Path, content: bytes | str) -> None:
-    """Write a small file that is complete or as it was before, whatever happens meanwhile, a power cut included.
-
-    Args:
-        file: replaced if it exists; its folder is there.
-        content: all of it; texts are written as UTF-8, with the ends of lines that they have.
+    """Write or replace a small file atomically. A text is written as UTF-8.
 
     Raises:
-        OSError: if it cannot be written; what is there stays as it was.
+        OSError: if it cannot be written; an existing file stays as it was.
     """
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:
@@ -109,28 +81,20 @@ def write_durably(file: Path, content: bytes | str) -> None:
         replace_patiently(temporary, file)
         sync_folder(file.parent)
     except BaseException:
-        with contextlib.suppress(OSError):  # the disk may refuse this, too
+        with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
 
 
 def write_png(file: Path, picture: npt.NDArray[np.uint8]) -> None:
-    """Write a picture; OpenCV's own way knows only ASCII names on Windows.
-
-    Args:
-        file: an existing one is overwritten.
-        picture: (H, W) gray, or (H, W, 3) blue, green, red.
-
-    Raises:
-        OSError: if the file cannot be written.
-    """
-    import cv2  # which takes a moment, and most users of this module need no pictures
+    """Write a picture, (H, W) gray or (H, W, 3) blue, green, red. OpenCV's function needs ASCII names."""
+    import cv2  # slow to import
 
     file.write_bytes(cv2.imencode(".png", picture)[1].tobytes())
 
 
 def shown_path(path: Path) -> str:
-    """Write a path as a user in the current folder would type it: quoted where it has to be."""
+    """Return a path as typed in the current folder, quoted if needed."""
     try:
         text = os.path.relpath(path)
     except ValueError:  # another drive of Windows
@@ -157,21 +121,13 @@ _LONG_KEY: Final = re.compile(rf"(?<![A-Za-z0-9_-]){_NAME}(?:[ \t]*+\.[ \t]*+{_N
 
 
 def open_regular(file: Path, most_bytes: int, error: type[UserError] = UserError) -> BinaryIO:
-    """Open a regular file that is no larger than this; what is examined is what was opened.
-
-    Args:
-        file: its path; links are followed.
-        most_bytes: the largest size that is accepted.
-        error: what is raised.
-
-    Returns:
-        The file, open for reading its bytes. It may grow later, so read no more than `most_bytes` + 1.
+    """Open a regular file of at most `most_bytes` for reading bytes. It may grow later.
 
     Raises:
-        UserError: if it is missing, no regular file, too large, or cannot be opened.
+        UserError: (`error`) if it is missing, no regular file, too large, or cannot be opened.
     """
     try:
-        _require_regular(file, os.stat(file).st_mode, error)  # opening some devices already does something
+        _require_regular(file, os.stat(file).st_mode, error)  # opening some devices has an effect
         # A pipe would keep `open` waiting for its writer; a terminal could become this process's own.
         flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"))
         opened = os.fdopen(os.open(file, flags), "rb")
@@ -193,18 +149,10 @@ def open_regular(file: Path, most_bytes: int, error: type[UserError] = UserError
 
 
 def read_bounded(file: Path, most_bytes: int, error: type[UserError] = UserError) -> bytearray:
-    """Read a regular file of at most so many bytes.
-
-    Args:
-        file: its path; links are followed.
-        most_bytes: the largest size that is accepted.
-        error: what is raised.
-
-    Returns:
-        All that it holds, in memory of its own.
+    """Read a regular file of at most `most_bytes`.
 
     Raises:
-        UserError: as `open_regular` does, or if the disk fails.
+        UserError: (`error`) as `open_regular` does, or if the disk fails.
     """
     content = bytearray()
     with open_regular(file, most_bytes, error) as opened:
@@ -213,16 +161,16 @@ def read_bounded(file: Path, most_bytes: int, error: type[UserError] = UserError
                 content += chunk
         except OSError as cause:
             raise error(f"{file}: cannot be read: {cause.strerror}") from cause
-    if len(content) > most_bytes:  # it has grown, or its size was not told (/proc)
+    if len(content) > most_bytes:  # it has grown, or its size was unknown (/proc)
         raise error(f"{file}: is larger than {_size(most_bytes)}, the most that are read of such a file")
     return content
 
 
 def read_bounded_text(file: Path, most_bytes: int, error: type[UserError] = UserError) -> str:
-    """Read a regular file of UTF-8 text, with or without a byte order mark, and with any ends of lines.
+    """Read UTF-8 text, with or without a byte order mark, as `read_bounded` does. Line ends become newlines.
 
     Raises:
-        UserError: as `read_bounded` does, or if it is no text.
+        UserError: (`error`) likewise, or if it is no text.
     """
     try:
         text = read_bounded(file, most_bytes, error).decode("utf-8-sig")
@@ -232,15 +180,10 @@ def read_bounded_text(file: Path, most_bytes: int, error: type[UserError] = User
 
 
 def parse_json(content: bytes | bytearray | str, most_nested: int = MOST_NESTED, allow_infinity: bool = False) -> Any:
-    """Read JSON of bounded nesting.
-
-    Args:
-        content: of bounded length.
-        most_nested: brackets within brackets.
-        allow_infinity: whether numbers may be NaN or infinite.
+    """Parse JSON of at most `most_nested` brackets within brackets; NaN and infinity only with `allow_infinity`.
 
     Raises:
-        ValueError: if it is no JSON, or nested deeper.
+        ValueError: if it is no such JSON.
     """
     data = content.encode() if isinstance(content, str) else content
     _require_shallow(data, most_nested)
@@ -248,16 +191,12 @@ def parse_json(content: bytes | bytearray | str, most_nested: int = MOST_NESTED,
 
 
 def parse_toml(text: str, most_nested: int = MOST_NESTED) -> dict[str, Any]:
-    """Read TOML of bounded nesting and bounded keys.
-
-    Args:
-        text: of bounded length.
-        most_nested: brackets within brackets.
+    """Parse TOML of at most `most_nested` brackets within brackets and keys of at most `MOST_KEY_PARTS` names.
 
     Raises:
-        ValueError: if it is no TOML, is nested deeper, or has a key of more than `MOST_KEY_PARTS` names.
+        ValueError: if it is no such TOML.
     """
-    # TOML's other texts ('...' and more) and comments may hold brackets as well. That they count here is no loss.
+    # Brackets in literal strings and comments count as well.
     _require_shallow(text.encode("utf-8", "surrogatepass"), most_nested)
     if _LONG_KEY.search(text):
         raise ValueError(f"a key is made of more than {MOST_KEY_PARTS} names")
@@ -268,18 +207,15 @@ def parse_toml(text: str, most_nested: int = MOST_NESTED) -> dict[str, Any]:
 
 
 def parse_npy(content: bytes | bytearray, kinds: str = "fiu", most_numbers: int | None = None) -> npt.NDArray[Any]:
-    """Read one array of numbers as `numpy.save` writes it: no archive, no object, no record.
+    """Parse one array of numbers as `numpy.save` writes it, without a copy: no archive, no object, no record.
 
     Args:
-        content: all of the file.
-        kinds: of numbers that are taken, as `numpy.dtype.kind` names them.
-        most_numbers: how many it may hold; None for as many as there are.
-
-    Returns:
-        An array of the shape and dtype that the file says, without a copy: it lies in `content`.
+        content: of the file.
+        kinds: accepted `numpy.dtype.kind`s.
+        most_numbers: largest size; None for any.
 
     Raises:
-        ValueError: if it is anything else, or its size is not what its header says.
+        ValueError: if it is anything else, or its size is not that of its header.
     """
     if content.startswith(b"PK"):
         raise ValueError("it is an archive of several arrays; save one array with numpy.save")
@@ -309,26 +245,17 @@ def parse_npy(content: bytes | bytearray, kinds: str = "fiu", most_numbers: int 
 
 
 def require_no_special_files(folder: Path, error: type[UserError] = UserError) -> None:
-    """Check that the files in a folder are regular ones, so that opening them neither waits nor never ends.
-
-    Raises:
-        UserError: if one is a pipe, a device or a socket; links are followed, and those that lead nowhere are left out.
-    """
+    """Raise `UserError` if a file in a folder is a pipe, a device or a socket. Links are followed."""
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         if file.exists() and not file.is_dir():
             _require_regular(file, os.stat(file).st_mode, error)
 
 
 def within(folder: Path, name: str, error: type[UserError] = UserError) -> Path:
-    r"""Return a file that a stranger's file names: it lies in this folder or below, on Linux and Windows alike.
-
-    Args:
-        folder: where it has to lie.
-        name: a relative path, with / or \ between its parts.
-        error: what is raised.
+    r"""Return the path of a file that an untrusted file names, with / or \ between its parts.
 
     Raises:
-        UserError: if it leads anywhere else.
+        UserError: (`error`) if it is outside of the folder, on Linux or Windows.
     """
     parts = PurePosixPath(name.replace("\\", "/")).parts
     leads_out = not parts or parts[0] == "/" or ".." in parts or PureWindowsPath(name).drive or ":" in name
@@ -367,7 +294,7 @@ def _size(n_bytes: int) -> str:
 
 MOST_LETTERS: Final = 80
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
-"""Of maps and drivers; what `check_file_name` refuses comes off."""
+"""Of maps and drivers, beside `check_file_name`."""
 RUN_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Of runs, which are typed into commands."""
 FORM: Final = (
@@ -376,14 +303,14 @@ FORM: Final = (
 )
 LONGEST_PATH_ON_WINDOWS: Final = 259
 LONGEST_WITHIN_RUN: Final = 70
-"""Letters of the longest path below a run's folder, or its folder of TensorBoard, beside a map's name."""
+"""Length of the longest path below a run's folders, without a map's name."""
 
 
 def check_file_name(name: str) -> str:
-    """Return a name that is one of a file on Linux and on Windows.
+    """Return a name that is valid for a file on Linux and Windows.
 
     Raises:
-        ValueError: if it is not; the text says what is allowed.
+        ValueError: if it is not.
     """
     for part in (name, name.partition(".")[0].rstrip()):  # "nul .txt" is Windows's device, too
         try:
@@ -398,7 +325,7 @@ def check_file_name(name: str) -> str:
 
 
 def as_file_name(text: str) -> str | None:
-    """Make a name of a run or map that is as near to a text as one can be; None if nothing is left of it."""
+    """Return the name of a run or map that is nearest to a text; None if nothing is left of it."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:MOST_LETTERS].strip("-._")
     try:
         return check_file_name(name) if re.fullmatch(RUN_NAME_PATTERN, name) else None
@@ -407,7 +334,7 @@ def as_file_name(text: str) -> str | None:
 
 
 def portable(path: str) -> str:
-    """Give the part of a path that means the same on other machines: all of it, or the file's name."""
+    """Return the part of a path that is valid on other machines: all of it, or the file's name."""
     plain = path.replace("\\", "/")
     own_to_machine = plain.startswith("/") or PureWindowsPath(path).drive or ".." in PurePosixPath(plain).parts
     kept = PurePosixPath(plain).name if own_to_machine else plain
@@ -415,7 +342,7 @@ def portable(path: str) -> str:
 
 
 def same_on_windows(names: Iterable[str]) -> tuple[str, str] | None:
-    """Find two names that differ only in small and capital letters, which Windows takes for one."""
+    """Return two names that differ only in case, which Windows ignores."""
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(name.casefold(), name)) != name:
@@ -424,11 +351,7 @@ def same_on_windows(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def require_utf8(folder: Path) -> None:
-    """Refuse a folder whose path is not UTF-8, as tensorboard does.
-
-    Raises:
-        UserError: if it is not.
-    """
+    """Raise `UserError` for a folder whose path is not UTF-8, as tensorboard refuses it."""
     try:
         str(folder.absolute()).encode()
     except UnicodeEncodeError:
@@ -441,16 +364,13 @@ def require_short_paths(
     platform: str = sys.platform,
     takes_long_ones: bool | None = None,
 ) -> None:
-    """See that all files of a run will have names that Windows takes, before it begins.
+    """Raise `UserError` if a run's files would have paths that are too long for Windows.
 
     Args:
-        folders: the run's.
-        map_names: which are in names of files.
-        platform: as `sys.platform` has it.
-        takes_long_ones: whether this Windows was told to take longer paths; None to look.
-
-    Raises:
-        UserError: if they would be too long.
+        folders: of the run.
+        map_names: parts of file names.
+        platform: `sys.platform`.
+        takes_long_ones: whether Windows allows longer paths; None to read its registry.
     """
     if platform != "win32" or (windows_takes_long_paths() if takes_long_ones is None else takes_long_ones):
         return
@@ -466,7 +386,7 @@ def require_short_paths(
 
 
 def windows_takes_long_paths() -> bool:
-    """Whether this Windows was told to take longer paths; Python has told it that it can."""
+    """Return whether Windows allows longer paths."""
     try:
         import winreg
 

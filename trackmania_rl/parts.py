@@ -1,4 +1,4 @@
-"""Parts that users write, which the configuration names as "module:attribute"."""
+"""Parts that the configuration names as "module:attribute"."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from trackmania_rl.settings.named_part import BY_NAME_ONLY
 
 
 def load_part(part: str | NamedPart, setting: str) -> Any:
-    """Import a part, with the arguments that are held ready for it.
+    """Import a part and bind its arguments.
 
-    It is looked for where Python looks for modules, then in the folders of configurations that were loaded, the current
-    folder, the project's folder and its config_files.
+    The search path is Python's, then the folders of loaded configurations, the current folder, the project's folder and
+    its config_files.
 
     Args:
-        part: "module:attribute", such as "my_parts:MyNetwork" or "examples.small_network:SmallNetwork".
-        setting: the name of the setting that has this value, for errors.
+        part: "module:attribute", such as "my_parts:MyNetwork".
+        setting: name of the setting, for errors.
 
     Raises:
-        SettingsError: if the module is not found or fails, has no such attribute, or changes torch's default dtype.
+        SettingsError: if the module is not found or fails, lacks the attribute, or changes torch's default dtype.
     """
     if isinstance(part, NamedPart):
         args = [_resolved(argument, setting) for argument in part.args]
@@ -43,7 +43,7 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
         )
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a user's own module can fail in any way; its error is what helps
+    except Exception as error:  # a user's module can fail in any way
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise SettingsError(
                 f"{told}: there is no module {error.name}; put {error.name.replace('.', '/')}.py beside the "
@@ -65,13 +65,13 @@ def make_part(part: str | NamedPart, setting: str, *arguments: Any, takes: str =
     """Import a part and call it.
 
     Args:
-        part: as of `load_part`.
-        setting: its name.
-        arguments: what it is called with.
-        takes: their names, for errors.
+        part: as in `load_part`.
+        setting: name of the setting, for errors.
+        arguments: of the call.
+        takes: names of the arguments, for errors.
 
     Raises:
-        SettingsError: if it cannot be imported, or not be called so, or changes torch's default dtype.
+        SettingsError: if it cannot be imported or called, or changes torch's default dtype.
     """
     make = load_part(part, setting)
     try:
@@ -79,7 +79,7 @@ def make_part(part: str | NamedPart, setting: str, *arguments: Any, takes: str =
     except TypeError as error:
         how = f"with ({takes})" if takes else "without arguments"
         raise SettingsError(f"{setting} = {str(part)!r} cannot be called {how}: {error}") from error
-    except ValueError:  # something built in, without a signature
+    except ValueError:  # built in, without a signature
         pass
     made = make(*arguments)
     _require_float32(f"{setting} = {str(part)!r}")

@@ -1,8 +1,8 @@
-"""Where the project's own files are, and a user's: configurations, tracks, runs.
+"""Folders of the project and of the user: configurations, tracks, runs, caches.
 
-In a checkout all of them are in the checkout. An installed package carries configurations, tracks, scripts and examples
-in a folder of its own, `shipped`, and writes runs into the current folder. `copy_to_working_folder` copies
-configurations and tracks there, for who wants to edit them; from then on these are used.
+In a checkout all of them are in the checkout. An installed package has configurations, tracks, scripts and examples in
+its folder `shipped` and writes runs into the current folder. `copy_to_working_folder` copies configurations and tracks
+there, to be edited; from then on these are used.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import platformdirs
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import shown_path
 
-_PACKAGE: Final = Path(__file__).absolute().parent  # where it is found, not where a link to it leads
+_PACKAGE: Final = Path(__file__).absolute().parent  # links are not resolved
 DISTRIBUTION: Final = "trackmania-rl"
-"""The installed package's name, as pip has it."""
+"""Name of the package for pip."""
 IS_CHECKOUT: Final = (_PACKAGE.parent / "scripts" / "train.py").is_file()
-"""Whether the package lies beside its scripts, as in the repository."""
+"""Whether the package is in the repository, beside its scripts."""
 SHIPPED_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else _PACKAGE / "shipped"
-"""Has `config_files`, `drivers`, `maps`, `scripts` and `examples` as they ship."""
+"""Folder of the shipped `config_files`, `drivers`, `maps`, `scripts` and `examples`."""
 WORKING_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else Path.cwd()
-"""Where runs are written unless told otherwise."""
+"""Default folder of runs."""
 CONFIG_FILES: Final = "config_files"
 MAPS: Final = "maps"
 
@@ -45,14 +45,14 @@ def _project_folder() -> Path:
 
 
 PROJECT_FOLDER: Final = _project_folder()
-"""Where configurations are looked for, and where a relative `maps_folder` begins."""
+"""Folder of the configurations, and base of a relative `maps_folder`."""
 
 
 def folder_to_add_to() -> Path:
-    """Return the project's folder, to put maps or settings there.
+    """Return the project's folder, to write maps or settings.
 
     Raises:
-        UserError: if it is that of an installed package, which the next installation overwrites.
+        UserError: if it is an installed package, which the next installation overwrites.
     """
     if PROJECT_FOLDER == SHIPPED_FOLDER and not IS_CHECKOUT:
         raise UserError(
@@ -63,14 +63,7 @@ def folder_to_add_to() -> Path:
 
 
 def copy_to_working_folder() -> list[Path]:
-    """Copy the configurations and tracks that ship into the current folder, where they can be edited and added to.
-
-    Returns:
-        The folders that were copied; none in a checkout, which has them, and none that are there already.
-
-    Raises:
-        OSError: if they cannot be written.
-    """
+    """Copy the shipped configurations and tracks into the current folder, unless they exist; return the copies."""
     copied = []
     for name in (CONFIG_FILES, MAPS):
         folder = WORKING_FOLDER / name
@@ -81,22 +74,18 @@ def copy_to_working_folder() -> list[Path]:
 
 
 def command_line_of(script: str) -> str:
-    """Write how a script is run here: `train`, say, as "python scripts/train.py" or, installed, "trackmania-train"."""
+    """Return the command of a script: for `train`, "python scripts/train.py" or, installed, "trackmania-train"."""
     file = SHIPPED_FOLDER / "scripts" / f"{script}.py"
     return f"python {shown_path(file)}" if IS_CHECKOUT else f"trackmania-{script.rpartition('/')[2]}"
 
 
 def user_folder(name: str) -> Path:
-    """Return a folder that only this user can write to, for caches and for records shared by the user's processes.
+    """Return a folder that only this user can write to, for caches and records of the user's processes.
 
-    It is below the user's cache folder, or without a usable home folder below the temporary folder. Other users could
-    have made a folder or a link of that name there, which is refused.
-
-    Args:
-        name: the folder's name.
+    It is below the user's cache folder or, without a home folder, below the temporary folder.
 
     Raises:
-        UserError: if the folder can't be made or belongs to someone else.
+        UserError: if it cannot be made, is a link, or belongs to another user.
     """
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home folder
         parent = platformdirs.user_cache_path("trackmania_rl", appauthor=False)
@@ -111,11 +100,7 @@ def user_folder(name: str) -> Path:
 
 
 def _private(folder: Path) -> Path:
-    """Make a folder, if it is missing, that only this user can write to.
-
-    Raises:
-        OSError: if it is a link, a file or another user's.
-    """
+    """Make a folder that only this user can write to. Raise `OSError` for a link, a file or another user's folder."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     status = os.lstat(folder)
@@ -129,7 +114,7 @@ def _private(folder: Path) -> Path:
 
 
 def program_version() -> str:
-    """Tell this program's version, as far as it is installed."""
+    """Return this program's version, "unknown" if it is not installed."""
     try:
         return importlib.metadata.version("trackmania-rl")
     except importlib.metadata.PackageNotFoundError:
@@ -138,7 +123,7 @@ def program_version() -> str:
 
 @functools.cache
 def git_revision() -> str | None:
-    """Tell the commit of the checkout that is running, with `-changed` after it if files differ; None without one."""
+    """Return the commit of the checkout, with `-changed` if files differ; None without one."""
     if not (IS_CHECKOUT and (SHIPPED_FOLDER / ".git").exists()):
         return None
     try:

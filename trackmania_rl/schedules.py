@@ -1,7 +1,7 @@
-"""Values that change over a run: ((frame count, value), ...) entries and three ways to read between them.
+"""Schedules: ((frame count, value), ...) entries, and three interpolations.
 
-A frame is one action. The frame counts ascend and begin at 0 (`settings` checks it). From the last entry on, its value
-holds. Which of the three readings a setting uses is said beside it in the configuration file.
+A frame is one action. The frame counts ascend from 0. After the last entry its value holds. The description of a
+setting names its interpolation.
 """
 
 from __future__ import annotations
@@ -18,29 +18,26 @@ ScheduleEntries = Sequence[tuple[int, float]]
 
 
 def staircase(schedule: Sequence[tuple[int, Value]], frame_count: int) -> Value:
-    """The value of the last entry that has been reached.
+    """Return the value of the last entry that has been reached.
 
     Args:
-        schedule: ((frame count, value), ...), ascending, the first one at frame 0.
-        frame_count: actions played so far, >= 0.
+        schedule: ((frame count, value), ...).
+        frame_count: actions of the run, >= 0.
 
     Raises:
-        ValueError: if `frame_count` lies before the first entry.
+        ValueError: if `frame_count` is before the first entry.
     """
     return schedule[_last_reached(schedule, frame_count)][1]
 
 
 def linear(schedule: ScheduleEntries, frame_count: int) -> float:
-    """The value on the straight line between the two entries around `frame_count`; see `staircase` for the rest."""
+    """Interpolate linearly between the two entries around `frame_count`."""
     begin_value, end_value, share = _segment(schedule, frame_count)
     return begin_value + (end_value - begin_value) * share
 
 
 def exponential(schedule: ScheduleEntries, frame_count: int) -> float:
-    """The value that changes by a constant factor per frame between two entries; see `staircase` for the rest.
-
-    No such curve leads to or from zero or below: between entries of which one is not positive, the line is straight.
-    """
+    """Interpolate exponentially between the two entries around `frame_count`, linearly if one is not positive."""
     begin_value, end_value, share = _segment(schedule, frame_count)
     if begin_value <= 0 or end_value <= 0:
         return begin_value + (end_value - begin_value) * share
@@ -55,7 +52,7 @@ def _last_reached(schedule: ScheduleEntries, frame_count: int) -> int:
 
 
 def _segment(schedule: ScheduleEntries, frame_count: int) -> tuple[float, float, float]:
-    """Values at both ends of the segment that holds `frame_count`, and the share (0..1) of it that is over."""
+    """Return the values at both ends of the segment around `frame_count`, and its elapsed share (0..1)."""
     index = _last_reached(schedule, frame_count)
     begin_frame, begin_value = schedule[index]
     if index == len(schedule) - 1:

@@ -1,4 +1,4 @@
-"""One seed for a whole run: every random stream is a named branch of it."""
+"""Random streams of a run, spawned from one seed by name."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from trackmania_rl.files import write_durably
 
 
 def stream_state(rng: np.random.Generator) -> str:
-    """Where a random stream is, as a text of some 200 characters."""
+    """Return the state of a random stream as a text of some 200 characters."""
     return json.dumps(rng.bit_generator.state, separators=(",", ":"))
 
 
 def set_stream_state(rng: np.random.Generator, state: str) -> None:
-    """Let a random stream go on where `stream_state` was taken.
-
-    Raises:
-        ValueError: if the text is something else.
-    """
+    """Set a random stream to a state of `stream_state`. Raise `ValueError` for another text."""
     try:
         rng.bit_generator.state = json.loads(state)
     except (TypeError, KeyError, OverflowError) as error:
@@ -32,32 +28,28 @@ def set_stream_state(rng: np.random.Generator, state: str) -> None:
 class SeedTree:
     """Random streams of a run, each spawned from the run's seed by name.
 
-    A name always gives the same stream for the same seed, whatever else is spawned, in which order, and on which
-    machine: the name's SHA-256 digest is the `spawn_key` of a `numpy.random.SeedSequence`, so streams of different
-    names are independent. A process that starts again (a collector after a crash, a resumed run) must take a new name,
-    for example `collector-0/restart-1`: under its old one it would draw the same numbers once more. Within one tree
-    each name can be used once. To repeat a stream on purpose, make another tree of the same seed.
+    A name's SHA-256 digest is the `spawn_key` of a `numpy.random.SeedSequence`: a name gives the same stream for the
+    same seed on any machine, and streams of different names are independent. A restarted process must use a new name,
+    such as `collector-0/restart-1`, or it draws the same numbers again. Each name can be used once per tree.
+
+    Args:
+        seed: of the run.
+
+    Raises:
+        ValueError: if the seed is negative.
     """
 
     def __init__(self, seed: int) -> None:
-        """Plants the tree.
-
-        Args:
-            seed: the run's seed, not negative.
-
-        Raises:
-            ValueError: if the seed is negative.
-        """
         if seed < 0:
             raise ValueError(f"seed = {seed}: a seed is an integer of 0 or more")
         self.seed = seed
         self._spawned: set[str] = set()
 
     def sequence(self, name: str) -> np.random.SeedSequence:
-        """Return the branch called `name`, to be spawned further.
+        """Return the branch called `name`.
 
         Raises:
-            UserError: if this tree has spawned that branch already, as a part of the user's own may ask.
+            UserError: if this tree has spawned it already.
         """
         if name in self._spawned:
             raise UserError(f"seeds: the stream {name!r} is in use: keep its first value, or take another name")
@@ -69,15 +61,15 @@ class SeedTree:
         return np.random.SeedSequence(self.seed, spawn_key=tuple(np.frombuffer(digest, dtype="<u4").tolist()))
 
     def rng(self, name: str) -> np.random.Generator:
-        """A fresh generator at the start of the stream called `name`."""
+        """Return a generator at the start of the stream called `name`."""
         return np.random.default_rng(self.sequence(name))
 
     def integer(self, name: str) -> int:
-        """A seed for libraries that take a number (`torch.manual_seed`), between 0 and 2**63 - 1."""
+        """Return a seed of the stream called `name` for `torch.manual_seed`, from 0 to 2**63 - 1."""
         return _integer(self.sequence(name))
 
     def write_json(self, path: Path) -> None:
-        """Writes the seed and, for each name used so far, the number `integer` gives: enough to repeat any part."""
+        """Write the seed and, for each name used so far, its integer."""
         names = sorted(self._spawned)
         record = {"seed": self.seed, "integers": {name: _integer(self._branch(name)) for name in names}}
         write_durably(path, json.dumps(record, indent=2) + "\n")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.files import replace_patiently, sync_file, sync_folder
+from trackmania_rl.files import replace_patiently, sync_folder
 from trackmania_rl.runs.manifest import CheckpointError
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
@@ -49,8 +50,9 @@ def save_best_run(
         np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
         text = handed_on_text(settings, f"Settings of the race {name}")
         (temporary / SETTINGS_FILE).write_text(text, encoding="utf-8")
-        for written in temporary.rglob("*"):
-            (sync_folder if written.is_dir() else sync_file)(written)
+        for written in temporary.iterdir():
+            with written.open("rb+") as opened:
+                os.fsync(opened.fileno())
         sync_folder(temporary)
         replace_patiently(temporary, folder)
         sync_folder(best_runs_folder)

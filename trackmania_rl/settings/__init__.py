@@ -1,13 +1,9 @@
-"""The one reader of `config_files/`: plain Python files in, one frozen, validated `Settings` object out.
+"""Settings: plain Python files in, one frozen, validated `Settings` object out.
 
-A configuration is a folder of plain Python files that users edit:
-
-* the configuration file itself: `config.py`, which sets the settings that are changed most, or one that begins with
-  `based_on = "config.py"` and sets what differs, such as `config_tmnf.py`; what neither sets has its default;
-* `inputs_list.py`, `state_normalization.py` and `user_config.py` beside it.
-
-Names are flat in the files and grouped here, so that each layer is handed only the group it needs. A wrong setting
-raises `SettingsError`, whose text holds the name, the value, what is allowed and, for an unknown name, the nearest one.
+A configuration is a folder of Python files: `config.py`, or a file that begins with `based_on = "config.py"` and sets
+what differs; and beside it `inputs_list.py`, `state_normalization.py` and `user_config.py`. Names are flat in the files
+and grouped here. A wrong setting raises `SettingsError`, whose text has the name, value and range, and for an unknown
+name the nearest one.
 """
 
 from trackmania_rl.settings.game import ActionKeys, DemonstrationEntry, GameSettings, GeneratorSettings, MapEntry

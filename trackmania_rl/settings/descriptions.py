@@ -1,4 +1,4 @@
-"""Settings with value, unit, range and description: for the terminal, the documentation, the page and settings.toml."""
+"""Descriptions of settings, for the terminal, the documentation, the page and settings.toml."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def describe(name: str) -> str:
 
 @cache
 def describe_range(name: str) -> str:
-    """Say in words what values a setting accepts."""
+    """Describe the accepted values of a setting."""
     return _in_words(_properties(_field(name)[0])[name])
 
 
@@ -44,15 +44,11 @@ def describe_unit(name: str) -> str:
 
 
 def settings_rows(settings: Settings, has_private: bool = False) -> list[dict[str, Any]]:
-    """List the settings.
-
-    Args:
-        settings: the settings.
-        has_private: whether the settings of this machine and its owner are listed, too.
+    """List settings, those of this machine and its user only with `has_private`.
 
     Returns:
-        `name`, `group`, `value` as a Python literal, `unit`, `range`, `restart` (whether a change waits for the next
-        start), `is_default`, and `about`, the description.
+        `name`, `group`, `value` as a Python literal, `unit`, `range`, `restart` (whether a change needs one),
+        `is_default`, and `about`, the description.
     """
     return [
         {
@@ -73,10 +69,10 @@ def settings_rows(settings: Settings, has_private: bool = False) -> list[dict[st
 
 
 def settings_list(settings: Settings, word: str = "", width: int = 80) -> str:
-    """List the settings by group for the terminal, with the first sentence of each description.
+    """List settings by group for the terminal, and mark those that differ from their defaults.
 
     Args:
-        settings: to list; those that differ from their defaults are marked.
+        settings: to list.
         word: restricts the list to settings with this word in their group, name or description.
         width: of a line.
 
@@ -118,7 +114,7 @@ def _field(name: str) -> tuple[type[BaseModel], FieldInfo]:
 
 
 def _in_words(schema: Mapping[str, Any]) -> str:
-    """Say a JSON schema, as pydantic makes it of a setting, in a few words."""
+    """Describe the JSON schema of a setting."""
     if IN_WORDS in schema:
         return str(schema[IN_WORDS])
     if "anyOf" in schema:
@@ -135,7 +131,7 @@ def _in_words(schema: Mapping[str, Any]) -> str:
 
 
 def _dumped(value: Any) -> Any:
-    """Return a value of which `repr` is a literal; models become dicts."""
+    """Return a value whose `repr` is a literal; models become dicts."""
     if isinstance(value, BaseModel):
         return {key: entry for key, entry in value.model_dump().items() if entry not in ("", None)}
     if isinstance(value, tuple | list):

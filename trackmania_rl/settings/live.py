@@ -36,8 +36,8 @@ def stamp_of(file: Path) -> Stamp | None:
 class LiveSettings:
     """The settings in force.
 
-    A file that cannot be used leaves the last good settings in force. A changed setting that shapes networks, buffers
-    or processes waits for the next start; if the rest of the edit is invalid without it, the whole edit waits.
+    An invalid edit leaves the last good settings in force. A changed setting that needs a restart waits for it; if the
+    rest of the edit is invalid without it, the whole edit waits.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LiveSettings:
         check: Callable[[Settings], object] = lambda _: None,
         seen: Stamp | None = None,
     ) -> None:
-        """Begin with settings that are in force.
+        """Set the settings in force.
 
         Args:
             snapshot_file: the run's settings.toml; it may have been edited since `current` was read.

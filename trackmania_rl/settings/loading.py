@@ -1,4 +1,4 @@
-"""From configuration files to validated settings, with errors that say what to write instead."""
+"""Loading of configuration files as validated settings."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from trackmania_rl.settings.groups import DEFAULTS, NO_LONGER_READ, OTHER_WORDS,
 USER_FILE = "user_config.py"
 """Paths and names of this machine and its owner."""
 COMPANION_FILES = ("inputs_list.py", "state_normalization.py", USER_FILE)
-"""Files read from the folder of the configuration file, in this order, before it."""
+"""Files that are read from the folder of the configuration file, in this order, before it."""
 BASED_ON = "based_on"
-"""No setting, but a name that a configuration file may set: the file beside it whose settings it starts from."""
+"""Name in a configuration file for the file beside it that it is based on."""
 NONE: Final = "none"
 """None in TOML, which has no null."""
 MAY_BE_NONE: Final = frozenset(
@@ -40,21 +40,17 @@ LONGEST_EXAMPLE: Final = 100
 
 
 class SettingsError(UserError, ValueError):
-    """Unusable configuration. The text names the setting, its value and what is allowed."""
+    """Unusable configuration. The text has the setting, its value and its range."""
 
 
 def load_settings(
     config_file: Path, overrides: Iterable[str] | Mapping[str, Any] = (), *, is_stretched: bool = True
 ) -> Settings:
-    """Read a configuration file with its companions and return the validated settings.
-
-    Modules in its folder can be imported from then on, so that a user's parts may lie beside it.
+    """Load and validate a configuration file with its companions. Its folder is added to Python's search path.
 
     Args:
-        config_file: a Python file; `COMPANION_FILES` are read from its folder, and what it is based on. Or a run's
-            settings.toml.
-        overrides: what wins over the files: values by name, or `name=value` texts, each value a Python literal or a
-            plain string.
+        config_file: Python file, or a run's settings.toml.
+        overrides: win over the files: values by name, or `name=value` texts with Python literals or plain texts.
         is_stretched: whether schedules are multiplied by `schedule_stretch`.
 
     Raises:
@@ -66,7 +62,7 @@ def load_settings(
 def settings_from_values(
     values: Mapping[str, Any], overrides: Iterable[str] | Mapping[str, Any], source: str, is_stretched: bool = True
 ) -> Settings:
-    """Validate what files and overrides set, as of `load_settings`.
+    """Validate values and overrides, as in `load_settings`.
 
     Raises:
         SettingsError: if a setting is missing, unknown or out of range.
@@ -82,7 +78,7 @@ def settings_from_values(
 
 
 def values_in(config_file: Path) -> dict[str, Any]:
-    """Read what a configuration file, its companions and what it is based on set, by name.
+    """Read the values of a configuration file, its companions and its bases, by name.
 
     Raises:
         SettingsError: if a file is missing or fails to run.
@@ -102,7 +98,6 @@ def values_in(config_file: Path) -> dict[str, Any]:
 
 
 def _with_bases(config_file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read what a configuration file and those that it is based on set."""
     names = _names_set_by(config_file, config_file)
     if not names:
         raise SettingsError(f"{config_file}: sets nothing: restore the file")
@@ -121,19 +116,19 @@ def _with_bases(config_file: Path, above: tuple[Path, ...] = ()) -> dict[str, An
 
 
 def _none(name: str, value: Any) -> Any:
-    """Return None for "none", the text of a setting that may be None."""
+    """Return None for "none" in a setting that may be None."""
     return None if name in MAY_BE_NONE and isinstance(value, str) and value.lower() == NONE else value
 
 
 def make_importable(*folders: Path) -> None:
-    """Append folders to Python's search path, also for processes that are started later."""
+    """Append folders to Python's search path."""
     for folder in folders:
         if str(folder.resolve()) not in sys.path:
             sys.path.append(str(folder.resolve()))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split `name=value`; the value is read as a Python literal where it is one, else taken as text.
+    """Split `name=value`; the value is a Python literal or else a text.
 
     Raises:
         SettingsError: if there is no name or no equals sign.
@@ -188,7 +183,7 @@ def settings_from_flat(
 
 
 def without_removed(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Take out settings of earlier versions. One whose value is not what it has become is a problem."""
+    """Remove settings of earlier versions; list those whose value is not the constant that they have become."""
     problems = [
         f"{name} = {value!r}: there is no such setting any more; it is always {REMOVED[name]!r}"
         for name, value in values.items()
@@ -202,7 +197,7 @@ def _as_list(value: Any) -> Any:
 
 
 def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
-    """Find the settings that differ, as `name: (old value, new value)`."""
+    """Return the settings that differ, as `name: (old value, new value)`."""
     before, after = old.flat(), new.flat()
     return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
 
@@ -241,7 +236,7 @@ def _names_set_by(file: Path, config_file: Path) -> dict[str, Any]:
         names = runpy.run_path(str(file))
     except SystemExit as error:
         raise SettingsError(f"{file}: ends the program (SystemExit: {error}): take that out") from error
-    except Exception as error:  # a user's own Python file can fail in any way; its line is what helps
+    except Exception as error:  # a user's file can fail in any way
         raise SettingsError(f"{file}: {type(error).__name__}: {error}") from error
     known = {name for model in groups().values() for name in model.model_fields}
     imported = _names_imported_by(text)
@@ -256,7 +251,7 @@ def _names_set_by(file: Path, config_file: Path) -> dict[str, Any]:
 
 
 def _names_imported_by(text: str) -> set[str]:
-    """Collect what a text's `import` lines name, so that a part, say, is not taken for a misspelt setting."""
+    """Return the imported names of a text, which are no misspelt settings."""
     aliases = [
         alias
         for node in ast.walk(ast.parse(text))
@@ -267,7 +262,7 @@ def _names_imported_by(text: str) -> set[str]:
 
 
 def with_stretched_schedules(values: dict[str, Any]) -> dict[str, Any]:
-    """Multiply the frame counts of all schedules by `schedule_stretch`; what is no schedule is left to be refused."""
+    """Multiply the frame counts of all schedules by `schedule_stretch`; invalid ones stay for validation."""
     stretch = values.get("schedule_stretch")
     if not isinstance(stretch, int | float) or not 0 < stretch < math.inf:
         return values
@@ -286,7 +281,7 @@ def _unknown_name(name: str, known: Iterable[str], values: Mapping[str, Any]) ->
 
 
 def _example(name: str, values: Mapping[str, Any]) -> str:
-    """Show the value of a setting, unless it is long."""
+    """Return the value of a setting for an error, unless it is long."""
     text = f"{name} = {values.get(name)!r}"
     if name not in values or len(text) > LONGEST_EXAMPLE:
         return ""

@@ -1,7 +1,4 @@
-"""Adding maps to a configuration file's `map_cycle`: an assignment at the file's end, where it wins.
-
-The changed text is loaded and compared before it replaces the file. The file as it was is kept beside it.
-"""
+"""Adding maps to a configuration file: an assignment of `map_cycle` at its end, where it wins."""
 
 from __future__ import annotations
 
@@ -20,29 +17,29 @@ HEADING: Final = "# Written by scripts/tools/maps.py add."
 
 
 class MapCycleError(UserError):
-    """A configuration file's map cycle that cannot be changed."""
+    """A configuration file whose map cycle cannot be changed."""
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:
-    """Write one entry as it is in a configuration file, without the comma after it."""
+    """Write one entry as in a configuration file, without the comma after it."""
     lines = [f"        {_literal(name)}: {_literal(value)}," for name, value in entry.items()]
     return "\n".join(("    {", *lines, "    }"))
 
 
 def add_to_map_cycle(config_file: Path, entries: Sequence[Mapping[str, Any]], replace: bool = False) -> Path:
-    """Set a configuration file's map cycle, at the end of the file, to its entries and some more.
+    """Add entries to a configuration file's map cycle. The changed file is loaded before it replaces the old one.
 
     Args:
-        config_file: the Python file; the companions in its folder are read as well.
-        entries: of the form that `MapEntry` takes, at least one.
-        replace: whether the new entries are the only ones.
+        config_file: Python file.
+        entries: as `MapEntry` takes them, at least one.
+        replace: whether the new entries replace the old ones.
 
     Returns:
-        The copy of the file as it was.
+        A copy of the file as it was.
 
     Raises:
-        SettingsError: if the file is no usable configuration to begin with.
-        MapCycleError: if it has one of the new names or cannot be written; the file is as it was.
+        SettingsError: if the file is no usable configuration.
+        MapCycleError: if it has one of the new names or cannot be written; the file is unchanged.
     """
     before = load_settings(config_file)
     new = tuple(MapEntry.model_validate(entry) for entry in entries)
@@ -77,14 +74,13 @@ def _assignment(cycle: Sequence[MapEntry]) -> str:
 
 
 def _literal(value: Any) -> str:
-    """Write a literal with double quotes, as the configuration files have them."""
+    """Write a literal, texts with double quotes."""
     if not isinstance(value, str):
         return repr(value)
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _free_name(config_file: Path) -> Path:
-    """Find a name for a backup that no file has yet."""
     backup, number = config_file.with_name(f"{config_file.name}.bak"), 1
     while backup.exists():
         number += 1

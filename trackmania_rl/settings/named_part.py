@@ -1,4 +1,4 @@
-"""Parts of a configuration, held by name, so that they can be compared, pickled and written."""
+"""Names of parts of a configuration, which can be compared, pickled and written."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, Final
 PART_NAME: Final = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*(\(\.\.\.\))?$")
 """module:attribute, or module:attribute(...)"""
 BY_NAME_ONLY: Final = "(...)"
-"""Ending of a part with arguments that no file can hold. Only the configuration makes it."""
+"""Ending of a part with arguments that TOML does not have."""
 FIELDS: Final = {"name", "args", "keywords"}
 
 
 @dataclass(frozen=True)
 class NamedPart:
-    """Name of something that can be imported, with the arguments of a `functools.partial`.
+    """Name of an importable object, with the arguments of a `functools.partial`.
 
     Attributes:
         name: "module:attribute".
@@ -36,10 +36,10 @@ class NamedPart:
 
 
 def as_part(value: Any) -> str | NamedPart:
-    """Return the name of a part that is given as a name, a function, a class or a `functools.partial`.
+    """Return the name of a part: a name, a function, a class or a `functools.partial`.
 
     Raises:
-        ValueError: if it is something else, or other processes cannot import it.
+        ValueError: if it is anything else, or cannot be imported by other processes.
     """
     if isinstance(value, functools.partial):
         keywords = {name: _named(argument) for name, argument in value.keywords.items()}
@@ -85,7 +85,7 @@ def _of_plain_values(value: Any) -> Any:
 
 
 def names_in(part: str | NamedPart) -> list[str]:
-    """List the names that a part imports: its own and those of its arguments."""
+    """List the imports of a part: its own name and those of its arguments."""
     if isinstance(part, str):
         return [part]
     arguments = (*part.args, *part.keywords.values())

@@ -1,4 +1,4 @@
-"""The settings that travel with a driver's weights, and a whole configuration around them."""
+"""Settings that are stored with a driver's weights."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WITHOUT_LEARNING: Final[Mapping[str, Any]] = {
     "shaped_reward_dist_to_cur_vcp": 0.0,
     "shaped_reward_point_to_vcp_ahead": 0.0,
 }
-"""Settings that are used for learning only, with values that fit any driver."""
+"""Settings of learning, with values that fit any driver."""
 STATISTICS: Final = "state_normalization"
-"""Statistics of a block that is not observed may be missing on one side."""
+"""May lack a block that is not observed."""
 PARTS: Final = ("games", "agent", "network")
 """Settings of a driver that name code."""
 
@@ -49,11 +49,11 @@ def driver_values(settings: Settings) -> dict[str, Any]:
 
 
 def settings_of_driver(values: Mapping[str, Any], map_cycle: Sequence[MapEntry], around: Settings) -> Settings:
-    """Put a driver's settings into this machine's configuration.
+    """Merge a driver's settings into this machine's configuration.
 
     Args:
         values: as `driver_values` returns them, of an untrusted file.
-        map_cycle: what the driver drives.
+        map_cycle: of the driver.
         around: this machine's configuration.
 
     Raises:
@@ -73,11 +73,9 @@ def settings_of_driver(values: Mapping[str, Any], map_cycle: Sequence[MapEntry],
 
 
 def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list[str]:
-    """List a driver's settings that differ from a configuration's, except statistics that only one of them has.
+    """List a driver's settings (`driver_values`) that differ from a configuration's.
 
-    Args:
-        values: the driver's, as `driver_values` returns them.
-        settings: of the configuration.
+    Statistics that only one of them has do not count.
     """
     theirs, ours = values, driver_values(settings)
     differ = [name for name, value in ours.items() if theirs.get(name) != value]
@@ -90,6 +88,6 @@ def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list
 
 
 def code_of_driver(settings: Settings) -> list[tuple[str, str]]:
-    """List what a driver's settings import, as (setting, "module:attribute") pairs."""
+    """List the imports of a driver's settings, as (setting, "module:attribute") pairs."""
     flat = settings.flat()
     return [(setting, name) for setting in PARTS for name in names_in(flat[setting])]
