@@ -1,8 +1,7 @@
-"""torchrl's loggers of a run, each in a thread of its own: tags, settings, pictures, and writes that block nothing.
+"""torchrl's loggers of a run, each in a thread of its own, so that a slow or absent server does not block the training.
 
-Steps are the run's frames. The services read their own environment variables (`WANDB_MODE`, `WANDB_PROJECT`,
-`MLFLOW_TRACKING_URI`, `TRACKIO_SPACE_ID`); a resumed run continues the run of the service whose number is kept in the
-run's folder.
+Steps are frames of the run. The services read their own environment variables (`WANDB_MODE`, `WANDB_PROJECT`,
+`MLFLOW_TRACKING_URI`, `TRACKIO_SPACE_ID`). A resumed run continues the service's run, whose id is in the run's folder.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -49,12 +48,7 @@ LONGEST_MLFLOW_PARAMETER: Final = 6000
 
 
 class RunLogger:
-    """Any of torchrl's loggers, with the calls of a run.
-
-    Args:
-        logger: gets figures by `log_metrics`, settings by `log_hparams`, histograms and films by `log_histogram` and
-            `log_video`, which may raise `NotImplementedError`. Pictures, texts and files need a subclass.
-    """
+    """Calls of a run on any of torchrl's loggers. Pictures, texts and files need a subclass."""
 
     def __init__(self, logger: Logger) -> None:
         self.logger: Any = logger
@@ -72,7 +66,7 @@ class RunLogger:
         """Log a picture, (H, W, 3) uint8 RGB."""
 
     def log_film(self, name: str, film: Path, step: int) -> None:
-        """Log a film: an .mp4 file, with a smaller .gif beside it, here as (1, T, 3, H, W) uint8."""
+        """Log an .mp4 file, here as the (1, T, 3, H, W) uint8 pictures of the smaller .gif file beside it."""
         with Image.open(film.with_suffix(".gif")) as frames:
             frames_per_s = round(1000 / frames.info["duration"])
             pictures = np.stack([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(frames)])
@@ -84,14 +78,14 @@ class RunLogger:
         """Log the file of a race's columns."""
 
     def log_text(self, name: str, text: str, step: int) -> None:
-        """Log a text as it is, such as a configuration file's."""
+        """Log a text."""
 
     def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
         """Log the run's settings by name."""
         self.logger.log_hparams(dict(settings))
 
     def flush(self) -> None:
-        """Make everything visible."""
+        """Write what is buffered."""
 
     def reopen(self) -> None:
         """Recover from an `OSError`."""
@@ -101,9 +95,7 @@ class RunLogger:
 
 
 class BackgroundLogger:
-    """A logger that is made, used and closed in a thread, so that a slow or absent server blocks nothing.
-
-    Errors are logged, at most once a minute; what failed is missing in that logger.
+    """Logger in a thread. Its errors are logged, at most once a minute.
 
     Args:
         name: in messages.
@@ -123,7 +115,7 @@ class BackgroundLogger:
         is_open.result()
 
     def do(self, work: Callable[[RunLogger], object]) -> None:
-        """Let the logger do something soon; it is dropped if too much waits."""
+        """Queue a call of the logger; it is dropped if too many wait."""
         try:
             self._waiting.put_nowait(work)
         except queue.Full:
@@ -145,20 +137,21 @@ class BackgroundLogger:
             is_open.set_exception(error)
             return
         is_open.set_result(None)
-        for work in iter(self._waiting.get, None):
-            self._survive(work, logger)
-        self._survive(lambda logger: logger.close(), logger)
+        for work in self._calls():
+            try:
+                work(logger)
+            except Exception as error:  # servers and users' own loggers may fail in any way; the run continues
+                is_new = self._complain(f"{type(error).__name__}: {one_line(error)}")
+                if is_new and isinstance(error, OSError):
+                    with contextlib.suppress(OSError):
+                        logger.reopen()
 
-    def _survive(self, work: Callable[[RunLogger], object], logger: RunLogger) -> None:
-        try:
-            work(logger)
-        except Exception as error:  # servers and users' own loggers may fail in any way; the run continues
-            if self._complain(f"{type(error).__name__}: {one_line(error)}") and isinstance(error, OSError):
-                with contextlib.suppress(OSError):
-                    logger.reopen()
+    def _calls(self) -> Iterator[Callable[[RunLogger], object]]:
+        yield from iter(self._waiting.get, None)
+        yield lambda logger: logger.close()
 
     def _complain(self, reason: str) -> bool:
-        """Log what is wrong, if that was not done just before; return whether it was logged."""
+        """Log an error unless one was logged just before; return whether it was logged."""
         now_s = time.monotonic()
         if now_s - self._complained_s < COMPLAINS_EVERY_S:
             return False
@@ -168,7 +161,7 @@ class BackgroundLogger:
 
 
 def missing_packages(settings: Settings) -> list[str]:
-    """Return one line for each logger whose package is not installed: how to install it."""
+    """Return one line for each logger whose package is not installed."""
     return [
         f"loggers: {name!r} needs the package {name}, which is not installed: "
         f'python -m pip install "trackmania-rl[{name}]", or take {name!r} out of the setting loggers'
@@ -180,12 +173,12 @@ def missing_packages(settings: Settings) -> list[str]:
 def open_loggers(
     settings: Settings, folder: RunFolder, resumed_at_frame: int = 0, maps_with_times: Container[str] = ()
 ) -> list[BackgroundLogger]:
-    """Open the loggers that the setting `loggers` names, and log the settings; each must be closed.
+    """Open the loggers of the setting `loggers`, and log the settings. Each logger must be closed.
 
     Args:
         settings: of the run.
         folder: of the run.
-        resumed_at_frame: where a resumed run continues; 0 for a new one. Files forget what was written beyond it.
+        resumed_at_frame: where a resumed run continues; 0 for a new run. Records beyond it are removed from files.
         maps_with_times: maps that have times to beat.
 
     Raises:
@@ -193,6 +186,7 @@ def open_loggers(
     """
     if missing := missing_packages(settings):
         raise UserError("; and ".join(missing))
+    is_resumed = resumed_at_frame > 0
 
     def make(name: str | NamedPart) -> RunLogger:
         match name:
@@ -203,9 +197,9 @@ def open_loggers(
             case "csv":
                 return CsvRun(folder.path, resumed_at_frame)
             case "wandb":
-                return WandbRun(folder, is_resumed=resumed_at_frame > 0)
+                return WandbRun(folder, is_resumed)
             case "mlflow":
-                return MlflowRun(folder, is_resumed=resumed_at_frame > 0)
+                return MlflowRun(folder, is_resumed)
             case "trackio":
                 return TrackioRun(folder)
         return RunLogger(_own_logger(name, folder))
@@ -225,7 +219,7 @@ def _own_logger(name: str | NamedPart, folder: RunFolder) -> Logger:
     part = load_part(name, "loggers")
     try:
         logger = part(exp_name=folder.path.name, log_dir=str(folder.path))
-    except Exception as error:  # a user's own code can fail in any way; its error is what helps
+    except Exception as error:  # a user's own code can fail in any way
         raise SettingsError(
             f"loggers = {str(name)!r} cannot be called with exp_name and log_dir: {type(error).__name__}: "
             f"{one_line(error)}"
@@ -235,6 +229,19 @@ def _own_logger(name: str | NamedPart, folder: RunFolder) -> Logger:
             f"loggers = {str(name)!r} makes a {type(logger).__name__}; derive it from torchrl.record.loggers.Logger"
         )
     return logger
+
+
+@contextlib.contextmanager
+def _explained(problem: str, advice: str) -> Iterator[None]:
+    """Turn any error of a service, its database or its connection into a `UserError`."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(f"loggers: {problem}: {one_line(error)}; {advice}") from error
+
+
+def _kept_id(file: Path, is_resumed: bool) -> str | None:
+    return read_bounded_text(file, 1000).strip() or None if is_resumed and file.exists() else None
 
 
 class CsvRun(RunLogger):
@@ -250,7 +257,7 @@ class CsvRun(RunLogger):
         super().__init__(get_logger("csv", str(run_folder), "csv"))
 
     def log_figures(self, figures: Mapping[str, float], step: int) -> None:
-        """Write them; torchrl's logger would keep every file open, and every figure in memory."""
+        """Write figures; torchrl's logger keeps every file open, and every figure in memory."""
         super().log_figures(figures, step)
         written = self.logger.experiment
         while written.files:
@@ -258,7 +265,7 @@ class CsvRun(RunLogger):
         written.scalars.clear()
 
     def log_film(self, name: str, film: Path, step: int) -> None:
-        """Leave it where it is."""
+        """Do nothing: the film is in the run's folder."""
 
 
 class ServiceRun(RunLogger):
@@ -292,37 +299,34 @@ class ServiceRun(RunLogger):
 class WandbRun(ServiceRun):
     """A run of Weights & Biases; offline (`WANDB_MODE=offline`) in the run's folder wandb/."""
 
-    def __init__(self, folder: RunFolder, *, is_resumed: bool) -> None:
+    def __init__(self, folder: RunFolder, is_resumed: bool) -> None:
         import wandb
 
-        # silent: no questions at the terminal, and nothing printed into the live table. host and the following: no host
-        # name, command line, paths, packages, git remote or source code.
+        kept = folder.path / "wandb_run.txt"
         settings = wandb.Settings(
             console="off",
-            silent=True,
+            silent=True,  # no questions, and nothing printed into the live table
             init_timeout=LOGIN_TIMEOUT_S,
             login_timeout=LOGIN_TIMEOUT_S,
-            host="",
+            host="",  # this and the following: no host name, command line, paths, packages, git remote or source code
             x_disable_meta=True,
             x_save_requirements=False,
             disable_git=True,
             disable_code=True,
         )
         wandb.setup(settings)
-        kept = folder.path / "wandb_run.txt"
         how: dict[str, Any] = {
-            "id": _kept_number(kept) if is_resumed else None,
+            "id": _kept_id(kept, is_resumed),
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
+            "log_env_packages": False,
+            "settings": settings,
         }
-        how |= {"log_env_packages": False, "settings": settings}
-        try:
+        with _explained(
+            "wandb cannot be used",
+            "log in with `wandb login`, look whether the server can be reached, or set the environment variable "
+            "WANDB_MODE=offline and send the run later with `wandb sync`",
+        ):
             super().__init__(get_logger("wandb", str(folder.path), folder.path.name, wandb_kwargs=how), wandb)
-        except (wandb.errors.Error, TimeoutError) as error:
-            raise UserError(
-                f"loggers: wandb cannot be used: {one_line(error)}; log in with `wandb login`, look whether the server "
-                "can be reached, or set the environment variable WANDB_MODE=offline and send the run later with "
-                "`wandb sync`"
-            ) from error
         kept.write_text(f"{self.logger.experiment.id}\n", encoding="utf-8")
         log.info("wandb: %s", self.logger.experiment.url or Path(self.logger.experiment.dir).parent)
 
@@ -344,19 +348,17 @@ class TrackioRun(ServiceRun):
         import trackio
 
         how = {"project": os.environ.get("TRACKIO_PROJECT", PROJECT), "embed": False}
-        try:
+        with _explained(
+            "trackio cannot be used",
+            "log in with `hf auth login`, or unset TRACKIO_SPACE_ID to keep the run on this machine",
+        ):
             super().__init__(get_logger("trackio", "", folder.path.name, trackio_kwargs=how), trackio)
-        except Exception as error:  # of the space's server, or of its connection
-            raise UserError(
-                f"loggers: trackio cannot be used: {one_line(error)}; log in with `hf auth login`, or unset "
-                "TRACKIO_SPACE_ID to keep the run on this machine"
-            ) from error
 
 
 class MlflowRun(RunLogger):
     """A run of MLflow, in the store that `MLFLOW_TRACKING_URI` names, or in mlflow/mlflow.db beside save/."""
 
-    def __init__(self, folder: RunFolder, *, is_resumed: bool) -> None:
+    def __init__(self, folder: RunFolder, is_resumed: bool) -> None:
         import mlflow
 
         self._mlflow = mlflow
@@ -366,24 +368,22 @@ class MlflowRun(RunLogger):
             store.mkdir(exist_ok=True)
             uri, artifacts = f"sqlite:///{(store / 'mlflow.db').as_posix()}", (store / "artifacts").as_uri()
         kept = folder.path / "mlflow_run.txt"
-        number = _kept_number(kept) if is_resumed else None
+        run_id = _kept_id(kept, is_resumed)
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-        if number is not None:
-            os.environ.setdefault("MLFLOW_RUN_ID", number)  # MLflow's start_run reads and removes it
-        project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        try:
+        if run_id is not None:
+            os.environ.setdefault("MLFLOW_RUN_ID", run_id)  # MLflow's start_run reads and removes it
+        with _explained(
+            f"mlflow cannot use the store {uri}",
+            "look whether the server can be reached, set the environment variable MLFLOW_TRACKING_URI to another one, "
+            "or unset it for a store beside save/",
+        ):
+            project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
             # get_logger takes a folder and no store
             super().__init__(MLFlowLogger(project, uri, artifact_location=artifacts))
             run = self.logger.experiment
-            if number is None:
+            if run_id is None:
                 mlflow.set_tag("mlflow.runName", folder.path.name)
-        except Exception as error:  # MLflow's, its database's or its connection's own
-            raise UserError(
-                f"loggers: mlflow cannot use the store {uri}: {one_line(error)}; look whether the server can be "
-                "reached, set the environment variable MLFLOW_TRACKING_URI to another one, or unset it for a store "
-                "beside save/"
-            ) from error
         kept.write_text(f"{run.info.run_id}\n", encoding="utf-8")
         log.info("mlflow: run %s in %s", run.info.run_id, uri)
 
@@ -399,11 +399,12 @@ class MlflowRun(RunLogger):
     def log_recording(self, name: str, recording: Path, step: int) -> None:
         self._mlflow.log_artifact(str(recording), "recordings")
 
+    @override
     def log_text(self, name: str, text: str, step: int) -> None:
-        """Log it as an artifact, whose name begins with the frames."""
         folder, _, file = name.rpartition("/")
         self._mlflow.log_text(text, f"{folder}/{step:012d}_{file}.txt")
 
+    @override
     def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
         """Log parameters; settings that were edited later become tags, as parameters never change."""
         texts = {name: str(value)[:LONGEST_MLFLOW_PARAMETER] for name, value in settings.items()}
@@ -414,7 +415,3 @@ class MlflowRun(RunLogger):
     @override
     def close(self) -> None:
         self._mlflow.end_run()
-
-
-def _kept_number(file: Path) -> str | None:
-    return read_bounded_text(file, 1000).strip() or None if file.exists() else None

@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,80 +36,82 @@ RESULTS = ("best_time_s", "median_time_s", "finish_rate")
 """Figures by which the page "HParams" compares runs."""
 
 
+_OF_MAP: Final = {
+    "race times": {
+        "{map}: evaluated, median of recent races": "rollout/median_time_s/evaluated/{map}",
+        "{map}: evaluated": "rollout/race_time_s/evaluated/{map}",
+        "{map}: explored": "rollout/race_time_s/explored/{map}",
+        "{map}: best": "rollout/best_time_s/evaluated/{map}",
+        "{map}: best minus author time": "rollout/best_minus_author_s/evaluated/{map}",
+        "{map}: best minus gold time": "rollout/best_minus_gold_s/evaluated/{map}",
+    },
+    "map cycle": {
+        "{status} maps: finish rate": "rollout/cycle/finish_rate/{status}",
+        "{status} maps: medians together": "rollout/cycle/median_time_s/{status}",
+        "{status} maps: medians over author times": "rollout/cycle/median_over_author/{status}",
+        "{status} maps: medians over gold times": "rollout/cycle/median_over_gold/{status}",
+    },
+    "progress": {
+        "{map}: finish rate, evaluated": "rollout/finish_rate/evaluated/{map}",
+        "{map}: metres, evaluated": "rollout/meters/evaluated/{map}",
+        "{map}: metres, explored": "rollout/meters/explored/{map}",
+    },
+    "values": {
+        "{map}: mean Q of a race": "rollout/mean_q/evaluated/{map}",
+        "{map}: action gap": "rollout/action_gap/evaluated/{map}",
+    },
+}
+_OF_RUN: Final = {
+    "learning": {
+        "loss": "train/loss",
+        "test loss": "train/test_loss",
+        "mean Q of batches": "train/mean_q",
+    },
+    "speed": {
+        "learner waits": "waiting/learner",
+        "collectors wait, mean": "waiting/collectors",
+        "actions per second": "train/speed/actions_per_s",
+        "batches per second": "train/speed/batches_per_s",
+        "milliseconds of an update": "train/update_ms_median",
+        "replay fill": "train/replay/fill",
+    },
+    "schedules": {
+        "exploration: epsilon": "train/schedule/epsilon",
+        "exploration: epsilon of Boltzmann": "train/schedule/epsilon_boltzmann",
+        "learning rate": "train/schedule/learning_rate",
+        "gamma": "train/schedule/gamma",
+    },
+}
+_NEEDS_TIMES: Final = ("author", "gold")
+"""In titles of charts for maps that have times to beat."""
+
+
 def custom_scalars_layout(
     map_names: Iterable[str], maps_with_times: Container[str] = (), blind_maps: Container[str] = ()
 ) -> Layout:
-    """The charts of the "custom scalars" page: one line each, as all lines of a run have the same colour there.
-
-    Quantiles are a line with a margin. Regular expressions match from a tag's beginning to its end.
+    """Return the charts of the "custom scalars" page. Each has one line, as all lines of a run have the same colour.
 
     Args:
-        map_names: maps to lay out charts for.
-        maps_with_times: those of them that have times to beat.
-        blind_maps: those of them that are driven, but not trained on.
+        map_names: maps of the charts.
+        maps_with_times: maps that have times to beat.
+        blind_maps: maps that are driven, but not trained on.
     """
-    names = tuple(dict.fromkeys(map_names))
-    race_times = {
-        f"{name}: evaluated, median of recent races": _line(f"rollout/median_time_s/evaluated/{name}") for name in names
-    }
-    progress = {f"{name}: finish rate, evaluated": _line(f"rollout/finish_rate/evaluated/{name}") for name in names}
-    values = {}
-    for name in names:
-        for kind in ("evaluated", "explored"):
-            race_times[f"{name}: {kind}"] = _line(f"rollout/race_time_s/{kind}/{name}")
-            progress[f"{name}: metres, {kind}"] = _line(f"rollout/meters/{kind}/{name}")
-        race_times[f"{name}: best"] = _line(f"rollout/best_time_s/evaluated/{name}")
-        values[f"{name}: mean Q of a race"] = _line(f"rollout/mean_q/evaluated/{name}")
-        values[f"{name}: action gap"] = _line(f"rollout/action_gap/evaluated/{name}")
-        if name in maps_with_times:
-            race_times[f"{name}: best minus author time"] = _line(f"rollout/best_minus_author_s/evaluated/{name}")
-            race_times[f"{name}: best minus gold time"] = _line(f"rollout/best_minus_gold_s/evaluated/{name}")
-    return {
-        "race times": race_times,
-        "map cycle": _of_cycle(names, maps_with_times, blind_maps),
-        "progress": progress,
-        "learning": {
-            "loss": _line("train/loss"),
-            "test loss": _line("train/test_loss"),
-            "mean Q of batches": _line("train/mean_q"),
-            "gradient norm: median, first quartile to 98th centile": _margin("train/grad_norm", "median", "q1", "c98"),
-        },
-        "values": values,
-        "speed": {
-            "learner waits": _line("waiting/learner"),
-            "collectors wait, mean": _line("waiting/collectors"),
-            "actions per second": _line("train/speed/actions_per_s"),
-            "batches per second": _line("train/speed/batches_per_s"),
-            "milliseconds of an update": _line("train/update_ms_median"),
-            "replay fill": _line("train/replay/fill"),
-        },
-        "schedules": {
-            "exploration: epsilon": _line("train/schedule/epsilon"),
-            "exploration: epsilon of Boltzmann": _line("train/schedule/epsilon_boltzmann"),
-            "learning rate": _line("train/schedule/learning_rate"),
-            "gamma": _line("train/schedule/gamma"),
-        },
-    }
-
-
-def _of_cycle(names: Iterable[str], maps_with_times: Container[str], blind_maps: Container[str]) -> dict[str, Chart]:
-    """Totals of the maps that are trained on, and of those that are not; arguments as of `custom_scalars_layout`."""
-    charts = {}
-    for status in dict.fromkeys("blind" if name in blind_maps else "trained" for name in names):
-        charts[f"{status} maps: finish rate"] = _line(f"rollout/cycle/finish_rate/{status}")
-        charts[f"{status} maps: medians together"] = _line(f"rollout/cycle/median_time_s/{status}")
-        if any(name in maps_with_times and (name in blind_maps) == (status == "blind") for name in names):
-            charts[f"{status} maps: medians over author times"] = _line(f"rollout/cycle/median_over_author/{status}")
-            charts[f"{status} maps: medians over gold times"] = _line(f"rollout/cycle/median_over_gold/{status}")
-    return charts
+    layout: Layout = {category: {} for category in ("race times", "map cycle", "progress", "learning", "values")}
+    for name in map_names:
+        values = {"map": name, "status": "blind" if name in blind_maps else "trained"}
+        for category, charts in _OF_MAP.items():
+            for title, tag in charts.items():
+                if name in maps_with_times or not any(medal in title for medal in _NEEDS_TIMES):
+                    layout[category][title.format_map(values)] = _line(tag.format_map(values))
+    for category, charts in _OF_RUN.items():
+        layout.setdefault(category, {}).update({title: _line(tag) for title, tag in charts.items()})
+    quantiles = [f"train/grad_norm_{quantile}" for quantile in ("median", "q1", "c98")]
+    layout["learning"]["gradient norm: median, first quartile to 98th centile"] = "Margin", quantiles
+    return layout
 
 
 def _line(tag: str) -> Chart:
     return "Multiline", [f"{re.escape(tag)}$"]
-
-
-def _margin(name: str, value: str, lower: str, upper: str) -> Chart:
-    return "Margin", [f"{name}_{value}", f"{name}_{lower}", f"{name}_{upper}"]
 
 
 class TensorboardRun(RunLogger):
