@@ -83,7 +83,7 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
         with _shown_at_once(arguments, settings, AskedFor(config, overrides, arguments["update_config"])) as view:
             from trackmania_rl.multiprocess.learner_process import TellWatcher
             from trackmania_rl.run import train
-            from trackmania_rl.telemetry.closing import closing_text
+            from trackmania_rl.telemetry.terminal_view import closing_text
             from trackmania_rl.training.hooks.hook import Hook
 
             hooks: list[Hook] = []

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.telemetry.closing import closing_text
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.tables import print_table
+from trackmania_rl.telemetry.terminal_view import closing_text
 
 
 def record(map_name: str, time_ms: int | None, **others: object) -> RaceRecord:

@@ -1,4 +1,4 @@
-"""The figures of a run while it goes on: counts, rates, times per map, shares of waiting."""
+"""Figures of a run: counts, rates, times per map, shares of waiting."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.race_record import RaceRecord
@@ -27,7 +27,6 @@ class Returns:
     """Returns and lengths (actions) of the last `n_races` races."""
 
     def __init__(self, n_races: int = RETURN_RACES) -> None:
-        """Starts without a race."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=n_races)
 
     def add(self, sum_of_rewards: float, n_actions: int) -> None:
@@ -49,47 +48,46 @@ class Returns:
         return {"ep_rew_mean": self.mean_return, "ep_len_mean": self.mean_length} if self._recent else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain values."""
+        """Return the races as plain values."""
         return {"recent": [list(race) for race in self._recent]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave; earlier versions counted no returns."""
+        """Load the races; states of earlier versions have none."""
         self._recent.clear()
         self._recent.extend((float(value), int(n_actions)) for value, n_actions in state.get("recent", ()))
 
 
+@dataclass
 class RaceHistory:
-    """The races of one map and one kind, explored or evaluated.
+    """Exploration or evaluation races of one map.
 
     Attributes:
         n_races: all races.
-        n_finished: how many reached the finish.
-        is_one_track: whether all races were on one track; else their times compare with no others.
-        best_time_ms: the fastest finish, None before the first; always None if there are several tracks.
-        last_time_ms: the last race's time, None if it was not finished.
-        furthest_m: the largest distance reached.
-        last_m: the last race's distance.
-        progress_unit: of these two, see `RaceRecord`.
-        recent: returns and lengths of an own environment's episodes, over as many as the other recent figures.
+        n_finished: races that reached the finish.
+        is_one_track: whether all races were on one track. Times on several tracks are not compared.
+        best_time_ms: fastest finish; None before the first finish and for several tracks.
+        last_time_ms: time of the last race; None if it was not finished.
+        furthest_m: largest distance reached.
+        last_m: distance of the last race.
+        progress_unit: of the distances, see `RaceRecord`.
+        recent: returns and lengths of the last `RECENT_RACES` episodes of an own environment.
         returns: of the last `RETURN_RACES` races.
     """
 
-    def __init__(self) -> None:
-        """Starts without a race."""
-        self.returns = Returns()
-        self.n_races = 0
-        self.n_finished = 0
-        self.is_one_track = True
-        self.best_time_ms: int | None = None
-        self.last_time_ms: int | None = None
-        self.furthest_m = 0.0
-        self.last_m = 0.0
-        self.progress_unit = "m"
-        self.recent = Returns(RECENT_RACES)
-        self._recent_times_ms: deque[int | None] = deque(maxlen=RECENT_RACES)
+    n_races: int = 0
+    n_finished: int = 0
+    is_one_track: bool = True
+    best_time_ms: int | None = None
+    last_time_ms: int | None = None
+    furthest_m: float = 0.0
+    last_m: float = 0.0
+    progress_unit: str = "m"
+    recent: Returns = field(default_factory=lambda: Returns(RECENT_RACES))
+    returns: Returns = field(default_factory=Returns)
+    _recent_times_ms: deque[int | None] = field(default_factory=lambda: deque(maxlen=RECENT_RACES))
 
     def add(self, race: RaceRecord) -> bool:
-        """Counts a race; returns whether it is the fastest finish so far."""
+        """Add a race; return whether it is the fastest finish so far."""
         self.n_races += 1
         self.is_one_track = not race.is_generated
         self.progress_unit = race.progress_unit
@@ -101,26 +99,24 @@ class RaceHistory:
         if self.last_time_ms is None:
             return False
         self.n_finished += 1
-        if not self.is_one_track:
+        if not self.is_one_track or (self.best_time_ms is not None and self.last_time_ms >= self.best_time_ms):
             return False
-        is_best = self.best_time_ms is None or self.last_time_ms < self.best_time_ms
-        if is_best:
-            self.best_time_ms = self.last_time_ms
-        return is_best
+        self.best_time_ms = self.last_time_ms
+        return True
 
     @property
     def is_own(self) -> bool:
-        """Whether these are episodes of a user's own environment; see `RaceRecord`."""
+        """Whether these are episodes of an own environment, see `RaceRecord`."""
         return self.progress_unit == "points"
 
     @property
     def n_recent(self) -> int:
-        """How many races the recent figures rest on."""
+        """Number of the recent races."""
         return len(self._recent_times_ms)
 
     @property
     def n_recent_finished(self) -> int:
-        """How many of them were finished."""
+        """Number of the recent races that were finished."""
         return sum(race_time_ms is not None for race_time_ms in self._recent_times_ms)
 
     @property
@@ -130,75 +126,60 @@ class RaceHistory:
 
     @property
     def median_time_ms(self) -> float | None:
-        """Median of the recent times, an unfinished race counting as slower than any; None if it is one of those.
-
-        One lucky or one lost race hardly moves it: the robust figure for comparing runs. None for several tracks.
-        """
+        """Median of the recent times, unfinished races as infinity; None if infinite or of several tracks."""
         if not self._recent_times_ms or not self.is_one_track:
             return None
-        median = statistics.median(
-            float("inf") if race_time_ms is None else race_time_ms for race_time_ms in self._recent_times_ms
-        )
-        return None if median == float("inf") else median
+        times_ms = [math.inf if time_ms is None else time_ms for time_ms in self._recent_times_ms]
+        median_ms = statistics.median(times_ms)
+        return None if median_ms == math.inf else median_ms
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain values."""
-        return {
-            "n_races": self.n_races,
-            "n_finished": self.n_finished,
-            "is_one_track": self.is_one_track,
-            "best_time_ms": self.best_time_ms,
-            "last_time_ms": self.last_time_ms,
-            "furthest_m": self.furthest_m,
-            "last_m": self.last_m,
-            "progress_unit": self.progress_unit,
+        """Return the history as plain values."""
+        return {name: getattr(self, name) for name in _HISTORY} | {
             "recent_times_ms": list(self._recent_times_ms),
             "recent": self.recent.state_dict(),
             "returns": self.returns.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave."""
-        self.n_races = state["n_races"]
-        self.n_finished = state["n_finished"]
-        self.is_one_track = state["is_one_track"]
-        self.best_time_ms = state["best_time_ms"]
-        self.last_time_ms = state["last_time_ms"]
-        self.furthest_m = state["furthest_m"]
-        self.last_m = state["last_m"]
-        self.progress_unit = state.get("progress_unit", "m")
+        """Load a history; states of earlier versions have fewer values."""
+        for name in _HISTORY:
+            setattr(self, name, state.get(name, getattr(self, name)))
         self._recent_times_ms = deque(state["recent_times_ms"], maxlen=RECENT_RACES)
         self.recent.load_state_dict(state.get("recent", {}))
         self.returns.load_state_dict(state.get("returns", {}))
 
 
-class MapStatistics:
-    """One map's races, by kind."""
+_HISTORY: Final = tuple(item.name for item in fields(RaceHistory)[:8])
+"""Numbers of a history."""
 
-    def __init__(self) -> None:
-        """Starts without a race."""
-        self.explored = RaceHistory()
-        self.evaluated = RaceHistory()
+
+@dataclass
+class MapStatistics:
+    """Races of one map."""
+
+    explored: RaceHistory = field(default_factory=RaceHistory)
+    evaluated: RaceHistory = field(default_factory=RaceHistory)
 
     def history(self, is_explo: bool) -> RaceHistory:
-        """The races of one kind."""
+        """Return the exploration or the evaluation races."""
         return self.explored if is_explo else self.evaluated
 
     @property
     def best_time_ms(self) -> int | None:
-        """The fastest finish of either kind."""
+        """Fastest finish."""
         times_ms = [history.best_time_ms for history in (self.explored, self.evaluated)]
         return min((race_time_ms for race_time_ms in times_ms if race_time_ms is not None), default=None)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast the run goes, over the last `RATE_WINDOW_S`.
+    """Rates over the last `RATE_WINDOW_S`.
 
     Attributes:
-        actions_per_s: actions that arrived from all collectors.
-        races_per_s: races that arrived.
-        batches_per_s: batches that the learner trained on.
+        actions_per_s: actions of all collectors.
+        races_per_s: races of all collectors.
+        batches_per_s: batches trained on.
         learner_waiting_share: share of its time in which the learner waited for races, 0 to 1.
     """
 
@@ -217,81 +198,75 @@ class _Sample:
     learner_waited_s: float
 
 
+@dataclass
 class TrainingStatistics:
-    """All figures of a run; the counts survive a restart through `state_dict`.
+    """Figures of a run.
 
     Attributes:
-        frames_total: actions driven in the whole run.
-        races_total: races driven in the whole run.
-        batches_total: batches trained on in the whole run.
-        updates_not_finite: how many of them had a loss or a gradient that is infinite or no number.
-        updates_not_finite_in_a_row: the last so many of them.
-        collector_restarts: collectors that were started again in this session.
+        clock: seconds since the start of the command.
+        ends_at_s: latest end of the run, on the clock.
+        frames_total: actions of the whole run.
+        races_total: races of the whole run.
+        batches_total: batches of the whole run.
+        updates_not_finite: updates with an infinite or NaN loss or gradient.
+        updates_not_finite_in_a_row: the newest ones of them without another update between.
+        races_refused: races of the whole run, or fragments, that were not learned from for NaN or infinite numbers.
+        races_refused_in_a_row: the newest ones of them without another race between, in this session.
+        collector_restarts: restarts of collectors in this session.
         collectors_alive: collectors that run.
-        races_refused: races of the whole run, or fragments, that were not learned from for numbers that are not finite.
-        races_refused_in_a_row: the last so many of them, in this session.
-        weights_age_s: how old the weights of each collector's last race were at its end: the time since they had come.
-        rollouts_left_out: what was on its way and was not received in this session, by why; see `RolloutSource`.
-        returns: of the recent races that count, of all maps and both kinds.
-        maps: statistics by map name, in the order in which the maps were first driven.
-        reference_times: times to beat by map name, for the maps that have any.
-        replay_transitions: what the replay memory holds now.
-        replay_capacity: what it can hold.
-        current_values: scheduled values in force now (epsilon, learning rate, gamma...), by name.
-        last_metrics: the learner's newest means (loss...), by name.
+        weights_age_s: by collector, age of the weights at the end of its last race.
+        rollouts_left_out: by reason, rollouts that were not received in this session; see `RolloutSource`.
+        returns: of the recent races of all maps.
+        maps: statistics by map name, in the order of their first races.
+        reference_times: times to beat by map name.
+        replay_transitions: transitions in the replay memory.
+        replay_capacity: its capacity.
+        current_values: scheduled values in force by name (epsilon, learning rate, gamma...).
+        last_metrics: newest means of the learner by name (loss...).
         hook_figures: newest figures that hooks return with `log_pbar`, by name.
-        ends_at_s: when the run ends at the latest, on the clock; infinity where nothing says so.
-        checkpoint_time_s: when the last checkpoint was written, on the clock; negative if before this session; None
-            before the first.
+        checkpoint_time_s: time of the newest checkpoint on the clock, negative before this session; None without one.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, ends_at_s: float = math.inf) -> None:
-        """Starts counting.
-
-        Args:
-            clock: gives seconds; `CommandClock` in a run.
-            ends_at_s: when the run ends at the latest, on the clock; infinity where nothing says so.
-        """
-        self.frames_total = 0
-        self.races_total = 0
-        self.batches_total = 0
-        self.updates_not_finite = 0
-        self.updates_not_finite_in_a_row = 0
-        self.races_refused = 0
-        self.races_refused_in_a_row = 0
-        self.collector_restarts = 0
-        self.collectors_alive = 0
-        self.weights_age_s: dict[int, float] = {}
-        self.rollouts_left_out: Mapping[str, int] = {}
-        self.returns = Returns()
-        self.maps: dict[str, MapStatistics] = {}
-        self.reference_times: dict[str, MedalTimes] = {}
-        self.replay_transitions = 0
-        self.replay_capacity = 0
-        self.current_values: dict[str, float] = {}
-        self.last_metrics: dict[str, float] = {}
-        self.hook_figures: dict[str, float] = {}
-        self.ends_at_s = ends_at_s
-        self.checkpoint_time_s: float | None = None
-        self._clock = clock
-        self._earlier_sessions_s = 0.0
-        self._learner_waited_s = 0.0
-        self._collector_times_s: dict[int, deque[tuple[float, float]]] = {}
-        self._samples: deque[_Sample] = deque()
+    clock: Callable[[], float] = time.monotonic
+    ends_at_s: float = math.inf
+    frames_total: int = 0
+    races_total: int = 0
+    batches_total: int = 0
+    updates_not_finite: int = 0
+    updates_not_finite_in_a_row: int = 0
+    races_refused: int = 0
+    races_refused_in_a_row: int = 0
+    collector_restarts: int = 0
+    collectors_alive: int = 0
+    weights_age_s: dict[int, float] = field(default_factory=dict)
+    rollouts_left_out: Mapping[str, int] = field(default_factory=dict)
+    returns: Returns = field(default_factory=Returns)
+    maps: dict[str, MapStatistics] = field(default_factory=dict)
+    reference_times: dict[str, MedalTimes] = field(default_factory=dict)
+    replay_transitions: int = 0
+    replay_capacity: int = 0
+    current_values: dict[str, float] = field(default_factory=dict)
+    last_metrics: dict[str, float] = field(default_factory=dict)
+    hook_figures: dict[str, float] = field(default_factory=dict)
+    checkpoint_time_s: float | None = None
+    _earlier_sessions_s: float = 0.0
+    _learner_waited_s: float = 0.0
+    _collector_times_s: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
+    _samples: deque[_Sample] = field(default_factory=deque)
 
     @property
     def elapsed_s(self) -> float:
         """Time since the start of the command."""
-        return self._clock()
+        return self.clock()
 
     @property
     def left_s(self) -> float:
-        """Time until the run ends at the latest; infinity where nothing says so."""
-        return max(0.0, self.ends_at_s - self._clock())
+        """Time until the latest end of the run."""
+        return max(0.0, self.ends_at_s - self.clock())
 
     @property
     def is_own(self) -> bool:
-        """Whether a user's own environment is played; False before its first episode."""
+        """Whether an own environment is played; False before its first episode."""
         kinds = [kind for of_map in self.maps.values() for kind in (of_map.explored, of_map.evaluated)]
         return any(history.is_own for history in kinds)
 
@@ -303,16 +278,16 @@ class TrainingStatistics:
     @property
     def training_s(self) -> float:
         """Time of the whole run, earlier sessions included."""
-        return self._earlier_sessions_s + self._clock()
+        return self._earlier_sessions_s + self.clock()
 
     def add_race(self, race: RaceRecord, n_counted_actions: int = 0) -> bool:
-        """Counts a race; returns whether it is its map's fastest finish of either kind.
+        """Add a race; return whether it is the fastest finish of its map.
 
-        One that does not count as a result (`RaceRecord.counts`) adds to the totals only.
+        A race that does not count as a result (`RaceRecord.counts`) adds to the totals only.
 
         Args:
-            race: which is over.
-            n_counted_actions: so many of its actions are in `frames_total` already, as they came in while it went on.
+            race: a race that is over.
+            n_counted_actions: actions that `frames_total` has already, from fragments of the race.
         """
         self.frames_total += race.n_actions - n_counted_actions
         self.races_total += 1
@@ -324,7 +299,7 @@ class TrainingStatistics:
         return is_best_of_kind and (best_before_ms is None or race.race_time_ms < best_before_ms)
 
     def add_return(self, map_name: str, is_explo: bool, sum_of_rewards: float, n_actions: int) -> None:
-        """Adds a race's sum of rewards and its length."""
+        """Add the sum of rewards and the length of a race."""
         history = self.maps.setdefault(map_name, MapStatistics()).history(is_explo)
         for returns in (self.returns, history.returns):
             returns.add(sum_of_rewards, n_actions)
@@ -332,13 +307,13 @@ class TrainingStatistics:
     def observe(
         self, *, batches_total: int, learner_waited_s: float, replay_transitions: int, replay_capacity: int
     ) -> None:
-        """Takes over the counts that others keep; call it often, at least every few seconds.
+        """Note the learner's counts. Call it at least every few seconds.
 
         Args:
-            batches_total: batches trained on in the whole run.
+            batches_total: batches of the whole run.
             learner_waited_s: time in which the learner waited for races, since the start of the command.
-            replay_transitions: what the replay memory holds.
-            replay_capacity: what it can hold.
+            replay_transitions: transitions in the replay memory.
+            replay_capacity: its capacity.
         """
         self.batches_total = batches_total
         self.replay_transitions = replay_transitions
@@ -351,33 +326,33 @@ class TrainingStatistics:
             self._samples.popleft()
 
     def add_collector_time(self, collector: int, waited_s: float, elapsed_s: float) -> None:
-        """Adds a race's time between two rollouts of a collector, and how much of it was waiting for a free slot."""
+        """Add the time between two rollouts of a collector, and the part in which it waited for a free slot."""
         times_s = self._collector_times_s.setdefault(collector, deque(maxlen=RECENT_RACES))
         times_s.append((waited_s, elapsed_s))
 
     def collector_waiting_share(self, collector: int) -> float:
-        """Share of its time that a collector waited over its recent races, 0 to 1."""
+        """Return the share of its time that a collector waited over its recent races, 0 to 1."""
         times_s = self._collector_times_s.get(collector, ())
         elapsed_s = sum(elapsed_s for _, elapsed_s in times_s)
         return sum(waited_s for waited_s, _ in times_s) / elapsed_s if elapsed_s > 0 else 0.0
 
     @property
     def collectors(self) -> tuple[int, ...]:
-        """The collectors that sent races."""
+        """Collectors that sent races."""
         return tuple(sorted(self._collector_times_s))
 
     @property
     def collectors_waiting_share(self) -> float:
-        """The collectors' mean share of waiting, 0 to 1."""
+        """Mean share of waiting of the collectors, 0 to 1."""
         shares = [self.collector_waiting_share(collector) for collector in self._collector_times_s]
         return statistics.fmean(shares) if shares else 0.0
 
     def checkpoint_written(self, ago_s: float = 0.0) -> None:
-        """Notes when the newest checkpoint was written."""
-        self.checkpoint_time_s = self._clock() - ago_s
+        """Note the time of the newest checkpoint."""
+        self.checkpoint_time_s = self.clock() - ago_s
 
     def rates(self) -> Rates:
-        """The rates now; 0 in the first second after `observe` was first called."""
+        """Return the rates; 0 in the first second after the first `observe`."""
         now = self._now()
         first = self._samples[0] if self._samples else now
         seconds = now.time_s - first.time_s
@@ -391,13 +366,9 @@ class TrainingStatistics:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run goes on with, as plain values."""
-        return {
-            "frames_total": self.frames_total,
-            "races_total": self.races_total,
+        """Return what a resumed run continues with, as plain values."""
+        return {name: getattr(self, name) for name in _SAVED} | {
             "training_s": self.training_s,
-            "updates_not_finite": self.updates_not_finite,
-            "races_refused": self.races_refused,
             "returns": self.returns.state_dict(),
             "maps": {
                 name: {"explored": of_map.explored.state_dict(), "evaluated": of_map.evaluated.state_dict()}
@@ -406,12 +377,10 @@ class TrainingStatistics:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave; rates begin from here."""
-        self.frames_total = state["frames_total"]
-        self.races_total = state["races_total"]
+        """Load the figures; states of earlier versions have fewer values."""
+        for name in _SAVED:
+            setattr(self, name, state.get(name, 0))
         self._earlier_sessions_s = state["training_s"]
-        self.updates_not_finite = state.get("updates_not_finite", 0)  # which earlier versions did not count
-        self.races_refused = state.get("races_refused", 0)
         self.returns.load_state_dict(state.get("returns", {}))
         maps = {}
         for name, kinds in state["maps"].items():
@@ -422,4 +391,7 @@ class TrainingStatistics:
         self._samples.clear()
 
     def _now(self) -> _Sample:
-        return _Sample(self._clock(), self.frames_total, self.races_total, self.batches_total, self._learner_waited_s)
+        return _Sample(self.clock(), self.frames_total, self.races_total, self.batches_total, self._learner_waited_s)
+
+
+_SAVED: Final = ("frames_total", "races_total", "updates_not_finite", "races_refused")

@@ -1,8 +1,7 @@
-"""What the terminal shows while a run is on: a table that renews itself, or a line now and then.
+"""Terminal output of a run: a live table, plain lines, and the closing text.
 
-The learner calls `update` as often as it likes; a view draws when its interval is over, in the caller's thread, so that
-nothing changes under it while it draws. Before the first call, while modules are imported and functions compiled, a
-thread of the live view draws. Ctrl-C does not interrupt that thread: an interrupted drawing would appear twice.
+A view draws at its interval, in the thread that calls `update`. Before the first call a thread of the live view draws;
+Ctrl-C does not interrupt that thread.
 """
 
 from __future__ import annotations
@@ -31,16 +30,18 @@ from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, Train
 LIVE_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0
 N_MESSAGES = 6
-"""Log messages that the live view keeps; it shows as many of the newest ones as fit into as many lines."""
+"""Log messages and their lines in the live view."""
 REPLAY_BAR_CHARACTERS = 24
 PAIR_GAP = "   "
 MOST_TIMES_TO_BEAT = 3
-"""Maps whose times to beat are shown; of more, none are."""
+"""Most maps with which times to beat are shown."""
+MOST_CLOSING_MAPS = 5
+"""Maps that the closing text names."""
 EPISODE_HEADINGS = ("episodes", "return", "best", "last", "length")
-"""Of a user's own environment; return and length are means of the recent episodes."""
+"""Of an own environment; return and length are means of the recent episodes."""
 MOST_POINTS_WITH_FRACTIONS = 1000.0
 NOTHING = "-"
-"""Stands where there is no figure yet."""
+"""Placeholder for a missing value."""
 
 MEDAL_STYLES = {"author": "bold magenta", "gold": "yellow", "silver": "white", "bronze": "dark_orange3"}
 LEVEL_STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL: "bold red"}
@@ -49,12 +50,12 @@ LEVEL_STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CR
 def open_terminal_view(
     mode: Literal["auto", "live", "plain", "off"], run_name: str, console: Console | None = None
 ) -> TerminalView:
-    """The view that a setting asks for.
+    """Return the view of a mode.
 
     Args:
-        mode: `terminal_view` of the settings; "auto" is live in a terminal and plain elsewhere (a file, a pipe, CI).
-        run_name: shown as the title.
-        console: where to; standard output by default.
+        mode: setting `terminal_view`; "auto" is "live" in a terminal and "plain" elsewhere (a file, a pipe, CI).
+        run_name: title.
+        console: standard output by default.
     """
     console = console or _PatientConsole()
     if mode == "auto":
@@ -65,41 +66,38 @@ def open_terminal_view(
 
 
 class _PatientConsole(Console):
-    """rich ends the program when nobody reads its pipe any more; a training goes on."""
-
-    def on_broken_pipe(self) -> None:
+    def on_broken_pipe(self) -> None:  # rich would end the program
         raise BrokenPipeError
 
 
 class TerminalView:
-    """Shows nothing; the base of the other views. A context manager: leaving it gives the terminal back."""
+    """View that shows nothing; base of the other views. Leaving the context restores the terminal."""
 
     interval_s = float("inf")
 
     def __init__(self) -> None:
-        """Prepares; nothing is shown before the context is entered."""
         self._next_s = 0.0
 
     def update(self, figures: TrainingStatistics) -> None:
-        """Shows the run's figures, if the last time is long enough ago; a terminal that fails is tried again later."""
+        """Show the figures if the interval is over. Errors of the terminal are ignored."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + self.interval_s
             self.try_to_show(figures)
 
     def try_to_show(self, figures: TrainingStatistics) -> None:
-        """Shows the run's figures now, whenever the last time was."""
+        """Show the figures now; errors of the terminal are ignored."""
         with contextlib.suppress(OSError):  # a full disk behind a redirection, a pipe that nobody reads any more
             self.show(figures)
 
     def show(self, figures: TrainingStatistics) -> None:
-        """Shows the run's figures now."""
+        """Show the figures now."""
 
     def preview(self, figures: TrainingStatistics) -> None:
-        """Takes the figures that the live view shows until the first `update`; other views show the log's lines."""
+        """Take the figures that the live view shows until the first `update`."""
 
     def end_start(self) -> None:
-        """Ends the phases of the run's start: the first race has come in."""
+        """End the display of start phases: the first race has arrived."""
 
     def __enter__(self) -> TerminalView:
         return self
@@ -107,7 +105,7 @@ class TerminalView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Gives the terminal back."""
+        pass
 
 
 class PlainView(TerminalView):
@@ -116,22 +114,20 @@ class PlainView(TerminalView):
     interval_s = PLAIN_INTERVAL_S
 
     def __init__(self, console: Console) -> None:
-        """`console` is where the lines go."""
         super().__init__()
         self._console = console
 
     def show(self, figures: TrainingStatistics) -> None:
-        """Writes a line."""
+        """Write a line."""
         print(plain_line(figures), file=self._console.file, flush=True)
 
 
 class LiveView(TerminalView):
-    """A table in place. What is logged or printed meanwhile appears in it or above it, never across it."""
+    """Table in place. Logged and printed text appears in it or above it."""
 
     interval_s = LIVE_INTERVAL_S
 
     def __init__(self, run_name: str, console: Console) -> None:
-        """`console` is the terminal."""
         super().__init__()
         self._run_name = run_name
         self._messages = _RecentMessages()
@@ -143,16 +139,16 @@ class LiveView(TerminalView):
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
 
     def update(self, figures: TrainingStatistics) -> None:
-        """Shows the run's figures. From the first call on they may change: the caller's thread draws."""
+        """Show the figures; from the first call on they may change."""
         self._end_start_drawer()
         super().update(figures)
 
     def preview(self, figures: TrainingStatistics) -> None:
-        """Takes the figures that are drawn until the first `update`."""
+        """Take the figures that are drawn until the first `update`."""
         self._figures = figures
 
     def show(self, figures: TrainingStatistics) -> None:
-        """Draws the table again; before the first `update`, the view's thread draws it at its next turn."""
+        """Draw the table. Before the first `update`, the view's thread draws it."""
         self._figures = figures
         if self._is_updated.is_set():
             self._draw()
@@ -163,7 +159,7 @@ class LiveView(TerminalView):
         self._live.update(Group(picture, Text()), refresh=True)
 
     def end_start(self) -> None:
-        """Ends the phases of the start."""
+        """End the display of start phases."""
         self._messages.phases = None
 
     def _draw_start(self) -> None:
@@ -202,11 +198,11 @@ class LiveView(TerminalView):
 
 
 class _RecentMessages(logging.Handler):
-    """Log handler that keeps the last messages, and the phases of the start.
+    """Log handler that keeps the newest messages and the phases of the start.
 
     Attributes:
         recent: (time of day, level, one line of text), oldest first.
-        phases: by process, the name of its phase and when the phase began; None after the start.
+        phases: by process, name and beginning of its phase; None after the start.
     """
 
     def __init__(self) -> None:
@@ -234,13 +230,13 @@ def render(
     messages: Sequence[tuple[str, int, str]] = (),
     phases: Mapping[int | None, tuple[str, float]] | None = None,
 ) -> RenderableType:
-    """The live view's picture of the run's figures.
+    """Return the live view's table.
 
     Args:
-        figures: the run's figures.
-        run_name: shown as the title.
+        figures: of the run.
+        run_name: title.
         messages: (time of day, level of `logging`, text), oldest first.
-        phases: of the start, by process: name, and the time of its beginning.
+        phases: of the start, by process: name and time of the beginning.
     """
     parts: list[RenderableType] = [_overview(figures, phases), Text(), _map_table(figures)]
     if messages:
@@ -302,7 +298,6 @@ def _overview(figures: TrainingStatistics, phases: Mapping[int | None, tuple[str
 
 
 def _phases_text(phases: Mapping[int | None, tuple[str, float]]) -> str:
-    """Name each phase once, with the seconds since the first process came to it."""
     began_s: dict[str, float] = {}
     for name, phase_began_s in phases.values():
         began_s[name] = min(began_s.get(name, math.inf), phase_began_s)
@@ -310,7 +305,7 @@ def _phases_text(phases: Mapping[int | None, tuple[str, float]]) -> str:
 
 
 class _Pairs:
-    """`name value` pairs in a row, the names dim; a pair that does not fit begins a new line."""
+    """Row of `name value` pairs; a pair that does not fit begins a new line."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._pairs = [Text.assemble((f"{name} ", "dim"), value) for name, value in values.items()]
@@ -356,7 +351,7 @@ def _map_table(figures: TrainingStatistics) -> RenderableType:
 
 
 def times_text(times: MedalTimes) -> str:
-    """The times to beat on a map, in words."""
+    """Return the times to beat on a map as text."""
     of_medals = {name: getattr(times, f"{name}_ms") for name in MEDAL_STYLES}
     return ", ".join(f"{name} {format_time(time_ms)}" for name, time_ms in of_medals.items() if time_ms is not None)
 
@@ -383,26 +378,25 @@ def format_return(points: float) -> str:
 
 
 def _medal(history: RaceHistory, times: MedalTimes | None) -> str | None:
-    """The best of the map's reference times that was reached."""
     return None if times is None or history.best_time_ms is None else times.medal(history.best_time_ms)
 
 
 def _best(history: RaceHistory, style: str = "") -> Text:
-    """The best result; a dash where the races were on different tracks, among which the shortest one would win."""
+    """Return the best result, or a dash for several tracks."""
     if not history.is_one_track:
         return Text(NOTHING)
     return _time_or_distance(history.best_time_ms, history.furthest_m, history.progress_unit, style)
 
 
 def _time_or_distance(race_time_ms: int | None, distance_m: float, unit: str, style: str = "") -> Text:
-    """The time, or how far it went where the finish was not reached."""
+    """Return the time, or the distance of an unfinished race."""
     if race_time_ms is None:
         return Text(f"{distance_m:,.0f} {unit}", style="dim")
     return Text(format_time(race_time_ms), style=style)
 
 
 class _MessageLines:
-    """The newest messages that fit into `N_MESSAGES` lines, wrapped between words."""
+    """Newest messages that fit into `N_MESSAGES` lines."""
 
     def __init__(self, messages: Sequence[tuple[str, int, str]]) -> None:
         self._messages = messages
@@ -422,7 +416,7 @@ class _MessageLines:
 
 
 def plain_line(figures: TrainingStatistics) -> str:
-    """The run's figures in one line of plain text."""
+    """Return the run's figures as one line of text."""
     rates = figures.rates()
     parts = [
         _duration(figures.elapsed_s),
@@ -461,8 +455,43 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
     return f"{map_name}: " + "; ".join(kinds)
 
 
+def closing_text(figures: TrainingStatistics, folder: str, evaluate: str) -> str:
+    """Return the last lines of a training.
+
+    Args:
+        figures: of the run.
+        folder: of the run.
+        evaluate: command that evaluates the run.
+    """
+    maps = [_closing_best(name, of_map, figures) for name, of_map in figures.maps.items()]
+    if len(maps) > MOST_CLOSING_MAPS:
+        maps[MOST_CLOSING_MAPS:] = [f"{len(maps) - MOST_CLOSING_MAPS} more maps"]
+    lines = [f"{figures.races_total:,} races, {figures.frames_total:,} frames", *maps, f"run folder: {folder}"]
+    histories = [history for of_map in figures.maps.values() for history in (of_map.explored, of_map.evaluated)]
+    if any(history.n_finished > 0 or history.is_own for history in histories):
+        lines.append(f"evaluate and film: {evaluate}")
+    lines.append("resume training: repeat the training command")
+    return "\n".join(lines)
+
+
+def _closing_best(name: str, of_map: MapStatistics, figures: TrainingStatistics) -> str:
+    histories = [history for history in (of_map.explored, of_map.evaluated) if history.n_races > 0]
+    if not all(history.is_one_track for history in histories):
+        last = histories[-1]
+        return f"{name}: {last.n_recent_finished} of the last {last.n_recent} races finished"
+    time_ms = of_map.best_time_ms
+    if time_ms is None:
+        furthest = max(histories, key=lambda history: history.furthest_m)
+        if furthest.is_own:
+            return f"{name}: best return {format_return(furthest.furthest_m)}"
+        return f"{name}: {furthest.furthest_m:,.0f} {furthest.progress_unit}, not finished yet"
+    times = figures.reference_times.get(name)
+    medal = times and times.medal(time_ms)
+    return f"{name}: best time {format_time(time_ms)}{f' ({medal})' if medal else ''}"
+
+
 def format_time(race_time_ms: float | None) -> str:
-    """A race time as `minutes:seconds.milliseconds`, or a dash for None."""
+    """Format a race time as `minutes:seconds.milliseconds`; a dash for None."""
     if race_time_ms is None:
         return NOTHING
     minutes, rest_ms = divmod(round(race_time_ms), 60_000)
