@@ -1,4 +1,4 @@
-"""Plots of values, quantiles, errors and expectations of a run, from data that `training.diagnostics` gathers.
+"""Plots of values, quantiles, errors and expectations of a run, from the data of `training.diagnostics`.
 
 ``python -m trackmania_rl.telemetry.diagnostics DATA.npz FOLDER`` draws a set in a process of low priority.
 
@@ -8,13 +8,13 @@ Lengths: A actions, N taus, K states, E elapsed times, T actions of a race, B tr
 about: source of the data
     map_name, track (its file, or the name of a generated track), frames_total, training_s, s_per_action
     mini_race_actions (0 without mini-races), action_names (A,), line_m (M, 3) reference line, maybe empty
-    driven_m (T, 3) positions in the newest evaluated race, maybe empty
+    driven_m (T, 3) positions in the newest evaluation race, maybe empty
     action_controls (A, 3) gas, brake (0 or 1) and steer (-1 left to 1); (0, 3) where actions are no keys
-expectations: returns that the agent expects in K states of the newest evaluated race
+expectations: returns that the agent expects in K states of the newest evaluation race
     time_s (K,), meters (K,), position_m (K, 3), speed_km_h (K,)
     taus (N,) and returns (K, N, A) with the whole mini-race ahead; (0,) and means (K, 1, A) without quantiles
     elapsed_actions (E,) of the mini-race and values (K, E, A), mean returns; E = 0 without mini-races
-comparison: B actions of recent evaluated races of the map
+comparison: B actions of recent evaluation races of the map
     race (B,) number of the race, meters (B,), predicted (B,), realised (B,) rewards of the mini-race
 errors: B transitions of the newest races, each at another horizon
     kind (B,) "explored" or "evaluated", actions_left (B,) of the mini-race, loss (B,), error (B,), target (B,)
@@ -113,12 +113,12 @@ def speeds_m_s(position_m: Array, s_per_action: float) -> Array:
 
 
 def draw_diagnostics(data: Data, folder: Path, log: Callable[[Path], object] = lambda _: None) -> list[Path]:
-    """Draw all kinds that there is data for as {frames}_{map}_{kind}.png, and remove all but the newest sets.
+    """Draw all kinds with data as {frames}_{map}_{kind}.png; remove all but the newest sets.
 
     Args:
         data: to draw.
         folder: is made if it does not exist.
-        log: is called with each file.
+        log: called with each file.
 
     Raises:
         UserError: if a file cannot be written.
@@ -147,7 +147,7 @@ def draw_diagnostics(data: Data, folder: Path, log: Callable[[Path], object] = l
 
 
 def list_pictures(folder: Path) -> list[dict[str, Any]]:
-    """List file, kind, map, frames, title and caption of the pictures in a folder, the newest set first."""
+    """List the pictures in a folder as file, kind, map, frames, title and caption, newest set first."""
     order = list(KINDS)
     listed = []
     for file in folder.glob("*.png"):
@@ -160,11 +160,7 @@ def list_pictures(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_picture(file: Path, picture: Figure | Picture) -> None:
-    """Write a PNG with a palette, which takes a third of the space.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
+    """Write a PNG with a palette, a third of the size of one without."""
     if not isinstance(picture, np.ndarray):
         canvas: Any = picture.canvas
         canvas.draw()
@@ -232,7 +228,7 @@ def draw_values_over_elapsed_time(data: Data) -> Figure | None:
 
 
 def _draw_fans(data: Data, title: str, x: Array, values: Array, x_label: str, y_label: str) -> Figure:
-    """Draw a column for each state: values (K, X, A) over x (X,), and below their difference to the best action."""
+    """Draw a column for each state: values (K, X, A) over x (X,), and their difference to the best action."""
     about, seen = data["about"], data.get("expectations")
     assert seen is not None
     n_states, has_map = len(seen.time_s), bool(np.isfinite(seen.position_m).all())
@@ -372,7 +368,7 @@ def _description(about: Section, largest: Section, row: int) -> str:
 
 
 def binned(at: Array, values: Array, edges: Array) -> Array:
-    """Return (E - 1, 3) mean, first and last decile of the values (n,) whose places (n,) are between two edges (E,)."""
+    """Return (E - 1, 3) mean, first and last decile of values (n,) whose places (n,) are between two edges (E,)."""
     bins = np.digitize(at, edges) - 1
     result = np.full((len(edges) - 1, 3), np.nan)
     for index in np.unique(bins[(bins >= 0) & (bins < len(result))]):
@@ -412,7 +408,7 @@ def new_figure(size_in: tuple[float, float]) -> Figure:
 
 
 def tidy(axes: Axes, x_label: str, y_label: str) -> None:
-    """Label axes, and draw a grid behind them."""
+    """Label axes and draw a grid."""
     axes.set_xlabel(x_label, fontsize=10)
     axes.set_ylabel(y_label, fontsize=10)
     axes.grid(color=GRID, linewidth=0.8)
@@ -440,7 +436,7 @@ def _state_title(about: Section, seen: Section, state: int) -> str:
 
 
 def _styles(about: Section) -> list[tuple[str, Any]]:
-    """Return colour and dash of each action: steering and pedals where actions are keys."""
+    """Return colour and dash of each action."""
     if len(about.action_controls) == 0:
         n_colours = len(_COLOURS)
         return [(_COLOURS[i % n_colours], _DASHES[i // n_colours % 4]) for i in range(len(about.action_names))]
@@ -452,7 +448,7 @@ def _styles(about: Section) -> list[tuple[str, Any]]:
 
 
 def _draw_places(axes: Axes, data: Data, position_m: Array) -> None:
-    """Draw road and race from above, x to the right and z down as on the game's maps, and number places (n, 3)."""
+    """Draw road and race from above, and number places (n, 3)."""
     line_m, driven_m = data["about"].line_m, data["about"].driven_m
     if len(line_m):
         axes.plot(line_m[:, 0], line_m[:, 2], color="#d0d0d0", linewidth=7.0, solid_capstyle="round", zorder=1)

@@ -1,10 +1,7 @@
-"""What loggers are told of a run: its figures by name, samples of its weights, and its settings.
+"""Figures of a run by name, samples of its weights, and its settings, for loggers.
 
-`docs/reading_a_run.rst` lists all names, with their units. Figures of races begin with `rollout/`, those of learning
-with `train/`, those of single parameters with `weights/`: tensorboard opens the first two groups of the alphabet.
-Figures of a map's races end with `/{explored|evaluated}/` and the map's name, those of a parameter with its name.
-
-The hook `WriteFigures` chooses which races are written; figures over recent races, and the best, know all of them.
+`docs/reading_a_run.rst` lists all names and units. Figures of races begin with `rollout/`, of learning with `train/`,
+of single parameters with `weights/`. Figures of a map end with `/{explored|evaluated}/{map}`.
 """
 
 from __future__ import annotations
@@ -27,10 +24,10 @@ from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
 
 HISTOGRAM_VALUES = 200_000
-"""A larger parameter is represented by about so many of its values, evenly spread: millions would hold up learning."""
+"""Values that are sampled of a larger parameter."""
 
 QUANTILES: Final = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98": 0.98, "max": 1.0}
-"""Quantiles by the ends of figures' names: quartiles, the ninth decile, the 98th centile."""
+"""Quantiles by the ends of figures' names."""
 
 _MS_PER_S = 1000.0
 _S_PER_H = 3600.0
@@ -42,13 +39,13 @@ def race_figures(
     reference_times: Mapping[str, MedalTimes] | None = None,
     q_values: npt.NDArray[np.float32] | None = None,
 ) -> dict[str, float]:
-    """The figures of a race.
+    """Return the figures of a race.
 
     Args:
         race: the race.
-        history: the races of its map and kind, this one included.
+        history: races of its map and kind, this one included.
         reference_times: times to beat by map name.
-        q_values: (T, A) that its actions were chosen by.
+        q_values: (T, A) values of the race's states.
     """
     times_ms = {
         "race_time_s": history.last_time_ms,
@@ -70,7 +67,7 @@ def race_figures(
 
 
 def value_figures(q_values: npt.NDArray[np.float32]) -> dict[str, float]:
-    """Means over a race's T states of the values (T, A) of its actions; none of an agent that knows no values."""
+    """Return means over T states of the values (T, A); none if values are unknown."""
     if not np.isfinite(q_values).all():
         return {}
     best = q_values.max(axis=1)
@@ -82,13 +79,13 @@ def value_figures(q_values: npt.NDArray[np.float32]) -> dict[str, float]:
 
 
 def times_to_beat_ms(reference: MedalTimes) -> dict[str, int]:
-    """The times of a map that results are compared with, those that are known: "author" and "gold"."""
+    """Return the known times of a map that results are compared with: "author" and "gold"."""
     times_ms = {"author": reference.author_ms, "gold": reference.gold_ms}
     return {medal: time_ms for medal, time_ms in times_ms.items() if time_ms}
 
 
 def quantile_figures(name: str, values: torch.Tensor, which: Iterable[str] = QUANTILES) -> dict[str, float]:
-    """Quantiles of the finite ones of some values (n,), by `{name}_{quantile}`; none of nothing."""
+    """Return quantiles of finite values (n,), by `{name}_{quantile}`."""
     values = values.detach().float()
     values = values[torch.isfinite(values)]
     if values.numel() == 0:
@@ -100,11 +97,11 @@ def quantile_figures(name: str, values: torch.Tensor, which: Iterable[str] = QUA
 
 
 def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]) -> dict[str, float]:
-    """The figures that are measured at intervals.
+    """Return the figures that are measured at intervals.
 
     Args:
-        run: the run's figures.
-        learner_means: means of the learner's figures since the last call; what was not measured is left out.
+        run: figures of the run.
+        learner_means: means of the learner's figures since the last call.
     """
     rates = run.rates()
     values = {f"train/{name}": value for name, value in learner_means.items()}
@@ -138,12 +135,12 @@ def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]
 
 
 def cycle_figures(run: TrainingStatistics, entries: Iterable[MapEntry]) -> dict[str, float]:
-    """Add up times, by `rollout/cycle/{what}/{trained|blind}`.
+    """Return totals over maps, by `rollout/cycle/{what}/{trained|blind}`.
 
-    A total of times is there when each map has one; a ratio, when each map that has a time to be compared with has one.
+    A total of times needs a time of each map. A ratio needs a time of each map that has a time to beat.
 
     Args:
-        run: its races.
+        run: figures of the run.
         entries: the map cycle.
     """
     figures: dict[str, float] = {}
@@ -159,7 +156,7 @@ def cycle_figures(run: TrainingStatistics, entries: Iterable[MapEntry]) -> dict[
 
 
 def trained_and_blind(entries: Iterable[MapEntry]) -> tuple[set[str], set[str]]:
-    """The names of a map cycle's maps: those trained on, and those none of whose races fill the memory."""
+    """Return the names of the maps that fill the memory, and of the other maps."""
     fills_memory: dict[str, bool] = {}
     for entry in entries:
         fills_memory[entry.map_name] = fills_memory.get(entry.map_name, False) or entry.fill_buffer
@@ -168,10 +165,7 @@ def trained_and_blind(entries: Iterable[MapEntry]) -> tuple[set[str], set[str]]:
 
 
 def weight_samples(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and finite values (n,), on the CPU, of each parameter that has any, as `named_parameters()` gives them.
-
-    A diverged network is worth seeing in its loss; a histogram of nothing but NaN cannot be made.
-    """
+    """Yield name and finite values (n,), on the CPU, of each parameter with any."""
     for name, parameter in named_parameters:
         stride = max(1, parameter.numel() // HISTOGRAM_VALUES)
         values = parameter.detach().flatten()[::stride].float().cpu()
@@ -181,9 +175,9 @@ def weight_samples(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> Iter
 
 
 def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
-    """The settings by name, but for those of this machine and its owner; what is no number, flag or text is JSON.
+    """Return the settings by name, without those of this machine and its user. Lists and tables are JSON.
 
-    Of a whole path its last part stays.
+    Of a whole path the last part stays.
     """
     told = {}
     for name, value in settings.flat().items():
@@ -198,7 +192,6 @@ def _plain(value: Any) -> Any:
 
 
 def _compared_with(history: RaceHistory, reference: MedalTimes) -> dict[str, float]:
-    """How far the best time lies above those to beat, and ratios to them; of a time that there is not yet nothing."""
     figures: dict[str, float] = {}
     for medal, time_ms in times_to_beat_ms(reference).items():
         if history.best_time_ms is not None:
@@ -212,7 +205,6 @@ def _compared_with(history: RaceHistory, reference: MedalTimes) -> dict[str, flo
 def _totals(
     names: set[str], histories: Mapping[str, RaceHistory], to_beat_ms: Mapping[str, Mapping[str, int]]
 ) -> Iterator[tuple[str, float]]:
-    """Figures of some maps by their names: of their evaluated races so far, and times to beat by medal and map."""
     rates = [rate for history in histories.values() if (rate := history.recent_finish_rate) is not None]
     if rates:
         yield "finish_rate", statistics.fmean(rates)

@@ -1,10 +1,7 @@
-"""Films of races with an overlay: of a game that plays inputs, of the simulated game, or of the frames that were seen.
+"""Films of races with an overlay: of a game that plays inputs, of the simulated game, or of the frames of a race.
 
-The overlay shows time, speed, gear, inputs and Q values at the picture's borders: the camera is bolted to the car, so
-the car is always in the middle of the lower half.
-
-Evaluated races of a training are filmed by a program of its own with low priority. Beside FILM.mp4 it writes FILM.gif,
-smaller and with fewer pictures, for loggers that show pictures only, such as tensorboard:
+The overlay shows time, speed, gear, inputs and Q values. Evaluation races of a training are filmed by a process of low
+priority, which writes FILM.mp4 and a smaller FILM.gif for loggers that show pictures only:
 
     python -m trackmania_rl.telemetry.films FILM.mp4 --inputs kart.inputs --track maps/kart.toml --until-ms 17000
     python -m trackmania_rl.telemetry.films FILM.mp4 --inputs ... --track generated_0.500_7 --until-ms 9000
@@ -59,12 +56,12 @@ GIF_WIDTH_PX: Final = 320
 GIF_FRAME_MS: Final = 80
 """Shortest time between two pictures of a GIF, a multiple of the 10 ms that this format counts in."""
 NICENESS: Final = 10
-"""How far training comes before drawing, where both want the processor."""
+"""Below a training, which has 0."""
 HOLD_S: Final = 1.0
-"""How long the last picture stays, with the time of the race."""
+"""Duration of the last picture."""
 _MS_PER_S: Final = 1000
 _BASE_PX: Final = (640, 480)
-"""All sizes below are of a picture of so many pixels; others have them larger or smaller."""
+"""Picture to which the sizes below refer."""
 _MARGIN: Final = 12
 _INPUTS_HEIGHT: Final = 88
 _TIME_TEXT: Final = 32
@@ -75,7 +72,7 @@ _VALUES_WIDTH: Final = 128
 _PADDING: Final = 6
 _LEAST_TEXT_PX: Final = 9
 _PANEL_SHARE: Final = 0.45
-"""How much of the picture is left behind a panel."""
+"""Brightness of the picture behind a panel."""
 _WHITE: Final = (255, 255, 255)
 _BEST: Final = (113, 204, 46)
 _OTHER: Final = (190, 190, 190)
@@ -85,12 +82,12 @@ _OF_NUMBERS: Final = frozenset("0123456789:.")
 
 @dataclass(frozen=True)
 class RaceColumns:
-    """What is known of each of a race's T actions beyond its inputs; parts that are not known are None.
+    """Columns of a race's T actions beside its inputs; unknown columns are None.
 
     Attributes:
-        ms_per_action: how long an action lasts.
-        q_values: (T, A) float32, the values of all actions; (T, 1) of an analog one.
-        action_keys: (A, 4) bool, the keys of each action, as `KeyState` has them.
+        ms_per_action: duration of an action.
+        q_values: (T, A) float32; (T, 1) of an analog action.
+        action_keys: (A, 4) bool, keys of each action as in `KeyState`.
         speed_m_s: (T,) float32.
         gear: (T,) int64.
         frames: (T, H, W) uint8, gray.
@@ -105,20 +102,20 @@ class RaceColumns:
 
     @classmethod
     def of_game(cls, game: GameSettings, q_values: npt.NDArray[np.float32] | None) -> RaceColumns:
-        """Make those that a race of a game was decided by."""
+        """Return the columns of a race by its Q values."""
         keys = np.array(key_states(game.inputs)) if game.actions == "keys" else None
         return cls(game.ms_per_action, q_values, keys)
 
     def save(self, file: Path) -> None:
-        """Write an .npz file; an `OSError` if the disk fails."""
+        """Write an .npz file."""
         np.savez(file, **{name: value for name, value in vars(self).items() if value is not None})
 
     @classmethod
     def load(cls, file: Path) -> RaceColumns:
-        """Read what `save` wrote.
+        """Read the file of `save`.
 
         Raises:
-            UserError: if it is another file, or none.
+            UserError: if it is missing or another file.
         """
         try:
             with np.load(file, allow_pickle=False) as columns:
@@ -129,11 +126,11 @@ class RaceColumns:
 
 
 class RaceOverlay:
-    """Draws what is known of a race into its pictures.
+    """Overlay of a race.
 
     Args:
-        timeline: the race's inputs; None where they are not known.
-        columns: may have Q values; None where none are known.
+        timeline: inputs of the race, if known.
+        columns: Q values of the race, if known.
     """
 
     def __init__(self, timeline: InputTimeline | None = None, columns: RaceColumns | None = None) -> None:
@@ -144,10 +141,10 @@ class RaceOverlay:
         """Draw into a picture.
 
         Args:
-            picture: (H, W, 4) uint8, blue, green, red, alpha; changed.
+            picture: (H, W, 4) uint8, blue, green, red, alpha; changed in place.
             time_ms: race time.
-            speed_m_s: the car's speed, None if it is not known.
-            gear: 0 is reverse; None if it is not known.
+            speed_m_s: speed, None if unknown.
+            gear: 0 is reverse; None if unknown.
         """
         height_px, width_px = picture.shape[:2]
         scale = min(width_px / _BASE_PX[0], height_px / _BASE_PX[1])
@@ -165,13 +162,13 @@ class RaceOverlay:
 
 
 def paste(picture: Sprite, sprite: Sprite, left_px: int, top_px: int) -> None:
-    """Lay a picture over another one; what reaches beyond it is cut off.
+    """Lay a picture over another one.
 
     Args:
         picture: (H, W, 4) uint8; its first three channels are changed.
-        sprite: (h, w, 4) uint8, the last one alpha.
-        left_px: column of the sprite's left border, 0 or more.
-        top_px: row of its upper border, 0 or more.
+        sprite: (h, w, 4) uint8, the last channel alpha; cut off at the borders.
+        left_px: column of the sprite's left border.
+        top_px: row of its upper border.
     """
     place = picture[top_px : top_px + sprite.shape[0], left_px : left_px + sprite.shape[1], :3]
     above = sprite[: place.shape[0], : place.shape[1]].astype(np.uint16)
@@ -190,7 +187,6 @@ def _draw_time(picture: Sprite, time_ms: int, scale: float) -> None:
 
 
 def _draw_speed(picture: Sprite, speed_m_s: float | None, gear: int | None, scale: float) -> None:
-    """Draw speed and gear in a panel as large as the inputs', on the other side."""
     if speed_m_s is None and gear is None:
         return
     margin_px, padding_px = round(_MARGIN * scale), round(_PADDING * scale)
@@ -213,7 +209,7 @@ def _draw_speed(picture: Sprite, speed_m_s: float | None, gear: int | None, scal
 def _draw_values(
     picture: Sprite, values: npt.NDArray[np.float32], action_keys: npt.NDArray[np.bool_] | None, scale: float
 ) -> None:
-    """Draw the highest value, and below it a bar for each action: as long as it is high among them."""
+    """Draw the highest value, and a bar for each action."""
     padding_px, margin_px = round(_PADDING * scale), round(_MARGIN * scale)
     row_px, width_px = max(3, round(_VALUE_ROW * scale)), round(_VALUES_WIDTH * scale)
     best = int(np.argmax(values))
@@ -239,7 +235,6 @@ def _draw_values(
 
 
 def _darken(picture: Sprite, left_px: int, top_px: int, width_px: int, height_px: int) -> None:
-    """Make a panel on which text can be read."""
     place = picture[max(0, top_px) : top_px + height_px, max(0, left_px) : left_px + width_px, :3]
     place[:] = (place * _PANEL_SHARE).astype(np.uint8)
 
@@ -255,7 +250,7 @@ def _font(size_px: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 @functools.lru_cache(maxsize=512)
 def _text(text: str, size_px: int, color: tuple[int, int, int]) -> Sprite:
-    """Draw a line of text, as wide as it needs; numbers are as high as a digit, and all other texts as each other."""
+    """Draw a line of text. Numbers have the height of a digit, other texts a common height."""
     font = _font(size_px)
     left, _, right, _ = (round(side) for side in font.getbbox(text))
     _, top, _, bottom = (round(side) for side in font.getbbox("0" if set(text) <= _OF_NUMBERS else "0gk/"))
@@ -266,13 +261,13 @@ def _text(text: str, size_px: int, color: tuple[int, int, int]) -> Sprite:
 
 
 class Shot(NamedTuple):
-    """One picture of a film.
+    """Picture of a film.
 
     Attributes:
         frame: (H, W, 4) uint8, blue, green, red, alpha.
         time_ms: race time.
-        speed_m_s: None if it is not known.
-        gear: likewise.
+        speed_m_s: None if unknown.
+        gear: None if unknown.
     """
 
     frame: npt.NDArray[np.uint8]
@@ -282,12 +277,12 @@ class Shot(NamedTuple):
 
 
 class RaceVideo:
-    """The video of one race. Leaving the block after an error, or without a picture, leaves no file.
+    """Video of a race. After an error, or without a picture, no file is written.
 
     Args:
         path: an .mp4 file.
         frames_per_s: of race time.
-        overlay: what is told of the race; None for the bare picture.
+        overlay: None for the bare picture.
         n_threads: see `VideoFile`.
 
     Raises:
@@ -322,7 +317,7 @@ class RaceVideo:
         return picture
 
     def hold(self, time_ms: int) -> None:
-        """End with the last picture and the time of the race."""
+        """Repeat the last picture for `HOLD_S`, with the time of the race."""
         if self._last is not None:
             for _ in range(round(HOLD_S * self._frames_per_s)):
                 self.show(self._last._replace(time_ms=time_ms))
@@ -343,18 +338,18 @@ def film_script(
 
     Args:
         player: the game.
-        map_path: as the map cycle has it.
-        script: the inputs file.
+        map_path: as in the map cycle.
+        script: inputs file.
         video: an .mp4 file.
         size_px: width and height.
         frames_per_s: one of `FRAMES_PER_S`.
-        columns: the race's Q values, if they are known.
-        has_overlay: whether anything is told of the race besides its picture.
+        columns: Q values of the race, if known.
+        has_overlay: whether the overlay is drawn.
         how: further arguments of `ScriptPlayer.play`.
 
     Raises:
-        UserError: if the map or the script can't be used, or the video can't be written.
-        GameError: if the game is gone, silent or speaks nonsense.
+        UserError: if the map or the script cannot be used, or the video cannot be written.
+        GameError: if the game is gone, does not answer, or answers wrongly.
     """
     overlay = RaceOverlay(InputTimeline(read_input_script(script)), columns) if has_overlay else None
     with RaceVideo(video, frames_per_s, overlay) as film:
@@ -376,12 +371,12 @@ def film_script(
 def film_inputs(
     track: Track, events: list[InputEvent], until_ms: int, size_px: tuple[int, int] = SIZE_PX
 ) -> Iterator[Shot]:
-    """Drive inputs on a track of the simulated game; yield what is seen from behind the car every `FRAME_MS`.
+    """Drive inputs on a track of the simulated game; yield a picture every `FRAME_MS`.
 
     Args:
-        track: where they were driven.
+        track: the track.
         events: the inputs.
-        until_ms: race time at which the film ends, if the finish does not end it before.
+        until_ms: latest end of the film; it ends at the finish as well.
         size_px: width and height.
     """
     race = SimulatedRace(track)
@@ -402,7 +397,7 @@ def film_inputs(
 
 
 def film_frames(columns: RaceColumns) -> Iterator[Shot]:
-    """Yield a race's frames, enlarged to `LEAST_HEIGHT_PX` at least."""
+    """Yield a race's frames, enlarged to at least `LEAST_HEIGHT_PX`."""
     assert columns.frames is not None
     for number, frame in enumerate(columns.frames):
         factor = max(1, -(-LEAST_HEIGHT_PX // frame.shape[0]))
@@ -416,18 +411,18 @@ def film_frames(columns: RaceColumns) -> Iterator[Shot]:
 
 
 def write_films(file: Path, shots: Iterator[Shot], ms_per_shot: int, overlay: RaceOverlay, race_time_ms: int) -> None:
-    """Write a film as .mp4 and as .gif; each appears under its name once it is whole.
+    """Write a film as .mp4 and as .gif.
 
     Args:
         file: the .mp4 file.
-        shots: one or more.
+        shots: at least one.
         ms_per_shot: race time between two of them.
-        overlay: what is told of the race.
-        race_time_ms: with which it ends.
+        overlay: of the race.
+        race_time_ms: shown at the end.
 
     Raises:
         UserError: if the video cannot be written.
-        OSError: if the GIF cannot be.
+        OSError: if the GIF cannot be written.
     """
     every = -(-GIF_FRAME_MS // ms_per_shot)
     small: list[Image.Image] = []
@@ -441,7 +436,7 @@ def write_films(file: Path, shots: Iterator[Shot], ms_per_shot: int, overlay: Ra
 
 
 def write_gif(file: Path, pictures: list[Image.Image], ms_per_picture: int) -> None:
-    """Write an animated GIF of one picture or more, which begins again at its end."""
+    """Write an animated GIF that repeats."""
     part = file.with_name(f"{file.name}.part")
     pictures[0].save(part, format="GIF", save_all=True, append_images=pictures[1:], duration=ms_per_picture, loop=0)
     part.replace(file)

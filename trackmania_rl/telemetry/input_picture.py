@@ -1,7 +1,6 @@
-"""Inputs held at each time of a race, and their pictures: four arrow keys that are lit, or steering and pedals.
+"""Inputs at each time of a race, and their pictures: four arrow keys, or steering and pedals.
 
-Accelerating is green, braking red, steering blue. Pictures are straight (not premultiplied) BGRA and drawn once each:
-the same array may be returned again, so nobody changes it.
+Accelerating is green, braking red, steering blue. Pictures are BGRA (not premultiplied), cached and read-only.
 """
 
 from __future__ import annotations
@@ -63,11 +62,11 @@ _PEDALS: Final = (("accelerate", (1.06, 0.06, 1.94, 0.94), GREEN), ("brake", (1.
 
 
 class Held(NamedTuple):
-    """What is held at a time.
+    """Inputs at a time.
 
     Attributes:
         keys: the four keys.
-        controls: gas 0 or 1, brake 0 or 1, steer -1 (left) .. 1 (right), as the car feels them.
+        controls: gas 0 or 1, brake 0 or 1, steer -1 (left) .. 1 (right).
     """
 
     keys: KeyState
@@ -78,13 +77,13 @@ NOTHING_HELD = Held(NO_KEYS, (0.0, 0.0, 0.0))
 
 
 class InputTimeline:
-    """What is held at each time of a race.
+    """Inputs at each time of a race.
 
     Args:
         events: changes of inputs in order of time.
 
     Attributes:
-        is_analog: whether a wheel or pedals are used; else keys say it all.
+        is_analog: whether a wheel or pedals are used.
         ends_ms: race time of the last change; 0 without any.
     """
 
@@ -100,22 +99,22 @@ class InputTimeline:
             self._held.append(Held(inputs.keys, inputs.controls))
 
     def at(self, time_ms: float) -> Held:
-        """Return what is held at a race time, that of a change included; nothing before the first."""
+        """Return the inputs at a race time, a change at this time included."""
         index = bisect_right(self._times_ms, time_ms) - 1
         return self._held[index] if index >= 0 else NOTHING_HELD
 
     def controls_at(self, times_ms: Iterable[float]) -> npt.NDArray[np.float64]:
-        """Return (n, 3) gas, brake and steer at some race times."""
+        """Return (n, 3) gas, brake and steer at race times."""
         return np.array([self.at(time_ms).controls for time_ms in times_ms], dtype=np.float64).reshape(-1, 3)
 
 
 def input_picture(held: Held, is_analog: bool, height_px: int) -> Sprite:
-    """Draw what is held.
+    """Draw inputs.
 
     Args:
-        held: at this time.
-        is_analog: whether steering and pedals are drawn, not keys.
-        height_px: 2 or more; the width is `WIDTH_PER_HEIGHT` times that.
+        held: the inputs.
+        is_analog: draw steering and pedals instead of keys.
+        height_px: at least 2; the width is `WIDTH_PER_HEIGHT` times as much.
     """
     if not is_analog:
         return keys_picture(held.keys, height_px)
@@ -141,10 +140,7 @@ def keys_picture(keys: KeyState, height_px: int) -> Sprite:
 
 @functools.lru_cache(maxsize=1024)
 def arrows_picture(keys: KeyState, height_px: int) -> Sprite:
-    """Draw the arrows of the keys that are held in a row, without keys: (height_px, 3 * height_px, 4).
-
-    A key to the side comes first, then gas, then brake.
-    """
+    """Draw the arrows of the pressed keys in a row, (height_px, 3 * height_px, 4): steering, gas, brake."""
     picture = Image.new("RGBA", (3 * height_px * _FINER, height_px * _FINER))
     draw, unit_px = ImageDraw.Draw(picture), height_px * _FINER
     for name, _, color in _KEYS:
@@ -156,7 +152,7 @@ def arrows_picture(keys: KeyState, height_px: int) -> Sprite:
 
 @functools.lru_cache(maxsize=2048)
 def _wheel_picture(steer: int, gas: bool, brake: bool, height_px: int) -> Sprite:
-    """Draw two triangles, one of which fills from the middle as the wheel turns, with the pedals between them."""
+    """Draw two triangles that fill as the wheel turns, with the pedals between them."""
     picture, unit_px = _board(height_px)
     draw = ImageDraw.Draw(picture)
     border = max(1, round(0.04 * unit_px))
@@ -180,7 +176,7 @@ def _wheel_picture(steer: int, gas: bool, brake: bool, height_px: int) -> Sprite
 
 
 def _board(height_px: int) -> tuple[Image.Image, float]:
-    """Return an empty picture, and how many of its pixels a key is wide."""
+    """Return an empty picture, and the width of a key in its pixels."""
     size = round(WIDTH_PER_HEIGHT * height_px) * _FINER, height_px * _FINER
     return Image.new("RGBA", size), height_px * _FINER / 2
 

@@ -1,4 +1,4 @@
-"""One race in figures, and the file that keeps one line for each."""
+"""Record of a race, and the file with one line for each race."""
 
 from __future__ import annotations
 
@@ -21,37 +21,36 @@ UNDONE_FILE: Final = "races.undone.jsonl"
 
 
 class CommandClock:
-    """Seconds since the command was started by its user, the time for imports included."""
+    """Seconds since the user started the command, imports included."""
 
     def __init__(self) -> None:
-        """Reads when this process began; only the first process of a run may ask."""
         already_s = max(0.0, time.time() - psutil.Process().create_time())
         self._started_s = time.monotonic() - already_s
 
     def __call__(self) -> float:
-        """Seconds until now."""
+        """Return the seconds until now."""
         return time.monotonic() - self._started_s
 
 
 @dataclass(frozen=True)
 class RaceRecord:
-    """What statistics, logs and plots need of a race.
+    """Race as statistics, loggers and plots need it.
 
     Attributes:
-        map_name: the map cycle's name of the map.
-        is_explo: whether the agent explored; else it drove greedily (an evaluation race).
-        collector: who drove it.
+        map_name: name of the map in the map cycle.
+        is_explo: exploration race, or else evaluation race.
+        collector: number of the collector.
         race_finished: whether the finish was reached.
-        race_time_ms: the finish time, or the time driven until the race was cut off.
-        meters: distance reached along the reference line; in somebody's own environment, the sum of its rewards.
-        furthest_zone: index of the furthest virtual checkpoint reached.
-        n_actions: decisions taken.
-        cutoff_reason: why an unfinished race ended; None for a finished one.
-        is_demonstration: whether somebody else's inputs were driven.
-        track: name of the file that was driven, without its ending; a generated track's is `TrackRecipe.name`.
-        progress_unit: of `meters`: "m", or "points" of somebody's own environment.
-        checkpoint_times_ms: race times at the checkpoints passed, on the map's every lap, the finish included.
-        figures: every other number of `end_race_stats` (a flag is none); those in a dict are called `{name}/{key}`.
+        race_time_ms: time of the finish or of the cut-off.
+        meters: distance along the reference line; in an own environment, the sum of its rewards.
+        furthest_zone: index of the furthest virtual checkpoint.
+        n_actions: number of decisions.
+        cutoff_reason: reason of the end of an unfinished race.
+        is_demonstration: whether the inputs of a demonstration were driven.
+        track: name of the map's file without its ending, or `TrackRecipe.name`.
+        progress_unit: of `meters`: "m", or "points" of an own environment.
+        checkpoint_times_ms: race times at the checkpoints of all laps, the finish included.
+        figures: all other numbers of `end_race_stats`; those in a dict are named `{name}/{key}`.
     """
 
     map_name: str
@@ -79,7 +78,7 @@ class RaceRecord:
         rollout_results: Mapping[str, Any],
         end_race_stats: Mapping[str, Any],
     ) -> RaceRecord:
-        """The record of what `GameInstanceManager.rollout()` returned."""
+        """Return the record of what `GameInstanceManager.rollout()` returned."""
         named = {"race_finished", "race_time_ms", "meters", "cutoff_reason", "n_actions"}
         others = {name: value for name, value in end_race_stats.items() if name not in named}
         return cls(
@@ -102,17 +101,17 @@ class RaceRecord:
 
     @property
     def is_own(self) -> bool:
-        """Whether this is an episode of a user's own environment, which has a return instead of metres and a finish."""
+        """Whether this is an episode of an own environment, with a return instead of metres."""
         return self.progress_unit == "points"
 
     @property
     def counts(self) -> bool:
-        """Whether it is a result of the agent. Frames are frames in any race."""
+        """Whether this is a result of the agent."""
         return not self.is_demonstration
 
     @property
     def split_times_ms(self) -> tuple[int, ...]:
-        """Time from each checkpoint passed to the next one; the first from the race's beginning."""
+        """Times from checkpoint to checkpoint."""
         return tuple(np.diff(self.checkpoint_times_ms, prepend=0).tolist())
 
     @property
@@ -122,31 +121,26 @@ class RaceRecord:
 
 
 class RaceLog:
-    """`races.jsonl`: one JSON object for each race, on the disk's side as soon as it is written.
+    """`races.jsonl`: one JSON object for each race, flushed when it is written.
 
-    Keys: `session` (counts the starts of the run), `wall_s` (since the start of the command), `frames_total` (actions
-    of the whole run, this race included), `map`, `is_explo`, `race_finished`, `race_time_ms`, `meters`, `collector`,
-    `cutoff_reason`, `is_demonstration` (the result is none of the agent's), `checkpoint_times_ms` (race times at the
-    checkpoints passed, the finish included); on a generated track also `track`, its name, which says its recipe; of a
-    user's own environment also `progress_unit` ("points": `meters` is the return) and `n_actions` (the length). A
-    resumed run adds to the file; its `wall_s` begins at 0 again. Races that came after the checkpoint from which it
-    goes on are none of the run's any more, as nothing was learned from them: their lines are moved away.
+    Keys are in docs/reading_a_run.rst. A resumed run appends; its `wall_s` begins at 0 again. Lines of races after its
+    checkpoint are moved to `UNDONE_FILE`, as nothing was learned from them.
 
     Attributes:
-        n_undone: how many lines were moved to `UNDONE_FILE` beside it.
+        n_undone: number of lines that were moved.
     """
 
     def __init__(self, path: Path, clock: CommandClock, session: int, frames_total: int | None = None) -> None:
-        """Opens the file for more lines; a last line cut short by a power cut is removed.
+        """Open the file. An incomplete last line is removed.
 
         Args:
             path: `RunFolder.races`.
             clock: gives `wall_s`.
-            session: how often the run was started, this time included.
-            frames_total: actions of the whole run so far, beyond which no line stays; None to leave them all.
+            session: number of starts of the run, this one included.
+            frames_total: frames of the checkpoint, beyond which lines are moved; None to keep all.
 
         Raises:
-            OSError: if the disk fails.
+            OSError: if the file cannot be written.
         """
         self._clock = clock
         self._session = session
@@ -157,12 +151,12 @@ class RaceLog:
         self.n_undone = 0 if frames_total is None else _move_away_after(path, frames_total)
 
     def write(self, race: RaceRecord, frames_total: int, learning: Mapping[str, float] | None = None) -> None:
-        """Add a race. A file that was deleted or moved away is made again.
+        """Add a race. A file that was deleted is made again.
 
         Args:
             race: the race.
             frames_total: actions of the run so far.
-            learning: newest figures of learning by name; they are written when they have changed.
+            learning: newest figures of learning by name, written when they have changed.
         """
         line = {
             "session": self._session,
@@ -193,12 +187,12 @@ class RaceLog:
         self._file.flush()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
 def last_session(path: Path) -> int:
-    """Tell which session drove the last race of a `races.jsonl` that can be read; 0 if there is none."""
+    """Return the session of the last readable line of a `races.jsonl`; 0 without one."""
     if not path.is_file():
         return 0
     with path.open("rb") as file:
@@ -214,7 +208,7 @@ def last_session(path: Path) -> int:
 
 
 def cut_off_torn_line(path: Path) -> None:
-    """Removes what follows the last line break; only the end of the file is read, which may have gigabytes."""
+    """Remove what follows the last line break. Only the end of the file is read."""
     with path.open("rb+") as file:
         size_bytes = whole_bytes = file.seek(0, os.SEEK_END)
         after_break = 0  # bytes of a block until its last line break, that one included
@@ -228,7 +222,7 @@ def cut_off_torn_line(path: Path) -> None:
 
 
 def _move_away_after(path: Path, frames_total: int) -> int:
-    """Move the last lines, those beyond so many actions, to a file beside it; returns how many they are."""
+    """Move the last lines, those beyond `frames_total`, to `UNDONE_FILE`; return their number."""
     size_bytes = path.stat().st_size
     read_bytes, lines, n_undone = 0, list[bytes](), 0
     while n_undone == len(lines) and read_bytes < size_bytes:  # only the file's end is read
@@ -250,7 +244,6 @@ def _move_away_after(path: Path, frames_total: int) -> int:
 
 
 def _is_beyond(line: bytes, frames_total: int) -> bool:
-    """Whether a line is of a race beyond so many actions; a line that is none stays where it is."""
     try:
         return bool(json.loads(line)["frames_total"] > frames_total)
     except (ValueError, KeyError, TypeError):

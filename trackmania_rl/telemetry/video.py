@@ -1,6 +1,6 @@
-"""Video files: frames go to the program ffmpeg, which the package imageio-ffmpeg carries; their ending says the codec.
+"""Video files, written by ffmpeg of the package imageio-ffmpeg.
 
-* .mp4: H.264 as every browser and chat plays it (yuv420p, even sides, the index in front of the pictures).
+* .mp4: H.264 for every browser (yuv420p, even sides, index at the beginning).
 * .webm: VP9 with transparency, for browsers and OBS. .mov: ProRes 4444 with transparency, for video editors.
 """
 
@@ -45,12 +45,12 @@ _DISK_IS_FULL: Final = "No space left on device"
 
 @dataclass(frozen=True)
 class VideoFacts:
-    """What a video file is.
+    """Size, rate and length of a video.
 
     Attributes:
         size_px: width and height.
-        frames_per_s: as the file says, or as they are on average.
-        duration_s: how long it takes.
+        frames_per_s: mean rate.
+        duration_s: length.
     """
 
     size_px: tuple[int, int]
@@ -60,12 +60,12 @@ class VideoFacts:
 
 @dataclass(frozen=True)
 class Underlay:
-    """A video that the frames are laid over; its sound is kept.
+    """Video below the frames; its sound is kept.
 
     Attributes:
         file: the video.
-        left_px: column of the video at which the frames' left border lies.
-        top_px: row at which their upper border lies.
+        left_px: column of the frames' left border.
+        top_px: row of the frames' upper border.
     """
 
     file: Path
@@ -74,30 +74,22 @@ class Underlay:
 
 
 class VideoFile:
-    """A video file being written frame by frame; it appears under its name only once it is complete.
+    """Video that is written frame by frame, and renamed when it is complete.
 
-    Example::
+    After an error, or without a frame, no file is written and an older one is kept.
 
-        with VideoFile(Path("race.mp4"), frames_per_s=20) as video:
-            for frame in frames:
-                video.write(frame)
+    Args:
+        path: its ending is one of `ENCODERS`.
+        frames_per_s: above 0.
+        over: a video below the frames, which gives the size.
+        n_threads: of the encoder; 0 for as many as there are cores.
 
-    Leaving the block after an error, or without a frame, leaves no file (and an older one of that name as it was).
+    Raises:
+        UserError: if the name has another ending.
+        ValueError: if `frames_per_s` is out of range.
     """
 
     def __init__(self, path: Path, frames_per_s: float, over: Underlay | None = None, n_threads: int = 0) -> None:
-        """Prepares the file; it is opened with the first frame, which gives its size.
-
-        Args:
-            path: its ending is one of `ENCODERS`; its folder is created where missing.
-            frames_per_s: above 0; 20 shows a frame every 50 ms at the race's own pace.
-            over: a video below the frames, which then gives the size; None: the frames are all there is to see.
-            n_threads: that compress; 0 for as many as there are cores.
-
-        Raises:
-            UserError: if the name has another ending.
-            ValueError: if `frames_per_s` is out of range.
-        """
         if path.suffix.lower() not in ENCODERS:
             raise UserError(f"the video {path} has to be an .mp4 file: give a name that ends in .mp4")
         if not frames_per_s > 0.0:
@@ -132,16 +124,15 @@ class VideoFile:
                 self._told.close()
 
     def write(self, frame: npt.NDArray[np.uint8]) -> None:
-        """Adds a frame.
+        """Add a frame. Odd sides are extended by a row or column, as the codecs need even ones.
 
         Args:
-            frame: (H, W, 4) uint8, blue, green, red and alpha, which counts over another video and in `TRANSPARENT`
-                files; top row first. All frames of a file have one size. An odd side is filled up to an even one by
-                repeating its last row or column, because the codecs know even ones only.
+            frame: (H, W, 4) uint8, blue, green, red, alpha, all of one size. Alpha counts over another video and in
+                `TRANSPARENT` files.
 
         Raises:
             UserError: if ffmpeg is missing, or the file cannot be written.
-            ValueError: if the frame is not of that form or not of the first one's size.
+            ValueError: if the frame has another shape or type.
         """
         if frame.ndim != 3 or frame.shape[2] != 4 or frame.dtype != np.uint8 or frame.size == 0:
             raise ValueError(f"a frame has the shape {frame.shape} and type {frame.dtype}: give (H, W, 4) uint8")
@@ -192,7 +183,6 @@ class VideoFile:
             raise UserError(f"ffmpeg cannot be started: {command[0]}: {error.strerror}") from error
 
     def _finish(self, process: subprocess.Popen[bytes]) -> None:
-        """Let ffmpeg write what is left, and give the file its name."""
         assert process.stdin is not None
         try:
             process.stdin.close()
@@ -210,7 +200,6 @@ class VideoFile:
             ) from error
 
     def _failure(self) -> UserError:
-        """What ffmpeg said when it ended early, as one line of ours."""
         assert self._told is not None
         self._told.seek(0)
         lines = self._told.read(1 << 16).decode("utf-8", "replace").strip().splitlines() or ["ffmpeg said nothing"]
@@ -221,7 +210,7 @@ class VideoFile:
 
 
 def ffmpeg_program() -> str:
-    """Return the path of ffmpeg: imageio-ffmpeg's own, or the one that `IMAGEIO_FFMPEG_EXE` names.
+    """Return the path of ffmpeg: of imageio-ffmpeg, or in `IMAGEIO_FFMPEG_EXE`.
 
     Raises:
         UserError: if there is none.
@@ -235,10 +224,10 @@ def ffmpeg_program() -> str:
 
 
 def video_facts(file: Path) -> VideoFacts:
-    """Look at a video.
+    """Read size, rate and length of a video.
 
     Raises:
-        UserError: if there is no such file, or it is no video that ffmpeg reads.
+        UserError: if there is no such file, or ffmpeg cannot read it.
     """
     if not file.is_file():
         raise UserError(f"{file}: there is no such video")

@@ -40,16 +40,11 @@ class LiveCar:
     """Newest state of a game's car, and the decision made there.
 
     Attributes:
-        collector: number of the collector.
-        game: number of the game in its collector.
-        map_name: name of the map in the map cycle.
         track: name of the map's file without its ending, or of a generated track.
         race_time_ms: since the start of the race.
         position: x, y (up) and z in metres, world axes.
         speed_mps: in m/s.
         steer: -1 (left) .. 1 (right).
-        gas: whether the car accelerates.
-        brake: whether the car brakes.
         gear: 0 is reverse.
         zone: index of the virtual checkpoint.
         meters_advanced: along the reference line, from the start of the race.
@@ -86,23 +81,16 @@ class LiveRace:
     """A race that is over, as S states one action apart. The last one is the end, with the last decision repeated.
 
     Attributes:
-        race_finished: whether the finish was reached.
         race_time_ms: time of the finish or of the cut-off.
         told_s: `time.time` of the end.
         map_file: path of the map's file on the collector's machine.
-        time_ms: (S,) int32. This column and the following ones are as in `LiveCar`.
-        position: (S, 3) float32.
-        speed_mps: (S,) float32, mean until the next state.
-        steer: (S,) float32.
-        gas: (S,) bool.
-        brake: (S,) bool.
-        was_greedy: (S,) bool, whether the action has the highest value.
-        gear: (S,) int16.
-        zone: (S,) int32.
-        meters_advanced: (S,) float32.
-        q_values: (S, A) float32, or (S, 1) of the action taken alone.
-        frames: (n, H, W) uint8, frames of a game that cannot be drawn again, or else None.
-        frame_time_ms: (n,) int32, race times of the frames.
+        time_ms: (S,). This column and the following ones are as in `LiveCar`.
+        position: (S, 3).
+        speed_mps: (S,), mean until the next state.
+        was_greedy: (S,), whether the action has the highest value.
+        q_values: (S, A), or (S, 1) of the action taken alone.
+        frames: (n, H, W) gray, of a game that cannot be drawn again.
+        frame_time_ms: (n,) race times of the frames.
     """
 
     collector: int

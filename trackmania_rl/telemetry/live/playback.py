@@ -1,4 +1,4 @@
-"""A race that was told, played back at its own pace: where the car is at each time, and what is seen there."""
+"""Playback of a race at its own pace."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ from trackmania_rl.telemetry.live.feed import LiveCar, LiveRace
 from trackmania_rl.telemetry.track_pictures import track_of
 
 ELSEWHERE_M: Final = 1.0
-"""A car that is further than this from where it was told to be drives another race."""
+"""Largest distance from the recorded position; beyond it, the track is another one."""
 MOST_TRACKS: Final = 8
 
 _drawing = threading.Lock()  # a track's renderer has scratch memory
 
 
 class RacePlayback:
-    """Plays a race back; a race of the simulated game is driven again by its own actions, exactly.
+    """Plays a race back. A race of the simulated game is driven again by its own actions.
 
     Args:
-        race: the race.
-
-    Attributes:
         race: the race.
     """
 
@@ -42,11 +39,11 @@ class RacePlayback:
 
     @property
     def duration_ms(self) -> int:
-        """Race time at which it is over."""
+        """Race time of the end."""
         return int(self.race.time_ms[-1])
 
     def moment(self, time_ms: float) -> LiveCar:
-        """Return the car at a race time; its position is interpolated, its inputs are those held."""
+        """Return the car at a race time, with an interpolated position."""
         race = self.race
         time_ms = float(np.clip(time_ms, 0, self.duration_ms))
         state = max(int(np.searchsorted(race.time_ms, time_ms, side="right")) - 1, 0)
@@ -71,18 +68,16 @@ class RacePlayback:
         )
 
     def picture(self, time_ms: float, width_px: int = 320, height_px: int = 240) -> npt.NDArray[np.uint8] | None:
-        """Return what is seen at a race time.
-
-        Going forward is cheap; going back drives again from the start. The first picture of a track takes a moment.
+        """Return the picture at a race time. Going back drives the race again from its start.
 
         Args:
             time_ms: race time.
             width_px: of a picture that is drawn.
-            height_px: likewise.
+            height_px: of a picture that is drawn.
 
         Returns:
-            (height_px, width_px, 3) uint8 RGB of a race in the simulated game; the frame (H, W) uint8 that was seen in
-            another game; None if there is neither.
+            (height_px, width_px, 3) uint8 RGB of a race in the simulated game; the frame (H, W) uint8 of another game;
+            None if there is neither.
         """
         race = self.race
         if race.frames is not None:
@@ -97,8 +92,6 @@ class RacePlayback:
 
 
 class _DrivenAgain:
-    """A race in the simulated game, driven again."""
-
     def __init__(self, race: LiveRace, track: TrackForBatch) -> None:
         self._race = race
         self._track = track
@@ -107,7 +100,7 @@ class _DrivenAgain:
         self._begin()
 
     def drive_to(self, time_ms: float) -> bool:
-        """Drive on until a race time, or from the start if it is past; False if it turns out to be another race."""
+        """Drive to a race time; return False if the positions differ from those of the race."""
         race, until_ms = self._race, min(time_ms, int(self._race.time_ms[-1]))
         if until_ms < self._time_ms:
             self._begin()
@@ -124,7 +117,6 @@ class _DrivenAgain:
         return True
 
     def picture(self, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
-        """Draw what is seen now."""
         car, passed_count = self._batch.cars[0], int(self._batch.passed_count[0])
         with _drawing:
             drawn = self._track.renderer.render(
@@ -139,7 +131,7 @@ class _DrivenAgain:
 
 @functools.lru_cache(maxsize=MOST_TRACKS)
 def _track(name: str, map_file: str) -> TrackForBatch | None:
-    """The simulated game's track by its generated name or its file; None if the map is none of the simulated game's."""
+    """Return the simulated game's track by its generated name or its file; None for other maps."""
     if TrackRecipe.from_name(name) is None and not (map_file.endswith(".toml") and Path(map_file).is_file()):
         return None
     try:

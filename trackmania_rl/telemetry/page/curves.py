@@ -91,7 +91,7 @@ class RaceCurves:
 
     Attributes:
         curves: by "{map}/{kind}", and "rates".
-        figures: of learning, by name, points [frames, value]. Races have the figures that changed since the last race.
+        figures: of learning, by name, points [frames, value].
         new_figures: points of the last `read`.
     """
 
