@@ -36,7 +36,7 @@ from trackmania_rl.telemetry.learning_summary import iterate_races
 PROJECT: Final = Path(__file__).resolve().parent.parent
 WAYS: Final = ("page stopped", "page", "page and browser")
 NOWHERE: Final = "about:blank"
-PAGE_MODULE: Final = "trackmania_rl.telemetry.page"
+PAGE_MODULE: Final = "trackmania_rl.telemetry.page.command"
 ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+/")
 BEGINS_WITHIN_S: Final = 300.0
 SETTLED_AFTER_S: Final = 20.0

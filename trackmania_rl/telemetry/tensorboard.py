@@ -5,7 +5,6 @@ Importing this module imports tensorboard, which takes a moment: only the learne
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
@@ -30,8 +29,6 @@ Chart = tuple[str, list[str]]
 Layout = dict[str, dict[str, Chart]]
 """category: {chart: ...}"""
 
-PALETTE = 256
-"""Pictures of so many colours at most are written with a palette."""
 RESULTS = ("best_time_s", "median_time_s", "finish_rate")
 """Figures by which the page "HParams" compares runs."""
 
@@ -154,19 +151,16 @@ class TensorboardRun(RunLogger):
 
     @override
     def log_picture(self, name: str, picture: npt.NDArray[np.uint8], step: int) -> None:
-        image = Image.fromarray(picture)
-        if image.getcolors(PALETTE) is not None:
-            image = image.quantize(PALETTE, dither=Image.Dither.NONE)
-        encoded = io.BytesIO()
-        image.save(encoded, format="PNG")
-        self._write_image(name, encoded.getvalue(), image.size, step)
+        self.logger.experiment.add_image(name, picture, step, dataformats="HWC")
 
     @override
     def log_film(self, name: str, film: Path, step: int) -> None:
-        """Write the small film as a picture, which moves in the browser; tensorboard plays no videos."""
+        """Write the .gif as a picture, as tensorboard plays no videos."""
         small = film.with_suffix(".gif")
         with Image.open(small) as first:
-            self._write_image(name, small.read_bytes(), first.size, step)
+            width_px, height_px = first.size
+        image = Summary.Image(height=height_px, width=width_px, colorspace=3, encoded_image_string=small.read_bytes())
+        self._files.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
 
     @override
     def log_text(self, name: str, text: str, step: int) -> None:
@@ -193,8 +187,3 @@ class TensorboardRun(RunLogger):
     @override
     def close(self) -> None:
         self.logger.experiment.close()
-
-    def _write_image(self, name: str, encoded: bytes, size_px: tuple[int, int], step: int) -> None:
-        width_px, height_px = size_px
-        image = Summary.Image(height=height_px, width=width_px, colorspace=3, encoded_image_string=encoded)
-        self._files.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)

@@ -18,10 +18,13 @@ from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.telemetry.live import LiveRace
 from trackmania_rl.telemetry.page import apart, tails
 from trackmania_rl.telemetry.page import curves as curves_module
 from trackmania_rl.telemetry.page.apart import run_of_driver
 from trackmania_rl.telemetry.page.page import RunPage
+from trackmania_rl.telemetry.page.races import race_of_inputs
+from trackmania_rl.telemetry.page.runs import BestRun
 from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
 
 
@@ -253,3 +256,19 @@ def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(
     wrong.write_bytes(b"no driver")
     with pytest.raises(UserError, match=re.escape(str(wrong))), run_of_driver(wrong, repository_root):
         pass
+
+
+def test_a_record_finishes_between_two_states_and_at_one(tmp_path: Path) -> None:
+    np.save(tmp_path / "line.npy", np.arange(0.0, 60.0, 0.5)[:, None] * np.array([0, 0, 1.0]) + (0, 100, 0))
+    track = tmp_path / "straight.toml"
+    track.write_text('name = "straight"\nline = "line.npy"\nedge = "wall"\n')
+    inputs = tmp_path / "straight.inputs"
+
+    def drive(start_ms: int, race_time_ms: int) -> LiveRace:
+        inputs.write_text(f"{start_ms / 1000:.2f} press up\n")
+        return race_of_inputs(BestRun(tmp_path, "straight", race_time_ms, inputs, None, 0.0), str(track))
+
+    finish_ms = int(drive(0, 60_000).time_ms[-1]) - 10  # the finish is detected in the tick after its time
+    for start_ms in range(0, 50, 10):  # at rest until then, so that the finish is later by as much
+        assert drive(start_ms, finish_ms + start_ms).race_finished
+        assert not drive(start_ms, finish_ms + start_ms - 100).race_finished

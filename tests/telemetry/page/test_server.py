@@ -18,7 +18,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from tests.telemetry.page.conftest import LIVE, make_run, race_line
 from trackmania_rl.settings.run_folder import RunFolder
-from trackmania_rl.telemetry.page import guard, hub
+from trackmania_rl.telemetry.page import guard
+from trackmania_rl.telemetry.page import server as server_module
 from trackmania_rl.telemetry.page.command import listen
 from trackmania_rl.telemetry.page.guard import make_server
 from trackmania_rl.telemetry.page.page import RunPage
@@ -58,7 +59,7 @@ def test_only_runs_of_the_folder_are_opened(client: TestClient, run: RunFolder, 
 def test_every_tab_gets_the_same_and_their_number_is_bounded(
     client: TestClient, page: RunPage, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "MOST_TABS", 2)
+    monkeypatch.setattr(server_module, "MOST_TABS", 2)
     watched: set[object] = set()
     cars = page.cars
     monkeypatch.setattr(page, "cars", lambda watches: watched.update(watches) or cars(watches))

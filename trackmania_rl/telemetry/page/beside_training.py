@@ -38,7 +38,7 @@ class ServePage(Hook):
             UserError: if no port is free.
         """
         port = _first_free_port()
-        command = [sys.executable, "-m", "trackmania_rl.telemetry.page", str(self.run.folder.path.resolve())]
+        command = [sys.executable, "-m", "trackmania_rl.telemetry.page.command", str(self.run.folder.path.resolve())]
         self._process = subprocess.Popen(
             [*command, "--port", str(port), "--ends-with-stdin"],
             cwd=WORKING_FOLDER,

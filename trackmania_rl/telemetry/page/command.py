@@ -159,3 +159,7 @@ def address(host: str, port: int, token: str | None) -> str:
     """Return the address of the page for a browser."""
     name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}/" + ("" if token is None else f"?token={token}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -155,6 +155,8 @@ def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
             break
         while race.tick_time_ms < ends_ms and not race.is_finished:
             race.advance((ends_ms - race.tick_time_ms) // TICK_MS)
+    if not race.is_finished:
+        race.advance(1)  # the finish is detected in the tick after its time
     times_ms, positions, speeds, gears, stations = zip(*states, strict=True)
     gas, brake, steer = InputTimeline(events).controls_at(times_ms).T
     q_values = best.q_values()
