@@ -138,10 +138,6 @@ def cycle_figures(run: TrainingStatistics, entries: Iterable[MapEntry]) -> dict[
     """Return totals over maps, by `rollout/cycle/{what}/{trained|blind}`.
 
     A total of times needs a time of each map. A ratio needs a time of each map that has a time to beat.
-
-    Args:
-        run: figures of the run.
-        entries: the map cycle.
     """
     figures: dict[str, float] = {}
     for status, names in zip(("trained", "blind"), trained_and_blind(entries), strict=True):

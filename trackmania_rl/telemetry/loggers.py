@@ -97,10 +97,6 @@ class RunLogger:
 class BackgroundLogger:
     """Logger in a thread. Its errors are logged, at most once a minute.
 
-    Args:
-        name: in messages.
-        make: makes the logger.
-
     Raises:
         Exception: any of `make`.
     """

@@ -96,11 +96,7 @@ class RunStatus(BaseModel):
     losses: dict[str, float] = Field(max_length=100)
 
     def what_is_wrong(self, now_s: float) -> str | None:
-        """Return why the training is not healthy; None if it is.
-
-        Args:
-            now_s: `time.monotonic`.
-        """
+        """Return why the training is not healthy; None if it is."""
         if self.is_over:
             return "the training has ended"
         silent_s, stalled_s = now_s - self.told_at_s, now_s - self.ticked_at_s
@@ -114,11 +110,7 @@ class RunStatus(BaseModel):
 
 
 class StatusFile:
-    """Status file of a run.
-
-    Args:
-        folder: of the run.
-    """
+    """Status file of a run."""
 
     def __init__(self, folder: Path) -> None:
         self._file = RecordFile(folder / STATUS_FILE)

@@ -456,13 +456,7 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
 
 
 def closing_text(figures: TrainingStatistics, folder: str, evaluate: str) -> str:
-    """Return the last lines of a training.
-
-    Args:
-        figures: of the run.
-        folder: of the run.
-        evaluate: command that evaluates the run.
-    """
+    """Return the last lines of a training."""
     maps = [_closing_best(name, of_map, figures) for name, of_map in figures.maps.items()]
     if len(maps) > MOST_CLOSING_MAPS:
         maps[MOST_CLOSING_MAPS:] = [f"{len(maps) - MOST_CLOSING_MAPS} more maps"]

@@ -138,10 +138,6 @@ class LiveReader:
     """Reads the games of a run while it trains.
 
     Several readers may read at once, and each may watch a game of its own.
-
-    Args:
-        run_folder: `RunFolder.path`.
-        clock: seconds since 1970.
     """
 
     def __init__(self, run_folder: Path, clock: Callable[[], float] = time.time) -> None:

@@ -45,16 +45,7 @@ _GEAR: Final = CAR_COLUMNS.index("gear")
 
 
 class LiveMirror:
-    """Listener that writes the state of a collector's games to files.
-
-    Args:
-        games: the games.
-        folder: for the files.
-        collector: number of the collector.
-        maps_folder: folder of the maps.
-        has_frames: whether the observation has an image.
-        clock: seconds since 1970.
-    """
+    """Listener that writes the state of a collector's games to files."""
 
     def __init__(
         self,

@@ -26,11 +26,7 @@ _drawing = threading.Lock()  # a track's renderer has scratch memory
 
 
 class RacePlayback:
-    """Plays a race back. A race of the simulated game is driven again by its own actions.
-
-    Args:
-        race: the race.
-    """
+    """Plays a race back. A race of the simulated game is driven again by its own actions."""
 
     def __init__(self, race: LiveRace) -> None:
         self.race = race

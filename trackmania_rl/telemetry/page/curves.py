@@ -41,11 +41,7 @@ NewPoints = list[tuple[str, Point]]
 
 
 class Curve:
-    """Points (x, y...) in order. Beyond `most_points`, every second one is removed, but no record.
-
-    Args:
-        most_points: that are kept.
-    """
+    """Points (x, y...) in order. Beyond `most_points`, every second one is removed, but no record."""
 
     def __init__(self, most_points: int = MOST_POINTS) -> None:
         self._most_points = most_points

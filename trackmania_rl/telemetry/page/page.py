@@ -41,10 +41,6 @@ Watch = tuple[int, int] | None
 class RunPage:
     """Page of one run. Thread-safe.
 
-    Args:
-        run: the run.
-        project_folder: base of a relative `maps_folder`.
-
     Raises:
         UserError: if the run's settings cannot be used.
     """

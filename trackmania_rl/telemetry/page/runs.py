@@ -165,11 +165,7 @@ class BestRun:
 
 
 class RunFiles:
-    """Records, films and pictures of a run. Only listed files can be downloaded.
-
-    Args:
-        run: the run.
-    """
+    """Records, films and pictures of a run. Only listed files can be downloaded."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run

@@ -188,11 +188,7 @@ class _Tab:
 
 
 class Hub:
-    """Tabs of a page.
-
-    Args:
-        page: the page.
-    """
+    """Tabs of a page."""
 
     def __init__(self, page: RunPage) -> None:
         self._page = page

@@ -98,9 +98,6 @@ class LogMessages:
 def sampled_lines(file: Path) -> tuple[Iterator[bytes], int, float]:
     """Return all lines of a small log, or samples spread evenly over a large one, the end included.
 
-    Args:
-        file: must exist.
-
     Returns:
         The complete lines in order; the end of the last complete line in bytes; the number of lines of the file for
         each returned line, 1.0 for a small log.
