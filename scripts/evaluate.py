@@ -121,8 +121,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
     import torch
 
     from trackmania_rl.games.race_games import make_race_games
+    from trackmania_rl.track.game_map import load_reference_times
     from trackmania_rl.track.named_maps import map_entries
-    from trackmania_rl.track.reference_times import load_reference_times
     from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
     console = Console()

@@ -70,7 +70,7 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
     config, overrides, maps = arguments.pop("config"), arguments.pop("set"), arguments.pop("map")
     settings = load_settings(config, overrides)  # before torch is imported, which takes seconds: mistakes are told now
     if maps:
-        from trackmania_rl.track.chosen_maps import overrides_for_maps
+        from trackmania_rl.track.named_maps import overrides_for_maps
 
         chosen = overrides_for_maps(settings, PROJECT_FOLDER / settings.game.maps_folder, maps)
         overrides = [*(f"{name}={value!r}" for name, value in chosen.items()), *overrides]

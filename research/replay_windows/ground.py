@@ -16,8 +16,8 @@ from research.replay_windows.ghost_motion import FloatArray
 from research.replay_windows.ghost_race import GhostRace, is_pad
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Ribbon, Surface, build_ribbon
+from trackmania_rl.track.pieces import road_kind
 from trackmania_rl.track.placed_blocks import forward_of
-from trackmania_rl.track.stadium_blocks import piece_of
 
 TOLERATED_DEPTH_M: Final = float(STADIUM_CAR["tolerated_depth_m"][0])
 ROAD_ABOVE_FLOOR_M: Final = 1.3446
@@ -165,8 +165,8 @@ def _surface(race: GhostRace, point_m: FloatArray) -> Surface:
         return Surface.GRASS if abs(point_m[1] - ASKED_ABOVE_M - GRASS_HEIGHT_M) < GRASS_WITHIN_M else Surface.ASPHALT
     if is_pad(block):
         return Surface.TURBO
-    piece = piece_of(block)
-    return Surface.ASPHALT if piece is None else _SURFACES[piece.surface]
+    kind = road_kind(block)
+    return Surface.ASPHALT if kind is None else _SURFACES[kind[1]]
 
 
 def _heading(race: GhostRace, samples: npt.NDArray[np.int64], footing: Footing) -> FloatArray:

@@ -30,8 +30,8 @@ from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, new_vehicle
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, ground_under
 from trackmania_rl.simulator.tracks.world import Ground, Surface, ground_at, locate
+from trackmania_rl.track.pieces import CELL_M
 from trackmania_rl.track.placed_blocks import to_world
-from trackmania_rl.track.road_lanes import CELL_M
 
 LENGTH_MS: Final = 1000
 EVERY_MS: Final = 500

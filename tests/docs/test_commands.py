@@ -33,8 +33,8 @@ from trackmania_rl.agents.builder import check_decision, make_agent_builder
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.track.chosen_maps import overrides_for_maps
 from trackmania_rl.track.game_map import load_reference_lines
+from trackmania_rl.track.named_maps import overrides_for_maps
 from trackmania_rl.training.building import make_hooks, make_reward
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import pytest
 from trackmania_rl.gbx.challenge import Block, read_challenge
 from trackmania_rl.track import block_lines
 from trackmania_rl.track.block_lines import BlockLineError, line_from_blocks
-from trackmania_rl.track.stadium_blocks import size_cells
+from trackmania_rl.track.pieces import size_cells
 
 from .conftest import make_challenge
 

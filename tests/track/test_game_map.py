@@ -10,8 +10,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.track import game_map
-from trackmania_rl.track.game_map import load_game_map
-from trackmania_rl.track.reference_times import load_reference_times
+from trackmania_rl.track.game_map import load_game_map, load_reference_times
 
 
 def entry(name: str, map_path: str) -> MapEntry:

@@ -8,8 +8,7 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import MapEntry, Settings, load_settings
-from trackmania_rl.track.chosen_maps import overrides_for_maps
-from trackmania_rl.track.named_maps import map_entries
+from trackmania_rl.track.named_maps import map_entries, overrides_for_maps
 
 
 def chosen(repository_root: Path, maps_folder: Path, *names: str, config: str = "config.py") -> Settings:

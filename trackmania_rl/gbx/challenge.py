@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.gbx.pygbx_parts import CGameChallenge, CGameHeader, MapBlock
-from trackmania_rl.gbx.reading import GbxError, GbxFile, read_gbx
+from trackmania_rl.gbx.reading import CGameChallenge, CGameHeader, GbxError, GbxFile, MapBlock, read_gbx
 
 BLOCK_SIZE_M: Final = (32.0, 8.0, 32.0)
 BLOCK_CENTER_M: Final = (16.0, 0.0, 16.0)

@@ -7,8 +7,10 @@ what it reads through is replaced: no read leaves the file, unpacked data is bou
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
+import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -16,13 +18,41 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 from xml.etree import ElementTree
 
+import lzallright
+
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_bounded
-from trackmania_rl.gbx.pygbx_parts import HOW_TO_INSTALL, IS_INSTALLED, ByteReader, Gbx, decompress, gbx_module
+
+HOW_TO_INSTALL: Final = "python -m pip install --no-deps pygbx==0.3"
+IS_INSTALLED: Final = importlib.util.find_spec("pygbx") is not None
+
+
+if IS_INSTALLED:
+    if importlib.util.find_spec("lzo") is None:  # imported by pygbx, but not called: see `reading`
+        sys.modules["lzo"] = ModuleType("lzo")
+    import pygbx.gbx as gbx_module
+    from pygbx import STADIUM_BLOCK_OFFSETS, Gbx
+    from pygbx.bytereader import ByteReader
+    from pygbx.headers import (
+        CGameChallenge,
+        CGameCtnGhost,
+        CGameHeader,
+        CGameReplayRecord,
+        ControlEntry,
+        MapBlock,
+    )
+else:
+
+    class _Missing:
+        """Stands in for pygbx's classes; nothing is ever one of these."""
+
+    gbx_module, STADIUM_BLOCK_OFFSETS = None, {}
+    Gbx = ByteReader = _Missing
+    CGameChallenge = CGameCtnGhost = CGameHeader = CGameReplayRecord = ControlEntry = MapBlock = _Missing
 
 MAX_FILE_BYTES: Final = 8 << 20
 MAX_PACKED_BYTES: Final = 1 << 20
@@ -169,7 +199,7 @@ class _BoundedReader(ByteReader):  # type: ignore[misc]  # pygbx has no types
 def _unpack_lzo(data: bytes, _: bool, size: int) -> bytes:
     """As `lzo.decompress`, of bounded size."""
     _check_sizes(len(data), size)
-    unpacked = decompress(bytes(data), size)
+    unpacked = lzallright.LZOCompressor.decompress(bytes(data), output_size_hint=max(size, 1))
     if len(unpacked) != size:
         raise _DamagedError(f"a packed part of {len(unpacked)} bytes says it has {size}")
     return unpacked

@@ -14,8 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.gbx.challenge import Challenge, challenge_of, plain_text
-from trackmania_rl.gbx.pygbx_parts import CGameChallenge, CGameCtnGhost, CGameReplayRecord, ControlEntry, Gbx
-from trackmania_rl.gbx.reading import GbxError, GbxFile, read_gbx
+from trackmania_rl.gbx.reading import (
+    CGameChallenge,
+    CGameCtnGhost,
+    CGameReplayRecord,
+    ControlEntry,
+    Gbx,
+    GbxError,
+    GbxFile,
+    read_gbx,
+)
 
 REPLAY_SUFFIXES: Final = (".replay.gbx", ".ghost.gbx")
 NO_TIME: Final = 0xFFFFFFFF

@@ -17,9 +17,8 @@ import numpy.typing as npt
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, STADIUM, Block, Challenge, Gate
 from trackmania_rl.track.line_building import BEYOND_FINISH_M, LINE_SPACING_M, arc_length, resample
-from trackmania_rl.track.placed_blocks import BlockGrid, Joint, Road, roads_of
-from trackmania_rl.track.road_lanes import Side, side_direction
-from trackmania_rl.track.stadium_blocks import lanes_of
+from trackmania_rl.track.pieces import Side, lanes_of
+from trackmania_rl.track.placed_blocks import BlockGrid, Joint, Road, roads_of, side_direction
 
 CAR_HEIGHT_M: Final = 0.36
 """A standing car's origin above the road; reference lines hold where cars are."""

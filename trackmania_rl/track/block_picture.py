@@ -17,10 +17,9 @@ from trackmania_rl.simulator.picture.block_scene import NEVER_PASSED, NO_GATE, B
 from trackmania_rl.simulator.picture.palette import Paint, paints_of_surfaces
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld, GateBox
-from trackmania_rl.track.piece_catalogue import Catalogue, CrossSection, Piece, Polygon, stadium_pieces
 from trackmania_rl.track.piece_mesh import Way, ways_of
+from trackmania_rl.track.pieces import SHAPE_BITS, CrossSection, Piece, Polygon, footprint, stadium_pieces
 from trackmania_rl.track.placed_blocks import to_world
-from trackmania_rl.track.stadium_blocks import SHAPE_BITS, footprint
 
 BAND_M: Final = 8.0
 """So far along a road its shade changes, so that speed is seen."""
@@ -83,17 +82,14 @@ class _Painter:
         return Quads(points_m, number.reshape(-1, 4), paint, gate)
 
 
-def scene_of(
-    world: BlockWorld, checkpoints: Sequence[GateBox] | None = None, catalogue: Catalogue | None = None
-) -> BlockScene:
+def scene_of(world: BlockWorld, checkpoints: Sequence[GateBox] | None = None) -> BlockScene:
     """Prepare a world for drawing.
 
     Args:
         world: what is drawn.
         checkpoints: in the order in which they are passed; by default in the order of the file.
-        catalogue: of pieces; the one that ships by default.
     """
-    pieces = stadium_pieces() if catalogue is None else catalogue
+    pieces = stadium_pieces()
     if checkpoints is None:
         checkpoints = [gate for gate in world.gates if gate.kind is Gate.CHECKPOINT]
     painted: dict[tuple[str, int], tuple[Quads, Quads]] = {}

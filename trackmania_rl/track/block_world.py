@@ -12,10 +12,9 @@ import numpy.typing as npt
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Block, Challenge, Gate
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, build_surface_mesh
-from trackmania_rl.track.piece_catalogue import Catalogue, Piece, stadium_pieces
 from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
+from trackmania_rl.track.pieces import SHAPE_BITS, Piece, stadium_pieces
 from trackmania_rl.track.placed_blocks import forward_of, to_world
-from trackmania_rl.track.stadium_blocks import SHAPE_BITS
 
 GRASS_HEIGHT_M: Final = 9.0
 """Of the stadium's grass."""
@@ -96,19 +95,15 @@ class BlockWorld:
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def world_of(challenge: Challenge, catalogue: Catalogue | None = None) -> BlockWorld:
+def world_of(challenge: Challenge) -> BlockWorld:
     """Build a map's world.
-
-    Args:
-        challenge: the map.
-        catalogue: of pieces; the one that ships by default.
 
     Raises:
         BlockWorldError: if the map is of another environment, a block stands outside every map's grid, or there are
             more blocks or triangles than a world may hold.
     """
     _check(challenge)
-    pieces = stadium_pieces() if catalogue is None else catalogue
+    pieces = stadium_pieces()
     size_x, _, size_z = challenge.size_cells
     has_grass = np.ones((size_x, size_z), dtype=np.bool_)
     meshes: dict[tuple[str, int], PieceMesh] = {}

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Challenge, Gate
+from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Challenge, Gate
 from trackmania_rl.track.driven_path import DrivenPath
+from trackmania_rl.track.pieces import hermite
+from trackmania_rl.track.placed_blocks import forward_of
 
 LINE_SPACING_M: Final = 0.5
 """Distance of two neighbouring points of a line."""
@@ -131,12 +133,8 @@ def curve_through(knots_m: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int64
     piece = np.repeat(np.arange(len(chord_m)), n_parts)  # (F - 1,)
     u = ((np.arange(knot_at[-1]) - knot_at[piece]) / n_parts[piece])[:, None]
     chord = chord_m[piece][:, None]
-    curve = (
-        (1 + 2 * u) * (1 - u) ** 2 * knots_m[piece]
-        + u * (1 - u) ** 2 * chord * tangent[piece]
-        + u**2 * (3 - 2 * u) * knots_m[piece + 1]
-        + u**2 * (u - 1) * chord * tangent[piece + 1]
-    )
+    ends_m, slopes = (knots_m[piece], knots_m[piece + 1]), (tangent[piece], tangent[piece + 1])
+    curve = hermite(u, chord, ends_m, slopes)
     assert curve.shape == (knot_at[-1], 3)
     return np.concatenate((curve, knots_m[-1:])), knot_at
 
@@ -195,11 +193,6 @@ def directions(points_m: FloatArray) -> FloatArray:
     difference = np.gradient(points_m, axis=0)
     length = np.linalg.norm(difference, axis=1, keepdims=True)
     return np.asarray(difference / np.maximum(length, 1e-12))
-
-
-def gate_direction(gate: Block) -> FloatArray:
-    """(3,) unit vector, level, along which a gate's block looks."""
-    return np.array([(0.0, 0.0, 1.0), (-1.0, 0.0, 0.0), (0.0, 0.0, -1.0), (1.0, 0.0, 0.0)][gate.quarter_turns % 4])
 
 
 def _moves_on(position_m: FloatArray) -> npt.NDArray[np.bool_]:
@@ -274,7 +267,7 @@ def _distance_to_gate(points_m: FloatArray, challenge: Challenge, kinds: tuple[G
     end, towards = points_m[-1], _end_direction(points_m)
     nearest_m: float | None = None
     for gate in challenge.gates:
-        normal = gate_direction(gate)
+        normal = forward_of(gate)
         across = float(np.dot(towards, normal))
         if gate.gate not in kinds or abs(across) < 0.5:
             continue

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, STADIUM, Block, Challenge, Gate
-from trackmania_rl.track.line_building import LINE_SPACING_M, arc_length, directions, gate_direction
+from trackmania_rl.track.line_building import LINE_SPACING_M, arc_length, directions
+from trackmania_rl.track.placed_blocks import forward_of
 from trackmania_rl.track.reference_line import uneven_steps
 
 GATE_HALF_WIDTH_M: Final = 17.0
@@ -177,7 +178,7 @@ def _report(line_m: FloatArray, findings: list[Finding], passages: tuple[GatePas
 
 
 def _passages_of(gate: Block, line_m: FloatArray, stations_m: FloatArray) -> list[GatePassage]:
-    normal = gate_direction(gate)
+    normal = forward_of(gate)
     right = np.cross(normal, (0.0, 1.0, 0.0))
     relative_m = line_m - gate.floor_center_m
     before_m = relative_m @ normal  # (N,) signed distance from the plane
@@ -403,7 +404,7 @@ def _check_finish(line_m: FloatArray, challenge: Challenge) -> Finding:
         return Finding("finish", Verdict.WARNING, "the map has no finish block that is known here")
     found: list[tuple[float, float]] = []  # distances from the plane and from its middle
     for gate in finishes:
-        offset_m, normal = line_m[-1] - gate.floor_center_m, gate_direction(gate)
+        offset_m, normal = line_m[-1] - gate.floor_center_m, forward_of(gate)
         if _is_at_height(gate, float(offset_m[1])):
             found.append((abs(float(offset_m @ normal)), abs(float(offset_m @ np.cross(normal, (0.0, 1.0, 0.0))))))
     reached = [(plane_m, beside_m) for plane_m, beside_m in found if beside_m <= GATE_HALF_WIDTH_M]

@@ -27,10 +27,12 @@ from trackmania_rl.simulator.tracks.track_design import (
     resample,
 )
 from trackmania_rl.simulator.tracks.track_geometry import turn_radius_m
+from trackmania_rl.track.pieces import CELL_M, road_kind
 from trackmania_rl.track.placed_blocks import BlockGrid, Road, roads_of
-from trackmania_rl.track.road_lanes import CELL_M
-from trackmania_rl.track.stadium_blocks import OPEN_WIDTH_M, ROAD_WIDTH_M, piece_of
 
+ROAD_WIDTH_M: Final = 26.0
+OPEN_WIDTH_M: Final = 32.0
+"""Widths of an asphalt road, between its borders, and of open ground."""
 SMOOTHING_M: Final = 10.0
 """Moving average over the line: recorded points are rounded, and a driven line has the car's own wobble."""
 GRASS_BELOW_M: Final = 10.0
@@ -237,7 +239,7 @@ def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
     """What the blocks under a line's points say; a default road where there are none."""
     grid, roads = BlockGrid(challenge.blocks), dict[Block, list[Road]]()
     width_m, bank = np.full(len(line_m), ROAD_WIDTH_M), np.zeros(len(line_m))
-    surface, is_known = ["asphalt"] * len(line_m), np.zeros(len(line_m), dtype=np.bool_)
+    surface, is_known = list[str](["asphalt"] * len(line_m)), np.zeros(len(line_m), dtype=np.bool_)
     directions = np.gradient(line_m, axis=0)
     fields = {block.cell[::2] for block in challenge.blocks if block.name in ("StadiumDirt", "StadiumDirtHill")}
     for index, here_m in enumerate(line_m):
@@ -248,9 +250,10 @@ def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
                 width_m[index], is_known[index] = OPEN_WIDTH_M, True
                 surface[index] = "dirt" if is_dirt else "grass"
             continue
-        piece = piece_of(block)
-        assert piece is not None, "the grid holds only road pieces"
-        width_m[index], surface[index], is_known[index] = piece.width_m, piece.surface, True
+        kind = road_kind(block)
+        assert kind is not None, "the grid holds only road pieces"
+        width_m[index], surface[index] = kind
+        is_known[index] = True
         if "Turbo" in block.name:  # its pad covers all of it
             surface[index] = "turbo"
         if block not in roads:

@@ -1,16 +1,19 @@
-"""The maps that a user names: of the map cycle, track files, and generated tracks by difficulty and seeds."""
+"""Maps by name: of the map cycle, track files, and generated tracks by difficulty and seeds."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import as_file_name
+from trackmania_rl.gbx.challenge import CHALLENGE_SUFFIX, is_challenge_file
+from trackmania_rl.places import command_line_of
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
@@ -131,3 +134,101 @@ def _entry_of_track(track_file: Path) -> MapEntry:
         raise UserError(
             f"{track_file}: its name cannot be a map's name ({error.errors()[0]['msg']}); rename it"
         ) from None
+
+
+EXPLORATION_RACES: Final = 4
+"""As in the shipped configurations: four races that explore, then a greedy one that measures."""
+
+
+def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Choose the maps of a training by their names.
+
+    Args:
+        settings: of the configuration, whose own maps keep their names and races.
+        maps_folder: where tracks and lines lie.
+        names: of the configuration's maps, tracks of the maps folder, track files, lines, or generated tracks as
+            `generated:DIFFICULTY:SEED` (or `...:FIRST_SEED-LAST_SEED`); with the real game, of maps whose files lie in
+            the maps folder.
+
+    Returns:
+        Values of `map_cycle` and of `run_name`: a run on other maps is another run.
+
+    Raises:
+        UserError: if there is no map of a name, or the configuration plays no races.
+    """
+    if not any(entry.has_files or entry.generator for entry in settings.game.map_cycle):
+        raise UserError(f"--map: this configuration has no maps, as it plays {settings.game.games}")
+    own = [entry.model_dump(exclude_defaults=True) for entry in settings.game.map_cycle]
+    cycle: list[Mapping[str, Any]] = []
+    for name in dict.fromkeys(names):
+        of_name = [entry for entry in own if entry["map_name"] == name]
+        cycle += of_name or training_entries(_map_of(name, settings, maps_folder))
+    maps = dict.fromkeys(str(entry["map_name"]) for entry in cycle)
+    run_name = as_file_name("_".join([settings.run.run_name, *maps]))
+    return {"map_cycle": tuple(cycle), "run_name": run_name or settings.run.run_name}
+
+
+def training_entries(of_map: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Make the entries of a map in the map cycle: races that explore, and one that measures.
+
+    Args:
+        of_map: `map_name`, and `map_path` with `reference_line` or a `generator`.
+    """
+    return [
+        {**of_map, "is_explo": True, "fill_buffer": True, "repeat": EXPLORATION_RACES},
+        {**of_map, "is_explo": False, "fill_buffer": True, "repeat": 1},
+    ]
+
+
+def _map_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
+    if recipes := recipes_of(name):
+        first, last = recipes[0], recipes[-1]
+        generator = {"difficulty": first.difficulty, "first_seed": first.seed, "last_seed": last.seed}
+        return {"map_name": first.name if first == last else f"{first.name}-{last.seed}", "generator": generator}
+    if settings.game.game == "simulated":
+        return _track(name, settings, maps_folder)
+    return _real_map(name, settings, maps_folder)
+
+
+def _track(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
+    try:
+        track_file = find_track_file(name, maps_folder)
+    except UserError as error:
+        hint = f"; a map of your own is added with {_how_to_add()}"
+        if is_challenge_file(Path(name)):
+            hint = f"; a map of the real game becomes a track with {_how_to_add()}, and --map NAME trains on it"
+        raise UserError(f"--map {error}, the configuration's {_own_names(settings)}{hint}") from error
+    line_file = reference_line_file(track_file)
+    files = {"map_path": track_file, "reference_line": line_file}
+    return {"map_name": track_file.stem, **{key: _in_folder(file, maps_folder) for key, file in files.items()}}
+
+
+def _real_map(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
+    stem = Path(name).name
+    if stem.lower().endswith(CHALLENGE_SUFFIX):
+        stem = stem[: -len(CHALLENGE_SUFFIX)]
+    map_file = maps_folder / f"{stem}.Challenge.Gbx"
+    line_file = maps_folder / f"{stem}_0.5m.npy"
+    missing = [str(file) for file in (map_file, line_file) if not file.is_file()]
+    if missing:
+        raise UserError(
+            f"--map {name}: not among the configuration's maps ({_own_names(settings)}), and there is no "
+            f"{' and no '.join(missing)}; add it with {_how_to_add()} --insert --config config_files/config_tmnf.py"
+        )
+    return {"map_name": stem, "map_path": map_file.name, "reference_line": line_file.name}
+
+
+def _how_to_add() -> str:
+    return f"{command_line_of('tools/maps')} add MAP.Challenge.Gbx REPLAY.Replay.Gbx --name NAME"
+
+
+def _own_names(settings: Settings) -> str:
+    return ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle))
+
+
+def _in_folder(file: Path, maps_folder: Path) -> str:
+    """A file's path from the maps folder, where it lies in it; else its whole path."""
+    try:
+        return str(file.relative_to(maps_folder.resolve()))
+    except ValueError:
+        return str(file)

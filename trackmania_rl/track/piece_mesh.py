@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.simulator.tracks.world import Surface
-from trackmania_rl.track.piece_catalogue import ArcSweep, CrossSection, LaneSweep, Piece, Polygon, ProfileSweep
-from trackmania_rl.track.road_lanes import Lane, lane_points, port_place, side_direction
-from trackmania_rl.track.stadium_blocks import lanes_of, size_cells
+from trackmania_rl.track.pieces import ArcSweep, CrossSection, Lane, LaneSweep, Piece, Polygon, ProfileSweep, size_cells
+from trackmania_rl.track.placed_blocks import lane_points, port_place, side_direction
 
 SURFACE_ABOVE_LANE_M: Final = 0.3446
 """Lanes lie so far below the surface: 1.0 m above a cell's floor, where the surface is at 1.3446 m."""
@@ -82,7 +81,7 @@ def ways_of(piece: Piece, block: Block, straight_m: float | None = None, bent_m:
         match sweep:
             case LaneSweep():
                 spacing_m = straight_m if sweep.facets == 1 else bent_m
-                ways += [_along_lane(sweep, lane, size_cells(block.name), spacing_m) for lane in lanes_of(block)]
+                ways += [_along_lane(sweep, lane, size_cells(block.name), spacing_m) for lane in piece.lanes]
             case ProfileSweep():
                 ways.append(_along_profile(sweep, straight_m if len(sweep.profile_m) == 2 else bent_m))
             case ArcSweep():

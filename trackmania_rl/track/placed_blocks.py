@@ -1,4 +1,4 @@
-"""Blocks where they stand in a map: which of them is under a point, and the roads through them in world axes."""
+"""Blocks of a map in world axes: the roads through them, and the block under a point."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.gbx.challenge import BLOCK_CENTER_M, BLOCK_SIZE_M, Block
-from trackmania_rl.track.road_lanes import CELL_M, Lane, Port, lane_points, port_place
-from trackmania_rl.track.stadium_blocks import footprint, lanes_of, piece_of, size_cells
+from trackmania_rl.track.pieces import CELL_M, Lane, Port, Side, footprint, hermite, lanes_of, road_kind, size_cells
 
 MOST_ABOVE_M: Final = 16.0
 """A car this far above a cell's floor no longer drives over its block."""
@@ -88,7 +87,7 @@ class BlockGrid:
     def __init__(self, blocks: Iterable[Block]) -> None:
         self._columns: dict[tuple[int, int], list[tuple[int, Block]]] = defaultdict(list)
         for block in blocks:
-            if piece_of(block) is None:
+            if road_kind(block) is None:
                 continue
             middles_m = np.array(footprint(block.name)) * BLOCK_SIZE_M + BLOCK_CENTER_M
             for x, y, z in np.floor(to_world(middles_m, block) / BLOCK_SIZE_M).astype(int):
@@ -123,3 +122,77 @@ def _joint(port: Port, block: Block, size: tuple[int, int]) -> Joint:
     x_m, z_m = port_place(port, size)
     x, y, z = np.rint(to_world(np.array((x_m, port.height_m, z_m)), block)).astype(int)
     return Joint((int(x), int(y), int(z)), (port.side + block.quarter_turns) % 4)
+
+
+def lane_points(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
+    """The middle of a road in its block's own axes.
+
+    Ports on neighbouring sides are joined by a quarter circle, those on opposite sides by a straight or by two arcs of
+    one radius. Heights are the cubic with the ports' heights and slopes; the bank goes over linearly.
+
+    Args:
+        lane: the road.
+        size: (width, depth) of its block in cells.
+
+    Returns:
+        (K, 3) points from begin to end, at most 0.5 m apart on the plan, and (K,) rise of the road per metre to the
+        left of who drives from begin to end.
+    """
+    begin_m, end_m = port_place(lane.begin, size), port_place(lane.end, size)
+    inwards, outwards = -side_direction(lane.begin.side), side_direction(lane.end.side)
+    plan_m = _plan(begin_m, inwards, end_m, outwards)
+    along_m = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(plan_m, axis=0).T))))
+    slopes = [float(np.dot(lane.begin.gradient, inwards)), float(np.dot(lane.end.gradient, outwards))]
+    banks = [float(np.dot(lane.begin.gradient, _left(inwards))), float(np.dot(lane.end.gradient, _left(outwards)))]
+    heights_m = lane.begin.height_m, lane.end.height_m
+    height_m = hermite(along_m / along_m[-1], along_m[-1], heights_m, (slopes[0], slopes[1]))
+    points_m = np.stack((plan_m[:, 0], height_m, plan_m[:, 1]), axis=1)
+    return points_m, np.interp(along_m, along_m[[0, -1]], banks)
+
+
+def port_place(port: Port, size: tuple[int, int]) -> FloatArray:
+    """(2,) x and z of a port in its block's own axes, metres."""
+    along_m = (port.place + 0.5) * CELL_M
+    match port.side:
+        case Side.FRONT:
+            place = (along_m, size[1] * CELL_M)
+        case Side.BACK:
+            place = (along_m, 0.0)
+        case Side.RIGHT:
+            place = (0.0, along_m)
+        case Side.LEFT:
+            place = (size[0] * CELL_M, along_m)
+    return np.array(place)
+
+
+def side_direction(side: int) -> FloatArray:
+    """(2,) unit vector (x, z) out of a block through a side; any number of quarter turns to the right of forwards."""
+    return np.array(((0.0, 1.0), (-1.0, 0.0), (0.0, -1.0), (1.0, 0.0))[side % 4])
+
+
+def _left(direction: FloatArray) -> FloatArray:
+    """(2,) what is to the left of a direction (x, z): left = up x forward."""
+    return np.array((direction[1], -direction[0]))
+
+
+def _plan(begin_m: FloatArray, inwards: FloatArray, end_m: FloatArray, outwards: FloatArray) -> FloatArray:
+    """(K, 2) the way from one port to another, seen from above."""
+    way_m = end_m - begin_m
+    ahead_m, aside = float(np.dot(way_m, inwards)), way_m - np.dot(way_m, inwards) * inwards
+    aside_m = float(np.linalg.norm(aside))
+    if aside_m < 1e-9:
+        return begin_m + np.linspace(0.0, 1.0, _steps(ahead_m) + 1)[:, None] * way_m
+    aside = aside / aside_m
+    if abs(np.dot(inwards, outwards)) < 0.5:  # neighbouring sides
+        assert abs(ahead_m - aside_m) < 1e-9, "a bend is a quarter of a circle"
+        angle = np.linspace(0.0, np.pi / 2.0, _steps(ahead_m * np.pi / 2.0) + 1)[:, None]
+        return np.asarray(begin_m + ahead_m * (np.sin(angle) * inwards + (1.0 - np.cos(angle)) * aside))
+    radius_m = (ahead_m**2 + aside_m**2) / (4.0 * aside_m)
+    angle = np.linspace(0.0, np.arcsin(ahead_m / (2.0 * radius_m)), _steps(ahead_m) + 1)[:, None]
+    first_m = begin_m + radius_m * (np.sin(angle) * inwards + (1.0 - np.cos(angle)) * aside)
+    second_m = begin_m + end_m - first_m[-2::-1]  # the same, turned by half a circle about the middle
+    return np.concatenate((first_m, second_m))
+
+
+def _steps(length_m: float) -> int:
+    return int(np.ceil(length_m / 0.5))

@@ -16,8 +16,8 @@ from trackmania_rl.telemetry.terminal_view import describe_race, format_time
 from trackmania_rl.track.block_lines import line_from_blocks
 from trackmania_rl.track.driven_path import DrivenPath, path_of_ghost
 from trackmania_rl.track.line_building import LINE_SPACING_M, MAX_LENGTH_M, SMOOTHING_M, BuiltLine, build_line, resample
+from trackmania_rl.track.pieces import stadium_pieces
 from trackmania_rl.track.reference_line import load_reference_line, read_points
-from trackmania_rl.track.stadium_blocks import SEEN_DRIVEN
 
 
 def add_ghost_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,7 +154,7 @@ def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
     challenge = read_challenge(map_file)
     line = line_from_blocks(challenge, as_far_as_possible=as_far_as_possible)
     notes: tuple[str, ...] = () if line.gap is None else (f"the line is not whole: {line.gap}",)
-    unseen = sorted({block.name for block in line.blocks} - SEEN_DRIVEN)
+    unseen = sorted({block.name for block in line.blocks} - stadium_pieces().seen_driven)
     if unseen:
         notes += (f"never compared with a driven race, only inferred: {', '.join(unseen)}; check the picture",)
     title = f"{len(line.blocks)} road pieces of {challenge.plain_name}"

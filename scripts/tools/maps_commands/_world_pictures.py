@@ -30,8 +30,8 @@ from trackmania_rl.simulator.picture.rasterizer import Camera, draw_mesh, new_ca
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld
+from trackmania_rl.track.pieces import footprint
 from trackmania_rl.track.placed_blocks import to_world
-from trackmania_rl.track.stadium_blocks import footprint
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -20,8 +20,8 @@ from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
 from trackmania_rl.places import PROJECT_FOLDER, folder_to_add_to
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.map_cycle import add_to_map_cycle, entry_text
-from trackmania_rl.track.chosen_maps import training_entries
 from trackmania_rl.track.line_checks import check_line
+from trackmania_rl.track.named_maps import training_entries
 
 DESCRIPTION = """\
 Take a map and a replay of it. Build the reference line, check it and draw it; copy the map beside it; make a track for

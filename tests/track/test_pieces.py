@@ -10,10 +10,9 @@ from pygbx import STADIUM_BLOCK_OFFSETS
 from trackmania_rl.gbx.challenge import Block, Challenge, read_challenge
 from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.simulator.tracks.world import Surface
-from trackmania_rl.track.piece_catalogue import stadium_pieces
 from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
+from trackmania_rl.track.pieces import size_cells, stadium_pieces
 from trackmania_rl.track.placed_blocks import BlockGrid, roads_of
-from trackmania_rl.track.stadium_blocks import SEEN_DRIVEN, size_cells
 
 CAR_HEIGHT_M = 0.36
 
@@ -96,8 +95,9 @@ def test_real_cars_drove_where_the_catalogue_has_its_roads(shared_data: Path) ->
             if block is not None and places:
                 beside_m, above_m = min(places, key=lambda place: abs(place[0]))
                 found[block.name].append((beside_m, above_m - CAR_HEIGHT_M))
-    assert set(found) >= SEEN_DRIVEN
-    for name in SEEN_DRIVEN:
+    seen_driven = stadium_pieces().seen_driven
+    assert set(found) >= seen_driven
+    for name in seen_driven:
         beside_m, above_m = np.array(found[name]).T
         is_driving = np.abs(above_m) < 1.0  # not flying
         assert is_driving.sum() >= 5, name

@@ -1,0 +1,321 @@
+"""Catalogue of Stadium pieces, read from `pieces/*.toml`: roads through each kind of block, surfaces, gates, spawns.
+
+Coordinates are the block's own axes: z forwards, x to the left, y up, metres from the corner of its lowest cell. Cells
+are 32 x 8 x 32 m. Each file states where its numbers are from, and each piece what of it is assumed. Footprints are
+pygbx's.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cache
+from importlib import resources
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.files import parse_toml
+from trackmania_rl.gbx.challenge import Block
+from trackmania_rl.gbx.reading import STADIUM_BLOCK_OFFSETS
+from trackmania_rl.simulator.tracks.world import Surface
+
+CELL_M: Final = 32.0
+SHAPE_BITS: Final = 0x3F
+"""Bits of a block's flags that hold the shape of a StadiumRoadMain, which depends on its neighbours."""
+
+FloatArray = npt.NDArray[np.float64]
+SurfaceName = Literal["asphalt", "concrete", "dirt", "grass"]
+Cell = tuple[int, int, int]
+
+
+class Side(IntEnum):
+    """Side of a block, in quarter turns to the right of forwards."""
+
+    FRONT = 0
+    RIGHT = 1
+    BACK = 2
+    LEFT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Place where a road crosses the border of a block, in the middle of a cell's edge.
+
+    Attributes:
+        side: of the block.
+        place: number of the cell along that side, from the corner at x = z = 0.
+        height_m: of the road's middle above the floor of the block's lowest cell.
+        gradient: (x, z) rise per metre of the road's surface.
+    """
+
+    side: Side
+    place: int
+    height_m: float
+    gradient: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Road through a block from one port to another, for both directions."""
+
+    begin: Port
+    end: Port
+
+
+@dataclass(frozen=True)
+class CrossSection:
+    """Polyline that is swept along a way.
+
+    Attributes:
+        points_m: (K, 2) to the left of the way and above it, from right to left.
+        surface: its material.
+    """
+
+    points_m: FloatArray
+    surface: Surface
+
+
+@dataclass(frozen=True)
+class LaneSweep:
+    """Cross-section along each lane of the block."""
+
+    cross_section: CrossSection
+    facets: int
+
+
+@dataclass(frozen=True)
+class ProfileSweep:
+    """Cross-section straight through the block, along `profile_m`: (N, 2) z and height of the way."""
+
+    cross_section: CrossSection
+    profile_m: FloatArray
+
+
+@dataclass(frozen=True)
+class ArcSweep:
+    """Cross-section along an arc about an axis along x; it moves sideways evenly with the angle.
+
+    Attributes:
+        cross_section: above the way is towards the axis.
+        center_m: (2,) z and height of the axis.
+        radius_m: of the way.
+        angles_rad: (2,) of its ends; 0 is straight down, a quarter turn on it points along z.
+        across_m: (2,) x of its ends.
+        facets: straight pieces in all.
+    """
+
+    cross_section: CrossSection
+    center_m: FloatArray
+    radius_m: float
+    angles_rad: FloatArray
+    across_m: FloatArray
+    facets: int
+
+
+@dataclass(frozen=True)
+class Polygon:
+    """Flat, convex surface.
+
+    Attributes:
+        points_m: (K, 3) counter-clockwise as seen from the side that is driven on.
+        surface: its material.
+    """
+
+    points_m: FloatArray
+    surface: Surface
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Kind of block.
+
+    Attributes:
+        lanes: roads through it; none where its way is open (fields) or leaves the ground (loops).
+        sweeps: its bent surfaces.
+        polygons: its flat surfaces.
+        trigger_m: (2, 3) lowest and highest corner of a gate's trigger; None for other blocks.
+        spawn_m: (3,) the car's origin at a start, or after a respawn at a checkpoint.
+        replaces_grass: whether the stadium's grass has a hole where the block stands on it.
+        is_water: whether a car that falls into it is out until the respawn.
+        is_scenery: whether it stands beside the roads; it is not driven on, and its shape is not known.
+    """
+
+    lanes: tuple[Lane, ...] = ()
+    sweeps: tuple[LaneSweep | ProfileSweep | ArcSweep, ...] = ()
+    polygons: tuple[Polygon, ...] = ()
+    trigger_m: FloatArray | None = None
+    spawn_m: FloatArray | None = None
+    replaces_grass: bool = False
+    is_water: bool = False
+    is_scenery: bool = False
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All pieces.
+
+    Attributes:
+        by_name: pieces by name and shape; the shape is None where all shapes are the same.
+        patterns: (pattern, piece) of names with a `*`.
+        roads: (beginning of a name, width of the road in m, surface); the first that fits a block holds.
+        seen_driven: names of pieces whose lanes were compared with where real cars drove.
+    """
+
+    by_name: dict[tuple[str, int | None], Piece]
+    patterns: tuple[tuple[str, Piece], ...]
+    roads: tuple[tuple[str, float, SurfaceName], ...]
+    seen_driven: frozenset[str]
+
+    def find(self, block: Block) -> Piece | None:
+        """Return a block's piece, or None if it is not in the catalogue."""
+        for shape in (None, block.flags & SHAPE_BITS):
+            piece = self.by_name.get((block.name, shape))
+            if piece is not None:
+                return piece
+        return next((piece for pattern, piece in self.patterns if fnmatch.fnmatchcase(block.name, pattern)), None)
+
+
+def footprint(name: str) -> tuple[Cell, ...]:
+    """Return the cells (x, y, z) that a block fills, along its own axes."""
+    return tuple((x, y, z) for x, y, z in STADIUM_BLOCK_OFFSETS.get(name, [[0, 0, 0]]))
+
+
+def size_cells(name: str) -> tuple[int, int]:
+    """Return the (width, depth) of a block in cells, along its own x and z."""
+    cells = footprint(name)
+    return max(x for x, _, _ in cells) + 1, max(z for _, _, z in cells) + 1
+
+
+def lanes_of(block: Block) -> tuple[Lane, ...]:
+    """Return the roads through a block; none if it is not in the catalogue, or its road ends in it."""
+    piece = stadium_pieces().find(block)
+    return () if piece is None else piece.lanes
+
+
+def road_kind(block: Block) -> tuple[float, SurfaceName] | None:
+    """Return the width (m) and the surface of a block's road; None for blocks without one.
+
+    This covers blocks that are not in the catalogue too. Turbo pads are not told apart.
+    """
+    for beginning, width_m, surface in stadium_pieces().roads:
+        if block.name.startswith(beginning) and not block.name.endswith("Clip"):
+            return width_m, surface
+    return None
+
+
+@cache
+def stadium_pieces() -> Catalogue:
+    """Return the catalogue that ships.
+
+    Raises:
+        ValueError: if a file is not TOML, names a cross-section that does not exist, or has a piece twice.
+    """
+    folder = resources.files(__package__).joinpath("pieces")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    families = {file.name: parse_toml(file.read_text(encoding="utf-8")) for file in files}
+    sections: dict[str, CrossSection] = {}
+    for family, tables in families.items():
+        for name, section in tables.get("cross_sections", {}).items():
+            if name in sections:
+                raise ValueError(f"{family}: cross-section {name!r} is in two files")
+            sections[name] = _cross_section(section)
+    by_name: dict[tuple[str, int | None], Piece] = {}
+    patterns: list[tuple[str, Piece]] = []
+    for family, tables in families.items():
+        for entry in tables.get("pieces", ()):
+            piece = _piece(entry, sections)
+            for name, shape in _keys(entry):
+                if "*" in name:
+                    patterns.append((name, piece))
+                elif (name, shape) in by_name:
+                    raise ValueError(f"{family}: {name} is in the catalogue twice")
+                else:
+                    by_name[name, shape] = piece
+    of_lanes = families["lanes.toml"]
+    for entry in of_lanes["lanes"]:
+        lanes = tuple(Lane(_port(*begin), _port(*end)) for begin, end in entry["lanes"])
+        for key in _keys(entry):
+            by_name[key] = replace(by_name[key], lanes=lanes)
+    roads = tuple((beginning, width_m, surface) for beginning, width_m, surface in of_lanes["roads"])
+    return Catalogue(by_name, tuple(patterns), roads, frozenset(of_lanes["seen_driven"]))
+
+
+def _keys(entry: dict[str, Any]) -> Iterator[tuple[str, int | None]]:
+    for name in entry["names"]:
+        for shape in entry.get("shapes", [None]):
+            yield name, shape
+
+
+def _port(side: str, place: int, height_m: float, gradient_x: float, gradient_z: float) -> Port:
+    return Port(Side[side.upper()], place, height_m, (gradient_x, gradient_z))
+
+
+def _cross_section(table: dict[str, Any]) -> CrossSection:
+    half_m = np.array(table["mirrored_m"], dtype=np.float64)
+    if half_m[0, 0] != 0.0:
+        raise ValueError(f"a mirrored cross-section begins in the middle of the way, not at {half_m[0, 0]} m")
+    right_m = half_m[:0:-1] * (-1.0, 1.0)
+    flat = 1 if half_m[0, 1] == half_m[1, 1] else 0  # one piece over the middle
+    return CrossSection(np.concatenate((right_m, half_m[flat:])), Surface[table["surface"].upper()])
+
+
+def _piece(entry: dict[str, Any], sections: dict[str, CrossSection]) -> Piece:
+    trigger_m, spawn_m = entry.get("trigger_m"), entry.get("spawn_m")
+    return Piece(
+        sweeps=tuple(_sweep(sweep, sections) for sweep in entry.get("sweeps", ())),
+        polygons=tuple(
+            Polygon(np.array(polygon["points_m"], dtype=np.float64), Surface[polygon["surface"].upper()])
+            for polygon in entry.get("polygons", ())
+        ),
+        trigger_m=None if trigger_m is None else np.array(trigger_m, dtype=np.float64),
+        spawn_m=None if spawn_m is None else np.array(spawn_m, dtype=np.float64),
+        **{name: entry.get(name, False) for name in ("replaces_grass", "is_water", "is_scenery")},
+    )
+
+
+def _sweep(table: dict[str, Any], sections: dict[str, CrossSection]) -> LaneSweep | ProfileSweep | ArcSweep:
+    section = sections.get(table["cross_section"])
+    if section is None:
+        raise ValueError(f"no file has a cross-section {table['cross_section']!r}")
+    if "surface" in table:
+        section = CrossSection(section.points_m, Surface[table["surface"].upper()])
+    match table["way"]:
+        case "lanes":
+            return LaneSweep(section, table.get("facets", 1))
+        case "profile":
+            profile_m = np.array(table["profile_m"], dtype=np.float64)
+            if "slopes" in table:
+                profile_m = _smooth(profile_m, table["slopes"], table["facets"])
+            return ProfileSweep(section, profile_m)
+        case "arc":
+            return ArcSweep(
+                section,
+                np.array(table["center_m"], dtype=np.float64),
+                float(table["radius_m"]),
+                np.radians((table["from_deg"], table["to_deg"])),
+                np.array(table["across_m"], dtype=np.float64),
+                table["facets"],
+            )
+    raise ValueError(f"{table['way']!r} is not a way of sweeping: lanes, profile, arc")
+
+
+def _smooth(ends_m: FloatArray, slopes: list[float], facets: int) -> FloatArray:
+    """Return a profile (facets + 1, 2) between two points: the cubic with these slopes at its ends."""
+    u = np.linspace(0.0, 1.0, facets + 1)
+    length_m = ends_m[1, 0] - ends_m[0, 0]
+    height_m = hermite(u, length_m, (ends_m[0, 1], ends_m[1, 1]), (slopes[0], slopes[1]))
+    return np.stack((ends_m[0, 0] + u * length_m, height_m), axis=1)
+
+
+def hermite(u: FloatArray, length_m: Any, values: tuple[Any, Any], slopes: tuple[Any, Any]) -> FloatArray:
+    """Return the cubic over a length with these values and slopes at its ends, at shares `u` of the length."""
+    return np.asarray(
+        (1 + 2 * u) * (1 - u) ** 2 * values[0]
+        + u * (1 - u) ** 2 * length_m * slopes[0]
+        + u**2 * (3 - 2 * u) * values[1]
+        + u**2 * (u - 1) * length_m * slopes[1]
+    )
