@@ -1,7 +1,4 @@
-"""One simulated race: the clock, the car, the gates, the inputs, and all of it as a state blob.
-
-Nothing here knows of sockets or real time, so many races can be stepped in one process.
-"""
+"""Simulated race: clock, car, gates, inputs, and the state blob of all of them. It uses no sockets and no real time."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ from trackmania_rl.simulator.tracks.world import Track
 
 _MAGIC: Final = 0x53494D32  # "SIM2"
 _RACE_TIMER: Final = 1
-"""Index of the race's clock among the blob's timers; unlike the race time it runs on after the finish."""
+"""Index of the race's clock among the blob's timers; it runs on after the finish."""
 _KM_H_PER_M_S: Final = 3.6
 
 
@@ -58,19 +55,19 @@ class CheckpointCountChanged:
 
 @dataclass(frozen=True, slots=True)
 class LapCountChanged:
-    """A lap was completed; sent on tracks of several laps only."""
+    """A lap was completed; only on tracks of several laps."""
 
     current: int
     target: int
 
 
 class SimulatedRace:
-    """One race on one track, from the countdown on; it goes on after the finish until it is given up.
+    """Race on one track, from the countdown on; it continues after the finish until it is given up.
 
     Saving, driving on, restoring and driving on again gives identical blobs and events.
 
     Args:
-        track: Where to drive.
+        track: The track.
         parameters: The car's constants, as `VehicleParameters.packed` makes them.
 
     Raises:
@@ -119,7 +116,7 @@ class SimulatedRace:
 
     @property
     def is_over(self) -> bool:
-        """Whether the clock stands while the physics goes on."""
+        """Whether the clock stands while the physics continues."""
         return self._tick_time_ms > self.race_time_ms
 
     @property
@@ -144,7 +141,7 @@ class SimulatedRace:
 
     @property
     def car(self) -> npt.NDArray[np.void]:
-        """(1,) VEHICLE_DTYPE, the car as it is now; changing it changes the race."""
+        """(1,) VEHICLE_DTYPE; changing it changes the race."""
         return self._car
 
     def give_up(self) -> None:
@@ -158,13 +155,13 @@ class SimulatedRace:
         self.inputs.release_all()
 
     def advance(self, max_ticks: int = 1) -> int:
-        """Let time pass, but not beyond the tick in which a gate is passed.
+        """Advance the race, but not beyond the tick in which a gate is passed.
 
         Args:
-            max_ticks: At least 1; fewer are made also at the countdown's end and where the script changes an input.
+            max_ticks: At least 1; fewer are made at the countdown's end and where the script changes an input.
 
         Returns:
-            How many ticks were made, at least 1.
+            The number of ticks made, at least 1.
         """
         respawns, max_ticks = self._play_script(max_ticks)
         if self._tick_time_ms >= MAX_RACE_MS or (respawns and self._respawn_gate is None):
@@ -194,7 +191,7 @@ class SimulatedRace:
         return LapCountChanged(self.lap_count, self.track.n_laps)
 
     def prevent_finish(self) -> None:
-        """Undo the finish, if it was reached; a car that still stands in it finishes again in the next tick."""
+        """Undo the finish, if it was reached; a car that is still in it finishes again in the next tick."""
         if self.is_finished:
             self._times_ms[-1] = NOT_PASSED
             self._forget_finish()
@@ -204,19 +201,19 @@ class SimulatedRace:
         self.inputs.hold(self._tick_time_ms, held)
 
     def play_script(self, events: Sequence[InputEvent]) -> None:
-        """Make these inputs in this race, as far as it is not past them, and in all later ones; () ends that.
+        """Apply these inputs in the rest of this race and in all later ones; () ends that.
 
-        Among them is the key that puts the car back to the gate passed last, which takes one tick; where no gate is
-        passed yet, it begins the race again.
+        A respawn puts the car back to the gate passed last, which takes one tick; before the first gate it restarts the
+        race.
         """
         self._script = list(events)
 
     def input_script(self) -> str:
-        """The inputs of this race so far, as an input script."""
+        """Return the inputs of this race so far as an input script."""
         return write_input_script(self.inputs.log)
 
     def render(self, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
-        """The picture of this instant, (height_px, width_px, 4) uint8, blue, green, red, 255; top row first.
+        """Return the picture of this instant, (height_px, width_px, 4) uint8, blue, green, red, 255; top row first.
 
         Raises:
             ValueError: If a side is not 1 to 4096 pixels.
@@ -229,7 +226,7 @@ class SimulatedRace:
         )
 
     def save_state(self) -> bytes:
-        """The whole race as a state blob, as `tminterface.structs.SimStateData` describes it."""
+        """Return the race as a state blob, laid out like `tminterface.structs.SimStateData`."""
         head, car = self._head, self._car[0]
         race_time_ms = self.race_time_ms
         head["timers_ms"][_RACE_TIMER] = self._tick_time_ms
@@ -248,14 +245,14 @@ class SimulatedRace:
         return bytes(self._blob)
 
     def restore_state(self, blob: bytes) -> None:
-        """Go back (or forth) to a saved state of this track; the next tick follows the blob's race time.
+        """Restore a saved state of this track; the next tick follows the blob's race time.
 
-        A blob whose last checkpoint time was set to NOT_PASSED is one whose finish is undone. No event is made of the
-        change itself; gates that were passed but not reported yet when the blob was saved are reported again.
+        If the blob's last checkpoint time is NOT_PASSED, the finish is undone. No event reports the change itself;
+        gates that were not reported when the blob was saved are reported again.
 
         Raises:
-            StateBlobError: If the blob has another shape, is of another track, or holds numbers that no race can have;
-                the race is unchanged then.
+            StateBlobError: If the blob has another shape, is of another track, or holds impossible numbers; the race is
+                unchanged.
         """
         layout = CheckpointLayout.of_blob(blob)
         words, head, gate_is_passed, times_ms = _views(blob, layout)
@@ -289,7 +286,7 @@ class SimulatedRace:
         self._reported_laps = min(self._reported_laps, self.lap_count)
 
     def _drive(self, max_ticks: int) -> int:
-        """Drive on until a gate is passed or `max_ticks` are over; returns the ticks driven."""
+        """Drive until a gate is passed or `max_ticks` are over; return the ticks driven."""
         was_passed = self._gate_is_passed.copy()
         ticks, passed_count = drive(
             self._car,
@@ -316,7 +313,7 @@ class SimulatedRace:
         self._car["clock_ms"] = self._tick_time_ms + TICK_MS
 
     def _play_script(self, max_ticks: int) -> tuple[bool, int]:
-        """Make the script's changes of this instant.
+        """Apply the script's changes of this instant.
 
         Returns:
             Whether they put the car back, and the ticks until the script's next change, at most `max_ticks`.
@@ -336,7 +333,7 @@ class SimulatedRace:
 def _views(
     blob: bytes | bytearray, layout: CheckpointLayout
 ) -> tuple[npt.NDArray[np.uint32], np.void, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """A blob's 32-bit words, head, checkpoint states (of a lap) and checkpoint times, all sharing its memory."""
+    """Return a blob's 32-bit words, head, checkpoint states (of a lap) and checkpoint times, all sharing its memory."""
     words = np.frombuffer(blob, "<u4")
     head_words = STATE_HEAD_DTYPE.itemsize // WORD_BYTES
     states = words[head_words : head_words + layout.state_count].view("<i4")
@@ -345,10 +342,10 @@ def _views(
 
 
 def _count_passed(times_ms: npt.NDArray[np.int32], gate_is_passed: npt.NDArray[np.int32], tick_time_ms: int) -> int:
-    """Count the passed gates of a blob and check that its gates and times fit each other.
+    """Count the passed gates of a blob.
 
     Raises:
-        StateBlobError: If they do not.
+        StateBlobError: If its gates and times do not fit each other.
     """
     is_passed = times_ms != NOT_PASSED
     count = int(np.count_nonzero(is_passed))

@@ -51,13 +51,13 @@ SEAM_M: Final = 0.02
 PARALLEL: Final = 1.0 - 1e-9
 """Cosine of the angle between planes that part less than 0.1 mm within a car's reach."""
 LEAST_BODY_UP: Final = 0.7
-"""Vertical part, in car axes, of the normal of what a body stands on; the rest are its walls."""
+"""Vertical part, in car axes, of the normal of the body's ground; the rest are its walls."""
 
 _GRASS: Final = int(Surface.GRASS)
 _TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surface.TURBO_ROULETTE)
 _NONE: Final = -1
 _ON_GRASS: Final = -2
-"""Numbers of faces that are none."""
+"""Numbers in place of a face's."""
 
 
 Faces = npt.NDArray[np.void]
@@ -65,11 +65,11 @@ Faces = npt.NDArray[np.void]
 
 
 class _Contact(NamedTuple):
-    """The deepest contact so far.
+    """Deepest contact so far.
 
     Attributes:
         depth_m: 0 for none.
-        normal: of what is touched.
+        normal: of the surface, car axes.
         face: its number, or `_ON_GRASS`.
     """
 
@@ -132,7 +132,7 @@ def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> 
 
 @compiled(inline="always")
 def _see_from_car(faces: Faces, near: Any, car: CarRecord, parameters: ParametersRecord) -> None:
-    """Writes which of the gathered faces the car may touch now, and how they lie to it."""
+    """Write which of the gathered faces the car may touch now, in car axes."""
     position, normals = car.position_m, near.normals
     middle_m, half_m = _box_of_body(parameters)
     count = n_at_body = 0
@@ -159,7 +159,7 @@ def _see_from_car(faces: Faces, near: Any, car: CarRecord, parameters: Parameter
 
 @compiled
 def _box_of_body(parameters: ParametersRecord) -> tuple[Vector, Vector]:
-    """Middle and half sides of the box around the body, in car axes: who is clear of it is clear of all its parts."""
+    """Return the middle and half sides of the box around the body, in car axes."""
     x, y, z = _extent_of_body(parameters, 0), _extent_of_body(parameters, 1), _extent_of_body(parameters, 2)
     middle = (0.5 * (x[0] + x[1]), 0.5 * (y[0] + y[1]), 0.5 * (z[0] + z[1]))
     half = (0.5 * (x[1] - x[0]), 0.5 * (y[1] - y[0]), 0.5 * (z[1] - z[0]))
@@ -168,7 +168,6 @@ def _box_of_body(parameters: ParametersRecord) -> tuple[Vector, Vector]:
 
 @compiled
 def _extent_of_body(parameters: ParametersRecord, axis: int) -> tuple[float, float]:
-    """Where the body begins and ends along an axis of the car."""
     low, high = np.inf, -np.inf
     for part in range(parameters.body_centers_m.shape[0]):
         center_m, radius_m = parameters.body_centers_m[part, axis], parameters.body_radii_m[part, axis]
@@ -229,19 +228,18 @@ def _contacts(
     axis: int,
     of_body: bool,
 ) -> tuple[_Contact, _Contact]:
-    """The deepest contacts of an ellipsoid with ground and wall.
+    """Return the deepest contacts of an ellipsoid with ground and wall.
 
     Args:
-        car: whose part it is.
+        car: the car.
         faces: all of them.
-        near: which of them to look at, a record of NEAR_DTYPE.
+        near: a record of NEAR_DTYPE.
         floor_m: height of the grass, -inf where there is none.
         center: of the ellipsoid.
         radii_m: of it, along the car's axes.
-        limit: of the normal's component along `axis`, that tells ground from wall.
+        limit: of the normal's component along `axis`, which separates ground from wall.
         axis: of the car.
-        of_body: whether the ellipsoid is the body's, whose ground is above the limit (upwards); a wheel's is below it
-            (sideways).
+        of_body: whether it is the body's, whose ground is above the limit (upwards); a wheel's is below it (sideways).
     """
     normals, edges = near.normals, near.edges
     ground = _Contact(0.0, (0.0, 1.0, 0.0), _NONE)
@@ -296,7 +294,7 @@ def _contacts(
 
 @compiled(inline="always")
 def _is_within_reach(face: Any, x: float, y: float, z: float, reach_m: float) -> bool:
-    """Whether a place is in the box around a face, or so near to it."""
+    """Return whether a place is within a distance of the box around a face."""
     low, high = face.low_m, face.high_m
     if x < low[0] - reach_m or x > high[0] + reach_m or z < low[2] - reach_m or z > high[2] + reach_m:
         return False
@@ -307,7 +305,6 @@ def _is_within_reach(face: Any, x: float, y: float, z: float, reach_m: float) ->
 def _deepest(
     ground: _Contact, wall: _Contact, contact: _Contact, limit: float, axis: int, of_body: bool
 ) -> tuple[_Contact, _Contact]:
-    """The deepest contacts with ground and wall when one more is known."""
     along = contact.normal[axis]
     is_ground = along > limit if of_body else abs(along) < limit
     if is_ground:
@@ -317,7 +314,7 @@ def _deepest(
 
 @compiled
 def _is_level_with(contact: _Contact, normal: Vector, height_m: float, radii_m: npt.NDArray[np.float64]) -> bool:
-    """Whether a face above which an ellipsoid's centre is so high is in the plane of a contact: its edges are seams."""
+    """Return whether a face is in the plane of a contact; its edges are then seams."""
     if contact.depth_m <= 0.0 or dot(normal, contact.normal) < PARALLEL:
         return False
     return abs(extent(radii_m, contact.normal) - contact.depth_m - height_m) < 0.5 * SEAM_M
@@ -325,7 +322,7 @@ def _is_level_with(contact: _Contact, normal: Vector, height_m: float, radii_m: 
 
 @compiled
 def _is_seam(contact: _Contact, point: Vector, radii_m: npt.NDArray[np.float64]) -> bool:
-    """Whether a point, from the ellipsoid's centre, hardly stands out of the plane of a contact."""
+    """Return whether a point, from the ellipsoid's centre, hardly stands out of the plane of a contact."""
     if contact.depth_m <= 0.0:
         return False
     normal = contact.normal
@@ -337,7 +334,7 @@ def _is_seam(contact: _Contact, point: Vector, radii_m: npt.NDArray[np.float64])
 def _deeper_grass(
     car: CarRecord, ground: _Contact, center: Vector, radii_m: npt.NDArray[np.float64], grass_height_m: float
 ) -> _Contact:
-    """A contact with the grass, if it is deeper than that with the ground."""
+    """Return the contact with the grass, if it is deeper than that with the ground."""
     _, above_m, _ = to_world(car, center[0], center[1], center[2])
     height_m = car.position_m[1] + above_m - grass_height_m
     normal = to_car(car, 0.0, 1.0, 0.0)
@@ -358,9 +355,9 @@ def _edge_contact(
     z: float,
     radii_m: npt.NDArray[np.float64],
 ) -> tuple[_Contact, Vector]:
-    """An ellipsoid's contact with the nearest point of a face's edges, and that point from its centre.
+    """Return an ellipsoid's contact with the nearest point of a face's edges, and that point from its centre.
 
-    In axes in which the ellipsoid is a ball of radius 1 the nearest point is that where it is touched.
+    In axes in which the ellipsoid is a ball of radius 1 the nearest point is the point of contact.
     """
     nearest, best = 1.0, (0.0, 0.0, 0.0)
     begin = _in_ball(car, corner, CORNERS - 1, x, y, z, radii_m)
@@ -387,6 +384,6 @@ def _edge_contact(
 def _in_ball(
     car: CarRecord, corner: Any, number: int, x: float, y: float, z: float, radii_m: npt.NDArray[np.float64]
 ) -> Vector:
-    """A face's corner from an ellipsoid's centre, in its radii."""
+    """Return a face's corner from an ellipsoid's centre, in its radii."""
     own = to_car(car, corner[number, 0] - x, corner[number, 1] - y, corner[number, 2] - z)
     return own[0] / radii_m[0], own[1] / radii_m[1], own[2] / radii_m[2]

@@ -23,9 +23,9 @@ BEHIND_CAR_M = 7.5
 ABOVE_CAR_M = 3.4
 """Height of the camera above the car's origin, along the car's up."""
 PITCH_DOWN_RAD = math.radians(11.0)
-"""Angle that the camera looks down from the car's forward axis."""
+"""Angle of the camera below the car's forward axis."""
 VERTICAL_FIELD_OF_VIEW_RAD = math.radians(60.0)
-"""Whole angle between the picture's top and bottom; with 4:3 pictures that is 75 degrees from left to right."""
+"""Whole angle between the picture's top and bottom; 4:3 pictures show 75 degrees from left to right."""
 
 _COS_PITCH = math.cos(PITCH_DOWN_RAD)
 _SIN_PITCH = math.sin(PITCH_DOWN_RAD)
@@ -33,7 +33,7 @@ _FOCAL_LENGTH_HEIGHTS = 0.5 / math.tan(0.5 * VERTICAL_FIELD_OF_VIEW_RAD)
 
 
 class Camera(NamedTuple):
-    """A pinhole camera.
+    """Pinhole camera.
 
     Attributes:
         position_m: (3,) float64, world.
@@ -45,18 +45,13 @@ class Camera(NamedTuple):
 
 
 def focal_length_px(height_px: int) -> float:
-    """Focal length, in pixels, of a picture of this height; pixels are square, so width only widens the view."""
+    """Return the focal length of a picture of this height; pixels are square."""
     return _FOCAL_LENGTH_HEIGHTS * height_px
 
 
 @compiled
 def chase_camera(car_position_m: npt.NDArray[np.float64], car_rotation: npt.NDArray[np.float64]) -> Camera:
-    """The camera behind a car.
-
-    Args:
-        car_position_m: (3,) float64, world.
-        car_rotation: (3, 3) float64, car to world; columns are the car's left, up and forward.
-    """
+    """Return the camera behind a car at a world position (3,) with a car-to-world matrix (3, 3), both float64."""
     position = np.empty(3)
     axes = np.empty((3, 3))
     for axis in range(3):
@@ -70,7 +65,7 @@ def chase_camera(car_position_m: npt.NDArray[np.float64], car_rotation: npt.NDAr
 
 @compiled
 def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -> float:
-    """How far ahead of the camera a row of world points (N, 3) is, in metres; negative behind it."""
+    """Return how far ahead of the camera a row of world points (N, 3) is, in metres; negative behind it."""
     position, axes = camera.position_m, camera.axes
     return (
         (points_m[row, 0] - position[0]) * axes[2, 0]
@@ -81,7 +76,7 @@ def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -
 
 @compiled
 def to_camera_axes(camera: Camera, points_m: npt.NDArray[np.float64], count: int, seen_m: npt.NDArray) -> None:
-    """Writes the first `count` world points (3, N) to `seen_m` (3, N) in camera axes: metres right, down and ahead."""
+    """Write the first `count` world points (3, N) to `seen_m` (3, N) in camera axes, metres."""
     position, axes = camera.position_m, camera.axes
     for axis in range(3):
         along_x, along_y, along_z = axes[axis, 0], axes[axis, 1], axes[axis, 2]
@@ -93,19 +88,18 @@ def to_camera_axes(camera: Camera, points_m: npt.NDArray[np.float64], count: int
 
 
 class Mesh(NamedTuple):
-    """Room for points and for quadrilaterals between them.
+    """Points and quadrilaterals between them, with room for more.
 
-    Points are columns, so that a loop over points works on neighbouring numbers and is compiled to vector instructions.
+    Points are columns, so that loops over points are compiled to vector instructions.
 
     Attributes:
         points_m: (3, P) float64, world metres.
-        seen_m: (3, P) float64, the same points in camera axes (right, down, ahead), once the mesh is drawn.
-        on_picture: (3, P) float64, their places on the picture: x and y in pixels, inverse depth in 1/m; only of points
-            beyond the near plane.
-        first_row: (P,) int32, the picture's first row whose centre is at or below the point, held to 0..height.
+        seen_m: (3, P) float64, the same in camera axes (right, down, ahead), once the mesh is drawn.
+        on_picture: (3, P) float64, x and y in pixels and inverse depth in 1/m; only of points beyond the near plane.
+        first_row: (P,) int32, the picture's first row whose centre is at or below the point, clipped to 0..height.
         corners: (Q, 4) int32, columns of `points_m`, once around each quadrilateral.
         colors: (Q,) uint32 pixels.
-        counts: (2,) int64, how many points and quadrilaterals are in use.
+        counts: (2,) int64, points and quadrilaterals in use.
         palette: the colours to choose from.
     """
 
@@ -120,7 +114,7 @@ class Mesh(NamedTuple):
 
 
 def new_mesh(most_points: int, most_quads: int, palette: Colors = COLORS) -> Mesh:
-    """An empty mesh. Whoever fills it sees to it that there is room."""
+    """Return an empty mesh. Adding does not check for room."""
     return Mesh(
         points_m=np.empty((3, most_points)),
         seen_m=np.empty((3, most_points)),
@@ -135,7 +129,7 @@ def new_mesh(most_points: int, most_quads: int, palette: Colors = COLORS) -> Mes
 
 @compiled
 def add_point(mesh: Mesh, x: float, y: float, z: float) -> int:
-    """Adds a point and returns its column."""
+    """Add a point; return its column."""
     column = mesh.counts[0]
     mesh.counts[0] = column + 1
     mesh.points_m[0, column] = x
@@ -146,7 +140,7 @@ def add_point(mesh: Mesh, x: float, y: float, z: float) -> int:
 
 @compiled
 def add_quad(mesh: Mesh, a: int, b: int, c: int, d: int, color: np.uint32) -> None:
-    """Adds the quadrilateral between four points, given in order around it."""
+    """Add the quadrilateral between four points, given in order around it."""
     row = mesh.counts[1]
     mesh.counts[1] = row + 1
     mesh.corners[row, 0] = a
@@ -162,17 +156,17 @@ def add_quad(mesh: Mesh, a: int, b: int, c: int, d: int, color: np.uint32) -> No
 # that might overlap what is written, hence the background's tints first and their colours second.
 
 NEAR_M = 0.2
-"""Nearer than this to the camera's plane, nothing is drawn."""
+"""Distance of the near plane."""
 _MOST_CORNERS = 6
-"""Of a quadrilateral that a plane cut: five when it is convex, six when it is crossed."""
+"""Corners of a quadrilateral that a plane cut: five if it is convex, six if it is crossed."""
 _COPLANAR = np.float32(1.002)
-"""By this factor a surface must be nearer than what is drawn already."""
+"""Factor by which a surface must be nearer than the one drawn before."""
 
 _SKY_LEVELS_PER_SLOPE = np.float32(SKY_LEVELS / 0.8)
 _TILES_PER_M = np.float32(1.0 / 32.0)
-"""The stadium's ground is laid in squares of 32 m, as in the game."""
+"""The stadium's ground has squares of 32 m, as in the game."""
 _LEAST_HEIGHT_OVER_GROUND_M = 1.0
-"""The ground gives way to a camera that would dive into it."""
+"""Lower bound of the camera's height for drawing the ground."""
 _FARTHEST_GROUND_M = np.float32(1e5)
 _LEAST_SLOPE = np.float32(1e-9)
 _NO_TINT = np.int32(-1)
@@ -180,17 +174,16 @@ _HAZE_LEVELS_PER_M = np.float32(HAZE_LEVELS_PER_M)
 
 
 class Canvas(NamedTuple):
-    """A picture being drawn, with the scratch memory for it.
+    """Picture being drawn, with its working memory.
 
     Attributes:
         pixels: (H, W) uint32.
         inverse_depth_1_m: (H, W) float32, 0 where no mesh is drawn yet.
-        spans: (H, 4) float64, scratch: left end of a polygon's row in pixels, its inverse depth, right end, its inverse
-            depth.
-        polygon: (6, 4) float64, scratch: a polygon's corners; x and y in pixels, inverse depth, and the first row whose
-            centre is at or below it, held to 0..H.
+        spans: (H, 4) float64, of a polygon's rows: left end in pixels, its inverse depth, right end, its inverse depth.
+        polygon: (6, 4) float64, a polygon's corners: x and y in pixels, inverse depth, first row as in
+            `Mesh.first_row`.
         columns: (W,) float32, 0, 1, 2, ...
-        tints: (W,) int32, scratch: which of the background's colours the pixels of a row get.
+        tints: (W,) int32, numbers of the background's colours in a row.
         focal_px: focal length.
     """
 
@@ -204,7 +197,7 @@ class Canvas(NamedTuple):
 
 
 def new_canvas(width_px: int, height_px: int) -> Canvas:
-    """A canvas whose pixels and depths are still to be set."""
+    """Return a canvas with uninitialised pixels and depths."""
     return Canvas(
         pixels=np.empty((height_px, width_px), dtype=np.uint32),
         inverse_depth_1_m=np.empty((height_px, width_px), dtype=np.float32),
@@ -218,14 +211,14 @@ def new_canvas(width_px: int, height_px: int) -> Canvas:
 
 @compiled(inline="always")
 def _first_center_after(edge_px: float, size_px: int) -> int:
-    """Number of the first pixel whose centre is at or after a place, held to 0..size_px."""
+    """Return the first pixel whose centre is at or after a place, clipped to 0..size_px."""
     first = edge_px - 0.5 if edge_px > 0.5 else 0.0
     return int(np.ceil(first if first < size_px else float(size_px)))
 
 
 @compiled
 def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
-    """Finds the places on the picture of a mesh's points; those of points before the near plane mean nothing."""
+    """Project a mesh's points; the results of points before the near plane mean nothing."""
     count, seen, on_picture, first_row = mesh.counts[0], mesh.seen_m, mesh.on_picture, mesh.first_row
     to_camera_axes(camera, mesh.points_m, count, seen)
     height_px, width_px = canvas.pixels.shape
@@ -242,7 +235,7 @@ def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
 
 @compiled
 def _clip_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
-    """Projects the part of a quadrilateral beyond the near plane to canvas.polygon; returns its number of corners."""
+    """Project the part of a quadrilateral beyond the near plane to canvas.polygon; return its number of corners."""
     height_px, width_px = canvas.pixels.shape
     seen, on_picture, polygon = mesh.seen_m, mesh.on_picture, canvas.polygon
     count, w = 0, 1.0 / NEAR_M
@@ -268,7 +261,7 @@ def _clip_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
 
 @compiled(inline="always")
 def _trace_edge(spans: npt.NDArray, polygon: npt.NDArray, a: int, b: int) -> None:
-    """Widens the spans of the rows that an edge crosses; always from its upper end, so that neighbours share it."""
+    """Widen the spans of the rows that an edge crosses; always from its upper end, so that neighbours share it."""
     if polygon[a, 1] > polygon[b, 1]:
         a, b = b, a
     first, end = int(polygon[a, 3]), int(polygon[b, 3])
@@ -294,7 +287,7 @@ def _trace_edge(spans: npt.NDArray, polygon: npt.NDArray, a: int, b: int) -> Non
 def _fill_row(
     pixels: npt.NDArray, inverse_depth_1_m: npt.NDArray, spans: npt.NDArray, row: int, color: np.uint32
 ) -> None:
-    """Paints the pixels of a polygon's row that are nearer than what is there."""
+    """Paint the pixels of a polygon's row that are nearer than those drawn before."""
     on_row = np.uint64(row)
     x, w, end_x, end_w = spans[on_row, 0], spans[on_row, 1], spans[on_row, 2], spans[on_row, 3]
     first = _first_center_after(x, pixels.shape[1])
@@ -321,7 +314,6 @@ def _draw_polygon(
     n_corners: int,
     color: np.uint32,
 ) -> None:
-    """Draws the polygon whose corners are the first rows of `polygon`."""
     left, right, top, bottom = polygon[0, 0], polygon[0, 0], polygon[0, 3], polygon[0, 3]
     for corner in range(1, n_corners):
         x, row_below = polygon[corner, 0], polygon[corner, 3]
@@ -342,9 +334,9 @@ def _draw_polygon(
 
 @compiled
 def draw_mesh(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
-    """Draws the quadrilaterals of a mesh as the camera sees them, each in its one colour.
+    """Draw the quadrilaterals of a mesh, each in its one colour.
 
-    One may be bent or crossed: every row of the picture is filled from its leftmost to its rightmost point.
+    They may be bent or crossed: every row of the picture is filled from its leftmost to its rightmost point.
     """
     _project_points(canvas, mesh, camera)
     pixels, inverse_depth_1_m, spans, polygon = canvas.pixels, canvas.inverse_depth_1_m, canvas.spans, canvas.polygon
@@ -378,7 +370,7 @@ def draw_mesh(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
 
 @compiled(inline="always")
 def _tint_sky(tints: npt.NDArray, columns: npt.NDArray, row_y: np.float32, step_y: np.float32) -> None:
-    """Writes a row's levels of the sky, as if it went on below the horizon."""
+    """Write a row's levels of the sky, continued below the horizon."""
     top = np.float32(SKY_LEVELS - 1)
     for column in range(tints.shape[0]):
         level = (row_y + columns[column] * step_y) * _SKY_LEVELS_PER_SLOPE
@@ -394,12 +386,12 @@ def _tint_ground(
     step: tuple[np.float32, np.float32, np.float32],
     camera: tuple[np.float32, np.float32, np.float32],
 ) -> None:
-    """Writes a row's tiles and hazes of the ground, as one number, or -1 where the sky is.
+    """Write a row's tiles and hazes of the ground as one number each, or -1 for sky.
 
     Args:
         tints: (W,) int32, written.
         columns: (W,) float32, 0, 1, 2, ...
-        ray: world direction seen in the row's first pixel.
+        ray: world direction of the row's first pixel.
         step: its change from pixel to pixel.
         camera: its world x, its height above the ground and its world z.
     """
@@ -427,7 +419,7 @@ def _color_row(pixels: npt.NDArray, row: int, tints: npt.NDArray, colors: npt.ND
 
 @compiled
 def draw_background(canvas: Canvas, camera: Camera, palette: Colors, ground_height_m: float) -> None:
-    """Fills the whole picture with sky and the stadium's ground, infinitely far away."""
+    """Fill the whole picture with sky and the stadium's ground, infinitely far away."""
     pixels, columns, tints = canvas.pixels, canvas.columns, canvas.tints
     sky, ground = palette.sky, palette.ground.ravel()
     height_px, width_px = pixels.shape

@@ -30,15 +30,15 @@ from trackmania_rl.simulator.picture.rasterizer import Camera, Mesh, add_point, 
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, VERGE_WIDTH_M, WALL_HEIGHT_M, Edge, Ribbon, Track
 
 GROUND_BELOW_ROAD_M = 3.0
-"""The stadium's ground lies this far below the lowest place of the road (9 m and 12 m in our tracks)."""
+"""Depth of the stadium's ground below the lowest place of the road (9 m and 12 m in our tracks)."""
 LINE_WIDTH_M = 0.6
 WALL_CAP_M = 0.25
 DECK_THICKNESS_M = 0.8
 """A road without ground beside it looks like a slab of this height."""
 _VERGE_SINK_M = 0.5
-"""A verge is drawn so much lower at its outer end: another leg of the road that lies on it is seen, not hidden."""
+"""A verge's outer end is drawn lower by this, so that another leg of the road on it stays visible."""
 GATE_LINE_SECTIONS = 4
-"""Cross-sections (2 m) that the line under a gate is long; it may have two rows."""
+"""Length of the line under a gate in cross-sections (2 m); it may have two rows."""
 
 # Places across the road, counted from the left.
 OUTER_LEFT, CAP_LEFT, FACE_LEFT, BASE_LEFT, BORDER_LEFT, LINE_LEFT = range(6)
@@ -48,28 +48,28 @@ PLACES = 12
 BAND_SECTIONS = 16
 """Cross-sections (8 m) after which most textures change."""
 _STEPS = (2, 4, 8, 16, 32)
-"""So many cross-sections are drawn as one. Powers of two, so that fine and coarse ones meet. With the longest,
-two bands get the shade of the first."""
+"""Cross-sections drawn as one. Powers of two, so that fine and coarse steps meet. With the longest, two bands get the
+shade of the first."""
 _MOST_ERROR_PX = 0.5
 _SHADE_ERROR_M = 0.8
-"""Error of giving two bands one shade; with `_MOST_ERROR_PX` they get it from 170 m on in a picture of 120 rows."""
+"""Error of one shade for two bands; with `_MOST_ERROR_PX` it holds from 170 m on in a picture of 120 rows."""
 _MOST_TWIST_M = 0.03
-"""Where the road's bank changes within a step, its surface is bent by this at most, so that marks stay in sight."""
+"""Limit of the bend of the surface where the bank changes within a step, so that marks stay visible."""
 _LEAST_DISTANCE_M = 3.0
-"""No part of the road counts as nearer to the camera."""
+"""Lower bound of a place's distance from the camera."""
 
 
 class Scenery(NamedTuple):
-    """A track as the drawing functions take it.
+    """Track prepared for drawing.
 
     Attributes:
         ribbon: the road, P cross-sections.
         places_m: (P, 3, PLACES) float64, world coordinates of the places across the road.
-        step_error_m: (bands, steps) float64, how far drawing with each of `_STEPS` moves a place of the band at most.
+        step_error_m: (bands, steps) float64, how far each of `_STEPS` moves a place of the band at most.
         road_paint: (P,) int64, values of `Paint`.
-        stretch_end: (P,) int64, the next cross-section that has another surface or edge, begins or ends a gap,
-            or begins or ends a row of the line under a gate; no step leads over it.
-        gate_section: (G,) int64, cross-sections of the checkpoints and, as the last one, of the finish.
+        stretch_end: (P,) int64, the next cross-section at which surface, edge, gap or gate line changes; no step
+            crosses it.
+        gate_section: (G,) int64, cross-sections of the checkpoints and, last, of the finish.
         ground_height_m: height of the stadium's ground.
     """
 
@@ -83,7 +83,7 @@ class Scenery(NamedTuple):
 
 
 def make_scenery(track: Track) -> Scenery:
-    """Prepares a track for drawing.
+    """Prepare a track for drawing.
 
     Raises:
         ValueError: if the road has a surface without a colour.
@@ -109,7 +109,7 @@ def make_scenery(track: Track) -> Scenery:
 
 
 def _places(ribbon: Ribbon) -> npt.NDArray[np.float64]:
-    """World coordinates (P, 3, PLACES) of the places across the road."""
+    """Return the world coordinates (P, 3, PLACES) of the places across the road."""
     half_m = ribbon.half_width_m
     columns_of_side = {1.0: slice(OUTER_LEFT, LINE_RIGHT), -1.0: slice(OUTER_RIGHT, LINE_LEFT, -1)}
     places_m = np.empty((len(half_m), 3, PLACES))
@@ -128,7 +128,7 @@ def _places(ribbon: Ribbon) -> npt.NDArray[np.float64]:
 
 
 def _step_error(places_m: npt.NDArray[np.float64], up: npt.NDArray[np.float64], step: int) -> npt.NDArray[np.float64]:
-    """How far (m) drawing every `step`-th cross-section moves a place, for every band; infinite where it bends it."""
+    """Return how far (m) drawing every `step`-th cross-section moves a place, per band; infinite where it bends it."""
     last = len(places_m) - 1
     section = np.arange(last + 1)
     first_of_band = np.arange(0, last + 1, BAND_SECTIONS)
@@ -155,7 +155,7 @@ def _step_error(places_m: npt.NDArray[np.float64], up: npt.NDArray[np.float64], 
 
 @compiled(inline="always")
 def section_after(scenery: Scenery, section: int, camera: Camera, focal_px: float) -> int:
-    """The cross-section to draw after this one: the last one that the error in pixels allows."""
+    """Return the cross-section to draw next: the last one that the error in pixels allows."""
     center_m, position_m, step_error_m = scenery.ribbon.center_m, camera.position_m, scenery.step_error_m
     band = section // BAND_SECTIONS
     middle = min(band * BAND_SECTIONS + BAND_SECTIONS // 2, center_m.shape[0] - 1)
@@ -173,36 +173,36 @@ def section_after(scenery: Scenery, section: int, camera: Camera, focal_px: floa
 
 
 VIEW_AHEAD_M = 300.0
-"""The road is drawn this far from the car in the direction the camera looks."""
+"""Length of the road that is drawn in the direction of the camera."""
 VIEW_BEHIND_M = 20.0
-"""The road is drawn this far on the car's other side."""
+"""Length of the road that is drawn on the car's other side."""
 
 _LIGHT_LEVELS_PER_SLOPE = 1.2 / LIGHT_STEP
-"""What rises ahead is turned to the camera and brighter, what falls is darker: 12 % for a slope of 10 %."""
+"""A rising road is brighter, a falling one darker: 12 % for a slope of 10 %."""
 
 _EDGE_REACH_M = 2.0
-"""No wall and no slab reaches farther out than this."""
+"""Upper bound of the width of walls and slabs."""
 _PATCH_SECTIONS = 4
 _PATCHES_SEEN_M = 80.0
-"""From farther away, patches are not drawn."""
+"""Patches farther away are not drawn."""
 _DASH_HALF_WIDTH_M = 0.25
 _PATCH_WIDTH_M = 2.4
 _ARROW_INSET = 0.1
-"""Share of the road's width that is free beside the wide end of a turbo arrow."""
+"""Free share of the road's width beside the wide end of a turbo arrow."""
 _MARK_OVER_ROAD_M = 0.04
-"""Keeps marks in sight where the road is twisted from one cross-section to the next."""
+"""Keeps marks visible where the road is twisted."""
 _HASH_FACTOR = 2654435761
-"""2^32 divided by the golden ratio: neighbouring numbers land far apart (Knuth's multiplicative hash)."""
+"""2^32 divided by the golden ratio (Knuth's multiplicative hash)."""
 
 _MOST_SECTIONS = int((VIEW_AHEAD_M + VIEW_BEHIND_M) / RIBBON_SPACING_M) + 1
 MOST_ROAD_POINTS = _MOST_SECTIONS * (PLACES + 4)
-"""A road's mesh has at most so many points: its places and a mark per cross-section."""
+"""Room for the places of each cross-section and a mark."""
 MOST_ROAD_QUADS = _MOST_SECTIONS * 9
-"""And so many quadrilaterals: mark, road, two lines, two caps, two faces, the slab's end."""
+"""Room for a mark, road, two lines, two caps, two faces and a slab's end per cross-section."""
 
 
 _ROAD = -1
-"""Stands for the paint of the road's surface."""
+"""Placeholder for the paint of the road's surface."""
 
 
 def _strips_of(edge: Edge) -> list[tuple[int, int, int, int, int]]:
@@ -232,13 +232,13 @@ _MOST_STRIPS = 7
 _STRIPS = np.array(
     [_strips_of(edge) + [(0, 0, 0, 0, 0)] * (_MOST_STRIPS - len(_strips_of(edge))) for edge in Edge], dtype=np.int64
 )
-"""(edges, 7, 5), what lies along the road: left and right place, paint, 1 if it has an alternate, 1 if slopes light it.
-A row with two equal places ends an edge's list."""
+"""(edges, 7, 5) strips along the road: left and right place, paint, 1 if it has an alternate, 1 if slopes light it. A
+row with two equal places ends an edge's list."""
 
 
 @compiled
 def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[int, int]:
-    """First and last cross-section that are drawn for a car at `car_section`."""
+    """Return the first and the last cross-section that are drawn for a car at `car_section`."""
     ahead, behind = int(VIEW_AHEAD_M / RIBBON_SPACING_M), int(VIEW_BEHIND_M / RIBBON_SPACING_M)
     along_road = 0.0
     for axis in range(3):
@@ -250,7 +250,7 @@ def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[
 
 @compiled
 def add_place(mesh: Mesh, ribbon: Ribbon, section: int, left_m: float, up_m: float) -> int:
-    """Adds a point of a cross-section, so far to the left of the road's centre and above its surface."""
+    """Add a point of a cross-section, given by its distance to the left of the centre and above the surface."""
     center, left, up = ribbon.center_m, ribbon.left, ribbon.up
     return add_point(
         mesh,
@@ -264,7 +264,7 @@ def add_place(mesh: Mesh, ribbon: Ribbon, section: int, left_m: float, up_m: flo
 def add_section(
     points_m: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], places_m: npt.NDArray[np.float64], section: int
 ) -> int:
-    """Adds the places across a cross-section to a mesh's points and returns the first one's column."""
+    """Add the places across a cross-section; return the first one's column."""
     first = counts[0]
     counts[0] = first + PLACES
     for axis in range(3):
@@ -282,7 +282,7 @@ def _add_share(
     along: float,
     share: float,
 ) -> int:
-    """Adds a point just above the road, so far along (0..1) from one cross-section to another and so far across."""
+    """Add a point just above the road, at a share (0..1) of the way between two cross-sections and of the width."""
     point = counts[0]
     counts[0] = point + 1
     lift = _MARK_OVER_ROAD_M / WALL_HEIGHT_M
@@ -301,14 +301,14 @@ def _add_share(
 def add_mark(
     mesh: Mesh, near: int, far: int, right: float, left: float, far_right: float, far_left: float, color: np.uint32
 ) -> None:
-    """Adds a mark on the road, to be called before the road is added.
+    """Add a mark on the road; call this before the road is added.
 
     Args:
-        mesh: what is added to.
+        mesh: changed in place.
         near: first column of the mark's first cross-section.
         far: first column of its last cross-section.
         right: its right end on the first cross-section, as a share of the road's width from the right line.
-        left: its left end there; nothing is added if the two are equal on both cross-sections.
+        left: its left end there; equal ends on both cross-sections add nothing.
         far_right: its right end on the last cross-section.
         far_left: its left end there.
         color: pixel value.
@@ -326,7 +326,7 @@ def add_mark(
 def _add_patches(
     mesh: Mesh, near: int, far: int, section: int, end: int, half_width_m: float, color: np.uint32
 ) -> None:
-    """Adds the patches that lie scattered on a road from cross-section `section` to `end`."""
+    """Add the patches scattered on a road from cross-section `section` to `end`."""
     width = min(_PATCH_WIDTH_M / (2.0 * half_width_m), 1.0)
     per_section = 1.0 / (end - section)
     points_m, counts = mesh.points_m, mesh.counts
@@ -346,7 +346,7 @@ def _add_patches(
 def _add_road_mark(
     mesh: Mesh, near: int, far: int, section: int, end: int, paint: int, half_width_m: float, light: int, depth_m: float
 ) -> None:
-    """Adds what moves past on a surface from cross-section `section` to `end`: dashes, patches, mown checks, arrows."""
+    """Add a surface's marks from cross-section `section` to `end`: dashes, patches, mown checks, arrows."""
     is_even_band = section // BAND_SECTIONS % 2 == 0
     if paint == Paint.GRASS:
         right = 0.5 if is_even_band else 0.0
@@ -374,7 +374,7 @@ def _add_road_mark(
 def _add_strips(
     mesh: Mesh, near: int, far: int, edge: int, road_paint: int, alternate: int, light: int, depth_m: float
 ) -> None:
-    """Adds the road, the lines at its borders and what stands or lies beyond them, between two cross-sections."""
+    """Add the road, its border lines and what is beyond them, between two cross-sections."""
     corners, colors, paints, haze = mesh.corners, mesh.colors, mesh.palette.paints, haze_at(depth_m)
     quad = mesh.counts[1]
     for strip in range(_STRIPS.shape[1]):
@@ -395,7 +395,7 @@ def _add_strips(
 
 @compiled
 def _add_slab_end(mesh: Mesh, section_column: int, depth_m: float) -> None:
-    """Adds the face that a jumping car sees below the road's new beginning."""
+    """Add the face below the beginning of a road after a gap."""
     color = color_at(mesh.palette, Paint.UNDERSIDE, PLAIN_LIGHT, depth_m)
     first, second = section_column + BORDER_LEFT, section_column + BORDER_RIGHT
     add_quad(mesh, first, second, section_column + BASE_RIGHT, section_column + BASE_LEFT, color)
@@ -403,7 +403,7 @@ def _add_slab_end(mesh: Mesh, section_column: int, depth_m: float) -> None:
 
 @compiled(inline="always")
 def _section_in_view(camera: Camera, ribbon: Ribbon, section: int) -> tuple[float, float]:
-    """How far a cross-section's centre is ahead of the camera and to its right, in metres."""
+    """Return how far a cross-section's centre is ahead of the camera and to its right, in metres."""
     center_m, position_m, axes = ribbon.center_m, camera.position_m, camera.axes
     right_m, depth_m = 0.0, 0.0
     for axis in range(3):
@@ -417,14 +417,14 @@ def _section_in_view(camera: Camera, ribbon: Ribbon, section: int) -> tuple[floa
 def add_road(
     mesh: Mesh, scenery: Scenery, camera: Camera, focal_px: float, half_width_per_m: float, car_section: int
 ) -> None:
-    """Adds the road around the car.
+    """Add the road around the car.
 
     Args:
-        mesh: what is added to.
+        mesh: changed in place.
         scenery: the track.
-        camera: where it is seen from.
-        focal_px: focal length of the picture.
-        half_width_per_m: half the width that the picture shows, in metres, for every metre ahead.
+        camera: of the picture.
+        focal_px: its focal length.
+        half_width_per_m: half the width of the view, in metres, for every metre ahead.
         car_section: number of the cross-section at the car.
     """
     ribbon, stretch_end, road_paint = scenery.ribbon, scenery.stretch_end, scenery.road_paint

@@ -1,18 +1,17 @@
-"""The simulated game behind the TMInterface 2 protocol: the loop of physics and rendering, and a client's messages.
+"""Server of the simulated game with the TMInterface 2 protocol: the loop of physics and rendering, and client messages.
 
-Where the real game's plugin leaves something open (reference/tminterface2_protocol.md), this server does the following.
+Where the protocol of the plugin is open (reference/tminterface2_protocol.md), this server does the following.
 
-- Within a tick the step (1) comes first, then a checkpoint (2), then a lap (3). The step's state has the gate among the
-  passed ones already; the clock stops at the official finish time only when message 2 reports the finish.
-- The next tick after a rewind is the one that follows the restored time. A rewind sends no message 2 or 3 by itself.
-- After an undone finish the car still stands in it, so message 2 comes again in the next tick.
+- Within a tick the step (1) comes first, then a checkpoint (2), then a lap (3). The step's state counts the gate
+  already; the clock stops at the official finish time only when message 2 reports the finish.
+- The next tick after a rewind follows the restored time. A rewind sends no message 2 or 3.
+- After an undone finish message 2 comes again in the next tick.
 - `map` and `give up` take effect at once: no step of the old race follows.
 - A frame shows the instant after the last tick; it comes before the next tick.
 - Speeds from UNLIMITED_SPEED on mean as fast as possible; without a client the game is not faster than real time.
-- Impossible speeds, periods, frame sizes and state blobs are logged and ignored; an impossible length costs the client
-  its connection, since nobody can know where the next message begins.
-- The end of the stream is noticed at once, and a newcomer never waits longer than NEWCOMER_PATIENCE_S for a wait that
-  an older client keeps open.
+- Impossible speeds, periods, frame sizes and state blobs are logged and ignored. An impossible length ends the
+  connection, since the next message's beginning is unknown.
+- The end of the stream is noticed at once. A new client waits at most NEWCOMER_PATIENCE_S for a wait of an older one.
 """
 
 from __future__ import annotations
@@ -51,19 +50,19 @@ from trackmania_rl.simulator.server.game import SimulatedGame
 logger = logging.getLogger(__name__)
 
 UNLIMITED_SPEED: Final = 50.0
-"""From this game speed on there is no waiting: a tick would last 0.2 ms, which no sleep keeps. Clients send 80."""
+"""From this game speed on there is no waiting: a tick would last 0.2 ms. Clients send 80."""
 
 NEWCOMER_PATIENCE_S: Final = 3.0
-"""A client that keeps a wait open for longer than this is replaced when another one wants to connect."""
+"""A client in a wait longer than this is replaced when another one connects."""
 
 _POLL_INTERVAL_S: Final = 0.01
-"""How often a game at full speed looks for newcomers and for a client that hung up."""
+"""Interval of checks for new clients and closed connections at full speed."""
 _LONGEST_IDLE_S: Final = 0.2
-"""How long a frozen game sleeps before it looks whether it shall stop."""
+"""Longest sleep of a frozen game between checks of the stop flag."""
 _LARGEST_LAG_S: Final = 0.05
-"""A game that is further behind real time than this does not try to catch up."""
+"""A longer lag behind real time is not made up for."""
 _MOST_TICKS_AT_ONCE: Final = 100
-"""Ticks between two looks at the sockets when no step is due for long."""
+"""Limit of ticks between two checks of the sockets."""
 LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 16
 
@@ -73,11 +72,11 @@ class _Stopped(Exception):  # noqa: N818
 
 
 class GameServer:
-    """Serves one game to one client at a time; as the plugin, to this machine only, for nothing says who a client is.
+    """Server of one game for one client at a time, on the loopback address only, as clients do not authenticate.
 
     Args:
-        game: What is served.
-        port: TCP port of the loopback address to listen on; 0 picks a free one.
+        game: The game.
+        port: TCP port; 0 picks a free one.
         speed: Game speed until a client sets another one.
 
     Raises:
@@ -100,7 +99,7 @@ class GameServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port."""
         return self._listener.getsockname()[1]
 
     def run(self) -> None:
@@ -129,7 +128,7 @@ class GameServer:
     # The loop.
 
     def _render_hook(self) -> None:
-        """Look for newcomers now and then, and deliver the frame that was asked for."""
+        """Poll the sockets if that is due, and deliver the requested frame."""
         now_s = monotonic()
         if now_s >= self._next_poll_s:
             self._idle(0.0)
@@ -149,7 +148,7 @@ class GameServer:
         self._frame_size_px = None  # only now: as in the plugin, a request made during the frame's own wait is lost
 
     def _ticks_due(self, race: SimulatedRace) -> int:
-        """How many ticks to make at once; 0 when the next one's time has not come, which was waited for."""
+        """Return how many ticks to make at once; 0 after waiting for the next one's time."""
         speed = self._speed
         if race.tick_time_ms < 0:
             speed = max(speed, self.game.countdown_speed)
@@ -168,7 +167,7 @@ class GameServer:
         return 1
 
     def _physics_hook(self, race: SimulatedRace, ticks: int) -> None:
-        """Let the race go on, then tell the client what is due: step, checkpoint, lap, in this order."""
+        """Advance the race, then send what is due: step, checkpoint, lap, in this order."""
         race.advance(ticks)
         if self._client is None:
             race.take_checkpoint_event()
@@ -184,7 +183,7 @@ class GameServer:
             self._sync(MessageId.LAP_COUNT_CHANGED, messages.pack_lap_count_changed(laps.current, laps.target))
 
     def _idle(self, longest_s: float) -> None:
-        """Sleep, but serve a newcomer or notice the end of the client's stream at once."""
+        """Sleep, but accept a new client and notice the end of the client's stream at once."""
         for key, _ in self._selector.select(min(longest_s, _LONGEST_IDLE_S)):
             if key.fileobj is self._listener:
                 self._accept()
@@ -198,7 +197,7 @@ class GameServer:
     # Clients.
 
     def _accept(self) -> None:
-        """Replace the client by the latest newcomer, who inherits neither timeout nor frame request."""
+        """Replace the client by the latest new one, with default timeout and no frame request."""
         newcomer = None
         while (accepted := self._next_newcomer()) is not None:
             if newcomer is not None:
@@ -223,7 +222,7 @@ class GameServer:
             return None
 
     def _drop_client(self, reason: str) -> None:
-        """Forget the client; game speed and step period survive it."""
+        """Close the connection; game speed and step period stay."""
         if self._client is not None:
             logger.info("client dropped: %s", reason)
             self._selector.unregister(self._client)
@@ -232,7 +231,7 @@ class GameServer:
         self._frame_size_px = None
 
     def _check_interruption(self, wait_began_s: float) -> None:
-        """End a wait when the server shall stop, or when it is long and a newcomer stands at the door."""
+        """End a wait when the server is stopping, or when it is long and a new client is pending."""
         if self._is_stopping:
             raise _Stopped
         if monotonic() - wait_began_s > NEWCOMER_PATIENCE_S:
@@ -242,7 +241,7 @@ class GameServer:
                     raise ClientGone("kept a newcomer waiting")
 
     def _sync(self, message_id: MessageId, *message: bytes | memoryview) -> None:
-        """Send a message, in pieces, and do what the client says until it answers with the same id."""
+        """Send a message, in pieces, and handle the client's messages until it answers with the same id."""
         client = self._client
         if client is None:
             return

@@ -1,4 +1,4 @@
-"""Designing a track from straights and turns, and laying it out as a line with a point every 0.5 m.
+"""Tracks from straights and turns: laying them out as a line with a point every 0.5 m, and writing them to disk.
 
 A design reads like a road book::
 
@@ -15,11 +15,10 @@ A design reads like a road book::
         ),
     )
 
-Axes are the game's: y up, x and z on the ground; heading 0 looks along +z, a left turn raises it (towards +x).
-Turns ease in and out: the curvature rises and falls linearly over ``easing_m`` (a clothoid), because a car whose yaw
-rate follows its steering with a delay cannot drive a step in curvature. Heights are drawn as straight ramps first and
-then rounded by a moving average, which bounds the vertical curvature; the road is not rounded across a gap, so that
-the edge a car jumps from keeps its slope.
+Axes are the game's: y up, x and z on the ground; heading 0 is along +z, a left turn raises it (towards +x). Turns ease
+in and out: the curvature rises and falls linearly over ``easing_m`` (a clothoid), because a car's yaw rate follows its
+steering with a delay. Heights are straight ramps rounded by a moving average, which bounds the vertical curvature. A
+gap is not rounded across, so that the edge of a jump keeps its slope.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ import numpy as np
 import numpy.typing as npt
 
 LINE_SPACING_M = 0.5
-"""Distance between neighbouring points of a reference line, along the line."""
+"""Distance between neighbouring points of a reference line."""
 LOWEST_ROAD_M = 12.0
-"""Height given to a design's lowest point: the stadium's own ground lies at about 9 m."""
+"""Height of a design's lowest point: the stadium's own ground is at about 9 m."""
 MAP_MARGIN_M = 80.0
-"""Distance kept between a design and the map's corner at x = z = 0."""
+"""Distance between a design and the map's corner at x = z = 0."""
 
 _FINE_STEP_M = 0.05
 _CREST_ROUNDING_M = 24.0
@@ -49,9 +48,9 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Piece:
-    """A straight or a turn; turn_deg is 0 for a straight and positive to the left.
+    """Straight or turn; turn_deg is 0 for a straight and positive to the left.
 
-    ``width_m``, ``surface``, ``edge`` and ``banking_deg`` are None where the track's default holds.
+    ``width_m``, ``surface``, ``edge`` and ``banking_deg`` are None for the track's default.
     """
 
     length_m: float
@@ -77,7 +76,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class CheckpointMark:
-    """A checkpoint at the place where it stands between two pieces."""
+    """Checkpoint between two pieces."""
 
 
 CHECKPOINT = CheckpointMark()
@@ -85,7 +84,7 @@ CHECKPOINT = CheckpointMark()
 
 @dataclass(frozen=True)
 class TrackDesign:
-    """A track as its designer thinks of it; for several laps, ``pieces`` describe one lap that closes on itself."""
+    """Road book of a track; for several laps, ``pieces`` are one lap that closes on itself."""
 
     name: str
     description: str
@@ -101,7 +100,7 @@ class TrackDesign:
 
 @dataclass(frozen=True)
 class Section:
-    """A stretch of a lap whose road differs from the track's default, as in a track file's ``[[section]]``."""
+    """Stretch of a lap whose road differs from the track's default, as in a track file's ``[[section]]``."""
 
     from_m: float
     to_m: float
@@ -110,7 +109,7 @@ class Section:
 
 @dataclass(frozen=True)
 class LaidOutTrack:
-    """A design in the world: line (N,3) float32 for all laps; checkpoints and sections by distance, of one lap."""
+    """Design in the world: line (N,3) float32 of all laps; checkpoints and sections by distance, of one lap."""
 
     line_m: npt.NDArray[np.float32]
     checkpoints_m: tuple[float, ...]
@@ -123,12 +122,12 @@ def straight(length_m: float, **style: object) -> Piece:
 
 
 def left(angle_deg: float, *, radius_m: float, easing_m: float = 12.0, **style: object) -> Piece:
-    """Return a left turn by ``angle_deg`` whose tightest radius is ``radius_m``; ``style`` holds fields of Piece.
+    """Return a left turn with a tightest radius of ``radius_m``; ``style`` holds fields of Piece.
 
     The two easings turn by half an arc of their length each, so the whole is ``angle * radius + easing_m`` long.
 
     Raises:
-        ValueError: the easings alone turn further than the angle asked for.
+        ValueError: the easings alone turn further than the angle.
     """
     arc_m = math.radians(angle_deg) * radius_m
     if arc_m < easing_m:
@@ -148,8 +147,8 @@ def right(angle_deg: float, *, radius_m: float, easing_m: float = 12.0, **style:
 def lay_out(design: TrackDesign) -> LaidOutTrack:
     """Place a design in the world.
 
-    Distances in the result are arc lengths of the three-dimensional line, a little longer than on the plan where the
-    road climbs. The line's last point is the last multiple of 0.5 m that the pieces reach.
+    Distances in the result are arc lengths of the three-dimensional line. The line's last point is the last multiple of
+    0.5 m that the pieces reach.
     """
     pieces = [piece for piece in design.pieces if isinstance(piece, Piece)]
     plan_m, lap_points_m = trace(pieces, math.radians(design.heading_deg))
@@ -182,7 +181,7 @@ def lay_out(design: TrackDesign) -> LaidOutTrack:
 def close_lap(
     pieces: Sequence[Piece | CheckpointMark], first_straight: int, second_straight: int
 ) -> tuple[Piece | CheckpointMark, ...]:
-    """Change the lengths of two straights so that a lap ends exactly where it began.
+    """Change the lengths of two straights so that a lap ends where it began.
 
     Args:
         pieces: one lap; the turns must add up to 360 degrees and the climbs to 0.
@@ -190,7 +189,7 @@ def close_lap(
         second_straight: index of another one, not parallel to the first.
 
     Raises:
-        ValueError: the lap cannot be closed so, with the reason.
+        ValueError: the lap cannot be closed, with the reason.
     """
     solid = [piece for piece in pieces if isinstance(piece, Piece)]
     turned_deg = sum(piece.turn_deg for piece in solid)
@@ -220,9 +219,9 @@ def close_lap(
 
 
 def trace(pieces: Sequence[Piece], heading_rad: float, step_m: float = _FINE_STEP_M) -> tuple[FloatArray, FloatArray]:
-    """Return pieces as points, one every ``step_m`` of the plan: distances (F,) and positions (F,3) from the origin on.
+    """Return pieces as points: distances (F,) on the plan and positions (F,3) from the origin on.
 
-    The points are equally spaced and the last one is the pieces' end, so their distance is ``step_m`` or a little less.
+    The points are equally spaced, ``step_m`` or a little less apart, and the last one is the pieces' end.
     """
     knots_m = np.concatenate([[0.0], np.cumsum([piece.length_m for piece in pieces])])
     steps = math.ceil(knots_m[-1] / step_m)
@@ -235,20 +234,20 @@ def trace(pieces: Sequence[Piece], heading_rad: float, step_m: float = _FINE_STE
 
 
 def arc_length_m(points_m: FloatArray) -> FloatArray:
-    """Return the distance along a polyline (N,3), in metres, from its first point to each of its points, (N,)."""
+    """Return the distance along a polyline (N,3) from its first point to each, (N,) metres."""
     steps_m = np.linalg.norm(np.diff(points_m, axis=0), axis=1)
     return np.concatenate([[0.0], np.cumsum(steps_m)])
 
 
 def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
-    """Return points (M,3) every ``spacing_m`` along the polyline (N,3), from its first point on; the rest is cut."""
+    """Return points (M,3) every ``spacing_m`` along a polyline (N,3) from its first point on; the rest is cut."""
     along_m = arc_length_m(points_m)
     wanted_m = spacing_m * np.arange(int(along_m[-1] / spacing_m + 1e-9) + 1)
     return np.stack([np.interp(wanted_m, along_m, points_m[:, axis]) for axis in range(3)], axis=1)
 
 
 def moving_average(values: FloatArray, window_points: int) -> FloatArray:
-    """Smooth (N,) twice with a window of an odd number of points; end values and end slopes stay as they are.
+    """Smooth (N,) twice with a window of an odd number of points; end values and end slopes stay.
 
     The ends are continued by point reflection, which keeps a straight ramp straight.
     """
@@ -260,7 +259,7 @@ def moving_average(values: FloatArray, window_points: int) -> FloatArray:
 
 
 def running_average(values: FloatArray, window_points: int) -> FloatArray:
-    """`moving_average` by running sums, whose work does not grow with the window; equal but for the last digits."""
+    """Smooth like `moving_average` by running sums; last digits differ, and the time does not depend on the window."""
     half = min(window_points // 2, len(values) - 1)
     for _ in range(2):
         before = 2.0 * values[0] - values[half:0:-1]
@@ -271,7 +270,7 @@ def running_average(values: FloatArray, window_points: int) -> FloatArray:
 
 
 def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray) -> FloatArray:
-    """Return by how much the road has turned at each plan distance: the curvature's trapezoids, integrated."""
+    """Return the heading's change at each plan distance: the curvature's trapezoids, integrated."""
     turned_rad = np.zeros_like(plan_m)
     for piece, start_m in zip(pieces, knots_m[:-1], strict=True):
         if piece.turn_deg == 0.0:
@@ -292,7 +291,7 @@ def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray
 
 
 def _heights_m(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray, step_m: float) -> FloatArray:
-    """Return the road's height at each plan distance; every stretch of road between gaps is rounded by itself."""
+    """Return the road's height at each plan distance; every stretch between gaps is rounded by itself."""
     ramp_knots_m = np.concatenate([[0.0], np.cumsum([piece.climb_m for piece in pieces])])
     heights_m = np.interp(plan_m, knots_m, ramp_knots_m)
     borders_m = [0.0]
@@ -316,7 +315,7 @@ def line_name(design: TrackDesign) -> str:
 
 
 def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = SHIPPED_ORIGIN) -> str:
-    """Return the .toml text that puts the design's road over its line; its first line says what wrote it."""
+    """Return the .toml text of a track; its first line names what wrote it."""
     lines = [
         f"# Written by {origin}. Format: docs/track_files.rst",
         f"name = {toml_value(design.name)}",
@@ -341,7 +340,7 @@ def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = S
 def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, origin: str = SHIPPED_ORIGIN) -> Path:
     """Write a track file, and its line beside it; return the line's file.
 
-    Each file appears whole or not at all, the line first: whoever sees the track file can read both.
+    Each file appears whole or not at all, the line first.
 
     Args:
         design: the road book.
@@ -350,7 +349,7 @@ def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, o
         origin: what wrote it, for the file's first line.
 
     Raises:
-        OSError: if the disk says no.
+        OSError: if writing fails.
     """
     line_file = track_file.with_name(line_name(design))
     temporary = track_file.with_name(f".{track_file.stem}.{os.getpid()}.tmp")
@@ -366,12 +365,12 @@ def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, o
 
 
 def file_in_the_way(new_files: Iterable[Path], folder: Path, *, may_be_same: bool = True) -> Path | None:
-    """A file of a folder that stands where one of some new files is to go; None if there is none.
+    """Return a file of a folder that one of some new files would overwrite; None if there is none.
 
     Args:
         new_files: written elsewhere, under their final names.
-        folder: where they are to go.
-        may_be_same: files that are there already may be the very same.
+        folder: the destination.
+        may_be_same: whether identical files are not in the way.
     """
     for new in new_files:
         present = folder / new.name
@@ -381,7 +380,7 @@ def file_in_the_way(new_files: Iterable[Path], folder: Path, *, may_be_same: boo
 
 
 def toml_value(value: object) -> str:
-    """Write a value as TOML does."""
+    """Return a value as TOML text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):

@@ -1,8 +1,7 @@
-"""Reading tracks from disk: ``*.toml`` track files and bare ``*.npy`` reference lines.
+"""Loading of tracks: ``*.toml`` track files and bare ``*.npy`` reference lines.
 
-A track file names a reference line (a ``.npy`` of one point every 0.5 m) and says what road lies over it; the format
-is described in ``docs/track_files.rst``. A bare reference line, such as one recorded in the real game, becomes a wide
-walled asphalt road, so that any line can be driven at once.
+A track file names a reference line (a ``.npy`` of one point every 0.5 m) and the road over it; the format is described
+in ``docs/track_files.rst``. A bare reference line becomes a wide walled asphalt road.
 """
 
 import contextlib
@@ -30,18 +29,18 @@ from trackmania_rl.simulator.tracks.world_file import MeshWorld, WorldFileError,
 
 SHORTEST_LINE_M = 20.0
 SPACING_TOLERANCE_M = 0.2
-"""Lines recorded in the game are rounded to 0.1 m, which moves neighbouring points by this much at most."""
+"""Lines recorded in the game are rounded to 0.1 m, which moves neighbouring points by at most this."""
 MAX_RESAMPLED_SHARE = 0.1
 MAX_RESAMPLED_STEP_M = 5.0
 """A line with at most this share of steps beyond the tolerance, none of them longer than this, is resampled."""
 MAX_TRACK_BYTES = 64 << 10
-"""Largest track file read; those that ship have less than 1 KiB."""
+"""Those that ship have less than 1 KiB."""
 MAX_LINE_BYTES = 4 << 20
-"""Largest reference line read: 4 MiB hold some 87 km."""
+"""4 MiB hold some 87 km."""
 MAX_LINE_NUMBERS = MAX_LINE_BYTES // 8
 MAX_NAME_LETTERS = 200
 MAX_COMPLAINTS = 5
-"""So many of a track file's mistakes are told."""
+"""Limit of the mistakes reported of a track file."""
 
 BARE_LINE_WIDTH_M = 24.0
 BARE_LINE_SMOOTHING_M = 10.0
@@ -84,7 +83,7 @@ class SectionSettings(BaseModel):
 
 
 class TimesSettings(BaseModel):
-    """``[times]``: times to beat, as the game's maps have them; None where there is none. Only dashboards use them."""
+    """``[times]``: times to beat, for dashboards only; None where there is none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -95,7 +94,7 @@ class TimesSettings(BaseModel):
 
 
 class TrackSettings(BaseModel):
-    """A whole track file. Distances are metres from the start line along the road; a lap's, when there are several."""
+    """Track file. Distances are metres along the road from the start line; with several laps, of one lap."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -122,10 +121,10 @@ class TrackSettings(BaseModel):
 
 
 def load_track(path: Path) -> Track:
-    """Return the track that a ``.toml`` track file or a bare ``.npy`` reference line describes.
+    """Return the track of a ``.toml`` track file or a bare ``.npy`` reference line.
 
     Raises:
-        TrackFileError: the file is missing, damaged or says something that cannot be built.
+        TrackFileError: the file is missing, damaged or cannot be built.
     """
     if path.suffix == ".npy":
         return _track_from_bare_line(path)
@@ -142,7 +141,7 @@ def load_track(path: Path) -> Track:
 
 
 def find_track_file(name: str, maps_folder: Path) -> Path:
-    """Return the file that a user means by `name`: a path, or a track of the maps folder with or without its ending.
+    """Return the file of a name: a path, or a track of the maps folder with or without its ending.
 
     Raises:
         TrackFileError: there is none; the text lists the tracks of the maps folder.
@@ -160,7 +159,7 @@ def find_track_file(name: str, maps_folder: Path) -> Path:
 
 
 def reference_line_file(track_file: Path) -> Path:
-    """Return the ``.npy`` line along which a track file's road lies; a bare line is its own.
+    """Return the ``.npy`` line of a track file; a bare line is its own.
 
     Raises:
         TrackFileError: the track file cannot be read.
@@ -175,10 +174,11 @@ def reference_line_file(track_file: Path) -> Path:
 
 
 def read_track_settings(path: Path) -> TrackSettings:
-    """Return what a ``.toml`` track file says, checked key by key; its line is not read.
+    """Read and validate a ``.toml`` track file; its line is not read.
 
     Raises:
-        TrackFileError: the file cannot be read, is not TOML, or has unknown or impossible entries (all are listed).
+        TrackFileError: the file cannot be read, is not TOML, or has unknown or impossible entries (up to five are
+            listed).
     """
     try:
         entries = parse_toml(read_bounded_text(path, MAX_TRACK_BYTES, TrackFileError))
@@ -196,10 +196,10 @@ def read_track_settings(path: Path) -> TrackSettings:
 
 
 def read_line(path: Path) -> FloatArray:
-    """Return a reference line (N,3) in metres as float64, checked: finite, about 0.5 m from point to point.
+    """Return a reference line (N,3) in metres as float64: finite, about 0.5 m from point to point.
 
     Raises:
-        TrackFileError: the file is missing or damaged, or holds something else than such a line.
+        TrackFileError: the file is missing, damaged or not such a line.
     """
     try:
         line_m = parse_npy(read_bounded(path, MAX_LINE_BYTES, TrackFileError), most_numbers=MAX_LINE_NUMBERS)
@@ -226,10 +226,7 @@ def read_line(path: Path) -> FloatArray:
 
 
 def _track_from_bare_line(path: Path) -> Track:
-    """Lay a wide walled road over a line that says nothing about its road; narrower where the line turns tightly.
-
-    The line may be one that was driven: it is smoothed (recordings are rounded to 0.1 m), and it may cross itself.
-    """
+    """Lay a wide walled road, narrower in tight turns, over a line; the line is smoothed and may cross itself."""
     line_m = _smoothed(read_line(path), BARE_LINE_SMOOTHING_M)
     radius_m = turn_radius_m(line_m)
     half_width_m = _tapered(np.clip(0.8 * radius_m, 2.0, BARE_LINE_WIDTH_M / 2.0))
@@ -248,7 +245,6 @@ def _track_from_bare_line(path: Path) -> Track:
 
 
 def _build_track(settings: TrackSettings, line_m: FloatArray) -> Track:
-    """Check the settings against the line and lay the road."""
     line_m = _smoothed(line_m, settings.smoothing_m)
     finish_m = RIBBON_SPACING_M * (len(line_m) - 1)
     lap_m = finish_m / settings.laps
@@ -302,7 +298,7 @@ def _track_of_world(settings: TrackSettings, line_m: FloatArray, world_file: Pat
 
 
 def _check_distances(settings: TrackSettings, lap_m: float) -> None:
-    """Raise where a section or checkpoint lies outside the lap, or the checkpoints are out of order."""
+    """Raise if a section or checkpoint is outside the lap, or the checkpoints are out of order."""
     extent = f"{'a lap' if settings.laps > 1 else 'the line'}, which is {lap_m:.1f} m long"
     for section in settings.section:
         if section.from_m < 0.0 or section.to_m > lap_m + RIBBON_SPACING_M:
@@ -320,7 +316,7 @@ def _check_distances(settings: TrackSettings, lap_m: float) -> None:
 
 
 def _check_shape(settings: TrackSettings, line_m: FloatArray, half_width_m: FloatArray, lap_m: float) -> None:
-    """Raise where the laps do not repeat, the road folds over itself in a turn, or it runs into itself."""
+    """Raise if the laps do not repeat, the road folds over itself in a turn, or it runs into itself."""
     mismatch_m = lap_mismatch_m(line_m, settings.laps)
     if mismatch_m > MAX_LAP_MISMATCH_M:
         raise TrackFileError(
@@ -348,8 +344,7 @@ def _check_shape(settings: TrackSettings, line_m: FloatArray, half_width_m: Floa
 def _smoothed(line_m: FloatArray, smoothing_m: float) -> FloatArray:
     """Return the line smoothed by a moving average of ``smoothing_m`` metres and 0.5 m from point to point.
 
-    A line that is as long as its points tell, to a step, stays as it is where nothing is to be smoothed, and with it
-    the states and times of tracks that were driven before.
+    Without smoothing a line of even spacing stays as it is, so that its states and times stay the same.
     """
     if smoothing_m > 0.0:
         window_points = 2 * round(smoothing_m / (2.0 * RIBBON_SPACING_M)) + 1
@@ -361,7 +356,6 @@ def _smoothed(line_m: FloatArray, smoothing_m: float) -> FloatArray:
 
 
 def _tapered(values: FloatArray) -> FloatArray:
-    """Return per-point values whose steps are spread over twice `_TAPER_M` metres."""
     return moving_average(values, 2 * round(_TAPER_M / (2.0 * RIBBON_SPACING_M)) + 1)
 
 

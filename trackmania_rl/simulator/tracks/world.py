@@ -1,8 +1,8 @@
-"""The simulated world: a road as a ribbon of cross-sections along a line, and where a point is on it.
+"""Simulated world: a road as a ribbon of cross-sections along a line, and the place of a point on it.
 
-A ribbon is open. A track of several laps is a ribbon that lies over itself; a bridge crosses its own road. Both need no
-special case, because nothing here ever searches the whole ribbon: the car carries the number of its cross-section, and
-`locate` only walks along the ribbon from there.
+A ribbon is open. A track of several laps is a ribbon over itself, and a bridge crosses its own road. Neither needs a
+special case: the car's state holds the number of its cross-section, and `locate` only walks along the ribbon from
+there.
 
 Axes are the game's: world x, y up, z; road and car frames x left, y up, z forward, right-handed (forward = left x up).
 """
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
 RIBBON_SPACING_M = 0.5
-"""Distance between neighbouring cross-sections (the game world's reference lines use the same)."""
+"""Distance between neighbouring cross-sections, as of the game's reference lines."""
 RUN_UP_M = 40.0
-"""The ribbon reaches this far straight back from the start line."""
+"""Straight extension of the ribbon before the start line."""
 RUN_OUT_M = 300.0
-"""The ribbon reaches this far straight on beyond the last point of the line."""
+"""Straight extension of the ribbon beyond the line's last point."""
 WALL_HEIGHT_M = 1.0
 """Height of the wall above the road's border where the edge is `Edge.WALL`."""
 VERGE_WIDTH_M = 30.0
 """Width of the grass beside the road where the edge is `Edge.GRASS`."""
 WALL_THICKNESS_M = 1.0
-"""What is further outside than this stands beyond the wall and is not pushed back."""
+"""A part that is further outside than this is beyond the wall and is not pushed back."""
 STEEPEST_SLOPE = 0.98
 """Largest vertical component, up or down, of a line's direction: a steeper road has no well-defined level left."""
 
@@ -58,7 +58,7 @@ class Surface(IntEnum):
 
 
 class Edge(IntEnum):
-    """What is beside the road, at both borders."""
+    """Kind of both borders of the road."""
 
     WALL = 0
     GRASS = 1
@@ -83,7 +83,7 @@ SECTION_DTYPE = np.dtype(
     ],
     align=True,
 )
-"""One cross-section of a `Ribbon`, field by field."""
+"""One cross-section of a `Ribbon`."""
 
 
 class Road(NamedTuple):
@@ -106,10 +106,10 @@ class Ribbon(NamedTuple):
         left: (P, 3) float64 unit vectors in the road surface.
         up: (P, 3) float64 unit normals of the road surface.
         half_width_m: (P,) float64.
-        surface: (P,) int64, TMNF material id of the road, one of `Surface`.
-        edge: (P,) int64, one of `Edge`.
+        surface: (P,) int64, of `Surface`.
+        edge: (P,) int64, of `Edge`.
         has_road: (P,) bool, False inside a gap (a jump): there is neither ground nor wall.
-        records: (P,) of `SECTION_DTYPE`, the same numbers, one record per cross-section, for the physics.
+        records: (P,) of `SECTION_DTYPE`, the same numbers.
     """
 
     station_m: npt.NDArray[np.float64]
@@ -131,15 +131,15 @@ class Ribbon(NamedTuple):
 
 @dataclass(frozen=True)
 class Track:
-    """A road with the places that count.
+    """Road with its gates.
 
     Attributes:
-        name: what the track is called in logs and files.
-        ribbon: the road. Where there is a `mesh_world`, only the way that one drives through it.
-        checkpoint_stations_m: stations of the checkpoints of all laps in driving order, without the finish.
+        name: in logs and files.
+        ribbon: the road; with a `mesh_world`, only the way through it.
+        checkpoint_stations_m: of all laps in driving order, without the finish.
         finish_station_m: station of the finish.
         n_laps: laps of the race; 1 for a track from A to B.
-        mesh_world: what cars drive on in place of the ribbon, and its gates; None where that is the ribbon.
+        mesh_world: surface and gates in place of the ribbon's; None for a road.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Track:
 
 
 def road_of(track: Track) -> Ribbon:
-    """What a driver follows that knows roads only.
+    """Return the ribbon of a track, for drivers that follow roads only.
 
     Raises:
         UserError: if the track is a map's blocks.
@@ -178,7 +178,7 @@ def build_ribbon(
     has_road: npt.ArrayLike = True,
     up: npt.NDArray[np.float64] | None = None,
 ) -> Ribbon:
-    """Lays a road over a line and extends it straight on at both ends.
+    """Lay a road over a line and extend it straight on at both ends.
 
     Args:
         line_m: (N, 3) centres of the road surface, about `RIBBON_SPACING_M` apart; the first is on the start line.
@@ -187,10 +187,11 @@ def build_ribbon(
         surface: scalar or (N,), material ids.
         edge: scalar or (N,), `Edge` values.
         has_road: scalar or (N,) bool, False in a gap.
-        up: (N, 3) the road's normals, in place of `banking_rad`: then the line may be vertical or upside down.
+        up: (N, 3) the road's normals, in place of `banking_rad`; the line may then be vertical or upside down.
 
     Returns:
-        The ribbon; `station_m` is 0 at the line's first point. The end values of attributes go on in the extensions.
+        The ribbon; `station_m` is 0 at the line's first point. The extensions continue the end values of the
+        attributes.
 
     Raises:
         ValueError: if the line is not (N >= 2, 3) and finite, its points are not about 0.5 m apart, it is nearly
@@ -261,7 +262,7 @@ def _unit(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def _frames(
     center: npt.NDArray[np.float64], banking_rad: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Forward, left and up of every cross-section: left is level, then the road is rolled about its direction."""
+    """Return forward, left and up of every cross-section: level, then rolled about the direction."""
     forward = _unit(np.gradient(center, axis=0))
     steepest = int(np.argmax(np.abs(forward[:, 1])))
     if abs(forward[steepest, 1]) > STEEPEST_SLOPE:
@@ -275,19 +276,18 @@ def _frames(
 def _frames_below(
     center: npt.NDArray[np.float64], up: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Forward, left and up of every cross-section, from about where its up is."""
     forward = _unit(np.gradient(center, axis=0))
     left = _unit(np.cross(up, forward))
     return forward, left, np.cross(forward, left)
 
 
 class Place(NamedTuple):
-    """Where a point is on the ribbon, and the road's axes there.
+    """Place of a point on the ribbon, and the road's axes there.
 
     Attributes:
         section: number of the cross-section at or before the point.
         lateral_m: distance from the centre line along the road surface, positive to the left.
-        height_m: distance above the road surface (continued sideways in its plane).
+        height_m: distance above the road surface, which is continued sideways.
         station_m: arc length along the line.
         half_width_m: of the road.
         left: unit vector, world axes.
@@ -304,7 +304,7 @@ class Place(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """The ground under a point.
+    """Ground under a point.
 
     Attributes:
         exists: False in a gap, beyond a drop or behind a wall; the rest means nothing then.
@@ -321,7 +321,7 @@ class Ground(NamedTuple):
 
 @compiled
 def _ahead_of_section(section: Any, x: float, y: float, z: float) -> float:
-    """Metres from a cross-section's plane to the point, along the road."""
+    """Return the metres from a cross-section's plane to the point, along the road."""
     center, forward = section.center_m, section.forward
     return (x - center[0]) * forward[0] + (y - center[1]) * forward[1] + (z - center[2]) * forward[2]
 
@@ -330,7 +330,6 @@ def _ahead_of_section(section: Any, x: float, y: float, z: float) -> float:
 def _unit_between(
     a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], fraction: float
 ) -> tuple[float, float, float]:
-    """The direction between two neighbouring ones."""
     rest = 1.0 - fraction
     return _unit_vector(rest * a[0] + fraction * b[0], rest * a[1] + fraction * b[1], rest * a[2] + fraction * b[2])
 
@@ -343,19 +342,10 @@ def _unit_vector(x: float, y: float, z: float) -> tuple[float, float, float]:
 
 @compiled
 def locate(sections: npt.NDArray[np.void], hint: int, x: float, y: float, z: float) -> Place:
-    """Finds a point on a ribbon, walking from cross-section `hint`.
+    """Find a point on a ribbon, walking from cross-section `hint`.
 
     The walk ends at the first pair of planes that holds the point, also inside a very tight corner, where planes cross.
-
-    Args:
-        sections: the ribbon's `records`.
-        hint: a cross-section near the point.
-        x: of the point, world metres.
-        y: likewise.
-        z: likewise.
-
-    Returns:
-        The place; beyond the ribbon's ends, its first or last cross-section.
+    Beyond the ribbon's ends the place is on its first or last cross-section.
     """
     last = sections.shape[0] - 2
     index = min(max(hint, 0), last)
@@ -387,7 +377,7 @@ def locate(sections: npt.NDArray[np.void], hint: int, x: float, y: float, z: flo
 
 @compiled
 def ground_at(sections: npt.NDArray[np.void], place: Place) -> Ground:
-    """The ground under a place: the road in its plane, or the verge, which goes out level from the road's border."""
+    """Return the ground under a place: the road in its plane, or the verge, which is level outwards from the border."""
     section = sections[place.section]
     if not section.has_road:
         return Ground(False, 0.0, place.up, 0)
@@ -420,6 +410,6 @@ def ground_at(sections: npt.NDArray[np.void], place: Place) -> Ground:
 
 @compiled
 def has_wall(sections: npt.NDArray[np.void], place: Place) -> bool:
-    """Whether walls stand at the road's borders; their inner faces are half the road's width from its centre line."""
+    """Return whether walls stand at the road's borders, half the road's width from its centre line."""
     section = sections[place.section]
     return section.has_road and section.edge == EDGE_WALL
