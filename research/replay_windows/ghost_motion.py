@@ -16,10 +16,8 @@ from trackmania_rl.gbx.replay import GhostSamples
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 
-STENCIL: Final = 2
-"""Derivatives use this many samples before and after."""
-JUMP_M_S: Final = 30.0
-"""A position that is this much faster than the speeds around it was set: a respawn."""
+STENCIL: Final = 2  # derivatives use this many samples before and after
+JUMP_M_S: Final = 30.0  # a position that is this much faster than the speeds around it was set: a respawn
 
 _WHEELS_M: Final = STADIUM_CAR["wheel_points_m"][0]
 _WHEEL_RADII_M: Final = STADIUM_CAR["wheel_radii_m"][0]
@@ -30,27 +28,16 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class GhostMotion:
-    """S samples.
+    """S samples."""
 
-    Attributes:
-        time_ms: (S,) int64, race time.
-        position_m: (S, 3), the car's origin, world axes.
-        quaternion: (S, 4) unit, w first, car to world.
-        rotation: (S, 3, 3), the same; columns are the car's left, up and forward.
-        speed_m_s: (S,).
-        velocity_m_s: (S, 3) of the centre of mass, world axes.
-        spin_rad_s: (S, 3) angular velocity, world axes.
-        run: (S,) int64, number of the stretch without respawn that a sample belongs to.
-    """
-
-    time_ms: npt.NDArray[np.int64]
-    position_m: FloatArray
-    quaternion: FloatArray
-    rotation: FloatArray
-    speed_m_s: FloatArray
-    velocity_m_s: FloatArray
-    spin_rad_s: FloatArray
-    run: npt.NDArray[np.int64]
+    time_ms: npt.NDArray[np.int64]  # (S,), race time
+    position_m: FloatArray  # (S, 3), the car's origin, world axes
+    quaternion: FloatArray  # (S, 4) unit, w first, car to world
+    rotation: FloatArray  # (S, 3, 3), the same; columns are the car's left, up and forward
+    speed_m_s: FloatArray  # (S,)
+    velocity_m_s: FloatArray  # (S, 3) of the centre of mass, world axes
+    spin_rad_s: FloatArray  # (S, 3) angular velocity, world axes
+    run: npt.NDArray[np.int64]  # (S,), number of the stretch without respawn that a sample belongs to
 
     def wheel_bottoms_m(self, normal: FloatArray) -> FloatArray:
         """(S, 4, 3) world: each sample's lowest points of the wheels against normals (S, 3) or (3,).

@@ -32,13 +32,11 @@ FALL_WITHIN_M_S2: Final = 2.0
 ENGINE_FIELDS: Final = ("gear", "gearbox_state", "gear_timer_s", "actual_rpm", "clamped_rpm", "slide_factor")
 """Fields of the car's state that follow from speeds and inputs."""
 
-ENGINE_PASSES: Final = 4
-"""So often the engine is driven from one sample to the next."""
+ENGINE_PASSES: Final = 4  # so often the engine is driven from one sample to the next
 TICK_S: Final = TICK_MS / 1000.0
 
 _CHANGING: Final = int(GearboxState.CHANGING)
-_FRONT_M, _REAR_M = 1.78, -1.21
-"""Where the axles are, along the car."""
+_FRONT_M, _REAR_M = 1.78, -1.21  # Where the axles are, along the car
 
 
 class GhostRaceError(UserError):
@@ -47,29 +45,17 @@ class GhostRaceError(UserError):
 
 @dataclass(frozen=True)
 class GhostRace:
-    """A race of one ghost; T ticks, one every 10 ms from race time 0 to the last sample.
+    """A race of one ghost; T ticks, one every 10 ms from race time 0 to the last sample."""
 
-    Attributes:
-        motion: at the samples.
-        controls: (T, 3) gas, brake and steer that act in the tick beginning at each time.
-        respawn_ms: times of the respawns: the state of that time is the car at rest.
-        turning_rate: (T,) the steering ramp at each time.
-        engine: (T,) of VEHICLE_DTYPE, of which `ENGINE_FIELDS` are filled.
-        turbo_remaining_s: (T,) how long the last pad still pushes.
-        turbo_factor: (T,) of the last pad.
-        flies: (S,) whether the car is in free fall, at the samples.
-        grid: the map's blocks; empty where the map is not known.
-    """
-
-    motion: GhostMotion
-    controls: FloatArray
-    respawn_ms: tuple[int, ...]
-    turning_rate: FloatArray
-    engine: npt.NDArray[np.void]
-    turbo_remaining_s: FloatArray
-    turbo_factor: FloatArray
-    flies: npt.NDArray[np.bool_]
-    grid: BlockGrid
+    motion: GhostMotion  # at the samples
+    controls: FloatArray  # (T, 3) gas, brake and steer that act in the tick beginning at each time
+    respawn_ms: tuple[int, ...]  # times of the respawns: the state of that time is the car at rest
+    turning_rate: FloatArray  # (T,) the steering ramp at each time
+    engine: npt.NDArray[np.void]  # (T,) of VEHICLE_DTYPE, of which `ENGINE_FIELDS` are filled
+    turbo_remaining_s: FloatArray  # (T,) how long the last pad still pushes
+    turbo_factor: FloatArray  # (T,) of the last pad
+    flies: npt.NDArray[np.bool_]  # (S,) whether the car is in free fall, at the samples
+    grid: BlockGrid  # the map's blocks; empty where the map is not known
 
     def tick_of(self, time_ms: int) -> int:
         """Index of the tick that begins at a race time."""

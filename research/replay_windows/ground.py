@@ -22,32 +22,22 @@ from trackmania_rl.track.placed_blocks import forward_of
 TOLERATED_DEPTH_M: Final = float(STADIUM_CAR["tolerated_depth_m"][0])
 ROAD_ABOVE_FLOOR_M: Final = 1.3446
 """Of asphalt roads and platforms above their cell's floor; measured on ghosts."""
-KNOWN_WITHIN_M: Final = 0.02
-"""A level road this near to such a height has it."""
-EVEN_M: Final = 0.05
-"""The lowest wheels of a plane road are all within this of it."""
-GRASS_HEIGHT_M: Final = 9.0
-"""Of the stadium's grass."""
+KNOWN_WITHIN_M: Final = 0.02  # a level road this near to such a height has it
+EVEN_M: Final = 0.05  # the lowest wheels of a plane road are all within this of it
+GRASS_HEIGHT_M: Final = 9.0  # of the stadium's grass
 GRASS_WITHIN_M: Final = 0.2
 """A car without a block below and this near to it drives on it; its bumps lift the car by up to 0.1 m."""
-BUMPY_EVEN_M: Final = 0.12
-"""As EVEN_M, on grass."""
-ASKED_ABOVE_M: Final = 0.5
-"""Blocks are asked for at so much above the road."""
+BUMPY_EVEN_M: Final = 0.12  # as EVEN_M, on grass
+ASKED_ABOVE_M: Final = 0.5  # blocks are asked for at so much above the road
 CELL_FLOOR_EVERY_M: Final = 8.0
-HANGING_M: Final = 0.21
-"""A wheel this much higher than pressed in touches nothing."""
-LEVEL_TILT: Final = 0.01
-"""Rise per metre up to which a road is level."""
+HANGING_M: Final = 0.21  # a wheel this much higher than pressed in touches nothing
+LEVEL_TILT: Final = 0.01  # rise per metre up to which a road is level
 STEEPEST_WAY: Final = 0.9
 """Vertical part of the direction in which a plane is laid; the world allows no more than 0.98."""
-BEHIND_M, AHEAD_M = 60.0, 60.0
-"""The plane reaches this much further than the ghost drove."""
+BEHIND_M, AHEAD_M = 60.0, 60.0  # The plane reaches this much further than the ghost drove
 HALF_WIDTH_M: Final = 1000.0
-ROAD_HALF_WIDTH_M: Final = 12.62
-"""From the middle to the inner face of a road's border; measured on ghosts."""
-DROP_MS: Final = 150
-"""So long a car falls after the start or a respawn."""
+ROAD_HALF_WIDTH_M: Final = 12.62  # from the middle to the inner face of a road's border; measured on ghosts
+DROP_MS: Final = 150  # so long a car falls after the start or a respawn
 START_BLOCK: Final = "StadiumRoadMainStartLine"
 START_RAMP_M: Final = ((0.0, 0.0), (4.2, 0.0), (8.2, -0.145), (9.7, -0.255), (16.8, -0.64), (17.6, -0.6554))
 """(distance from the start, height) of the road behind the standard start block; measured on ghosts."""
@@ -62,23 +52,14 @@ _SURFACES: Final = {
 
 @dataclass(frozen=True)
 class Footing:
-    """Where the ground of a window is.
+    """Where the ground of a window is."""
 
-    Attributes:
-        point_m: (3,) of the plane.
-        normal: (3,) unit, of the plane.
-        is_even: whether all lowest wheels are near to the plane.
-        highest_m: how far the lowest wheel of a sample was above the road at most.
-        leaves_ground: whether all wheels are off the ground at a sample.
-        from_start: whether the ground is the start block's ramp, and the plane that behind it.
-    """
-
-    point_m: FloatArray
-    normal: FloatArray
-    is_even: bool
-    highest_m: float
-    leaves_ground: bool
-    from_start: bool
+    point_m: FloatArray  # (3,) of the plane
+    normal: FloatArray  # (3,) unit, of the plane
+    is_even: bool  # whether all lowest wheels are near to the plane
+    highest_m: float  # how far the lowest wheel of a sample was above the road at most
+    leaves_ground: bool  # whether all wheels are off the ground at a sample
+    from_start: bool  # whether the ground is the start block's ramp, and the plane that behind it
 
 
 def footing_of(race: GhostRace, samples: npt.NDArray[np.int64]) -> Footing:

@@ -25,65 +25,43 @@ from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.world import Track
 
-SEGMENT_TICKS: Final = 5
-"""Inputs are held for so long."""
-ELITE_SHARE: Final = 0.1
-"""Of the plans, around which the next ones are drawn."""
+SEGMENT_TICKS: Final = 5  # inputs are held for so long
+ELITE_SHARE: Final = 0.1  # of the plans, around which the next ones are drawn
 FIRST_SPREAD: Final = 0.5
-LEAST_SPREAD: Final = 0.05
-"""Standard deviations of the wheel, -1 to 1, among the first plans and at the end."""
+LEAST_SPREAD: Final = 0.05  # standard deviations of the wheel, -1 to 1, among the first plans and at the end
 GAS_CHANGED: Final = 0.08
 BRAKE_CHANGED: Final = 0.04
 """Shares of a plan's segments in which the pedal is drawn to be the other way than so far."""
 MOST_ASIDE_M2: Final = 100.0
 LOOK_BACK_TICKS: Final = 5
-LOOK_AHEAD_TICKS: Final = 80
-"""The nearest point of the human's path is looked for so far around the last one."""
+LOOK_AHEAD_TICKS: Final = 80  # the nearest point of the human's path is looked for so far around the last one
 GIVES_UP_ASIDE_M: Final = 30.0
-BEYOND_TICKS: Final = 200
-"""Plans reach beyond the finish, and so does the path."""
-LATE_MS: Final = 3000
-"""It gives up that far from the path, or so much later than the human's finish."""
+BEYOND_TICKS: Final = 200  # plans reach beyond the finish, and so does the path
+LATE_MS: Final = 3000  # it gives up that far from the path, or so much later than the human's finish
 
 
 @dataclass(frozen=True)
 class TrackerSettings:
-    """How the search is made.
+    """How the search is made."""
 
-    Attributes:
-        segments: of a plan, 100 ms each.
-        plans: drawn in each round.
-        rounds: for each decision.
-        progress_weight: what a tick of progress along the path is worth, against the mean square of metres beside it.
-    """
-
-    segments: int = 16
-    plans: int = 150
-    rounds: int = 4
+    segments: int = 16  # of a plan, 100 ms each
+    plans: int = 150  # drawn in each round
+    rounds: int = 4  # for each decision
+    # what a tick of progress along the path is worth, against the mean square of metres beside it
     progress_weight: float = 0.5
 
 
 @dataclass(frozen=True)
 class Followed:
-    """How a replay was followed; D decisions of 100 ms.
+    """How a replay was followed; D decisions of 100 ms."""
 
-    Attributes:
-        controls: (D, 3) gas, brake, steer.
-        position_m: (D, 3) after each decision.
-        aside_m: (D,) distance from the human's path.
-        behind_ms: (D,) time since the human was there; negative where the tracker is ahead.
-        path_tick: (D,) the human's tick there.
-        gate_times_ms: official times of the gates that were passed.
-        is_finished: whether all were.
-    """
-
-    controls: FloatArray
-    position_m: FloatArray
-    aside_m: FloatArray
-    behind_ms: FloatArray
-    path_tick: npt.NDArray[np.int64]
-    gate_times_ms: tuple[int, ...]
-    is_finished: bool
+    controls: FloatArray  # (D, 3) gas, brake, steer
+    position_m: FloatArray  # (D, 3) after each decision
+    aside_m: FloatArray  # (D,) distance from the human's path
+    behind_ms: FloatArray  # (D,) time since the human was there; negative where the tracker is ahead
+    path_tick: npt.NDArray[np.int64]  # (D,) the human's tick there
+    gate_times_ms: tuple[int, ...]  # official times of the gates that were passed
+    is_finished: bool  # whether all were
 
 
 def follow(

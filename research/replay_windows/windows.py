@@ -35,21 +35,16 @@ from trackmania_rl.track.placed_blocks import to_world
 
 LENGTH_MS: Final = 1000
 EVERY_MS: Final = 500
-LEAST_DAMPER_M: Final = 0.0025
-"""Of a loaded wheel."""
+LEAST_DAMPER_M: Final = 0.0025  # of a loaded wheel
 LIFTED_M: Final = 0.015
 """When all four wheels are this far above a level road, something raised them: its edge strip, a bump, a landing."""
-NEAR_RESPAWN_MS: Final = 200
-"""A window that begins this near to a respawn is driven from it."""
-HIT_M_S2: Final = 90.0
-"""No brake slows a car so much: it met a wall."""
+NEAR_RESPAWN_MS: Final = 200  # a window that begins this near to a respawn is driven from it
+HIT_M_S2: Final = 90.0  # no brake slows a car so much: it met a wall
 NOSE_M: Final = 2.0
 STEEPEST_SLOPE_UP: Final = 0.7
 """Vertical part of the normal of what counts as a slope and not as a wall: 45 degrees."""
-GROUND_WITHIN_M: Final = 1.0
-"""A wheel's ground is looked for so far below it."""
-GOOD_M: Final = 0.05
-"""A window that ends this near with no wheel sliding needs no other try."""
+GROUND_WITHIN_M: Final = 1.0  # a wheel's ground is looked for so far below it
+GOOD_M: Final = 0.05  # a window that ends this near with no wheel sliding needs no other try
 
 FITTED_SAMPLES: Final = 2
 """The yaw rate at a window's beginning is fitted to the headings of so many samples after it."""
@@ -77,44 +72,26 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of a ghost's race.
+    """A stretch of a ghost's race."""
 
-    Attributes:
-        start_ms: race time at which it is driven from; a sample's, or that of a respawn.
-        samples: indices of the samples that are compared.
-        kind: what it drives on.
-        footing: where the ground is.
-        block: name of the block at its beginning, "" where there is none.
-    """
-
-    start_ms: int
-    samples: npt.NDArray[np.int64]
-    kind: Kind
-    footing: Footing
-    block: str
+    start_ms: int  # race time at which it is driven from; a sample's, or that of a respawn
+    samples: npt.NDArray[np.int64]  # indices of the samples that are compared
+    kind: Kind  # what it drives on
+    footing: Footing  # where the ground is
+    block: str  # name of the block at its beginning, "" where there is none
 
 
 @dataclass(frozen=True)
 class WindowResult:
-    """How well a window was followed; K samples, the first at its beginning.
+    """How well a window was followed; K samples, the first at its beginning."""
 
-    Attributes:
-        window: the window.
-        first: (1,) VEHICLE_DTYPE, the car that it began with.
-        path_m: (K, 3) where the simulated car was.
-        rotation: (K, 3, 3) its axes.
-        position_m: (K,) its distance from the ghost.
-        speed_kmh: (K,) how much faster it was.
-        attitude_deg: (K,) angle between the two cars' attitudes.
-    """
-
-    window: Window
-    first: npt.NDArray[np.void]
-    path_m: FloatArray
-    rotation: FloatArray
-    position_m: FloatArray
-    speed_kmh: FloatArray
-    attitude_deg: FloatArray
+    window: Window  # the window
+    first: npt.NDArray[np.void]  # (1,) VEHICLE_DTYPE, the car that it began with
+    path_m: FloatArray  # (K, 3) where the simulated car was
+    rotation: FloatArray  # (K, 3, 3) its axes
+    position_m: FloatArray  # (K,) its distance from the ghost
+    speed_kmh: FloatArray  # (K,) how much faster it was
+    attitude_deg: FloatArray  # (K,) angle between the two cars' attitudes
 
 
 def windows_of(race: GhostRace, length_ms: int = LENGTH_MS, every_ms: int = EVERY_MS) -> list[Window]:

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from trackmania_rl.gbx.reading import CGameChallenge, CGameHeader, GbxError, GbxFile, MapBlock, read_gbx
 
 BLOCK_SIZE_M: Final = (32.0, 8.0, 32.0)
-BLOCK_CENTER_M: Final = (16.0, 0.0, 16.0)
-"""The middle of a block's floor, from its corner."""
+BLOCK_CENTER_M: Final = (16.0, 0.0, 16.0)  # the middle of a block's floor, from its corner
 
 HIGH_BLOCK_RAISE_M: Final = 7.0
 CHALLENGE_SUFFIX: Final = ".challenge.gbx"
@@ -53,19 +52,13 @@ class Gate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of a map.
+    """One block of a map."""
 
-    Attributes:
-        name: of the block's model, for example "StadiumRoadMain".
-        cell: (x, y, z) in the map's grid; y counts upwards.
-        quarter_turns: 0 to 3, how it is turned: 0 looks along +z, each further one a right angle to the right (1: -x).
-        flags: as the file has them.
-    """
-
-    name: str
-    cell: tuple[int, int, int]
+    name: str  # of the block's model, for example "StadiumRoadMain"
+    cell: tuple[int, int, int]  # (x, y, z) in the map's grid; y counts upwards
+    # 0 to 3, how it is turned: 0 looks along +z, each further one a right angle to the right (1: -x)
     quarter_turns: int
-    flags: int
+    flags: int  # as the file has them
 
     @property
     def gate(self) -> Gate | None:
@@ -105,29 +98,17 @@ class MedalTimes:
 
 @dataclass(frozen=True)
 class Challenge:
-    """A map.
+    """A map."""
 
-    Attributes:
-        uid: the game's own name for it, unique.
-        name: with the game's colour codes; `plain_name` is without.
-        author: login of who built it.
-        environment: "Stadium" in TrackMania Nations Forever.
-        mood: time of day.
-        size_cells: (x, y, z) size of the grid.
-        n_laps: 1 or more.
-        times: author time and medals.
-        blocks: all of them, in the file's order.
-    """
-
-    uid: str
-    name: str
-    author: str
-    environment: str
-    mood: str
-    size_cells: tuple[int, int, int]
-    n_laps: int
-    times: MedalTimes
-    blocks: tuple[Block, ...]
+    uid: str  # the game's own name for it, unique
+    name: str  # with the game's colour codes; `plain_name` is without
+    author: str  # login of who built it
+    environment: str  # "Stadium" in TrackMania Nations Forever
+    mood: str  # time of day
+    size_cells: tuple[int, int, int]  # (x, y, z) size of the grid
+    n_laps: int  # 1 or more
+    times: MedalTimes  # author time and medals
+    blocks: tuple[Block, ...]  # all of them, in the file's order
 
     @property
     def plain_name(self) -> str:

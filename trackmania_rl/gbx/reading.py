@@ -87,19 +87,12 @@ class _DamagedError(Exception):
 
 @dataclass(frozen=True)
 class GbxFile:
-    """A file that was taken apart.
+    """A file that was taken apart."""
 
-    Attributes:
-        path: where it lies.
-        class_id: what kind of file it is; see `kind`.
-        content: what pygbx made of its body.
-        header: the XML of its head, or None where it has none.
-    """
-
-    path: Path
-    class_id: int
-    content: Gbx
-    header: ElementTree.Element | None
+    path: Path  # where it lies
+    class_id: int  # what kind of file it is; see `kind`
+    content: Gbx  # what pygbx made of its body
+    header: ElementTree.Element | None  # the XML of its head, or None where it has none
 
     @property
     def kind(self) -> str:

@@ -26,32 +26,21 @@ from trackmania_rl.gbx.reading import (
 )
 
 REPLAY_SUFFIXES: Final = (".replay.gbx", ".ghost.gbx")
-NO_TIME: Final = 0xFFFFFFFF
-"""A race time that was never set."""
+NO_TIME: Final = 0xFFFFFFFF  # a race time that was never set
 
-_NO_SPEED: Final = -(1 << 15)
-"""A sampled speed, which is a logarithm, of zero."""
-_MAX_SAMPLE_M: Final = 1e6
-"""Nothing in the game is so far away; a position beyond it was misread."""
+_NO_SPEED: Final = -(1 << 15)  # a sampled speed, which is a logarithm, of zero
+_MAX_SAMPLE_M: Final = 1e6  # nothing in the game is so far away; a position beyond it was misread
 
 
 @dataclass(frozen=True)
 class GhostSamples:
-    """Where a car was; S samples.
+    """Where a car was; S samples."""
 
-    Attributes:
-        period_ms: race time from one sample to the next.
-        time_ms: (S,) int64, race time.
-        position_m: (S, 3) float64, the car's origin in world axes.
-        rotation: (S, 4) float64, unit quaternions w, x, y, z.
-        speed_m_s: (S,) float64, to about a thousandth of itself.
-    """
-
-    period_ms: int
-    time_ms: npt.NDArray[np.int64]
-    position_m: npt.NDArray[np.float64]
-    rotation: npt.NDArray[np.float64]
-    speed_m_s: npt.NDArray[np.float64]
+    period_ms: int  # race time from one sample to the next
+    time_ms: npt.NDArray[np.int64]  # (S,), race time
+    position_m: npt.NDArray[np.float64]  # (S, 3), the car's origin in world axes
+    rotation: npt.NDArray[np.float64]  # (S, 4), unit quaternions w, x, y, z
+    speed_m_s: npt.NDArray[np.float64]  # (S,), to about a thousandth of itself
 
     @property
     def axes(self) -> npt.NDArray[np.float64]:
@@ -65,46 +54,31 @@ class GhostSamples:
         return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
-RACE_RUNNING = "_FakeIsRaceRunning"
-"""The event with which a race begins."""
+RACE_RUNNING = "_FakeIsRaceRunning"  # the event with which a race begins
 
 
 @dataclass(frozen=True, slots=True)
 class ControlEvent:
-    """One change of one input, as the game has it.
+    """One change of one input, as the game has it."""
 
-    Attributes:
-        time_ms: on the ghost's own clock, see `Ghost.inputs_begin_ms`.
-        name: of the input, for example "Accelerate", "SteerLeft", "Steer"; names beginning with "_" are the game's own.
-        value: 1 pressed and 0 released; for analog inputs -65536 to 65536, positive to the right (or forwards).
-    """
-
-    time_ms: int
+    time_ms: int  # on the ghost's own clock, see `Ghost.inputs_begin_ms`
+    # of the input, for example "Accelerate", "SteerLeft", "Steer"; names beginning with "_" are the game's own
     name: str
-    value: int
+    value: int  # 1 pressed and 0 released; for analog inputs -65536 to 65536, positive to the right (or forwards)
 
 
 @dataclass(frozen=True)
 class Ghost:
-    """One race.
+    """One race."""
 
-    Attributes:
-        login: of the driver.
-        race_time_ms: None if the race was not finished.
-        checkpoint_times_ms: of each checkpoint passed; the last one is the finish.
-        n_respawns: how often the driver went back to a checkpoint.
-        samples: where the car was; None in a ghost that holds none.
-        events: changes of inputs, in order, on a clock of their own; () in a ghost that holds none.
-        game_version: that recorded the inputs.
-    """
-
-    login: str
-    race_time_ms: int | None
-    checkpoint_times_ms: tuple[int, ...]
-    n_respawns: int
-    samples: GhostSamples | None
+    login: str  # of the driver
+    race_time_ms: int | None  # None if the race was not finished
+    checkpoint_times_ms: tuple[int, ...]  # of each checkpoint passed; the last one is the finish
+    n_respawns: int  # how often the driver went back to a checkpoint
+    samples: GhostSamples | None  # where the car was; None in a ghost that holds none
+    # changes of inputs, in order, on a clock of their own; () in a ghost that holds none
     events: tuple[ControlEvent, ...]
-    game_version: str
+    game_version: str  # that recorded the inputs
 
     @property
     def inputs_begin_ms(self) -> int:
@@ -114,19 +88,12 @@ class Ghost:
 
 @dataclass(frozen=True)
 class Replay:
-    """One or more races on a map.
+    """One or more races on a map."""
 
-    Attributes:
-        path: where the file lies.
-        nickname: of the player who saved it, without colour codes; "" in a `.Ghost.Gbx`.
-        challenge: the map; None in a `.Ghost.Gbx`, and where the embedded map can't be read.
-        ghosts: the races, the fastest first.
-    """
-
-    path: Path
-    nickname: str
-    challenge: Challenge | None
-    ghosts: tuple[Ghost, ...]
+    path: Path  # where the file lies
+    nickname: str  # of the player who saved it, without colour codes; "" in a `.Ghost.Gbx`
+    challenge: Challenge | None  # the map; None in a `.Ghost.Gbx`, and where the embedded map can't be read
+    ghosts: tuple[Ghost, ...]  # the races, the fastest first
 
     @property
     def best(self) -> Ghost:

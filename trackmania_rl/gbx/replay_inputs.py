@@ -55,19 +55,12 @@ class ReplayInputsError(UserError):
 
 @dataclass(frozen=True)
 class GhostScript:
-    """A ghost's inputs as a script's events.
+    """A ghost's inputs as a script's events."""
 
-    Attributes:
-        events: in order of time.
-        n_rounded: how many lost milliseconds within a tick.
-        n_before_start: how many from before the start were left out or moved to it.
-        unknown: how many events of each name that a script has no word for were left out.
-    """
-
-    events: tuple[InputEvent, ...]
-    n_rounded: int
-    n_before_start: int
-    unknown: dict[str, int]
+    events: tuple[InputEvent, ...]  # in order of time
+    n_rounded: int  # how many lost milliseconds within a tick
+    n_before_start: int  # how many from before the start were left out or moved to it
+    unknown: dict[str, int]  # how many events of each name that a script has no word for were left out
 
 
 def ghost_of_driver(replay: Replay, driver: str | None = None) -> Ghost:

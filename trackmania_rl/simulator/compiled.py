@@ -10,5 +10,4 @@ from trackmania_rl.protocol import state_blob
 SOURCES = (*Path(__file__).parent.rglob("*.py"), Path(state_blob.__file__))
 """All that compiled functions of the simulator can depend on."""
 
-compiled = compiler_for("simulator", SOURCES)
-"""Decorator of every compiled function of the simulator."""
+compiled = compiler_for("simulator", SOURCES)  # decorator of every compiled function of the simulator

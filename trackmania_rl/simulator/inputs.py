@@ -1,4 +1,4 @@
-"""What is pressed in a race, since when, and the record of it as an input script."""
+"""Inputs of a race: values, times of their changes, and the record as an input script."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ _SLOTS: Final = {
     Input.STEER: InputSlot.STEER,
     Input.GAS: InputSlot.GAS,
 }
-"""The inputs that drive. Of the others a respawn is for the race to make; horn and give up do nothing here."""
+"""Inputs that drive. Respawns are the race's; horn and give up have no effect."""
 
 _ANALOG: Final = (Input.STEER, Input.GAS)
 _LEAST_STEER_BESIDE_KEYS: Final = ANALOG_FULL // 100
-"""A wheel that is turned at the very time at which a key changes counts when it is turned further than this."""
+"""Wheel angle beyond which the wheel counts if it changes at the same time as a key."""
 _OTHER_KEYS_RELEASED: Final = dict.fromkeys((Input.LEFT, Input.RIGHT, Input.ACCELERATE), 0)
-"""The keys that an AnalogInput does not speak of."""
+"""Keys that an AnalogInput does not set."""
 _NO_EVENT: Final = (0, 0)
 
-Controls = tuple[float, float, float]
-"""Gas 0 or 1, brake 0 or 1, steer -1 (left) .. 1 (right)."""
+Controls = tuple[float, float, float]  # gas 0 or 1, brake 0 or 1, steer -1 (left) .. 1 (right).
 
 
 class RaceInputs:
@@ -65,7 +64,7 @@ class RaceInputs:
         self.release_all()
 
     def release_all(self) -> None:
-        """Begin a race: nothing is pressed and nothing was."""
+        """Reset to the beginning of a race."""
         self._slots[:] = _NO_EVENT
         self._slots[InputSlot.RACE_RUNNING] = EVENT_TIME_ORIGIN_MS - 10, 1
         self.log.clear()
@@ -74,7 +73,7 @@ class RaceInputs:
         self.controls: Controls = (0.0, 0.0, 0.0)
 
     def hold(self, time_ms: int, held: HeldInputs) -> None:
-        """Hold exactly these keys, or this wheel, gas and brake key and no other one, from race time `time_ms` on."""
+        """Hold exactly these keys, or this wheel, gas and brake key, from race time `time_ms` on."""
         if isinstance(held, AnalogInput):
             values = dict(zip(ANALOG_STATE_INPUTS, map(int, held), strict=True)) | _OTHER_KEYS_RELEASED
             self.change(time_ms, values)
@@ -82,7 +81,7 @@ class RaceInputs:
             self.apply(key_changes(time_ms, self.keys, held))
 
     def change(self, time_ms: int, values: Mapping[Input, int]) -> None:
-        """Give some inputs these values from race time `time_ms` on."""
+        """Set some inputs from race time `time_ms` on."""
         events = [
             InputEvent(time_ms, input_, value) for input_, value in values.items() if self._values[input_] != value
         ]
@@ -90,7 +89,7 @@ class RaceInputs:
             self.apply(events)
 
     def apply(self, events: Sequence[InputEvent]) -> None:
-        """Make the changes of `events`, which are of one time."""
+        """Apply the changes of `events`, which are of one time."""
         for event in events:
             if event.input in _SLOTS:
                 data = encode_analog(event.value) if event.input in _ANALOG else event.value
@@ -101,10 +100,9 @@ class RaceInputs:
         self._derive()
 
     def restore(self, time_ms: int, slots: npt.NDArray[np.uint32]) -> None:
-        """Go back to what a state blob of race time `time_ms` says is pressed.
+        """Restore the inputs of a state blob of race time `time_ms`.
 
-        The log keeps what came before; where the blob's race was driven otherwise up to there, only the difference in
-        what is pressed is known, and is logged at `time_ms`.
+        The log keeps the earlier events. Inputs that differ from it are logged at `time_ms`.
 
         Raises:
             StateBlobError: If an analog input is out of range; nothing is changed then.
@@ -120,7 +118,6 @@ class RaceInputs:
         self._derive()
 
     def _derive(self) -> None:
-        """Bring `controls` up to date."""
         values = self._values
         self.keys = KeyState(
             left=bool(values[Input.LEFT]),
@@ -134,7 +131,7 @@ class RaceInputs:
         self.controls = (float(gas), float(brake), self._steer())
 
     def _steer(self) -> float:
-        """The newer one of keys and wheel; of both keys the left one wins (reference/tmnf_physics.md 1.6)."""
+        """Return the newer one of keys and wheel; of both keys the left one wins (reference/tmnf_physics.md 1.6)."""
         times = self._slots[:, 0]
         turned, pressed = times[InputSlot.STEER], max(times[InputSlot.LEFT], times[InputSlot.RIGHT])
         steer = self._values[Input.STEER]
@@ -144,14 +141,13 @@ class RaceInputs:
 
 
 def controls_of_keys(keys: KeyState) -> Controls:
-    """What a car feels while nothing but these keys is pressed."""
+    """Return the controls while only these keys are pressed."""
     inputs = RaceInputs(np.zeros((len(InputSlot), 2), dtype=np.uint32))
     inputs.hold(0, keys)
     return inputs.controls
 
 
 def _value(input_: Input, data: int) -> int:
-    """The value that an input event of a state blob holds."""
     if input_ not in _ANALOG:
         return int(decode_analog(data) != 0)
     value = decode_analog(data)

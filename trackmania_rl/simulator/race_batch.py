@@ -1,7 +1,7 @@
-"""Many races stepped together by one call of compiled code: what `race.SimulatedRace` is for one, without its freedoms.
+"""Many races stepped by one call of compiled code, as `race.SimulatedRace` is for one.
 
-A race here begins at race time 0, knows only keys, and ends at its finish. It is driven by the same `gates.drive`, so
-the same keys give the same car and the same times, bit for bit.
+A race here begins at race time 0 and ends at its finish. It is driven by the same `gates.drive`, so the same inputs
+give the same car and the same times, bit for bit.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ _MOST_GATES_AT_FIRST: Final = 16
 
 
 class TrackForBatch:
-    """A track as a batch of races needs it.
-
-    Args:
-        track: where to drive.
+    """Track with its compiled form, for a batch of races.
 
     Raises:
         ValueError: If the track's gates cannot be dealt out to its laps.
@@ -49,7 +46,7 @@ class TrackForBatch:
 
     @cached_property
     def renderer(self) -> Renderer:
-        """What draws its pictures; made when it is first asked for, as scenery costs more than all else here."""
+        """The renderer, made on first use: scenery costs more than all else here."""
         return Renderer(self._track)
 
 
@@ -96,12 +93,12 @@ class RaceBatch:
         controls: npt.NDArray[np.float64],
         n_ticks: int,
     ) -> None:
-        """Drive some races on, each until the ticks are over or its finish is passed; `write_heads` comes next.
+        """Advance some races, each until the ticks are over or its finish is passed; call `write_heads` next.
 
         Args:
-            races: (n,) which ones; all are on `track`.
+            races: (n,) numbers of races, all on `track`.
             track: theirs.
-            controls: (n, 3) gas 0..1, brake 0..1, steer -1 (left) .. 1 (right) of each, held all the time.
+            controls: (n, 3) gas 0..1, brake 0..1, steer -1 (left) .. 1 (right), held all the time.
             n_ticks: At least 1.
         """
         _advance(
@@ -119,11 +116,11 @@ class RaceBatch:
         )
 
     def write_heads(self) -> None:
-        """Bring `heads` up to date."""
+        """Update `heads`."""
         write_cars(self.cars, self.heads)
 
     def checkpoint_times_ms(self, race: int) -> tuple[int, ...]:
-        """Official times of the gates that a race has passed."""
+        """Return the official times of a race's passed gates."""
         return tuple(self.times_ms[race, : self.passed_count[race]].tolist())
 
     def render_gray(

@@ -1,7 +1,7 @@
-"""The car in a state blob: every 32-bit word of VEHICLE_DTYPE has its place, so that a blob restores a car bit for bit.
+"""Car in a state blob: every 32-bit word of VEHICLE_DTYPE has its place, so that a blob restores a car bit for bit.
 
-Fields that the game's format knows lie at its offsets, where any client of the real game finds them; the rest fills the
-blob's private part. Both directions are one indexed copy of words.
+Fields that the game's format knows are at its offsets; the rest fills the blob's private part. Both directions are one
+indexed copy of words.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from trackmania_rl.simulator.tracks.world import Track
 WORD_BYTES: Final = 4
 
 PRIVATE_HEADER_WORDS: Final = 5
-"""The private part begins with the magic number, the signature, the reported checkpoints and laps, and the number of
-the gate at which a car respawns, counted from 1; 0 for none."""
+"""Magic number, signature, reported checkpoints and laps, and the number of the respawn gate, from 1; 0 for none."""
 
 _HEAD_FIELDS: Final = {
     "position_m": "position_m",
@@ -53,8 +52,7 @@ _WHEEL_FIELDS: Final = {
 }
 """Field of VEHICLE_DTYPE -> field of WHEEL_DTYPE."""
 
-MAX_RACE_MS: Final = 24 * 60 * 60 * 1000
-"""A race that lasts a day is given up, so that clocks fit 32 bits."""
+MAX_RACE_MS: Final = 24 * 60 * 60 * 1000  # a race of a day is given up, so that clocks fit 32 bits
 
 _FLAG: Final = (0.0, 1.0)
 _RANGES: Final = {
@@ -76,15 +74,13 @@ _RANGES: Final = {
     "last_lateral_contact_time_ms": (float(NEVER_MS), float(MAX_RACE_MS)),
     "clock_ms": (0.0, float(MAX_RACE_MS)),
 }
-"""What a car's field may hold; where nothing is said, _ANY."""
-_ANY: Final = (-1e9, 1e9)
-"""Wide enough for a car that falls for as long as a race may last."""
+"""Bounds of a car's fields; `_ANY` for others."""
+_ANY: Final = (-1e9, 1e9)  # wide enough for a car that falls for as long as a race may last
 
 _QUATERNION_NORM_TOLERANCE: Final = 0.01
 
 
 def _words_of_fields() -> dict[str, slice]:
-    """Which words of a car each of its fields takes."""
     assert VEHICLE_DTYPE.fields is not None
     return {
         name: slice(offset // WORD_BYTES, (offset + dtype.itemsize) // WORD_BYTES)
@@ -93,7 +89,7 @@ def _words_of_fields() -> dict[str, slice]:
 
 
 def _head_words() -> npt.NDArray[np.intp]:
-    """Where each word of a car lies in the blob: its index among the blob's 32-bit words."""
+    """Return each car word's index among the blob's 32-bit words."""
     head = np.arange(HEAD_BYTES // WORD_BYTES, dtype=np.uint32).view(STATE_HEAD_DTYPE)[0]
     places = np.empty(VEHICLE_DTYPE.itemsize // WORD_BYTES, dtype=np.intp)
     private = iter(head["private"][PRIVATE_HEADER_WORDS:].tolist())
@@ -108,7 +104,7 @@ def _head_words() -> npt.NDArray[np.intp]:
 
 
 def _bounds() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Lowest and highest value of each word of a car."""
+    """Return the lowest and highest value of each word of a car."""
     lowest, highest = np.empty((2, VEHICLE_DTYPE.itemsize // WORD_BYTES))
     for name, words in _FIELD_WORDS.items():
         lowest[words], highest[words] = _RANGES.get(name, _ANY)
@@ -136,24 +132,20 @@ def signature(track: Track) -> int:
 
 
 def write_car(car: npt.NDArray[np.void], blob_words: npt.NDArray[np.uint32]) -> None:
-    """Write a (1,) car into a blob, seen as 32-bit words."""
+    """Write a (1,) car into a blob of 32-bit words."""
     blob_words[_HEAD_WORD_OF_CAR_WORD] = car.view(np.uint32)
 
 
 def write_cars(cars: npt.NDArray[np.void], heads: npt.NDArray[np.uint32]) -> None:
-    """Write (K,) cars into the heads of K blobs, each a row of 32-bit words, (K, HEAD_BYTES / 4)."""
+    """Write (K,) cars into the heads of K blobs, (K, HEAD_BYTES / 4) words."""
     heads[:, _HEAD_WORD_OF_CAR_WORD] = cars.view(np.uint32).reshape(len(cars), -1)
 
 
 def read_car(blob_words: npt.NDArray[np.uint32], section_count: int) -> npt.NDArray[np.void]:
-    """Read a (1,) car from a blob, seen as 32-bit words.
-
-    Args:
-        blob_words: The blob.
-        section_count: Cross-sections or faces of the world that the car is in.
+    """Read a (1,) car from a blob of 32-bit words, in a world of `section_count` records.
 
     Raises:
-        StateBlobError: If the car holds a number that no car can have.
+        StateBlobError: If the car holds an impossible number.
     """
     words = blob_words[_HEAD_WORD_OF_CAR_WORD]
     values = np.where(_IS_FLOAT, words.view(np.float32), words.view(np.int32))

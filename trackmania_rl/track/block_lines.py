@@ -20,8 +20,7 @@ from trackmania_rl.track.line_building import BEYOND_FINISH_M, LINE_SPACING_M, a
 from trackmania_rl.track.pieces import Side, lanes_of
 from trackmania_rl.track.placed_blocks import BlockGrid, Joint, Road, roads_of, side_direction
 
-CAR_HEIGHT_M: Final = 0.36
-"""A standing car's origin above the road; reference lines hold where cars are."""
+CAR_HEIGHT_M: Final = 0.36  # a standing car's origin above the road; reference lines hold where cars are
 SPAWN_M: Final = 11.2
 """Where a race begins, from the back of the start block: 4.8 m before its middle, as in every replay at hand."""
 FINISH_M: Final = 16.0 + BEYOND_FINISH_M
@@ -37,17 +36,12 @@ class BlockLineError(UserError):
 
 @dataclass(frozen=True)
 class BlockLine:
-    """A line along the middle of a map's roads; N points.
+    """A line along the middle of a map's roads; N points."""
 
-    Attributes:
-        points_m: (N, 3) where a car's origin passes, world axes, about 0.5 m apart; all laps, one after the other.
-        blocks: that it passes, in order; a block that is crossed twice appears twice.
-        gap: why the line ends before the finish; None for a whole one.
-    """
-
+    # (N, 3) where a car's origin passes, world axes, about 0.5 m apart; all laps, one after the other
     points_m: FloatArray
-    blocks: tuple[Block, ...]
-    gap: str | None
+    blocks: tuple[Block, ...]  # that it passes, in order; a block that is crossed twice appears twice
+    gap: str | None  # why the line ends before the finish; None for a whole one
 
 
 def line_from_blocks(challenge: Challenge, *, as_far_as_possible: bool = False) -> BlockLine:

@@ -21,36 +21,27 @@ from trackmania_rl.track.piece_mesh import Way, ways_of
 from trackmania_rl.track.pieces import SHAPE_BITS, CrossSection, Piece, Polygon, footprint, stadium_pieces
 from trackmania_rl.track.placed_blocks import to_world
 
-BAND_M: Final = 8.0
-"""So far along a road its shade changes, so that speed is seen."""
+BAND_M: Final = 8.0  # so far along a road its shade changes, so that speed is seen
 NEAR_STRAIGHT_M: Final = 8.0
 NEAR_BENT_M: Final = 4.0
 FAR_STRAIGHT_M: Final = 16.0
-FAR_BENT_M: Final = 8.0
-"""Length of a face along a road, as seen from near and from afar."""
-TILE_M: Final = 16.0
-"""Flat ground is laid in tiles of about this size."""
-COARSEST_M: Final = 0.1
-"""A cross-section is drawn to this."""
-STEEP: Final = 1.0
-"""Rise per metre across a road from which on it is a wall."""
-CAP_ABOVE_M: Final = 0.5
-"""What is level this far above the road is the top of a wall."""
+FAR_BENT_M: Final = 8.0  # length of a face along a road, as seen from near and from afar
+TILE_M: Final = 16.0  # flat ground is laid in tiles of about this size
+COARSEST_M: Final = 0.1  # a cross-section is drawn to this
+STEEP: Final = 1.0  # rise per metre across a road from which on it is a wall
+CAP_ABOVE_M: Final = 0.5  # what is level this far above the road is the top of a wall
 LINE_M: Final = (10.45, 11.05)
 """Where the white line of a road with borders is, from its middle: it is its raised strip."""
 LEAST_BORDERED_M: Final = 12.9
 """A cross-section that reaches farther from its middle has borders; the line of another lies at its edge."""
 LINE_WIDTH_M: Final = 0.6
-DASH_M: Final = 0.25
-"""Half width of the dashes in the middle of a road."""
-ARROW_M: Final = (8.4, 0.8)
-"""Half width of a pad's arrow where it begins and at its point."""
+DASH_M: Final = 0.25  # half width of the dashes in the middle of a road
+ARROW_M: Final = (8.4, 0.8)  # half width of a pad's arrow where it begins and at its point
 MARK_ABOVE_M: Final = 0.04
 POST_M: Final = 0.9
 BANNER_M: Final = (6.3, 8.7)
 """Height of a gate's banner above its trigger's lowest corner, which is some 1.3 m below the road."""
-CHECKS: Final = 12
-"""Columns of a finish's banner."""
+CHECKS: Final = 12  # columns of a finish's banner
 WATER_BELOW_GRASS_M: Final = 0.6
 
 FloatArray = npt.NDArray[np.float64]

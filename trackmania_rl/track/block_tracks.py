@@ -24,10 +24,8 @@ from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld, GateBox,
 from trackmania_rl.track.map_tracks import check_line
 from trackmania_rl.track.placed_blocks import forward_of
 
-GROUND_WITHIN_M: Final = 3.0
-"""A line is no farther than this above what it drives on, or it flies."""
-SMOOTHED_POINTS: Final = 9
-"""Normals of the ground are averaged over so many points of a line."""
+GROUND_WITHIN_M: Final = 3.0  # a line is no farther than this above what it drives on, or it flies
+SMOOTHED_POINTS: Final = 9  # normals of the ground are averaged over so many points of a line
 
 FloatArray = npt.NDArray[np.float64]
 

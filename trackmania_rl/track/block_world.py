@@ -16,15 +16,11 @@ from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
 from trackmania_rl.track.pieces import SHAPE_BITS, Piece, stadium_pieces
 from trackmania_rl.track.placed_blocks import forward_of, to_world
 
-GRASS_HEIGHT_M: Final = 9.0
-"""Of the stadium's grass."""
-MOST_CELLS: Final = 256
-"""A map's grid is at most so large in each direction; files have a byte for each."""
+GRASS_HEIGHT_M: Final = 9.0  # of the stadium's grass
+MOST_CELLS: Final = 256  # a map's grid is at most so large in each direction; files have a byte for each
 MOST_BLOCKS: Final = 50_000
-MOST_TRIANGLES: Final = 400_000
-"""What a world may hold: more than ten times the largest maps'."""
-ON_GRASS_CELL: Final = 1
-"""Blocks up to this layer stand on the stadium's ground, or in it."""
+MOST_TRIANGLES: Final = 400_000  # what a world may hold: more than ten times the largest maps'
+ON_GRASS_CELL: Final = 1  # blocks up to this layer stand on the stadium's ground, or in it
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -35,46 +31,28 @@ class BlockWorldError(UserError):
 
 @dataclass(frozen=True)
 class GateBox:
-    """A start, checkpoint or finish in the world.
+    """A start, checkpoint or finish in the world."""
 
-    Attributes:
-        block: it is.
-        kind: what it is to a race.
-        trigger_m: (2, 3) lowest and highest corner of what a car must touch; None where it is not known.
-        spawn_m: (3,) where cars are put, facing as the block does; None where it is not known.
-    """
-
-    block: Block
-    kind: Gate
+    block: Block  # it is
+    kind: Gate  # what it is to a race
+    # (2, 3) lowest and highest corner of what a car must touch; None where it is not known
     trigger_m: FloatArray | None
-    spawn_m: FloatArray | None
+    spawn_m: FloatArray | None  # (3,) where cars are put, facing as the block does; None where it is not known
 
 
 @dataclass(frozen=True)
 class BlockWorld:
-    """What a map's blocks make, T triangles in world axes.
+    """What a map's blocks make, T triangles in world axes."""
 
-    Attributes:
-        corners_m: (T, 3, 3), counter-clockwise as seen by who drives on them.
-        surface: (T,) of `Surface`.
-        block: (T,) index into `blocks`.
-        blocks: of the map, in the file's order.
-        has_grass: (X, Z) whether the stadium's grass lies in a column of cells.
-        gates: starts, checkpoints and finishes, in the file's order.
-        water: blocks that who falls into is out.
-        scenery: blocks that are known to be none to drive on, and are not built.
-        unknown: blocks that are not in the catalogue: there is nothing where they stand.
-    """
-
-    corners_m: FloatArray
-    surface: npt.NDArray[np.int64]
-    block: npt.NDArray[np.int64]
-    blocks: tuple[Block, ...]
-    has_grass: npt.NDArray[np.bool_]
-    gates: tuple[GateBox, ...]
-    water: tuple[Block, ...]
-    scenery: tuple[Block, ...]
-    unknown: tuple[Block, ...]
+    corners_m: FloatArray  # (T, 3, 3), counter-clockwise as seen by who drives on them
+    surface: npt.NDArray[np.int64]  # (T,) of `Surface`
+    block: npt.NDArray[np.int64]  # (T,) index into `blocks`
+    blocks: tuple[Block, ...]  # of the map, in the file's order
+    has_grass: npt.NDArray[np.bool_]  # (X, Z) whether the stadium's grass lies in a column of cells
+    gates: tuple[GateBox, ...]  # starts, checkpoints and finishes, in the file's order
+    water: tuple[Block, ...]  # blocks that who falls into is out
+    scenery: tuple[Block, ...]  # blocks that are known to be none to drive on, and are not built
+    unknown: tuple[Block, ...]  # blocks that are not in the catalogue: there is nothing where they stand
 
     @property
     def forward(self) -> FloatArray:

@@ -30,23 +30,15 @@ class DrivenPathError(UserError):
 
 @dataclass(frozen=True)
 class DrivenPath:
-    """The way of one car; S samples.
+    """The way of one car; S samples."""
 
-    Attributes:
-        name: who drove, for errors.
-        time_ms: (S,) float64 race time.
-        position_m: (S, 3) float64, world axes.
-        speed_m_s: (S,) float64.
-        checkpoint_m: (C, 3) float64, where the car was at each of its checkpoint times, the finish not included.
-        notes: what was cut out, in words.
-    """
-
-    name: str
-    time_ms: FloatArray
-    position_m: FloatArray
-    speed_m_s: FloatArray
+    name: str  # who drove, for errors
+    time_ms: FloatArray  # (S,) float64 race time
+    position_m: FloatArray  # (S, 3) float64, world axes
+    speed_m_s: FloatArray  # (S,) float64
+    # (C, 3) float64, where the car was at each of its checkpoint times, the finish not included
     checkpoint_m: FloatArray
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was cut out, in words
 
 
 def path_of_ghost(ghost: Ghost, name: str) -> DrivenPath:

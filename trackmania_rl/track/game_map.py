@@ -101,19 +101,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GameMap:
-    """One map, ready to be driven.
+    """One map, ready to be driven."""
 
-    Attributes:
-        name: its name in statistics.
-        path: what the game's `map` command is given.
-        zones: the virtual checkpoints.
-        road: where the observation tells of it.
-    """
-
-    name: str
-    path: str
-    zones: VirtualCheckpoints
-    road: KnownRoad | None = None
+    name: str  # its name in statistics
+    path: str  # what the game's `map` command is given
+    zones: VirtualCheckpoints  # the virtual checkpoints
+    road: KnownRoad | None = None  # where the observation tells of it
 
 
 def map_file(entry: MapEntry, maps_folder: Path) -> Path:

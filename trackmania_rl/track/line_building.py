@@ -21,14 +21,11 @@ from trackmania_rl.track.driven_path import DrivenPath
 from trackmania_rl.track.pieces import hermite
 from trackmania_rl.track.placed_blocks import forward_of
 
-LINE_SPACING_M: Final = 0.5
-"""Distance of two neighbouring points of a line."""
+LINE_SPACING_M: Final = 0.5  # distance of two neighbouring points of a line
 SMOOTHING_M: Final = 2.0
 """Width of the moving average over a line. In a bend of radius R it moves the line inwards by SMOOTHING_M²/(24 R)."""
-MAX_LENGTH_M: Final = 50_000.0
-"""A longer race is refused; the longest maps have some 10 km a lap."""
-BEYOND_FINISH_M: Final = 1.0
-"""A line ends this far behind the plane in the middle of the finish block."""
+MAX_LENGTH_M: Final = 50_000.0  # a longer race is refused; the longest maps have some 10 km a lap
+BEYOND_FINISH_M: Final = 1.0  # a line ends this far behind the plane in the middle of the finish block
 GATE_REACH_M: Final = 60.0
 """A line that ends this near to the finish is extended to it; one that begins this near to the start likewise."""
 MAX_MEAN_OFFSET_M: Final = 32.0
@@ -47,17 +44,12 @@ class LineError(UserError):
 
 @dataclass(frozen=True)
 class BuiltLine:
-    """A new reference line; N points.
+    """A new reference line; N points."""
 
-    Attributes:
-        points_m: (N, 3) metres, world axes, start to finish, at equal distances of about the spacing.
-        speed_m_s: (N,) of the car that drove there, the first of several; None for a line that nobody drove.
-        notes: what was done on the way, in words.
-    """
-
-    points_m: FloatArray
+    points_m: FloatArray  # (N, 3) metres, world axes, start to finish, at equal distances of about the spacing
+    # (N,) of the car that drove there, the first of several; None for a line that nobody drove
     speed_m_s: FloatArray | None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was done on the way, in words
 
 
 def build_line(

@@ -19,15 +19,13 @@ from trackmania_rl.track.line_building import LINE_SPACING_M, arc_length, direct
 from trackmania_rl.track.placed_blocks import forward_of
 from trackmania_rl.track.reference_line import uneven_steps
 
-GATE_HALF_WIDTH_M: Final = 17.0
-"""A gate is a block of 32 m width, and cars pass at its very edge."""
+GATE_HALF_WIDTH_M: Final = 17.0  # a gate is a block of 32 m width, and cars pass at its very edge
 GATE_DEPTH_M: Final = 4.0
 GATE_HEIGHT_M: Final = 16.0
 RING_REACH_M: Final = 24.0
 """How far below and above its block's floor a passage counts: a road may lie under a gate or lead over it by a bridge.
 Rings reach further, both ways."""
-START_REACH_M: Final = 20.0
-"""The car begins some 5 m before the middle of the start block."""
+START_REACH_M: Final = 20.0  # the car begins some 5 m before the middle of the start block
 CHECKPOINT_RADIUS_M: Final = 12.0
 """A checkpoint further from the line than this belongs to no zone (`race.zones.REAL_CHECKPOINT_RADIUS_M`)."""
 NARROW_MARGIN_M: Final = 2.0
@@ -58,57 +56,34 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check's result.
+    """One check's result."""
 
-    Attributes:
-        check: what was looked at.
-        verdict: how it is.
-        text: what was found, with numbers.
-    """
-
-    check: str
-    verdict: Verdict
-    text: str
+    check: str  # what was looked at
+    verdict: Verdict  # how it is
+    text: str  # what was found, with numbers
 
 
 @dataclass(frozen=True, slots=True)
 class GatePassage:
-    """One passage of the line through a gate.
+    """One passage of the line through a gate."""
 
-    Attributes:
-        gate: start, checkpoint or finish block.
-        station_m: metres along the line.
-        point_m: (x, y, z) of the passage.
-        beside_m: level distance from the middle of the block, to the right of its direction positive.
-        above_m: height above the block's floor.
-        plane_distance_m: of the nearest point of the line from the block's centre plane.
-    """
-
-    gate: Block
-    station_m: float
-    point_m: tuple[float, float, float]
-    beside_m: float
-    above_m: float
-    plane_distance_m: float
+    gate: Block  # start, checkpoint or finish block
+    station_m: float  # metres along the line
+    point_m: tuple[float, float, float]  # (x, y, z) of the passage
+    beside_m: float  # level distance from the middle of the block, to the right of its direction positive
+    above_m: float  # height above the block's floor
+    plane_distance_m: float  # of the nearest point of the line from the block's centre plane
 
 
 @dataclass(frozen=True)
 class LineReport:
-    """All that was checked about a line.
+    """All that was checked about a line."""
 
-    Attributes:
-        findings: one for each check.
-        passages: of all gates, in the order of the line; () without a map.
-        length_m: of the line.
-        lowest_m: smallest height.
-        highest_m: largest height.
-    """
-
-    findings: tuple[Finding, ...]
-    passages: tuple[GatePassage, ...]
-    length_m: float
-    lowest_m: float
-    highest_m: float
+    findings: tuple[Finding, ...]  # one for each check
+    passages: tuple[GatePassage, ...]  # of all gates, in the order of the line; () without a map
+    length_m: float  # of the line
+    lowest_m: float  # smallest height
+    highest_m: float  # largest height
 
     @property
     def problems(self) -> list[Finding]:

@@ -31,29 +31,23 @@ from trackmania_rl.track.pieces import CELL_M, road_kind
 from trackmania_rl.track.placed_blocks import BlockGrid, Road, roads_of
 
 ROAD_WIDTH_M: Final = 26.0
-OPEN_WIDTH_M: Final = 32.0
-"""Widths of an asphalt road, between its borders, and of open ground."""
+OPEN_WIDTH_M: Final = 32.0  # widths of an asphalt road, between its borders, and of open ground
 SMOOTHING_M: Final = 10.0
 """Moving average over the line: recorded points are rounded, and a driven line has the car's own wobble."""
 GRASS_BELOW_M: Final = 10.0
 """The stadium's grass lies at 9 m: a line lower than this with no block below drives on it."""
-ON_ROAD_M: Final = 1.5
-"""A line further above its block's road flies over it, and takes no bank from it."""
-GATE_REACH_M: Final = 24.0
-"""A line passes a checkpoint if it comes this near on the plan."""
-START_REACH_M: Final = 64.0
-"""A line of a map begins this near to its start."""
+ON_ROAD_M: Final = 1.5  # a line further above its block's road flies over it, and takes no bank from it
+GATE_REACH_M: Final = 24.0  # a line passes a checkpoint if it comes this near on the plan
+START_REACH_M: Final = 64.0  # a line of a map begins this near to its start
 LEAST_WIDTH_M: Final = 4.0
 LEAST_LENGTH_M: Final = 30.0
 WIDTH_OF_RADIUS: Final = 1.6
 """The road is at most this many turn radii wide: less than the 2 at which its inner border would fold over."""
-LEAST_UP: Final = 0.5
-"""Vertical part of the road's normal, below which the line is rolled out: 60 degrees."""
+LEAST_UP: Final = 0.5  # vertical part of the road's normal, below which the line is rolled out: 60 degrees
 NEARLY_LEVEL_UP: Final = 0.995
 """Vertical part of the road's normal at both ends of what is rolled out: 6 degrees."""
 
-_TAPER_REACH_M: Final = 13.0
-"""Track files spread each change of width over this much in both directions."""
+_TAPER_REACH_M: Final = 13.0  # track files spread each change of width over this much in both directions
 _STEEPNESS_WINDOW_M: Final = 5.0
 _ROLL_OUT_MARGIN_M: Final = 15.0
 _BANK_STEP_DEG: Final = 2.0
@@ -68,17 +62,11 @@ class MapTrackError(UserError):
 
 @dataclass(frozen=True)
 class MapTrack:
-    """A track that follows a line through a map, ready for `simulator.track_writing.write_track`.
+    """A track that follows a line through a map, ready for `simulator.track_writing.write_track`."""
 
-    Attributes:
-        design: its name and defaults.
-        laid_out: its line and sections.
-        notes: what is only approximately as in the game, in words.
-    """
-
-    design: TrackDesign
-    laid_out: LaidOutTrack
-    notes: tuple[str, ...]
+    design: TrackDesign  # its name and defaults
+    laid_out: LaidOutTrack  # its line and sections
+    notes: tuple[str, ...]  # what is only approximately as in the game, in words
 
 
 @dataclass(frozen=True)

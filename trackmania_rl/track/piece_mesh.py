@@ -15,42 +15,28 @@ from trackmania_rl.track.placed_blocks import lane_points, port_place, side_dire
 
 SURFACE_ABOVE_LANE_M: Final = 0.3446
 """Lanes lie so far below the surface: 1.0 m above a cell's floor, where the surface is at 1.3446 m."""
-LEAST_AREA_M2: Final = 1e-6
-"""Triangles smaller than this are left out: they have no normal."""
+LEAST_AREA_M2: Final = 1e-6  # triangles smaller than this are left out: they have no normal
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class PieceMesh:
-    """T triangles.
+    """T triangles."""
 
-    Attributes:
-        corners_m: (T, 3, 3), counter-clockwise as seen by who drives on them.
-        surface: (T,) of `Surface`.
-    """
-
-    corners_m: FloatArray
-    surface: npt.NDArray[np.int64]
+    corners_m: FloatArray  # (T, 3, 3), counter-clockwise as seen by who drives on them
+    surface: npt.NDArray[np.int64]  # (T,) of `Surface`
 
 
 @dataclass(frozen=True)
 class Way:
-    """Where a cross-section is swept along: N places, in the block's own axes.
+    """Where a cross-section is swept along: N places, in the block's own axes."""
 
-    Attributes:
-        cross_section: what is swept.
-        center_m: (N, 3) its points at 0.
-        left: (N, 3) its first axis in the world, not of length 1 where the road is banked.
-        up: (N, 3) its second axis.
-        is_straight: whether the places lie on a straight line.
-    """
-
-    cross_section: CrossSection
-    center_m: FloatArray
-    left: FloatArray
-    up: FloatArray
-    is_straight: bool
+    cross_section: CrossSection  # what is swept
+    center_m: FloatArray  # (N, 3) its points at 0
+    left: FloatArray  # (N, 3) its first axis in the world, not of length 1 where the road is banked
+    up: FloatArray  # (N, 3) its second axis
+    is_straight: bool  # whether the places lie on a straight line
 
 
 def mesh_of(piece: Piece, block: Block) -> PieceMesh:

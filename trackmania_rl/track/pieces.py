@@ -43,19 +43,12 @@ class Side(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Place where a road crosses the border of a block, in the middle of a cell's edge.
+    """Place where a road crosses the border of a block, in the middle of a cell's edge."""
 
-    Attributes:
-        side: of the block.
-        place: number of the cell along that side, from the corner at x = z = 0.
-        height_m: of the road's middle above the floor of the block's lowest cell.
-        gradient: (x, z) rise per metre of the road's surface.
-    """
-
-    side: Side
-    place: int
-    height_m: float
-    gradient: tuple[float, float]
+    side: Side  # of the block
+    place: int  # number of the cell along that side, from the corner at x = z = 0
+    height_m: float  # of the road's middle above the floor of the block's lowest cell
+    gradient: tuple[float, float]  # (x, z) rise per metre of the road's surface
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +61,10 @@ class Lane:
 
 @dataclass(frozen=True)
 class CrossSection:
-    """Polyline that is swept along a way.
+    """Polyline that is swept along a way."""
 
-    Attributes:
-        points_m: (K, 2) to the left of the way and above it, from right to left.
-        surface: its material.
-    """
-
-    points_m: FloatArray
-    surface: Surface
+    points_m: FloatArray  # (K, 2) to the left of the way and above it, from right to left
+    surface: Surface  # its material
 
 
 @dataclass(frozen=True)
@@ -97,78 +85,48 @@ class ProfileSweep:
 
 @dataclass(frozen=True)
 class ArcSweep:
-    """Cross-section along an arc about an axis along x; it moves sideways evenly with the angle.
+    """Cross-section along an arc about an axis along x; it moves sideways evenly with the angle."""
 
-    Attributes:
-        cross_section: above the way is towards the axis.
-        center_m: (2,) z and height of the axis.
-        radius_m: of the way.
-        angles_rad: (2,) of its ends; 0 is straight down, a quarter turn on it points along z.
-        across_m: (2,) x of its ends.
-        facets: straight pieces in all.
-    """
-
-    cross_section: CrossSection
-    center_m: FloatArray
-    radius_m: float
-    angles_rad: FloatArray
-    across_m: FloatArray
-    facets: int
+    cross_section: CrossSection  # above the way is towards the axis
+    center_m: FloatArray  # (2,) z and height of the axis
+    radius_m: float  # of the way
+    angles_rad: FloatArray  # (2,) of its ends; 0 is straight down, a quarter turn on it points along z
+    across_m: FloatArray  # (2,) x of its ends
+    facets: int  # straight pieces in all
 
 
 @dataclass(frozen=True)
 class Polygon:
-    """Flat, convex surface.
+    """Flat, convex surface."""
 
-    Attributes:
-        points_m: (K, 3) counter-clockwise as seen from the side that is driven on.
-        surface: its material.
-    """
-
-    points_m: FloatArray
-    surface: Surface
+    points_m: FloatArray  # (K, 3) counter-clockwise as seen from the side that is driven on
+    surface: Surface  # its material
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Kind of block.
+    """Kind of block."""
 
-    Attributes:
-        lanes: roads through it; none where its way is open (fields) or leaves the ground (loops).
-        sweeps: its bent surfaces.
-        polygons: its flat surfaces.
-        trigger_m: (2, 3) lowest and highest corner of a gate's trigger; None for other blocks.
-        spawn_m: (3,) the car's origin at a start, or after a respawn at a checkpoint.
-        replaces_grass: whether the stadium's grass has a hole where the block stands on it.
-        is_water: whether a car that falls into it is out until the respawn.
-        is_scenery: whether it stands beside the roads; it is not driven on, and its shape is not known.
-    """
-
-    lanes: tuple[Lane, ...] = ()
-    sweeps: tuple[LaneSweep | ProfileSweep | ArcSweep, ...] = ()
-    polygons: tuple[Polygon, ...] = ()
-    trigger_m: FloatArray | None = None
-    spawn_m: FloatArray | None = None
-    replaces_grass: bool = False
-    is_water: bool = False
-    is_scenery: bool = False
+    lanes: tuple[Lane, ...] = ()  # roads through it; none where its way is open (fields) or leaves the ground (loops)
+    sweeps: tuple[LaneSweep | ProfileSweep | ArcSweep, ...] = ()  # its bent surfaces
+    polygons: tuple[Polygon, ...] = ()  # its flat surfaces
+    trigger_m: FloatArray | None = None  # (2, 3) lowest and highest corner of a gate's trigger; None for other blocks
+    spawn_m: FloatArray | None = None  # (3,) the car's origin at a start, or after a respawn at a checkpoint
+    replaces_grass: bool = False  # whether the stadium's grass has a hole where the block stands on it
+    is_water: bool = False  # whether a car that falls into it is out until the respawn
+    is_scenery: bool = False  # whether it stands beside the roads; it is not driven on, and its shape is not known
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All pieces.
+    """All pieces."""
 
-    Attributes:
-        by_name: pieces by name and shape; the shape is None where all shapes are the same.
-        patterns: (pattern, piece) of names with a `*`.
-        roads: (beginning of a name, width of the road in m, surface); the first that fits a block holds.
-        seen_driven: names of pieces whose lanes were compared with where real cars drove.
-    """
-
+    # pieces by name and shape; the shape is None where all shapes are the same
     by_name: dict[tuple[str, int | None], Piece]
-    patterns: tuple[tuple[str, Piece], ...]
+    patterns: tuple[tuple[str, Piece], ...]  # (pattern, piece) of names with a `*`
+    # (beginning of a name, width of the road in m, surface); the first that fits a block holds
     roads: tuple[tuple[str, float, SurfaceName], ...]
-    seen_driven: frozenset[str]
+    seen_driven: frozenset[str]  # names of pieces whose lanes were compared with where real cars drove
 
     def find(self, block: Block) -> Piece | None:
         """Return a block's piece, or None if it is not in the catalogue."""

@@ -13,25 +13,18 @@ import numpy.typing as npt
 from trackmania_rl.gbx.challenge import BLOCK_CENTER_M, BLOCK_SIZE_M, Block
 from trackmania_rl.track.pieces import CELL_M, Lane, Port, Side, footprint, hermite, lanes_of, road_kind, size_cells
 
-MOST_ABOVE_M: Final = 16.0
-"""A car this far above a cell's floor no longer drives over its block."""
-LEAST_ABOVE_M: Final = 0.3
-"""A car lower than this above a cell's floor drives under its block."""
+MOST_ABOVE_M: Final = 16.0  # a car this far above a cell's floor no longer drives over its block
+LEAST_ABOVE_M: Final = 0.3  # a car lower than this above a cell's floor drives under its block
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Where a road crosses a block's border, in the world.
+    """Where a road crosses a block's border, in the world."""
 
-    Attributes:
-        position_m: (x, y, z), whole metres.
-        heading: out of the block, in quarter turns to the right of +z.
-    """
-
-    position_m: tuple[int, int, int]
-    heading: int
+    position_m: tuple[int, int, int]  # (x, y, z), whole metres
+    heading: int  # out of the block, in quarter turns to the right of +z
 
     @property
     def opposite(self) -> Joint:
@@ -41,23 +34,14 @@ class Joint:
 
 @dataclass(frozen=True)
 class Road:
-    """One road through one block, in one of its two directions; K points.
+    """One road through one block, in one of its two directions; K points."""
 
-    Attributes:
-        block: where it leads through.
-        lane: which of the block's roads, by its number.
-        enters: where.
-        leaves: where.
-        points_m: (K, 3) its middle, world axes.
-        bank: (K,) rise of the road per metre to the left of who drives.
-    """
-
-    block: Block
-    lane: int
-    enters: Joint
-    leaves: Joint
-    points_m: FloatArray
-    bank: FloatArray
+    block: Block  # where it leads through
+    lane: int  # which of the block's roads, by its number
+    enters: Joint  # where
+    leaves: Joint  # where
+    points_m: FloatArray  # (K, 3) its middle, world axes
+    bank: FloatArray  # (K,) rise of the road per metre to the left of who drives
 
 
 def roads_of(block: Block) -> list[Road]:

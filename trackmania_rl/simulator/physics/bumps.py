@@ -1,6 +1,6 @@
-"""What grass and dirt do to a car's wheels: bumps, from a texture that lies over the whole world.
+"""Bumps of grass and dirt, from a texture that repeats over the whole world.
 
-The game's texture is not public. This one is like it as far as ghosts tell: smooth, and dark for the most part.
+The game's texture is not public. This one resembles it as far as ghosts show: smooth, and dark for the most part.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from trackmania_rl.simulator.physics.rigid_body import push_at, to_car, to_world
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.tracks.world import Surface
 
-CELLS: Final = 128
-"""The texture has so many cells on each side, and is repeated."""
+CELLS: Final = 128  # cells of the texture on each side
 BRIGHTEST: Final = 255
-DARK_SHARE: Final = 0.7
-"""So much of the texture is 0."""
+DARK_SHARE: Final = 0.7  # share of the texture that is 0
 _BLUR_CELLS: Final = 5
 _BLURS: Final = 3
 """Averaging over 5 cells three times is nearly a Gaussian with a standard deviation of 2.4 cells."""
@@ -30,9 +28,9 @@ _GRASS, _DIRT = int(Surface.GRASS), int(Surface.DIRT)
 
 
 def make_texture(seed: int = _SEED) -> npt.NDArray[np.uint8]:
-    """(128, 128) texture of bumps by cell in x and z, 0 to 255.
+    """Return a (128, 128) texture of bumps by cell in x and z, 0 to 255.
 
-    Smooth noise of whole numbers, so that every machine makes the same; a value of one standard deviation is 255.
+    It is smooth noise of integers, so that every machine makes the same; one standard deviation is 255.
     """
     x, z = np.meshgrid(np.arange(CELLS, dtype=np.uint64), np.arange(CELLS, dtype=np.uint64), indexing="ij")
     bits = (x * np.uint64(73856093) ^ z * np.uint64(19349663) ^ np.uint64(seed * 83492791)) & np.uint64(0xFFFFFFFF)
@@ -56,7 +54,7 @@ _TEXTURE: Final = make_texture()
 
 @compiled
 def add_bumps(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Push each wheel that stands on grass or dirt upwards, at its point of rest; call before the substep's forces."""
+    """Push each wheel on grass or dirt upwards, at its point of rest; call this before the substep's forces."""
     begun = False
     for wheel in range(WHEELS):
         if not car.wheel_has_ground_contact[wheel]:

@@ -1,4 +1,4 @@
-"""Springs, steering, lateral grip, yaw and the air: what the wheels and the wind do to the body."""
+"""Springs, steering, lateral grip, yaw and air control."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from trackmania_rl.simulator.physics.vehicle_parameters import linear_value, ste
 from trackmania_rl.simulator.physics.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
 
 _LEAST_NORMAL_ACROSS = 1e-3
-"""A contact this nearly straight ahead or behind (a car on its nose) leaves no sideways direction to grip in."""
+"""A contact this nearly straight ahead or behind (a car on its nose) has no sideways direction of grip."""
 
 
 @compiled
 def update_steering(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
-    """The ramp between the steering input and the front wheels."""
+    """Move the front wheels towards the steering input."""
     step = parameters.steer_ramp_per_s * dt
     car.turning_rate += min(max(car.steer - car.turning_rate, -step), step)
 
 
 @compiled
 def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Gravity, and drag in flight; which of the two regimes was chosen in the substep before."""
+    """Add gravity, and drag in flight, by the regime of the substep before."""
     velocity = car.velocity_m_s
     drag = 0.0 if car.was_grounded else parameters.air_drag_per_s
     scale = parameters.gravity_scale_ground if car.was_grounded else parameters.gravity_scale_air
@@ -34,7 +34,7 @@ def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def add_wall_slow_down(car: CarRecord, parameters: ParametersRecord) -> None:
-    """The lasting cost of touching a wall with a wheel."""
+    """Add the lasting deceleration after a wheel touched a wall."""
     if car.clock_ms - car.last_lateral_contact_time_ms >= 1000.0 * parameters.side_contact_slow_down_s:
         return
     velocity = car.local_speed_m_s
@@ -46,7 +46,7 @@ def add_wall_slow_down(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
-    """Relaxes the dampers, adds the grounded wheels' springs and the small lever of the last substep's forces."""
+    """Relax the dampers; add the grounded wheels' springs and the small lever of the last substep's forces."""
     center, lever = parameters.center_of_mass_m, parameters.force_lever
     last_x, last_y, last_z = car.force_m_s2[0], car.force_m_s2[1], car.force_m_s2[2]
     spring_sum = 0.0
@@ -79,7 +79,7 @@ def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None
 
 @compiled
 def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Each wheel resists slipping sideways up to its limit; the force acts at the centre of mass."""
+    """Add each wheel's resistance to slipping sideways, up to its limit, at the centre of mass."""
     velocity = car.local_speed_m_s
     limit_curve = linear_value(parameters.side_friction_limit_curve_kmh, KMH_PER_M_S * velocity[2])
     slope_share = adherence(car, parameters.adherence_none, parameters.adherence_full)
@@ -123,7 +123,7 @@ def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
-    """The steering's torque against the wheels' yaw friction, lifted wheels included, and the body's lean."""
+    """Add the steering's torque against the wheels' yaw friction, lifted wheels included, and the body's lean."""
     side_m_s, forward_m_s = car.local_speed_m_s[0], car.local_speed_m_s[2]
     speed_m_s = math.sqrt(side_m_s * side_m_s + car.local_speed_m_s[1] ** 2 + forward_m_s * forward_m_s)
     if speed_m_s < parameters.steer_torque_min_speed_m_s:
@@ -143,7 +143,7 @@ def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def add_air_control(car: CarRecord, parameters: ParametersRecord) -> None:
-    """In flight the spin dies away; steering with a turn keeps it, against it stops it, and braking stops a dive."""
+    """Damp the spin in flight: steering with a turn keeps it, against it stops it, and braking stops a dive."""
     spin, stored = car.spin_rad_s, car.stored_angular_velocity_rad_s
     argument_factor = 1.0
     with_the_turn = car.steer * stored[1] < 0.0

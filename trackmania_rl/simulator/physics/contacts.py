@@ -1,7 +1,4 @@
-"""What a contact does to the car: corrections that move it out, impulses that take speed away.
-
-All vectors are in car axes unless they say otherwise.
-"""
+"""Effects of a contact on the car: corrections that move it out, impulses that take speed away; car axes."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from trackmania_rl.simulator.physics.vehicle_state import CarRecord, ParametersR
 
 @compiled
 def begin_pass(car: CarRecord) -> None:
-    """Begins a collision pass: velocities in car axes, no correction yet."""
+    """Begin a collision pass: velocities in car axes, no correction yet."""
     velocity, spin = car.velocity_m_s, car.angular_velocity_rad_s
     set_vector(car.motion_m_s, to_car(car, velocity[0], velocity[1], velocity[2]))
     set_vector(car.spin_rad_s, to_car(car, spin[0], spin[1], spin[2]))
@@ -27,7 +24,7 @@ def begin_pass(car: CarRecord) -> None:
 
 @compiled
 def end_pass(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Ends a collision pass: velocities back in world axes, the body moved by the corrections' sum."""
+    """End a collision pass: velocities back in world axes, the body moved by the corrections' sum."""
     position, velocity, spin = car.position_m, car.velocity_m_s, car.angular_velocity_rad_s
     set_vector(velocity, to_world(car, car.motion_m_s[0], car.motion_m_s[1], car.motion_m_s[2]))
     set_vector(spin, to_world(car, car.spin_rad_s[0], car.spin_rad_s[1], car.spin_rad_s[2]))
@@ -43,13 +40,13 @@ def end_pass(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def set_vector(target: npt.NDArray[np.float64], vector: Vector) -> None:
-    """Writes a vector to an array."""
+    """Write a vector to an array."""
     target[0], target[1], target[2] = vector
 
 
 @compiled
 def add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
-    """Merges one correction into the pass's sum: only what the sum lacks along it."""
+    """Add one correction to the pass's sum: only what the sum lacks along it."""
     length_m = math.sqrt(x * x + y * y + z * z)
     if length_m < 1e-12:
         return
@@ -64,7 +61,7 @@ def add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
 
 @compiled
 def extent(radii_m: npt.NDArray[np.float64], normal: Vector) -> float:
-    """How far an ellipsoid reaches from its centre against a plane's normal."""
+    """Return an ellipsoid's reach from its centre against a plane's normal."""
     x, y, z = radii_m[0] * normal[0], radii_m[1] * normal[1], radii_m[2] * normal[2]
     return math.sqrt(x * x + y * y + z * z)
 
@@ -73,7 +70,7 @@ def extent(radii_m: npt.NDArray[np.float64], normal: Vector) -> float:
 def touching_arm(
     parameters: ParametersRecord, center: Vector, radii_m: npt.NDArray[np.float64], normal: Vector, extent_m: float
 ) -> Vector:
-    """The ellipsoid's deepest point, seen from the centre of mass."""
+    """Return the ellipsoid's deepest point, from the centre of mass."""
     mass = parameters.center_of_mass_m
     return (
         center[0] - radii_m[0] * radii_m[0] * normal[0] / extent_m - mass[0],
@@ -92,7 +89,7 @@ def touch_ground(
     normal: Vector,
     depth_m: float,
 ) -> None:
-    """The damper takes the upward part of the correction as far as it goes; a bottomed-out wheel loses speed."""
+    """Let the damper take the upward part of the correction as far as it goes; a bottomed-out wheel loses speed."""
     absorb_m = car.wheel_damper_absorb_m[wheel]
     push_m = min(max(depth_m * normal[1], 0.0), absorb_m)
     car.wheel_push_m[wheel] = push_m
@@ -111,7 +108,7 @@ def touch_ground(
 
 @compiled
 def touch_wall(car: CarRecord, parameters: ParametersRecord, arm: Vector, normal: Vector, depth_m: float) -> None:
-    """A wheel against a wall: beside the car a side contact with its slow-down, ahead or behind a plain bump."""
+    """Touch a wall with a wheel: beside the car a side contact with its slow-down, ahead or behind a plain bump."""
     add_correction(car, depth_m * normal[0], depth_m * normal[1], depth_m * normal[2])
     loss = parameters.landing_loss
     if abs(normal[0]) >= parameters.side_contact_min_normal_x:
@@ -126,7 +123,7 @@ def touch_wall(car: CarRecord, parameters: ParametersRecord, arm: Vector, normal
 
 @compiled
 def dot(a: Vector, b: Vector) -> float:
-    """The scalar product."""
+    """Return the scalar product."""
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
@@ -139,7 +136,7 @@ def touch_with_body(
     normal: Vector,
     depth_m: float,
 ) -> None:
-    """The body is pushed out and loses half its approach speed, with some friction along the surface."""
+    """Push the body out; it loses half its approach speed, with some friction along the surface."""
     add_correction(car, depth_m * normal[0], depth_m * normal[1], depth_m * normal[2])
     arm = touching_arm(parameters, center, radii_m, normal, extent(radii_m, normal))
     approach_m_s = -speed_at(car, arm, normal)

@@ -1,7 +1,6 @@
-"""Engine, gearbox, drive, brakes and coasting: everything that acts along the road because of the pedals.
+"""Engine, gearbox, drive, brakes and coasting.
 
-The gearbox is felt through its gaps: while it changes gear the car has no drive, and that takes as long as the engine
-needs to reach the new gear's speed.
+While the gearbox changes gear the car has no drive, for as long as the engine needs to reach the new gear's speed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MAX_SPEED_FACTOR, DRIVE_FACTOR, BRAKE_FACTOR, GRIP_FACTOR = range(4)
 
 
 class GearboxState(IntEnum):
-    """What the gearbox does."""
+    """State of the gearbox."""
 
     DRIVING = 0
     CHANGING = 1
@@ -38,13 +37,13 @@ _DIRT = int(Surface.DIRT)
 
 @compiled
 def driving_input(car: CarRecord) -> float:
-    """The pedal that drives: the throttle, or the brake while reversing."""
+    """Return the pedal that drives: the throttle, or the brake while reversing."""
     return car.brake if car.is_reversing else car.gas
 
 
 @compiled
 def adherence(car: CarRecord, none: float, full: float) -> float:
-    """Share of the tyre forces that is left where the car's up leans away from the world's."""
+    """Return the share of the tyre forces that is left where the car's up leans away from the world's."""
     uprightness = abs(car.rotation[1, 1])
     if uprightness >= full:
         return 1.0
@@ -55,7 +54,7 @@ def adherence(car: CarRecord, none: float, full: float) -> float:
 
 @compiled
 def _approach(value: float, target: float, step_up: float, step_down: float) -> float:
-    """Moves a value towards a target without overshoot."""
+    """Move a value towards a target without overshoot."""
     return min(value + step_up, target) if value < target else max(value - step_down, target)
 
 
@@ -68,7 +67,7 @@ def _change_gear(car: CarRecord, parameters: ParametersRecord, gear: int) -> Non
 
 @compiled
 def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float) -> None:
-    """Starts a gear change or a take-off where the wheels' speed asks for one."""
+    """Start a gear change or a take-off if the wheels' speed asks for one."""
     pressed = driving_input(car) > 0.0
     if car.is_reversing:
         if pressed and -parameters.take_off_below_m_s < speed_m_s < -parameters.take_off_above_m_s:
@@ -83,7 +82,7 @@ def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float)
 
 @compiled
 def _rpm_fall_per_s(car: CarRecord, parameters: ParametersRecord, pressed: bool) -> float:
-    """How fast the engine slows down in a gear change."""
+    """Return the engine's deceleration in a gear change."""
     if not pressed:
         return parameters.change_rpm_down_coasting_per_s
     return parameters.change_rpm_down_sliding_per_s if car.is_sliding else parameters.change_rpm_down_per_s
@@ -91,7 +90,7 @@ def _rpm_fall_per_s(car: CarRecord, parameters: ParametersRecord, pressed: bool)
 
 @compiled
 def _turn_direction(car: CarRecord, parameters: ParametersRecord, pressed: bool, dt: float) -> None:
-    """Between forward gears and reverse the engine first slows down, and nothing drives meanwhile.
+    """Slow the engine down between forward gears and reverse, without drive.
 
     [engine] in two public reconstructions; no replay at hand shows it.
     """
@@ -104,7 +103,7 @@ def _turn_direction(car: CarRecord, parameters: ParametersRecord, pressed: bool,
 
 @compiled
 def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, dt: float) -> None:
-    """Moves the engine's speed and the gearbox one substep on; reads the forward speed of the substep before."""
+    """Advance the engine's speed and the gearbox by one substep, by the forward speed of the substep before."""
     pressed = driving_input(car) > 0.0
     if car.is_freewheeling:
         car.actual_rpm = 0.0
@@ -146,7 +145,7 @@ def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, 
 
 @compiled
 def update_reversing(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Decides whether the brake key drives backwards."""
+    """Decide whether the brake key drives backwards."""
     forward_m_s, sideways_m_s = car.local_speed_m_s[2], abs(car.local_speed_m_s[0])
     gas, brake = car.gas > parameters.key_threshold, car.brake > parameters.key_threshold
     if car.turbo_remaining_s > 0.0 and forward_m_s > 0.0:
@@ -163,7 +162,7 @@ def update_reversing(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def add_coast(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Friction while the driving pedal is released, on the ground and in the air."""
+    """Add friction while the driving pedal is released, on the ground and in the air."""
     velocity = car.local_speed_m_s
     speed_m_s = math.sqrt(velocity[0] * velocity[0] + velocity[1] * velocity[1] + velocity[2] * velocity[2])
     if speed_m_s < 1e-6:
@@ -179,7 +178,7 @@ def add_coast(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def _traction(car: CarRecord, parameters: ParametersRecord) -> float:
-    """1 while the wheels grip, down to 0 in a full slide; sets the car's `is_sliding`."""
+    """Return 1 while the wheels grip, down to 0 in a full slide; set the car's `is_sliding`."""
     limit_curve = linear_value(parameters.side_friction_limit_curve_kmh, KMH_PER_M_S * car.local_speed_m_s[2])
     requested, limits = 0.0, 0.0
     for wheel in range(WHEELS):
@@ -207,7 +206,7 @@ def _brake_force(
     surface_cap_sliding: float,
     parameters: ParametersRecord,
 ) -> float:
-    """Deceleration of one pedal used as a brake; reaching its cap makes all wheels slide."""
+    """Return the deceleration of one pedal used as a brake; reaching its cap makes all wheels slide."""
     sliding = 0
     for wheel in range(WHEELS):
         sliding += car.wheel_is_sliding[wheel]
@@ -223,9 +222,9 @@ def _brake_force(
 
 @compiled
 def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Adds the pedals' force along the car; call with a wheel on the ground only.
+    """Add the pedals' force along the car; only with a wheel on the ground.
 
-    The surface's factors are those under the front-left wheel (those of asphalt while it is lifted), as in the game.
+    The surface's factors are those under the front-left wheel (of asphalt while it is lifted), as in the game.
     """
     forward_m_s = car.local_speed_m_s[2]
     forward_kmh = KMH_PER_M_S * forward_m_s
@@ -259,7 +258,7 @@ def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def add_dirt_extra(car: CarRecord, parameters: ParametersRecord) -> None:
-    """With all wheels on dirt a braked car drags more, and a sliding one is driven forwards and turned a little."""
+    """Add drag to a braked car with all wheels on dirt; drive and turn a sliding one a little."""
     velocity = car.local_speed_m_s
     if velocity[2] <= parameters.dirt_min_speed_m_s:
         return
@@ -290,7 +289,6 @@ def add_dirt_extra(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def _add_force_at_wheel(car: CarRecord, parameters: ParametersRecord, wheel: int, x: float, z: float) -> None:
-    """Add a force along the car's x and z at a wheel's point of rest."""
     point, center = parameters.wheel_points_m[wheel], parameters.center_of_mass_m
     arm_x, arm_y, arm_z = point[0] - center[0], point[1] - center[1], point[2] - center[2]
     add_force(car, x, 0.0, z)

@@ -23,13 +23,10 @@ from trackmania_rl.simulator.tracks.world import Track
 _NOSE_M: Final = 2.14
 _TAIL_M: Final = 1.94
 _SIDE_M: Final = 1.07
-_REACH_M: Final = 3.0
-"""Upper bound of the distance of any part from the car's origin."""
+_REACH_M: Final = 3.0  # upper bound of the distance of any part from the car's origin
 
-_LOWEST_M: Final = -3.0
-"""A plane reaches this far below the road, for a car that bottoms out."""
-_HIGHEST_M: Final = 12.0
-"""A plane reaches this far above the road, for a car that flies."""
+_LOWEST_M: Final = -3.0  # a plane reaches this far below the road, for a car that bottoms out
+_HIGHEST_M: Final = 12.0  # a plane reaches this far above the road, for a car that flies
 
 
 class Gates(NamedTuple):
@@ -37,22 +34,14 @@ class Gates(NamedTuple):
 
     A road has one plane per gate of the race (G), a world of blocks one or more boxes per gate of a lap (B). The other
     kind's arrays are empty.
-
-    Attributes:
-        station_m: (G,) float64, arc length along the line, all laps.
-        sections: (G,) SECTION_DTYPE, nearest cross-sections.
-        boxes_m: (B, 2, 3) float64, lowest and highest corners, world axes.
-        gate_of_box: (B,) int64, number of the gate within a lap; the lap's line is the last.
-        per_lap: Gates of one lap, its line included.
-        total: Gates of the race, all laps.
     """
 
-    station_m: npt.NDArray[np.float64]
-    sections: npt.NDArray[np.void]
-    boxes_m: npt.NDArray[np.float64]
-    gate_of_box: npt.NDArray[np.int64]
-    per_lap: int
-    total: int
+    station_m: npt.NDArray[np.float64]  # (G,), arc length along the line, all laps
+    sections: npt.NDArray[np.void]  # (G,) SECTION_DTYPE, nearest cross-sections
+    boxes_m: npt.NDArray[np.float64]  # (B, 2, 3), lowest and highest corners, world axes
+    gate_of_box: npt.NDArray[np.int64]  # (B,), number of the gate within a lap; the lap's line is the last
+    per_lap: int  # Gates of one lap, its line included
+    total: int  # Gates of the race, all laps
 
 
 def gates_of_track(track: Track) -> Gates:

@@ -46,8 +46,7 @@ SLACK_M: Final = 1.0
 """Faces are gathered within this distance beyond the car's reach, and anew when the car has moved that far."""
 SHELL_M: Final = 0.25
 """A part whose centre is less than this behind a face is pushed back through it; further behind, it has missed it."""
-SEAM_M: Final = 0.02
-"""An edge that stands out less than this from a face that is touched is a seam."""
+SEAM_M: Final = 0.02  # an edge that stands out less than this from a face that is touched is a seam
 PARALLEL: Final = 1.0 - 1e-9
 """Cosine of the angle between planes that part less than 0.1 mm within a car's reach."""
 LEAST_BODY_UP: Final = 0.7
@@ -56,26 +55,18 @@ LEAST_BODY_UP: Final = 0.7
 _GRASS: Final = int(Surface.GRASS)
 _TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surface.TURBO_ROULETTE)
 _NONE: Final = -1
-_ON_GRASS: Final = -2
-"""Numbers in place of a face's."""
+_ON_GRASS: Final = -2  # numbers in place of a face's
 
 
-Faces = npt.NDArray[np.void]
-"""(T,) of FACE_DTYPE."""
+Faces = npt.NDArray[np.void]  # (T,) of FACE_DTYPE
 
 
 class _Contact(NamedTuple):
-    """Deepest contact so far.
+    """Deepest contact so far."""
 
-    Attributes:
-        depth_m: 0 for none.
-        normal: of the surface, car axes.
-        face: its number, or `_ON_GRASS`.
-    """
-
-    depth_m: float
-    normal: Vector
-    face: int
+    depth_m: float  # 0 for none
+    normal: Vector  # of the surface, car axes
+    face: int  # its number, or `_ON_GRASS`
 
 
 @compiled(inline="always")

@@ -1,4 +1,4 @@
-"""The car's body as one rigid body: axes, integration, and impulses at a point."""
+"""Rigid body of the car: axes, integration, and impulses at a point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Vector = tuple[float, float, float]
 
 @compiled
 def to_car(car: CarRecord, x: float, y: float, z: float) -> Vector:
-    """A world vector in car axes."""
+    """Return a world vector in car axes."""
     r = car.rotation
     return (
         r[0, 0] * x + r[1, 0] * y + r[2, 0] * z,
@@ -26,7 +26,7 @@ def to_car(car: CarRecord, x: float, y: float, z: float) -> Vector:
 
 @compiled
 def to_world(car: CarRecord, x: float, y: float, z: float) -> Vector:
-    """A car vector in world axes."""
+    """Return a car vector in world axes."""
     r = car.rotation
     return (
         r[0, 0] * x + r[0, 1] * y + r[0, 2] * z,
@@ -37,7 +37,7 @@ def to_world(car: CarRecord, x: float, y: float, z: float) -> Vector:
 
 @compiled
 def set_rotation_from_quaternion(car: CarRecord) -> None:
-    """Normalises the quaternion and recomputes the matrix from it."""
+    """Normalise the quaternion and compute the matrix from it."""
     q = car.quaternion
     scale = 1.0 / math.sqrt(q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3])
     for i in range(4):
@@ -51,7 +51,7 @@ def set_rotation_from_quaternion(car: CarRecord) -> None:
 
 @compiled
 def add_force(car: CarRecord, x: float, y: float, z: float) -> None:
-    """Adds a central force, car axes."""
+    """Add a central force, car axes."""
     car.force_m_s2[0] += x
     car.force_m_s2[1] += y
     car.force_m_s2[2] += z
@@ -59,7 +59,7 @@ def add_force(car: CarRecord, x: float, y: float, z: float) -> None:
 
 @compiled
 def add_torque(car: CarRecord, x: float, y: float, z: float) -> None:
-    """Adds a torque, car axes."""
+    """Add a torque, car axes."""
     car.torque_rad_s2[0] += x
     car.torque_rad_s2[1] += y
     car.torque_rad_s2[2] += z
@@ -75,7 +75,7 @@ def _limit_length(vector: npt.NDArray[np.float64], limit: float) -> None:
 
 @compiled
 def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
-    """One explicit Euler step. The body turns about its centre of mass, the position is that of its origin."""
+    """Make one explicit Euler step. The body turns about its centre of mass, the position is that of its origin."""
     center = parameters.center_of_mass_m
     before_x, before_y, before_z = to_world(car, center[0], center[1], center[2])
     force_x, force_y, force_z = to_world(car, car.force_m_s2[0], car.force_m_s2[1], car.force_m_s2[2])
@@ -112,7 +112,7 @@ def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
 
 @compiled
 def speed_at(car: CarRecord, arm: Vector, direction: Vector) -> float:
-    """Speed along `direction` of the body's point `arm` (from the centre of mass) in a collision pass; car axes."""
+    """Return the speed along `direction` of a point `arm` from the centre of mass in a collision pass; car axes."""
     spin, motion = car.spin_rad_s, car.motion_m_s
     return (
         direction[0] * (motion[0] + spin[1] * arm[2] - spin[2] * arm[1])
@@ -125,7 +125,7 @@ def speed_at(car: CarRecord, arm: Vector, direction: Vector) -> float:
 def push_at(
     car: CarRecord, parameters: ParametersRecord, arm: Vector, direction: Vector, speed_change_m_s: float
 ) -> None:
-    """Gives the body's point `arm` a speed change along `direction` by an impulse there; car axes.
+    """Change the speed of the body's point `arm` along `direction` by an impulse there; car axes.
 
     The body yields by turning as well as by moving; of the turn the game keeps only `contact_spin_factor`.
     """

@@ -1,13 +1,13 @@
-"""A scripted driver: follows the middle of the road with keyboard keys and brakes for corners.
+"""Scripted driver: follows the middle of the road with keyboard keys and brakes for corners.
 
-It is the yardstick for tracks and for learners: every shipped track must be drivable by it, and an agent that is worth
-its training must beat it. It drives `vehicle.tick` directly, one decision per 50 ms, and knows the road ahead exactly.
+It is the yardstick for tracks and learners: it can drive every shipped track, and a trained agent must beat it. It
+drives `vehicle.tick` directly, one decision per 50 ms, with exact knowledge of the road.
 
 Speed: before the race, a speed is planned for every cross-section. In a corner it is the speed at which full steering
 holds the corner's radius; before it, the speed from which a planned deceleration still reaches that. Steering: pure
-pursuit gives the curvature that leads to a point ahead on the road; as keys are all or nothing, the wanted share of
-full steering is paid off in whole key presses (first-order sigma-delta modulation), and the car's own yaw delay of
-some 0.15 s smooths them.
+pursuit gives the curvature to a point ahead on the road. Keys are all or nothing, so the wanted share of full steering
+is emitted as whole key presses (first-order sigma-delta modulation), smoothed by the car's own yaw delay of some 0.15
+s.
 """
 
 import math
@@ -38,8 +38,7 @@ _GRIP_RESERVE = 0.7
 _LEAST_PLANNED_SPEED_M_S = 8.0
 _RADIUS_WINDOW_M = 6.0
 
-_DEEPEST_M = 20.0
-"""A car this far below its road has fallen off."""
+_DEEPEST_M = 20.0  # a car this far below its road has fallen off
 
 _LOG_DTYPE = np.dtype(
     [
@@ -57,23 +56,14 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class DriverSettings(NamedTuple):
-    """How the scripted driver drives.
+    """Settings of the scripted driver."""
 
-    Attributes:
-        cornering: share of the radius-limited corner speed that is driven; above 1 relies on the road's width.
-        braking_m_s2: planned deceleration on asphalt.
-        brake_tolerance_m_s: speed above the plan that is only coasted off; beyond it the brake is pressed.
-        lookahead_s: the point steered for is this far ahead in time ...
-        lookahead_min_m: ... and at least this far in distance.
-        inside_share: share of the half-width by which the driven line moves to a corner's inside.
-    """
-
-    cornering: float
-    braking_m_s2: float
-    brake_tolerance_m_s: float
-    lookahead_s: float
-    lookahead_min_m: float
-    inside_share: float
+    cornering: float  # share of the radius-limited corner speed that is driven; above 1 relies on the road's width
+    braking_m_s2: float  # planned deceleration on asphalt
+    brake_tolerance_m_s: float  # speed above the plan that is only coasted off; beyond it the brake is pressed
+    lookahead_s: float  # the point steered for is this far ahead in time
+    lookahead_min_m: float  # ... and at least this far in distance
+    inside_share: float  # share of the half-width by which the driven line moves to a corner's inside
 
 
 CAREFUL_DRIVER = DriverSettings(
@@ -84,7 +74,7 @@ CAREFUL_DRIVER = DriverSettings(
     lookahead_min_m=6.0,
     inside_share=0.3,
 )
-"""Finishes every shipped track without touching a wall and with much in reserve: some 30 s on the default track."""
+"""Finishes every shipped track without touching a wall: some 30 s on the default track."""
 FAST_DRIVER = DriverSettings(
     cornering=1.05,
     braking_m_s2=28.0,
@@ -98,27 +88,16 @@ FAST_DRIVER = DriverSettings(
 
 @dataclass(frozen=True)
 class DriveReport:
-    """One drive of the scripted driver.
+    """One race of the scripted driver, T decisions."""
 
-    Attributes:
-        race_time_ms: time of the finish, or None where the car did not get there.
-        reached_m: the furthest station.
-        wall_contact_ms: time in contact with a wall.
-        off_road_ms: time with the car's origin beyond the road's border, or fallen off it.
-        keys: (T, 4) bool, the keys of each 50 ms: accelerate, brake, left, right.
-        speed_m_s: (T,) speed at each decision.
-        lateral_m: (T,) distance from the road's middle at each decision, positive to the left.
-        position_m: (T, 3) where the car was at each decision.
-    """
-
-    race_time_ms: int | None
-    reached_m: float
-    wall_contact_ms: int
-    off_road_ms: int
-    keys: npt.NDArray[np.bool_]
-    speed_m_s: FloatArray
-    lateral_m: FloatArray
-    position_m: FloatArray
+    race_time_ms: int | None  # time of the finish, or None where the car did not get there
+    reached_m: float  # the furthest station
+    wall_contact_ms: int  # time in contact with a wall
+    off_road_ms: int  # time with the car's origin beyond the road's border, or fallen off it
+    keys: npt.NDArray[np.bool_]  # (T, 4), the keys of each 50 ms: accelerate, brake, left, right
+    speed_m_s: FloatArray  # (T,) speed at each decision
+    lateral_m: FloatArray  # (T,) distance from the road's middle at each decision, positive to the left
+    position_m: FloatArray  # (T, 3) where the car was at each decision
 
 
 def plan_speed_m_s(ribbon: Ribbon, settings: DriverSettings) -> FloatArray:
@@ -176,7 +155,7 @@ def _by_surface(surface: npt.NDArray[np.int64], factors: dict[Surface, float]) -
 
 @compiled
 def _with_braking_zones(speed_m_s: FloatArray, braking_m_s2: FloatArray) -> FloatArray:
-    """Lower speeds backwards from each corner to what the planned deceleration can lose until there."""
+    """Lower speeds before each corner to what the planned deceleration can lose until there."""
     planned = speed_m_s.copy()
     for k in range(len(planned) - 2, -1, -1):
         reachable = math.sqrt(planned[k + 1] ** 2 + 2.0 * braking_m_s2[k] * RIBBON_SPACING_M)
@@ -214,7 +193,7 @@ def _drive(  # type: ignore[no-untyped-def]
     finish_station_m: float,
     log,
 ) -> tuple[int, int]:
-    """Drive and fill the log, one entry per decision; return the tick of the finish (-1 for none) and the decisions."""
+    """Drive and fill the log; return the tick of the finish (-1 for none) and the number of decisions."""
     steer_debt = 0.0
     for decision in range(log.shape[0]):
         entry = log[decision]

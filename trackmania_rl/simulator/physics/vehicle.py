@@ -1,7 +1,7 @@
-"""The StadiumCar at 100 Hz: how it is put on a track, and one tick.
+"""StadiumCar at 100 Hz: its placement on a track, and one tick.
 
-The order within a substep is the game's. Forces follow from the contacts that the substep before found, so drive, grip
-and gravity lag a contact by one substep.
+The order within a substep is the game's. Forces follow from the contacts of the substep before, so drive, grip and
+gravity lag a contact by one substep.
 """
 
 from __future__ import annotations
@@ -47,22 +47,18 @@ from trackmania_rl.simulator.tracks.world import Surface, Track, locate
 
 __all__ = ["NEVER_MS", "TICK_MS", "VEHICLE_DTYPE", "respawn_vehicle", "spawn_vehicle", "tick"]
 
-TICK_MS = 10
-"""Length of one tick of the game."""
+TICK_MS = 10  # length of one tick of the game
 
 _TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surface.TURBO_ROULETTE)
 _FREE_WHEEL = int(Surface.FREE_WHEEL)
 
 
 def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
-    """A car at rest on the road's centre line, hanging 0.21 m above it as the game places it.
+    """Return a (1,) `VEHICLE_DTYPE` car at rest, 0.21 m above the road's centre line, as the game places it.
 
     Args:
-        track: where to drive.
-        station_m: where on it; the start line by default, which in a world of blocks is the start block's.
-
-    Returns:
-        (1,) array of `VEHICLE_DTYPE`.
+        track: the track.
+        station_m: its place; the start line by default, which in a world of blocks is the start block's.
 
     Raises:
         ValueError: if the station is not on the ribbon.
@@ -74,15 +70,7 @@ def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
 
 
 def respawn_vehicle(track: Track, gate: int) -> npt.NDArray[np.void]:
-    """A car at rest where one is put back after this gate: before its block's middle, or on a road at its station.
-
-    Args:
-        track: where to drive.
-        gate: number of the gate, all laps, the finish being the last.
-
-    Returns:
-        (1,) array of `VEHICLE_DTYPE`; its clock stands at 0.
-    """
+    """Return a (1,) `VEHICLE_DTYPE` car at rest after a respawn at a gate, counted over all laps, the finish last."""
     world = track.mesh_world
     if world is not None:
         in_lap = gate % world.gates_per_lap
@@ -92,7 +80,6 @@ def respawn_vehicle(track: Track, gate: int) -> npt.NDArray[np.void]:
 
 
 def _vehicle_above_road(track: Track, station_m: float, height_m: float) -> npt.NDArray[np.void]:
-    """A car at rest above the middle of a ribbon; raises ValueError off it."""
     ribbon = track.ribbon
     if not ribbon.station_m[0] <= station_m <= ribbon.station_m[-1]:
         first_m, last_m = ribbon.station_m[0], ribbon.station_m[-1]
@@ -107,7 +94,7 @@ def _vehicle_above_road(track: Track, station_m: float, height_m: float) -> npt.
 
 
 def _placed_vehicle(position_m: npt.NDArray[np.float64], rotation: npt.NDArray[np.float64]) -> npt.NDArray[np.void]:
-    """A car at rest somewhere, its wheels pressed in as before it falls on them."""
+    """Return a car at rest with its wheels pressed in."""
     car = new_vehicle()
     car["position_m"] = position_m
     car["rotation"] = rotation
@@ -117,7 +104,7 @@ def _placed_vehicle(position_m: npt.NDArray[np.float64], rotation: npt.NDArray[n
 
 
 def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The (w, x, y, z) unit quaternion, w >= 0, of a (3, 3) rotation matrix.
+    """Return the (w, x, y, z) unit quaternion, w >= 0, of a (3, 3) rotation matrix.
 
     Each component's square is a combination of the diagonal; the largest gives the others without loss of precision.
     """
@@ -143,14 +130,14 @@ def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[n
 def tick(
     car: npt.NDArray[np.void], gas: float, brake: float, steer: float, world: World, parameters: npt.NDArray[np.void]
 ) -> None:
-    """Drives the car 10 ms on.
+    """Drive the car for 10 ms.
 
     Args:
         car: (1,) array of `VEHICLE_DTYPE`, changed in place.
         gas: throttle, 0..1.
         brake: brake, 0..1.
         steer: -1 left .. 1 right.
-        world: the road, a ribbon or a mesh.
+        world: the road or the mesh.
         parameters: the car's constants, `vehicle_parameters.STADIUM_CAR`.
     """
     work = np.zeros(1, WORK_DTYPE)[0]
@@ -201,7 +188,7 @@ def _substep(car: CarRecord, parameters: ParametersRecord, world: World, dt: flo
 
 @compiled(inline="always")
 def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, world: World, dt: float) -> None:
-    """Turbo pads push for a while after they were left; free-wheel pads cut the engine."""
+    """Apply pads: turbo pads push for a while after they were left, free-wheel pads cut the engine."""
     car.turbo_remaining_s = max(car.turbo_remaining_s - dt, 0.0)
     for wheel in range(WHEELS):
         material = car.wheel_material[wheel]

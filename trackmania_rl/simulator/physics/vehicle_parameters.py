@@ -19,11 +19,9 @@ import numpy.typing as npt
 
 from trackmania_rl.simulator.compiled import compiled
 
-Curve = tuple[tuple[float, float], ...]
-"""Keys (argument, value) by rising argument."""
+Curve = tuple[tuple[float, float], ...]  # keys (argument, value) by rising argument
 
-N_MATERIALS = 31
-"""TMNF material ids run from 0 to 30."""
+N_MATERIALS = 31  # TMNF material ids run from 0 to 30
 LARGE_SPEED_KMH = 1e9
 
 _SAME_AS_ASPHALT = (1.0, 1.0, 1.0, 1.0)
@@ -234,8 +232,7 @@ PARAMETERS_DTYPE = np.dtype(
     [(field.name, np.float64, np.shape(np.asarray(field.default))) for field in fields(VehicleParameters)]
 )
 
-STADIUM_CAR = VehicleParameters().packed()
-"""The car of TrackMania Nations Forever, as `vehicle.tick` takes it."""
+STADIUM_CAR = VehicleParameters().packed()  # the car of TrackMania Nations Forever, as `vehicle.tick` takes it
 
 
 @compiled

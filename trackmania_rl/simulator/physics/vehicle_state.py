@@ -1,4 +1,4 @@
-"""The car's state as it lies in memory: rounded between ticks, in double precision while one is computed."""
+"""Car's state in memory: rounded between ticks, in double precision while one is computed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from numba import literal_unroll
 
 from trackmania_rl.simulator.compiled import compiled
 
-WHEELS = 4
-"""Front-left, front-right, rear-right, rear-left: the game's order in every per-wheel field."""
-FRONT_WHEELS = 2
-"""The wheels before this one steer."""
+WHEELS = 4  # front-left, front-right, rear-right, rear-left: the game's order in every per-wheel field
+FRONT_WHEELS = 2  # the wheels before this one steer
 
 VEHICLE_DTYPE = np.dtype(
     [
@@ -53,17 +51,13 @@ VEHICLE_DTYPE = np.dtype(
 )
 """One car between ticks. All floats are float32 and all integers int32: copied fields restore it bit for bit."""
 
-CarRecord = Any
-"""One element of an array of `WORK_DTYPE`: numba reads its fields as attributes, which type checkers cannot follow."""
-ParametersRecord = Any
-"""One element of `VehicleParameters.packed()`."""
+CarRecord = Any  # element of an array of `WORK_DTYPE`; numba reads its fields as attributes
+ParametersRecord = Any  # element of `VehicleParameters.packed()`
 
-NEVER_MS = -(1 << 30)
-"""A time long before every race."""
+NEVER_MS = -(1 << 30)  # a time long before every race
 
 
 def _widened(dtype: np.dtype) -> list[tuple[str, type, tuple[int, ...]]]:
-    """The same fields with 64-bit elements."""
     assert dtype.names is not None
     return [
         (name, np.float64 if dtype[name].base == np.float32 else np.int64, dtype[name].shape) for name in dtype.names
@@ -92,7 +86,7 @@ _MATRIX_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTY
 
 @compiled
 def copy_state(source: CarRecord, target: CarRecord) -> None:
-    """Copies every field of `VEHICLE_DTYPE` from one record to the other, rounding where the target is narrower."""
+    """Copy every field of `VEHICLE_DTYPE` between records, rounding where the target is narrower."""
     for field in literal_unroll(_SCALAR_FIELDS):
         target[field] = source[field]
     for field in literal_unroll(_VECTOR_FIELDS):
@@ -108,13 +102,13 @@ def copy_state(source: CarRecord, target: CarRecord) -> None:
 
 @compiled
 def is_grounded(car: CarRecord) -> bool:
-    """Whether any wheel stands on the ground."""
+    """Return whether any wheel is on the ground."""
     contact = car.wheel_has_ground_contact
     return contact[0] + contact[1] + contact[2] + contact[3] > 0
 
 
 def new_vehicle() -> npt.NDArray[np.void]:
-    """A car at rest in the air at the world's origin, level, heading to +z: (1,) array of `VEHICLE_DTYPE`."""
+    """Return a (1,) `VEHICLE_DTYPE` car at rest in the air at the world's origin, level, heading to +z."""
     car = np.zeros(1, VEHICLE_DTYPE)
     car["quaternion"][0, 0] = 1.0
     car["rotation"][0] = np.eye(3)

@@ -1,8 +1,7 @@
-"""A world of blocks prepared for drawing: groups of coloured quadrilaterals, each as seen from near and from afar.
+"""Picture of a world of blocks: groups of coloured quadrilaterals, each as seen from near and from afar.
 
-What is in view is chosen group by group, a group being a block, so a picture's cost does not grow with the map. Each
-quadrilateral has two sides: the one from which its corners go round counter-clockwise has its paint, the other is an
-underside.
+A group is a block. Groups are culled by the view, so a picture's cost does not grow with the map. A quadrilateral has
+its paint on the side from which its corners go round counter-clockwise; the other side is an underside.
 """
 
 from __future__ import annotations
@@ -20,22 +19,18 @@ from trackmania_rl.simulator.picture.palette import LIGHT_LEVELS, LIGHT_STEP, PL
 from trackmania_rl.simulator.picture.rasterizer import Camera, Mesh
 from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
-VIEW_M: Final = 300.0
-"""Groups farther than this from the camera are not drawn."""
+VIEW_M: Final = 300.0  # groups farther than this from the camera are not drawn
 FAR_M_PER_PX: Final = 0.9
-"""From so many metres per pixel of focal length on, a group is drawn as seen from afar: a road's line is thinner than a
+"""Metres per pixel of focal length from which on a group is drawn as seen from afar: a road's line is thinner than a
 pixel there."""
-MOST_DRAWN: Final = 1 << 15
-"""A picture has at most so many quadrilaterals; groups beyond them are left out."""
+MOST_DRAWN: Final = 1 << 15  # limit of a picture's quadrilaterals; groups beyond it are left out
 NO_GATE: Final = -1
-NEVER_PASSED: Final = np.iinfo(np.int64).max
-"""Number of the gate that is the finish."""
+NEVER_PASSED: Final = np.iinfo(np.int64).max  # number of the finish as a gate
 
 _SUN = np.array((0.35, 0.85, 0.40)) / math.sqrt(0.35**2 + 0.85**2 + 0.40**2)
 _LIGHT_LEVELS_PER_COSINE: Final = 0.45 / LIGHT_STEP
-"""What is turned to the sun is brighter, what is turned away darker, against what is level."""
-_FEET_M: Final = 0.5
-"""A car that is this far in its ground still has its shadow on it."""
+"""Surfaces towards the sun are brighter than level ones, others darker."""
+_FEET_M: Final = 0.5  # a car this far in its ground still has its shadow on it
 _UNDERSIDE: Final = int(Paint.UNDERSIDE)
 _PASSED: Final = int(Paint.PASSED_CHECKPOINT)
 
@@ -44,58 +39,34 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Quads:
-    """Q quadrilaterals of one group between P points, those that lie on others first.
+    """Q quadrilaterals of one group between P points, those on others first."""
 
-    Attributes:
-        points_m: (P, 3) world metres.
-        corners: (Q, 4) rows of `points_m`, counter-clockwise as seen from their painted side.
-        paint: (Q,) values of `Paint`.
-        gate: number of the checkpoint that they are, `NO_GATE` for all that is no gate. A gate has both sides painted.
-    """
-
-    points_m: FloatArray
-    corners: npt.NDArray[np.int64]
-    paint: npt.NDArray[np.int64]
+    points_m: FloatArray  # (P, 3) world metres
+    corners: npt.NDArray[np.int64]  # (Q, 4) rows of `points_m`, counter-clockwise as seen from their painted side
+    paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
+    # number of the checkpoint that they are, `NO_GATE` for all that is no gate. A gate has both sides painted
     gate: int = NO_GATE
 
 
 class BlockScene(NamedTuple):
-    """G groups of quadrilaterals; numba takes it as it is.
+    """G groups of quadrilaterals; numba takes it as it is."""
 
-    Attributes:
-        points_m: (3, P) float64, world metres.
-        corners: (Q, 4) int32, columns of `points_m`.
-        paint: (Q,) int64, values of `Paint`.
-        light: (Q,) int64, levels of brightness.
-        normal: (Q, 3) float64, unit vectors to the painted side; 0 for what has no area.
-        gate: (Q,) int64, number of a checkpoint or `NO_GATE`.
-        first_point: (G, 3) int64, where in `points_m` a group begins as seen from near, from afar, and where it ends.
-        first_quad: (G, 3) int64, likewise in `corners`.
-        center_m: (G, 3) float64, middle of a ball around the group.
-        radius_m: (G,) float64 of that ball.
-        ground_height_m: height of the stadium's ground.
-    """
-
-    points_m: FloatArray
-    corners: npt.NDArray[np.int32]
-    paint: npt.NDArray[np.int64]
-    light: npt.NDArray[np.int64]
-    normal: FloatArray
-    gate: npt.NDArray[np.int64]
+    points_m: FloatArray  # (3, P) float64, world metres
+    corners: npt.NDArray[np.int32]  # (Q, 4), columns of `points_m`
+    paint: npt.NDArray[np.int64]  # (Q,), values of `Paint`
+    light: npt.NDArray[np.int64]  # (Q,), levels of brightness
+    normal: FloatArray  # (Q, 3) float64, unit vectors to the painted side; 0 for what has no area
+    gate: npt.NDArray[np.int64]  # (Q,), number of a checkpoint or `NO_GATE`
+    # (G, 3) int64, where in `points_m` a group begins as seen from near, from afar, and where it ends
     first_point: npt.NDArray[np.int64]
-    first_quad: npt.NDArray[np.int64]
-    center_m: FloatArray
-    radius_m: FloatArray
-    ground_height_m: float
+    first_quad: npt.NDArray[np.int64]  # (G, 3), likewise in `corners`
+    center_m: FloatArray  # (G, 3) float64, middle of a ball around the group
+    radius_m: FloatArray  # (G,) float64 of that ball
+    ground_height_m: float  # height of the stadium's ground
 
 
 def make_block_scene(groups: list[tuple[Quads, Quads]], ground_height_m: float) -> BlockScene:
-    """Prepares groups for drawing.
-
-    Args:
-        groups: each as seen from near and from afar; those without a quadrilateral as seen from near are left out.
-        ground_height_m: height of the stadium's ground.
-    """
+    """Prepare groups for drawing, each as seen from near and from afar; empty groups are left out."""
     groups = [(near, far) for near, far in groups if len(near.paint) > 0]
     both = [quads for group in groups for quads in group]
     points_before = np.cumsum([0, *(len(quads.points_m) for quads in both)])
@@ -123,17 +94,7 @@ def prepare_scene(
     first_quad: npt.NDArray[np.int64],
     ground_height_m: float,
 ) -> BlockScene:
-    """Prepares what a scene is made of for drawing.
-
-    Args:
-        points_m: (P, 3) world metres.
-        corners: (Q, 4) rows of `points_m`.
-        paint: (Q,) values of `Paint`.
-        gate: (Q,) see `Quads`.
-        first_point: (G, 3) see `BlockScene`.
-        first_quad: (G, 3) likewise.
-        ground_height_m: height of the stadium's ground.
-    """
+    """Prepare a scene's arrays for drawing; they are as of `MeshWorld`."""
     a, b, c, d = points_m[corners.T]
     normal = np.cross(c - a, d - b)
     length = np.linalg.norm(normal, axis=1, keepdims=True)
@@ -171,12 +132,12 @@ def scene_of_world(world: MeshWorld) -> BlockScene:
 
 
 def _ranges(before: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """(G, 3) where a group begins as seen from near, from afar, and where it ends, of (2 G + 1,) counts before each."""
+    """Return (G, 3) as of `BlockScene.first_point` from (2 G + 1,) counts before each part."""
     return np.ascontiguousarray(np.stack((before[:-1:2], before[1::2], before[2::2]), axis=1))
 
 
 def room_of(scene: BlockScene) -> tuple[int, int]:
-    """How many points and quadrilaterals a picture of a scene may have."""
+    """Return the room for points and quadrilaterals that a picture of a scene needs."""
     most_quads = min(len(scene.corners), MOST_DRAWN)
     return min(scene.points_m.shape[1], 4 * most_quads), most_quads
 
@@ -185,16 +146,7 @@ def room_of(scene: BlockScene) -> tuple[int, int]:
 def add_blocks(
     mesh: Mesh, scene: BlockScene, camera: Camera, focal_px: float, size_px: tuple[int, int], passed_checkpoints: int
 ) -> None:
-    """Adds what is in view.
-
-    Args:
-        mesh: what is added to.
-        scene: the world.
-        camera: where it is seen from.
-        focal_px: focal length of the picture.
-        size_px: its height and width.
-        passed_checkpoints: checkpoints with a lower number are drawn as passed.
-    """
+    """Add the groups in view; checkpoints with a number below `passed_checkpoints` are drawn as passed."""
     position, axes, center, radius = camera.position_m, camera.axes, scene.center_m, scene.radius_m
     # A ball is beside the view where its middle is farther than its radius outside of the view's side.
     height_per_m, width_per_m = 0.5 * size_px[0] / focal_px, 0.5 * size_px[1] / focal_px
@@ -257,7 +209,7 @@ def _add_group(mesh: Mesh, scene: BlockScene, camera: Camera, group: int, detail
 
 @compiled
 def add_block_shadow(mesh: Mesh, scene: BlockScene, position_m: FloatArray, rotation: FloatArray) -> None:
-    """Adds the car's shadow on what is below it, in its own axes; to be called before the blocks are added."""
+    """Add the car's shadow on the surface below it, in car axes; call this before the blocks are added."""
     point_m, normal, nearest_m = np.empty(3), np.empty(3), HIGHEST_SHADOW_M
     up_y = rotation[1, 1]
     if up_y > 0.1:
@@ -287,7 +239,7 @@ def add_block_shadow(mesh: Mesh, scene: BlockScene, position_m: FloatArray, rota
 
 @compiled
 def _over_quad_m(scene: BlockScene, number: int, position_m: FloatArray, rotation: FloatArray) -> float:
-    """How far a car is above a quadrilateral, along its own up; infinite where it is not above its painted side."""
+    """Return the car's height above a quadrilateral, along its own up; infinite if it is not above the painted side."""
     points_m, corners, normal = scene.points_m, scene.corners, scene.normal[number]
     against, over_m = 0.0, 0.0
     for axis in range(3):

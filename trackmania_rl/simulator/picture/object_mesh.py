@@ -25,9 +25,8 @@ _BANNER_TOP_M = 7.4
 _FINISH_COLUMNS = 12
 _FINISH_POST_ROWS = 4
 MOST_GATE_QUADS = 4 * _FINISH_COLUMNS + 2 * _FINISH_POST_ROWS
-"""A gate's mesh has at most so many quadrilaterals (the finish's two rows of checks above and two on the road)."""
-MOST_GATE_POINTS = 4 * MOST_GATE_QUADS + 3 * PLACES
-"""And so many points, with three cross-sections."""
+"""The finish's two rows of checks above, and two on the road."""
+MOST_GATE_POINTS = 4 * MOST_GATE_QUADS + 3 * PLACES  # with three cross-sections
 
 _CAR_BOXES_M = np.array(
     [
@@ -44,7 +43,7 @@ _CAR_BOXES_M = np.array(
         [-1.07, -0.70, 0.00, 0.73, -1.57, -0.84],
     ]
 )
-"""(11, 6) boxes in the car's axes: right, left, bottom, top, rear and front side. Wheels are where the model's are."""
+"""(11, 6) boxes in car axes: right, left, bottom, top, rear and front side. Wheels are at the model's places."""
 _BODY_PAINTS = (Paint.CAR_TOP, Paint.CAR_SIDE, Paint.CAR_REAR)
 _CAR_PAINTS = np.array(
     [_BODY_PAINTS] * 4
@@ -57,14 +56,10 @@ _CAR_PAINTS = np.array(
 _SHADOW_HALF_WIDTH_M = 1.15
 _SHADOW_REAR_M = -2.1
 _SHADOW_FRONT_M = 2.4
-_SHADOW_OVER_ROAD_M = 0.12
-"""Keeps the shadow, which is flat, out of a road that is not."""
-HIGHEST_SHADOW_M = 30.0
-"""A car that flies higher has none."""
-MOST_CAR_POINTS = 8 * len(_CAR_BOXES_M) + 4
-"""The car's and its shadow's mesh has so many points."""
+_SHADOW_OVER_ROAD_M = 0.12  # keeps the flat shadow above an uneven road
+HIGHEST_SHADOW_M = 30.0  # a car that is higher has no shadow
+MOST_CAR_POINTS = 8 * len(_CAR_BOXES_M) + 4  # with its shadow
 MOST_CAR_QUADS = 4 * len(_CAR_BOXES_M) + 1
-"""And so many quadrilaterals."""
 
 
 @compiled
@@ -78,7 +73,7 @@ def _add_upright(
     top_m: float,
     color: np.uint32,
 ) -> None:
-    """Adds a rectangle that stands across the road."""
+    """Add a rectangle across the road."""
     a = add_place(mesh, ribbon, section, right_m, bottom_m)
     b = add_place(mesh, ribbon, section, left_m, bottom_m)
     c = add_place(mesh, ribbon, section, left_m, top_m)
@@ -88,7 +83,7 @@ def _add_upright(
 
 @compiled
 def _add_checkpoint(mesh: Mesh, scenery: Scenery, section: int, is_passed: bool, depth_m: float) -> None:
-    """Adds a blue gate with a white stripe, and a white line on the road; once passed, all is gray."""
+    """Add a blue gate with a white stripe, and a white line on the road; once passed, all is gray."""
     ribbon, places_m = scenery.ribbon, scenery.places_m
     half_m = ribbon.half_width_m[section]
     frame = color_at(mesh.palette, Paint.PASSED_CHECKPOINT if is_passed else Paint.CHECKPOINT, PLAIN_LIGHT, depth_m)
@@ -111,7 +106,7 @@ def _add_checkpoint(mesh: Mesh, scenery: Scenery, section: int, is_passed: bool,
 
 @compiled
 def _add_finish(mesh: Mesh, scenery: Scenery, section: int, depth_m: float) -> None:
-    """Adds a chequered gate, and two rows of checks on the road."""
+    """Add a chequered gate, and two rows of checks on the road."""
     ribbon, places_m = scenery.ribbon, scenery.places_m
     light = color_at(mesh.palette, Paint.FINISH_LIGHT, PLAIN_LIGHT, depth_m)
     dark = color_at(mesh.palette, Paint.FINISH_DARK, PLAIN_LIGHT, depth_m)
@@ -140,7 +135,7 @@ def _add_finish(mesh: Mesh, scenery: Scenery, section: int, depth_m: float) -> N
 
 @compiled
 def add_gates(mesh: Mesh, scenery: Scenery, camera: Camera, car_section: int, passed_checkpoints: int) -> None:
-    """Adds the checkpoints and the finish that are near enough; to be called before the road is added."""
+    """Add the gates in view; call this before the road is added."""
     ribbon = scenery.ribbon
     first, last = visible_sections(ribbon, car_section, camera)
     finish = scenery.gate_section.shape[0] - 1
@@ -158,7 +153,6 @@ def add_gates(mesh: Mesh, scenery: Scenery, camera: Camera, car_section: int, pa
 def _add_car_point(
     mesh: Mesh, position_m: npt.NDArray, rotation: npt.NDArray, left_m: float, up_m: float, forward_m: float
 ) -> int:
-    """Adds a point that is given in the car's axes."""
     return add_point(
         mesh,
         position_m[0] + left_m * rotation[0, 0] + up_m * rotation[0, 1] + forward_m * rotation[0, 2],
@@ -169,7 +163,7 @@ def _add_car_point(
 
 @compiled
 def add_car(mesh: Mesh, position_m: npt.NDArray, rotation: npt.NDArray) -> None:
-    """Adds what is seen from behind and above of a car at a world position (3,) with a car-to-world matrix (3, 3)."""
+    """Add the visible parts of a car at a world position (3,) with a car-to-world matrix (3, 3)."""
     for box in range(_CAR_BOXES_M.shape[0]):
         first = mesh.counts[0]
         # A corner's number is 1 for left + 2 for top + 4 for front.
@@ -196,7 +190,7 @@ def add_car(mesh: Mesh, position_m: npt.NDArray, rotation: npt.NDArray) -> None:
 
 @compiled
 def add_shadow(mesh: Mesh, ribbon: Ribbon, car_section: int, position_m: npt.NDArray, rotation: npt.NDArray) -> None:
-    """Adds the car's shadow on the road, which shows how high it flies; to be called before the road is added."""
+    """Add the car's shadow on the road; call this before the road is added."""
     center, left, up = ribbon.center_m, ribbon.left, ribbon.up
     height_m, lateral_m = 0.0, 0.0
     for axis in range(3):
@@ -212,7 +206,7 @@ def add_shadow(mesh: Mesh, ribbon: Ribbon, car_section: int, position_m: npt.NDA
 def add_shadow_on(
     mesh: Mesh, point_m: npt.NDArray, normal: npt.NDArray, position_m: npt.NDArray, rotation: npt.NDArray
 ) -> None:
-    """Adds the car's shadow on the plane through a point (3,) with a normal (3,)."""
+    """Add the car's shadow on the plane through a point (3,) with a normal (3,)."""
     first = mesh.counts[0]
     for corner in range(4):
         left_m = _SHADOW_HALF_WIDTH_M if corner == 1 or corner == 2 else -_SHADOW_HALF_WIDTH_M

@@ -1,7 +1,7 @@
-"""Colours of the simulated game: chosen so that every thing keeps its own gray when a network sees the picture gray.
+"""Colours of the simulated game, chosen so that each kind of thing has its own gray.
 
-A paint is what a thing is painted with; its colour on the picture also depends on how much it is turned to the camera
-(light) and how far it is away (haze). All combinations are mixed here once; drawing only looks them up.
+A thing's colour depends on its paint, its angle to the light and its distance (haze). All combinations are mixed here
+once; drawing looks them up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trackmania_rl.simulator.tracks.world_file import N_PAINTS
 
 
 class Paint(IntEnum):
-    """Rows of `Colors.paints`. Names with a twin (`_ALTERNATE`) change every few metres, so that speed is seen."""
+    """Rows of `Colors.paints`. Names with a twin (`_ALTERNATE`) change every few metres, so that speed is visible."""
 
     ASPHALT = 0
     ASPHALT_ALTERNATE = auto()
@@ -113,25 +113,21 @@ _RED_GREEN_BLUE: dict[Paint, tuple[int, int, int]] = {
     Paint.WATER: (52, 104, 168),
 }
 
-LIGHT_LEVELS = 9
-"""Brightnesses of a paint; the middle one is the paint itself."""
-LIGHT_STEP = 0.06
-"""Relative brightness between neighbouring levels."""
-HAZE_LEVELS = 32
-"""Steps between the paint itself (0) and the most hazy one."""
+LIGHT_LEVELS = 9  # brightnesses of a paint; the middle one is the paint itself
+LIGHT_STEP = 0.06  # relative brightness between neighbouring levels
+HAZE_LEVELS = 32  # steps between the paint itself (0) and the most hazy one
 HAZE_LEVELS_PER_M = (HAZE_LEVELS - 1) / 300.0
 """Steps per metre of distance from the camera; the haze is full at 300 m."""
 _MOST_HAZE = 0.5
 _HAZE_RED_GREEN_BLUE = (184, 194, 206)
 
-SKY_LEVELS = 64
-"""Steps of the sky from the horizon (0) up."""
+SKY_LEVELS = 64  # steps of the sky from the horizon (0) up
 _SKY_AT_HORIZON = (206, 220, 234)
 _SKY_ABOVE = (84, 146, 214)
 
 
 def _as_pixels(red_green_blue: npt.NDArray[np.float64]) -> npt.NDArray[np.uint32]:
-    """(..., 3) floats 0..255 to (...) pixels whose four bytes in memory are blue, green, red, 255."""
+    """Convert (..., 3) floats 0..255 to (...) pixels whose four bytes in memory are blue, green, red, 255."""
     pixels = np.full((*red_green_blue.shape[:-1], 4), 255, dtype=np.uint8)
     pixels[..., :3] = np.rint(np.clip(red_green_blue[..., ::-1], 0.0, 255.0))
     return pixels.view(np.uint32)[..., 0]
@@ -151,21 +147,14 @@ def _mix_sky() -> npt.NDArray[np.uint32]:
 
 
 class Colors(NamedTuple):
-    """All pixels that a picture can have.
+    """All pixels of pictures."""
 
-    Attributes:
-        paints: (paints, LIGHT_LEVELS, HAZE_LEVELS) uint32.
-        sky: (SKY_LEVELS,) uint32.
-        ground: (2, HAZE_LEVELS) uint32, the two kinds of tiles of the stadium's ground.
-    """
-
-    paints: npt.NDArray[np.uint32]
-    sky: npt.NDArray[np.uint32]
-    ground: npt.NDArray[np.uint32]
+    paints: npt.NDArray[np.uint32]  # (paints, LIGHT_LEVELS, HAZE_LEVELS)
+    sky: npt.NDArray[np.uint32]  # (SKY_LEVELS,)
+    ground: npt.NDArray[np.uint32]  # (2, HAZE_LEVELS), the two kinds of tiles of the stadium's ground
 
 
-PLAIN_LIGHT = LIGHT_LEVELS // 2
-"""The level at which a paint has its own brightness."""
+PLAIN_LIGHT = LIGHT_LEVELS // 2  # the level at which a paint has its own brightness
 
 
 def _with_ground(paints: npt.NDArray[np.uint32], sky: npt.NDArray[np.uint32]) -> Colors:
@@ -174,27 +163,25 @@ def _with_ground(paints: npt.NDArray[np.uint32], sky: npt.NDArray[np.uint32]) ->
 
 
 def _gray_of(pixels: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Gray levels 0..255 of pixels, as OpenCV's COLOR_BGRA2GRAY computes them: ITU-R BT.601 in units of 2^-15."""
+    """Return gray levels 0..255 of pixels as OpenCV's COLOR_BGRA2GRAY: ITU-R BT.601 in units of 2^-15."""
     weights = np.array([3735, 19235, 9798, 0], dtype=np.uint32)
     levels = pixels[..., None].view(np.uint8) @ weights + (1 << 14) >> 15
     return levels.astype(np.uint32)
 
 
-COLORS = _with_ground(_mix_palette(), _mix_sky())
-"""Pixels whose four bytes in memory are blue, green, red, 255."""
-GRAYS = _with_ground(_gray_of(COLORS.paints), _gray_of(COLORS.sky))
-"""The same, each as its gray level 0..255."""
+COLORS = _with_ground(_mix_palette(), _mix_sky())  # pixels whose four bytes in memory are blue, green, red, 255
+GRAYS = _with_ground(_gray_of(COLORS.paints), _gray_of(COLORS.sky))  # the same, each as its gray level 0..255
 
 
 @compiled
 def haze_at(depth_m: float) -> int:
-    """The haze level at a distance from the camera."""
+    """Return the haze level at a distance from the camera."""
     return min(max(int(depth_m * HAZE_LEVELS_PER_M), 0), HAZE_LEVELS - 1)
 
 
 @compiled
 def color_at(palette: Colors, paint: int, light: int, depth_m: float) -> np.uint32:
-    """A paint's pixel at a brightness level and a distance from the camera."""
+    """Return a paint's pixel at a brightness level and a distance from the camera."""
     return palette.paints[paint, light, haze_at(depth_m)]
 
 
@@ -215,16 +202,10 @@ _PAINT_OF_SURFACE: dict[Surface, Paint] = {
 
 
 def paints_of_surfaces(surface: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The paint of every cross-section's road.
-
-    Args:
-        surface: (P,) int64, TMNF material ids.
-
-    Returns:
-        (P,) int64, values of `Paint` (those that have an alternate as the next one).
+    """Return the paints (P,) of TMNF material ids (P,).
 
     Raises:
-        ValueError: for a material that no road can have.
+        ValueError: for an unknown material.
     """
     paints = np.full(max(Surface) + 1, -1, dtype=np.int64)
     for material, paint in _PAINT_OF_SURFACE.items():

@@ -18,12 +18,9 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.picture.palette import COLORS, HAZE_LEVELS, HAZE_LEVELS_PER_M, SKY_LEVELS, Colors
 
-BEHIND_CAR_M = 7.5
-"""Distance of the camera behind the car's origin, along the car."""
-ABOVE_CAR_M = 3.4
-"""Height of the camera above the car's origin, along the car's up."""
-PITCH_DOWN_RAD = math.radians(11.0)
-"""Angle of the camera below the car's forward axis."""
+BEHIND_CAR_M = 7.5  # distance of the camera behind the car's origin, along the car
+ABOVE_CAR_M = 3.4  # height of the camera above the car's origin, along the car's up
+PITCH_DOWN_RAD = math.radians(11.0)  # angle of the camera below the car's forward axis
 VERTICAL_FIELD_OF_VIEW_RAD = math.radians(60.0)
 """Whole angle between the picture's top and bottom; 4:3 pictures show 75 degrees from left to right."""
 
@@ -33,15 +30,10 @@ _FOCAL_LENGTH_HEIGHTS = 0.5 / math.tan(0.5 * VERTICAL_FIELD_OF_VIEW_RAD)
 
 
 class Camera(NamedTuple):
-    """Pinhole camera.
+    """Pinhole camera."""
 
-    Attributes:
-        position_m: (3,) float64, world.
-        axes: (3, 3) float64; the rows are the camera's right, down and ahead in world axes.
-    """
-
-    position_m: npt.NDArray[np.float64]
-    axes: npt.NDArray[np.float64]
+    position_m: npt.NDArray[np.float64]  # (3,), world
+    axes: npt.NDArray[np.float64]  # (3, 3); the rows are the camera's right, down and ahead in world axes
 
 
 def focal_length_px(height_px: int) -> float:
@@ -91,26 +83,19 @@ class Mesh(NamedTuple):
     """Points and quadrilaterals between them, with room for more.
 
     Points are columns, so that loops over points are compiled to vector instructions.
-
-    Attributes:
-        points_m: (3, P) float64, world metres.
-        seen_m: (3, P) float64, the same in camera axes (right, down, ahead), once the mesh is drawn.
-        on_picture: (3, P) float64, x and y in pixels and inverse depth in 1/m; only of points beyond the near plane.
-        first_row: (P,) int32, the picture's first row whose centre is at or below the point, clipped to 0..height.
-        corners: (Q, 4) int32, columns of `points_m`, once around each quadrilateral.
-        colors: (Q,) uint32 pixels.
-        counts: (2,) int64, points and quadrilaterals in use.
-        palette: the colours to choose from.
     """
 
-    points_m: npt.NDArray[np.float64]
+    points_m: npt.NDArray[np.float64]  # (3, P), world metres
+    # (3, P) float64, the same in camera axes (right, down, ahead), once the mesh is drawn
     seen_m: npt.NDArray[np.float64]
+    # (3, P) float64, x and y in pixels and inverse depth in 1/m; only of points beyond the near plane
     on_picture: npt.NDArray[np.float64]
+    # (P,) int32, the picture's first row whose centre is at or below the point, clipped to 0..height
     first_row: npt.NDArray[np.int32]
-    corners: npt.NDArray[np.int32]
-    colors: npt.NDArray[np.uint32]
-    counts: npt.NDArray[np.int64]
-    palette: Colors
+    corners: npt.NDArray[np.int32]  # (Q, 4), columns of `points_m`, once around each quadrilateral
+    colors: npt.NDArray[np.uint32]  # (Q,) pixels
+    counts: npt.NDArray[np.int64]  # (2,), points and quadrilaterals in use
+    palette: Colors  # the colours to choose from
 
 
 def new_mesh(most_points: int, most_quads: int, palette: Colors = COLORS) -> Mesh:
@@ -155,18 +140,13 @@ def add_quad(mesh: Mesh, a: int, b: int, c: int, d: int, color: np.uint32) -> No
 # a loop from being compiled to vector instructions; so would a branch, hence `a if b else c`, and a load from a table
 # that might overlap what is written, hence the background's tints first and their colours second.
 
-NEAR_M = 0.2
-"""Distance of the near plane."""
-_MOST_CORNERS = 6
-"""Corners of a quadrilateral that a plane cut: five if it is convex, six if it is crossed."""
-_COPLANAR = np.float32(1.002)
-"""Factor by which a surface must be nearer than the one drawn before."""
+NEAR_M = 0.2  # distance of the near plane
+_MOST_CORNERS = 6  # corners of a quadrilateral that a plane cut: five if it is convex, six if it is crossed
+_COPLANAR = np.float32(1.002)  # factor by which a surface must be nearer than the one drawn before
 
 _SKY_LEVELS_PER_SLOPE = np.float32(SKY_LEVELS / 0.8)
-_TILES_PER_M = np.float32(1.0 / 32.0)
-"""The stadium's ground has squares of 32 m, as in the game."""
-_LEAST_HEIGHT_OVER_GROUND_M = 1.0
-"""Lower bound of the camera's height for drawing the ground."""
+_TILES_PER_M = np.float32(1.0 / 32.0)  # the stadium's ground has squares of 32 m, as in the game
+_LEAST_HEIGHT_OVER_GROUND_M = 1.0  # lower bound of the camera's height for drawing the ground
 _FARTHEST_GROUND_M = np.float32(1e5)
 _LEAST_SLOPE = np.float32(1e-9)
 _NO_TINT = np.int32(-1)
@@ -174,26 +154,17 @@ _HAZE_LEVELS_PER_M = np.float32(HAZE_LEVELS_PER_M)
 
 
 class Canvas(NamedTuple):
-    """Picture being drawn, with its working memory.
+    """Picture being drawn, with its working memory."""
 
-    Attributes:
-        pixels: (H, W) uint32.
-        inverse_depth_1_m: (H, W) float32, 0 where no mesh is drawn yet.
-        spans: (H, 4) float64, of a polygon's rows: left end in pixels, its inverse depth, right end, its inverse depth.
-        polygon: (6, 4) float64, a polygon's corners: x and y in pixels, inverse depth, first row as in
-            `Mesh.first_row`.
-        columns: (W,) float32, 0, 1, 2, ...
-        tints: (W,) int32, numbers of the background's colours in a row.
-        focal_px: focal length.
-    """
-
-    pixels: npt.NDArray[np.uint32]
-    inverse_depth_1_m: npt.NDArray[np.float32]
+    pixels: npt.NDArray[np.uint32]  # (H, W)
+    inverse_depth_1_m: npt.NDArray[np.float32]  # (H, W), 0 where no mesh is drawn yet
+    # (H, 4) float64, of a polygon's rows: left end in pixels, its inverse depth, right end, its inverse depth
     spans: npt.NDArray[np.float64]
+    # (6, 4) float64, a polygon's corners: x and y in pixels, inverse depth, first row as in `Mesh.first_row`
     polygon: npt.NDArray[np.float64]
-    columns: npt.NDArray[np.float32]
-    tints: npt.NDArray[np.int32]
-    focal_px: float
+    columns: npt.NDArray[np.float32]  # (W,), 0, 1, 2,
+    tints: npt.NDArray[np.int32]  # (W,), numbers of the background's colours in a row
+    focal_px: float  # focal length
 
 
 def new_canvas(width_px: int, height_px: int) -> Canvas:

@@ -1,7 +1,7 @@
-"""The simulated game's picture: a small software renderer in numba.
+"""Renderer of the simulated game's pictures, a software renderer in numba.
 
-It shows the road from behind the car as the game's default camera does. A picture is a pure function of track, pose and
-size; on one machine equal poses give equal bytes, and the gray picture is the coloured one's gray.
+The view is from behind the car, as of the game's default camera. A picture is a pure function of track, pose and size;
+on one machine equal poses give equal bytes, and the gray picture is the coloured one's gray.
 """
 
 from __future__ import annotations
@@ -44,31 +44,22 @@ from trackmania_rl.simulator.picture.rasterizer import (
 from trackmania_rl.simulator.picture.road_mesh import MOST_ROAD_POINTS, MOST_ROAD_QUADS, Scenery, add_road, make_scenery
 from trackmania_rl.simulator.tracks.world import Track
 
-MAX_SIDE_PX = 4096
-"""Longest side of a picture (the protocol's bound)."""
-_FARTHEST_POSITION_M = 1e6
-"""Beyond this distance from the world's origin, centimetres are lost and no game ever is."""
+MAX_SIDE_PX = 4096  # limit of the protocol
+_FARTHEST_POSITION_M = 1e6  # beyond this distance from the world's origin centimetres are lost
 _LARGEST_ROTATION_ELEMENT = 1.001
 
 
 class _Sprite(NamedTuple):
-    """The car as every picture of a size shows it, since the camera is bolted to it.
+    """Car as it is on every picture of a size, since the camera is fixed to it."""
 
-    Attributes:
-        top: the picture's row of its first one.
-        left: the picture's column of its first one.
-        pixels: (h, w) uint32.
-        inverse_depth_1_m: (h, w) float32, 0 where the car is not.
-    """
-
-    top: int
-    left: int
-    pixels: npt.NDArray[np.uint32]
-    inverse_depth_1_m: npt.NDArray[np.float32]
+    top: int  # the picture's row of its first one
+    left: int  # the picture's column of its first one
+    pixels: npt.NDArray[np.uint32]  # (h, w)
+    inverse_depth_1_m: npt.NDArray[np.float32]  # (h, w), 0 where the car is not
 
 
 class _Easel(NamedTuple):
-    """What pictures of a size and kind are drawn with."""
+    """Working memory for pictures of a size and kind."""
 
     canvas: Canvas
     mesh: Mesh
@@ -147,7 +138,7 @@ def _add_scene(
     ribbon_index: int,
     passed_checkpoints: int,
 ) -> None:
-    """Adds all but the car to the easel's mesh; which kind of scene it is, is known when this is compiled."""
+    """Add all but the car to the easel's mesh; the kind of scene is chosen when the caller is compiled."""
     raise NotImplementedError("only compiled functions call this")
 
 
@@ -173,7 +164,7 @@ def _draw_picture(
     ribbon_index: int,
     passed_checkpoints: int,
 ) -> bool:
-    """Draws a picture to the easel's canvas; returns whether the pose is one that a car can have."""
+    """Draw a picture to the easel's canvas; return whether the pose is possible for a car."""
     for axis in range(3):
         if not abs(position_m[axis]) <= _FARTHEST_POSITION_M:
             return False
@@ -200,7 +191,7 @@ def _draw_gray_pictures(
     frames: npt.NDArray[np.uint8],
     rows: npt.NDArray[np.int64],
 ) -> int:
-    """Draws one picture per race; returns the race whose pose is none of a car, or -1."""
+    """Draw one picture per race; return the race with an impossible pose, or -1."""
     position, rotation = np.empty(3), np.empty((3, 3))
     pixels = easel.canvas.pixels
     height_px, width_px = pixels.shape
@@ -221,17 +212,13 @@ def _draw_gray_pictures(
 
 
 class Renderer:
-    """Draws pictures of one track or world. It keeps scratch memory, so threads need a renderer each."""
+    """Renderer of one track or world. It keeps working memory, so threads need one each.
+
+    Raises:
+        ValueError: if the road has a surface without a colour.
+    """
 
     def __init__(self, track: Track | BlockScene) -> None:
-        """Prepares the track.
-
-        Args:
-            track: what to draw; a world of blocks comes prepared.
-
-        Raises:
-            ValueError: if the road has a surface without a colour.
-        """
         self._scene = track if isinstance(track, BlockScene) else scene_of_track(track)
         self._color_easel: _Easel | None = None
         self._gray_easel: _Easel | None = None
@@ -245,13 +232,12 @@ class Renderer:
         height_px: int,
         passed_checkpoints: int = 0,
     ) -> npt.NDArray[np.uint8]:
-        """Draws the view from behind a car.
+        """Draw the view from behind a car.
 
         Args:
             position_m: (3,), the car's origin in the world.
             rotation: (3, 3), car to world; columns are the car's left, up and forward.
-            ribbon_index: number of the cross-section at the car; out of range counts as the nearest end. A world of
-                blocks does without.
+            ribbon_index: number of the cross-section at the car, clipped to the ribbon; unused for worlds of blocks.
             width_px: 1..4096.
             height_px: 1..4096.
             passed_checkpoints: so many checkpoints, counted from the start, are drawn as passed.
@@ -260,8 +246,8 @@ class Renderer:
             (height_px, width_px, 4) uint8, blue, green, red, 255; top row first. A new array.
 
         Raises:
-            ValueError: if the size is out of range, or the pose is none: not of the shapes above, not finite, farther
-                than 1,000 km away, or a matrix with elements beyond -1..1.
+            ValueError: if the size is out of range, or the pose has other shapes, is not finite, is farther than 1,000
+                km away, or has matrix elements beyond -1..1.
         """
         self._color_easel = self._easel_of_size(self._color_easel, width_px, height_px, COLORS)
         position = np.ascontiguousarray(position_m, dtype=np.float64)
@@ -282,17 +268,17 @@ class Renderer:
         frames: npt.NDArray[np.uint8],
         rows: npt.NDArray[np.int64],
     ) -> None:
-        """Draws the gray pictures of several races on this track: of what `render` gives, OpenCV's COLOR_BGRA2GRAY.
+        """Draw the gray pictures of several races on this track: OpenCV's COLOR_BGRA2GRAY of `render`.
 
         Args:
             races: (n,) int64, numbers of races.
             cars: (K,) VEHICLE_DTYPE, the car of every race.
-            passed_checkpoints: (K,) int64, as `render` takes it.
+            passed_checkpoints: (K,) int64, as of `render`.
             frames: (K, R, height_px, width_px) uint8, C order. A race's picture is written to its row.
             rows: (K,) int64, 0..R-1.
 
         Raises:
-            ValueError: as `render`.
+            ValueError: as of `render`.
         """
         height_px, width_px = frames.shape[2:]
         self._gray_easel = self._easel_of_size(self._gray_easel, width_px, height_px, GRAYS)
@@ -301,7 +287,6 @@ class Renderer:
             raise _no_pose(cars[wrong]["position_m"], cars[wrong]["rotation"])
 
     def _easel_of_size(self, easel: _Easel | None, width_px: int, height_px: int, palette: Colors) -> _Easel:
-        """The easel itself if it has the size, else a new one."""
         for name, side_px in (("width_px", width_px), ("height_px", height_px)):
             if not 1 <= side_px <= MAX_SIDE_PX:
                 raise ValueError(f"{name} is {side_px}: a picture's side is 1..{MAX_SIDE_PX} pixels")

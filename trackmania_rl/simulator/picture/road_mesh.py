@@ -33,20 +33,17 @@ GROUND_BELOW_ROAD_M = 3.0
 """Depth of the stadium's ground below the lowest place of the road (9 m and 12 m in our tracks)."""
 LINE_WIDTH_M = 0.6
 WALL_CAP_M = 0.25
-DECK_THICKNESS_M = 0.8
-"""A road without ground beside it looks like a slab of this height."""
+DECK_THICKNESS_M = 0.8  # a road without ground beside it looks like a slab of this height
 _VERGE_SINK_M = 0.5
 """A verge's outer end is drawn lower by this, so that another leg of the road on it stays visible."""
-GATE_LINE_SECTIONS = 4
-"""Length of the line under a gate in cross-sections (2 m); it may have two rows."""
+GATE_LINE_SECTIONS = 4  # length of the line under a gate in cross-sections (2 m); it may have two rows
 
 # Places across the road, counted from the left.
 OUTER_LEFT, CAP_LEFT, FACE_LEFT, BASE_LEFT, BORDER_LEFT, LINE_LEFT = range(6)
 LINE_RIGHT, BORDER_RIGHT, BASE_RIGHT, FACE_RIGHT, CAP_RIGHT, OUTER_RIGHT = range(6, 12)
 PLACES = 12
 
-BAND_SECTIONS = 16
-"""Cross-sections (8 m) after which most textures change."""
+BAND_SECTIONS = 16  # cross-sections (8 m) after which most textures change
 _STEPS = (2, 4, 8, 16, 32)
 """Cross-sections drawn as one. Powers of two, so that fine and coarse steps meet. With the longest, two bands get the
 shade of the first."""
@@ -55,31 +52,21 @@ _SHADE_ERROR_M = 0.8
 """Error of one shade for two bands; with `_MOST_ERROR_PX` it holds from 170 m on in a picture of 120 rows."""
 _MOST_TWIST_M = 0.03
 """Limit of the bend of the surface where the bank changes within a step, so that marks stay visible."""
-_LEAST_DISTANCE_M = 3.0
-"""Lower bound of a place's distance from the camera."""
+_LEAST_DISTANCE_M = 3.0  # lower bound of a place's distance from the camera
 
 
 class Scenery(NamedTuple):
-    """Track prepared for drawing.
+    """Track prepared for drawing."""
 
-    Attributes:
-        ribbon: the road, P cross-sections.
-        places_m: (P, 3, PLACES) float64, world coordinates of the places across the road.
-        step_error_m: (bands, steps) float64, how far each of `_STEPS` moves a place of the band at most.
-        road_paint: (P,) int64, values of `Paint`.
-        stretch_end: (P,) int64, the next cross-section at which surface, edge, gap or gate line changes; no step
-            crosses it.
-        gate_section: (G,) int64, cross-sections of the checkpoints and, last, of the finish.
-        ground_height_m: height of the stadium's ground.
-    """
-
-    ribbon: Ribbon
-    places_m: npt.NDArray[np.float64]
+    ribbon: Ribbon  # the road, P cross-sections
+    places_m: npt.NDArray[np.float64]  # (P, 3, PLACES), world coordinates of the places across the road
+    # (bands, steps) float64, how far each of `_STEPS` moves a place of the band at most
     step_error_m: npt.NDArray[np.float64]
-    road_paint: npt.NDArray[np.int64]
+    road_paint: npt.NDArray[np.int64]  # (P,), values of `Paint`
+    # (P,) int64, the next cross-section at which surface, edge, gap or gate line changes; no step crosses it
     stretch_end: npt.NDArray[np.int64]
-    gate_section: npt.NDArray[np.int64]
-    ground_height_m: float
+    gate_section: npt.NDArray[np.int64]  # (G,), cross-sections of the checkpoints and, last, of the finish
+    ground_height_m: float  # height of the stadium's ground
 
 
 def make_scenery(track: Track) -> Scenery:
@@ -172,37 +159,28 @@ def section_after(scenery: Scenery, section: int, camera: Camera, focal_px: floa
     return (section // step + 1) * step
 
 
-VIEW_AHEAD_M = 300.0
-"""Length of the road that is drawn in the direction of the camera."""
-VIEW_BEHIND_M = 20.0
-"""Length of the road that is drawn on the car's other side."""
+VIEW_AHEAD_M = 300.0  # length of the road that is drawn in the direction of the camera
+VIEW_BEHIND_M = 20.0  # length of the road that is drawn on the car's other side
 
 _LIGHT_LEVELS_PER_SLOPE = 1.2 / LIGHT_STEP
 """A rising road is brighter, a falling one darker: 12 % for a slope of 10 %."""
 
-_EDGE_REACH_M = 2.0
-"""Upper bound of the width of walls and slabs."""
+_EDGE_REACH_M = 2.0  # upper bound of the width of walls and slabs
 _PATCH_SECTIONS = 4
-_PATCHES_SEEN_M = 80.0
-"""Patches farther away are not drawn."""
+_PATCHES_SEEN_M = 80.0  # patches farther away are not drawn
 _DASH_HALF_WIDTH_M = 0.25
 _PATCH_WIDTH_M = 2.4
-_ARROW_INSET = 0.1
-"""Free share of the road's width beside the wide end of a turbo arrow."""
-_MARK_OVER_ROAD_M = 0.04
-"""Keeps marks visible where the road is twisted."""
-_HASH_FACTOR = 2654435761
-"""2^32 divided by the golden ratio (Knuth's multiplicative hash)."""
+_ARROW_INSET = 0.1  # free share of the road's width beside the wide end of a turbo arrow
+_MARK_OVER_ROAD_M = 0.04  # keeps marks visible where the road is twisted
+_HASH_FACTOR = 2654435761  # 2^32 divided by the golden ratio (Knuth's multiplicative hash)
 
 _MOST_SECTIONS = int((VIEW_AHEAD_M + VIEW_BEHIND_M) / RIBBON_SPACING_M) + 1
-MOST_ROAD_POINTS = _MOST_SECTIONS * (PLACES + 4)
-"""Room for the places of each cross-section and a mark."""
+MOST_ROAD_POINTS = _MOST_SECTIONS * (PLACES + 4)  # room for the places of each cross-section and a mark
 MOST_ROAD_QUADS = _MOST_SECTIONS * 9
 """Room for a mark, road, two lines, two caps, two faces and a slab's end per cross-section."""
 
 
-_ROAD = -1
-"""Placeholder for the paint of the road's surface."""
+_ROAD = -1  # placeholder for the paint of the road's surface
 
 
 def _strips_of(edge: Edge) -> list[tuple[int, int, int, int, int]]:

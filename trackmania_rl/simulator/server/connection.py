@@ -1,7 +1,6 @@
-"""The game's end of one client's connection: bounded reads from a buffer, joined writes, deadlines.
+"""Server's end of a client's connection: bounded reads from a buffer, joined writes, deadlines.
 
-Every wait is cut into short slices of blocking in the kernel, so nothing is ever polled in a loop, and a server that is
-asked to stop, or a newcomer that waits to be served, is noticed within a slice.
+Every wait blocks in the kernel for short slices, so a stop request or a new client is noticed within a slice.
 """
 
 from __future__ import annotations
@@ -16,32 +15,25 @@ from trackmania_rl.protocol.messages import DEFAULT_TIMEOUT_MS, INT32, MAX_PARTI
 
 logger = logging.getLogger(__name__)
 
-SLICE_S: Final = 0.2
-"""Longest single blocking call."""
+SLICE_S: Final = 0.2  # longest single blocking call
 
-_RECEIVE_BYTES: Final = MAX_PAYLOAD_BYTES + (64 << 10)
-"""Room for the longest message and some that follow it."""
+_RECEIVE_BYTES: Final = MAX_PAYLOAD_BYTES + (64 << 10)  # room for the longest message and some that follow it
 _MOST_UNSENT_BYTES: Final = 256 << 10
 """Answers are joined up to this size, so that a client that never reads cannot fill the memory."""
-_MOST_COMPLAINTS: Final = 20
-"""So many misdeeds of one client are logged; a client that sends noise must not fill the disk."""
+_MOST_COMPLAINTS: Final = 20  # limit of logged errors of one client, so that noise does not fill the disk
 
 
 class ClientGone(Exception):  # noqa: N818  (not a failure of ours, and nothing that a caller lets through)
-    """The client is not served any longer; the text says why."""
+    """The client is no longer served; the text is the reason."""
 
 
 class Connection:
-    """One client.
+    """Connection of one client.
 
     Args:
         client: The accepted socket, which this object closes.
-        check_interruption: Called with the time (`monotonic`) at which the running wait began, between slices and
-            messages; raises what shall end the wait.
-
-    Attributes:
-        timeout_ms: How long a wait for an answer may last; the client may change it, also during the wait.
-        asks_for_version: Whether the next answer to IS_IN_MENUS carries the version.
+        check_interruption: Called with the time (`monotonic`) at which the current wait began, between slices and
+            messages; raises to end the wait.
     """
 
     def __init__(self, client: socket.socket, check_interruption: Callable[[float], None]) -> None:
@@ -58,22 +50,22 @@ class Connection:
         self._complaints = 0
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the socket's number, for selectors."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self._socket.close()
 
     def complain(self, text: str) -> None:
-        """Log a misdeed of the client, unless it had enough of them."""
+        """Log an error of the client, up to a limit."""
         self._complaints += 1
         if self._complaints <= _MOST_COMPLAINTS:
             last = "; no more will be logged of this client" if self._complaints == _MOST_COMPLAINTS else ""
             logger.warning("client: %s%s", text, last)
 
     def begin_wait(self) -> None:
-        """Start the clock that the timeout is measured with."""
+        """Start the clock of the timeout."""
         self._wait_began_s = monotonic()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -87,7 +79,7 @@ class Connection:
             self.flush()
 
     def flush(self) -> None:
-        """Send what was written.
+        """Send the pending data.
 
         Raises:
             ClientGone: If the client does not take it in time or has hung up.
@@ -110,10 +102,10 @@ class Connection:
         self._unsent.clear()
 
     def read_id(self) -> int:
-        """Read the next message's id, waiting for it until the timeout.
+        """Read the next message's id, waiting until the timeout.
 
         Raises:
-            ClientGone: If none comes in time, it comes in parts too slowly, or the client has hung up.
+            ClientGone: If none comes in time, it comes too slowly, or the client has hung up.
         """
         if self._begin == self._end:
             self._receive(self._wait_began_s + self.timeout_ms / 1000)
@@ -122,11 +114,7 @@ class Connection:
         return self.read_int32()
 
     def read_int32(self) -> int:
-        """Read an int32 of a message that has begun.
-
-        Raises:
-            ClientGone: If it does not come in time or the client has hung up.
-        """
+        """Read an int32 of a message that has begun; raises as `read`."""
         return INT32.unpack(self.read(INT32.size))[0]
 
     def read(self, n_bytes: int) -> memoryview:
@@ -147,7 +135,7 @@ class Connection:
         """Read an int32 length and so many bytes.
 
         Raises:
-            ClientGone: If the length is impossible (where the next message begins is unknown then), or as `read` does.
+            ClientGone: If the length is impossible, or as `read`.
         """
         n_bytes = self.read_int32()
         if not 0 <= n_bytes <= MAX_PAYLOAD_BYTES:
@@ -155,10 +143,10 @@ class Connection:
         return bytes(self.read(n_bytes))
 
     def receive_unasked(self) -> None:
-        """Take in what a client sends while nobody listens to it; it is read in the next wait.
+        """Buffer data that a client sends outside of a wait.
 
         Raises:
-            ClientGone: If the client has hung up, or sends more than is kept.
+            ClientGone: If the client has hung up, or sends more than fits.
         """
         self._make_room()
         self._receive_within(0.0)
@@ -167,7 +155,7 @@ class Connection:
         return min(self.timeout_ms, MAX_PARTIAL_MESSAGE_MS) / 1000
 
     def _receive(self, deadline_s: float) -> None:
-        """Receive at least one byte until `deadline_s` (`monotonic`); what was written before is sent first."""
+        """Receive at least one byte until `deadline_s` (`monotonic`), after sending pending data."""
         self.flush()
         self._make_room()
         while not self._receive_within(min(SLICE_S, deadline_s - monotonic())):
@@ -177,7 +165,7 @@ class Connection:
         self._check_interruption(self._wait_began_s)
 
     def _receive_within(self, longest_s: float) -> bool:
-        """Receive what there is; False if nothing came in time. What has come already is taken however late it is."""
+        """Receive what is there, however late; False if nothing came in time."""
         self._socket.settimeout(max(0.0, longest_s))
         try:
             n_bytes = self._socket.recv_into(self._view[self._end :])
@@ -191,7 +179,7 @@ class Connection:
         return True
 
     def _make_room(self) -> None:
-        """Move the unread bytes to the buffer's front when the room behind them gets scarce."""
+        """Move the unread bytes to the buffer's front if the room behind them is small."""
         if self._begin == self._end:
             self._begin = self._end = 0
         elif len(self._received) - self._end < MAX_PAYLOAD_BYTES and self._begin:

@@ -1,4 +1,4 @@
-"""One simulated game without a socket: the map that is being driven, and the console."""
+"""Simulated game without a socket: the current map, and the console."""
 
 from __future__ import annotations
 
@@ -14,22 +14,17 @@ from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 
 logger = logging.getLogger(__name__)
 
-_MAPS_KEPT: Final = 16
-"""So many maps stay in memory, so that changing between them takes no time."""
+_MAPS_KEPT: Final = 16  # maps that stay in memory, so that changing between them takes no time
 _MOST_COMMAND_CHARACTERS: Final = 4096
-"""As long as a path may be; shlex's time grows with the square of the length."""
+"""Length of the longest path; shlex's time grows with the square of the length."""
 
 
 class SimulatedGame:
-    """What one instance of the game is: in the menus, or in a race on a map.
+    """State of one game instance: in the menus, or in a race on a map.
 
     Args:
-        maps_folder: Where the `map` command looks for track files.
-        scripts_folder: Where the `load` command looks for input scripts.
-
-    Attributes:
-        race: The running race; None in the menus.
-        countdown_speed: Least game speed while the race time is negative.
+        maps_folder: Folder of the `map` command.
+        scripts_folder: Folder of the `load` command.
     """
 
     def __init__(self, maps_folder: Path, scripts_folder: Path = Path()) -> None:
@@ -40,13 +35,10 @@ class SimulatedGame:
         self._races: dict[tuple[Path, int], SimulatedRace] = {}
 
     def load_map(self, name: str) -> SimulatedRace:
-        """Begin a race on a map.
-
-        Args:
-            name: A track file (.toml) or reference line (.npy): a path relative to the maps folder, or an absolute one.
+        """Begin a race on a track file (.toml) or reference line (.npy), relative to the maps folder or absolute.
 
         Raises:
-            TrackFileError: If there is no such file or it cannot be driven; the running race goes on.
+            TrackFileError: If there is no such file or it cannot be driven; the running race continues.
         """
         path = self._maps_folder / name
         try:
@@ -63,10 +55,7 @@ class SimulatedGame:
         return race
 
     def load_script(self, name: str) -> None:
-        """Make the inputs of a script in this race and in the later ones on this map.
-
-        Args:
-            name: The script file: a path relative to the scripts folder, or an absolute one.
+        """Play an input script, relative to the scripts folder or absolute, in this race and later ones on this map.
 
         Raises:
             InputScriptError: If the file cannot be read, or is not an input script.
@@ -76,10 +65,10 @@ class SimulatedGame:
             self.race.play_script(events)
 
     def run_command(self, text: str) -> None:
-        """Do what a console command says; one that is unknown or fails is logged, and the game goes on.
+        """Execute a console command; unknown and failed commands are logged.
 
         Known are `map NAME`, `load SCRIPT`, `unload` and `set countdown_speed FACTOR`; others (`cam`, `set ...`,
-        `toggle_console`) belong to the real game and mean nothing here.
+        `toggle_console`) belong to the real game and have no effect here.
         """
         if len(text) > _MOST_COMMAND_CHARACTERS:
             most = _MOST_COMMAND_CHARACTERS

@@ -52,17 +52,12 @@ logger = logging.getLogger(__name__)
 UNLIMITED_SPEED: Final = 50.0
 """From this game speed on there is no waiting: a tick would last 0.2 ms. Clients send 80."""
 
-NEWCOMER_PATIENCE_S: Final = 3.0
-"""A client in a wait longer than this is replaced when another one connects."""
+NEWCOMER_PATIENCE_S: Final = 3.0  # a client in a wait longer than this is replaced when another one connects
 
-_POLL_INTERVAL_S: Final = 0.01
-"""Interval of checks for new clients and closed connections at full speed."""
-_LONGEST_IDLE_S: Final = 0.2
-"""Longest sleep of a frozen game between checks of the stop flag."""
-_LARGEST_LAG_S: Final = 0.05
-"""A longer lag behind real time is not made up for."""
-_MOST_TICKS_AT_ONCE: Final = 100
-"""Limit of ticks between two checks of the sockets."""
+_POLL_INTERVAL_S: Final = 0.01  # interval of checks for new clients and closed connections at full speed
+_LONGEST_IDLE_S: Final = 0.2  # longest sleep of a frozen game between checks of the stop flag
+_LARGEST_LAG_S: Final = 0.05  # a longer lag behind real time is not made up for
+_MOST_TICKS_AT_ONCE: Final = 100  # limit of ticks between two checks of the sockets
 LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 16
 

@@ -15,20 +15,15 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.tracks.world import SURFACE_GRASS, Edge, Ground, Ribbon
 
-CELL_M: Final = (32.0, 8.0, 32.0)
-"""Size of a block's cell."""
-PER_CELL: Final = 4
-"""A cell is divided into so many parts along x and z: cubes of 8 m."""
+CELL_M: Final = (32.0, 8.0, 32.0)  # size of a block's cell
+PER_CELL: Final = 4  # a cell is divided into so many parts along x and z: cubes of 8 m
 PART_M: Final = 8.0
 REACH_M: Final = 2.7
-"""A car reaches no further from its origin: the faces of its own part are all that it may touch."""
-MOST_CELLS: Final = 1 << 24
-"""Of the box around all faces: the largest grid that a map's file can have."""
+"""Upper bound of a car's reach from its origin; the faces of its part of a cell are all that it may touch."""
+MOST_CELLS: Final = 1 << 24  # of the box around all faces: the largest grid of a map's file
 
-CORNERS: Final = 4
-"""Of a face; a triangle's last one counts twice."""
-FLAT_M: Final = 1e-6
-"""Two triangles that stick out less than this from one plane are one face."""
+CORNERS: Final = 4  # of a face; a triangle's last one counts twice
+FLAT_M: Final = 1e-6  # two triangles that stick out less than this from one plane are one face
 
 FACE_DTYPE = np.dtype(
     [
@@ -42,11 +37,10 @@ FACE_DTYPE = np.dtype(
     ],
     align=True,
 )
-"""One face. For each side, from a corner to the next, `inward` is the way into the face across it; `forward` is where
-a pad that it belongs to pushes."""
+"""One face. For each side, from a corner to the next, `inward` points across it into the face; a pad pushes along
+`forward`."""
 
-MOST_NEAR: Final = 256
-"""Limit of the faces near a car; the game's blocks have at most 60 there."""
+MOST_NEAR: Final = 256  # limit of the faces near a car; the game's blocks have at most 60 there
 NEAR_DTYPE = np.dtype(
     [
         ("numbers", np.int64, (MOST_NEAR,)),  # faces around the place `gathered_at_m`
@@ -68,27 +62,17 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class SurfaceMesh(NamedTuple):
-    """T faces in C occupied cells; numba takes it as it is.
+    """T faces in C occupied cells; numba takes it as it is."""
 
-    Attributes:
-        records: (T,) of FACE_DTYPE.
-        first_cell: (3,) int64, the lowest cell of the box around all faces.
-        cells: (X, Y, Z) int32, number of an occupied cell, -1 where there is nothing.
-        starts: (16 * C + 1,) int64, where in `members` the faces of each part of a cell begin.
-        members: (M,) int32, faces, part by part.
-        has_grass: (W, D) bool, by column of cells, whether the stadium's grass lies there; it does all around.
-        grass_height_m: of the grass.
-        near: (1,) of NEAR_DTYPE, working memory of collision passes; threads need a mesh each.
-    """
-
-    records: npt.NDArray[np.void]
-    first_cell: npt.NDArray[np.int64]
-    cells: npt.NDArray[np.int32]
-    starts: npt.NDArray[np.int64]
-    members: npt.NDArray[np.int32]
+    records: npt.NDArray[np.void]  # (T,) of FACE_DTYPE
+    first_cell: npt.NDArray[np.int64]  # (3,), the lowest cell of the box around all faces
+    cells: npt.NDArray[np.int32]  # (X, Y, Z), number of an occupied cell, -1 where there is nothing
+    starts: npt.NDArray[np.int64]  # (16 * C + 1,), where in `members` the faces of each part of a cell begin
+    members: npt.NDArray[np.int32]  # (M,), faces, part by part
+    # (W, D) bool, by column of cells, whether the stadium's grass lies there; it does all around
     has_grass: npt.NDArray[np.bool_]
-    grass_height_m: float
-    near: npt.NDArray[np.void]
+    grass_height_m: float  # of the grass
+    near: npt.NDArray[np.void]  # (1,) of NEAR_DTYPE, working memory of collision passes; threads need a mesh each
 
 
 def build_surface_mesh(
@@ -140,7 +124,7 @@ def build_surface_mesh(
 
 
 def _faces_of(corners_m: FloatArray, surface: npt.NDArray[np.int64], forward: FloatArray) -> npt.NDArray[np.void]:
-    """(F,) of FACE_DTYPE: triangles, and quadrilaterals in place of two of them."""
+    """Return (F,) of FACE_DTYPE: triangles, and quadrilaterals in place of two of them."""
     normal = np.cross(corners_m[:, 1] - corners_m[:, 0], corners_m[:, 2] - corners_m[:, 0])
     normal = normal / np.linalg.norm(normal, axis=1, keepdims=True)
     one, other = corners_m[:-1], corners_m[1:]
@@ -172,7 +156,7 @@ def _faces_of(corners_m: FloatArray, surface: npt.NDArray[np.int64], forward: Fl
 
 
 def _parts_and_members(faces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(M, 3) cubes of 8 m and (M,) the face that a car in each may touch, for all such pairs."""
+    """Return (M, 3) cubes of 8 m and (M,) the face that a car in each may touch, for all such pairs."""
     lowest = np.floor((faces["low_m"] - REACH_M) / PART_M).astype(np.int64)
     size = np.floor((faces["high_m"] + REACH_M) / PART_M).astype(np.int64) - lowest + 1
     count = size.prod(axis=1)
@@ -190,7 +174,7 @@ def _parts_and_members(faces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int6
 
 @compiled(inline="always")
 def members_near(mesh: SurfaceMesh, x: float, y: float, z: float) -> tuple[int, int]:
-    """Where in `members` those faces begin and end that a car with its origin at a place may touch."""
+    """Return the range of `members` that a car with its origin at a place may touch."""
     cell_x = math.floor(x / CELL_M[0]) - mesh.first_cell[0]
     cell_y = math.floor(y / CELL_M[1]) - mesh.first_cell[1]
     cell_z = math.floor(z / CELL_M[2]) - mesh.first_cell[2]
@@ -208,7 +192,7 @@ def members_near(mesh: SurfaceMesh, x: float, y: float, z: float) -> tuple[int, 
 
 @compiled(inline="always")
 def is_over_grass(mesh: SurfaceMesh, x: float, z: float) -> bool:
-    """Whether the stadium's grass lies under a place, or would."""
+    """Return whether the stadium's grass is at a place's column."""
     column_x, column_z = math.floor(x / CELL_M[0]), math.floor(z / CELL_M[2])
     width, depth = mesh.has_grass.shape
     if 0 <= column_x < width and 0 <= column_z < depth:
@@ -218,7 +202,7 @@ def is_over_grass(mesh: SurfaceMesh, x: float, z: float) -> bool:
 
 @compiled(inline="always")
 def is_inside(face: Any, x: float, y: float, z: float) -> bool:
-    """Whether a point of a face's plane lies within the face; world axes."""
+    """Return whether a point of a face's plane is within the face; world axes."""
     corner, inward = face.corners_m, face.inward
     for side in range(CORNERS):
         to_x, to_y, to_z = x - corner[side, 0], y - corner[side, 1], z - corner[side, 2]
@@ -229,7 +213,7 @@ def is_inside(face: Any, x: float, y: float, z: float) -> bool:
 
 @compiled
 def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float) -> Ground:
-    """The surface nearest to a point, measured along its normal, within `most_m` above it and half of that below."""
+    """Return the surface nearest to a point along its normal, at most `most_m` below it or half of that above it."""
     faces, nearest = mesh.records, Ground(False, most_m, (0.0, 1.0, 0.0), 0)
     first, end = members_near(mesh, x, y, z)
     for place in range(first, end):
@@ -247,47 +231,30 @@ def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float)
 
 
 STEP_M: Final = 0.5
-MOST_M: Final = 16.0
-"""So far is looked to each side: half of a block, which is half of the widest road without borders."""
-LOOK_FROM_M: Final = 0.5
-"""Above the road. A wall is what is nearer than the road from there."""
+MOST_M: Final = 16.0  # reach to each side: half of a block, which is half of the widest road without borders
+LOOK_FROM_M: Final = 0.5  # height above the road; a nearer surface is a wall
 LOOK_DOWN_M: Final = 1.5
-"""Where the road is lower than that, the way is in the air. Half of it is looked back through faces: less than borders
-are thick."""
-STEEPEST: Final = 0.7
-"""Cosine between the road's normal and that of what still is road; what is steeper is a wall."""
+"""A deeper road counts as none. Half of it is the reach back through faces: less than borders are thick."""
+STEEPEST: Final = 0.7  # cosine between the road's normal and that of road beside it; steeper is a wall
 FOLD_M: Final = 0.25
-"""A place above the fold between two faces may be above neither: a border is one so much further as well."""
+"""A place above the fold between two faces may be above neither, so a border must hold this much further too."""
 
 _ROAD: Final = -1
 _WALL, _GRASS, _DROP = int(Edge.WALL), int(Edge.GRASS), int(Edge.DROP)
 
 
 class RoadProfile(NamedTuple):
-    """A road at each of P cross-sections: how far it goes to both sides, and what it is.
+    """Road at each of P cross-sections."""
 
-    Attributes:
-        to_left_m: (P,) float64, from the middle of the cross-section to the border on its left.
-        to_right_m: (P,) float64.
-        surface: (P,) int64, TMNF material id.
-        edge: (P,) int64, one of `Edge`, of the nearer border.
-        has_road: (P,) bool, False where there is nothing below.
-    """
-
-    to_left_m: npt.NDArray[np.float64]
-    to_right_m: npt.NDArray[np.float64]
-    surface: npt.NDArray[np.int64]
-    edge: npt.NDArray[np.int64]
-    has_road: npt.NDArray[np.bool_]
+    to_left_m: npt.NDArray[np.float64]  # (P,), from the middle of the cross-section to the border on its left
+    to_right_m: npt.NDArray[np.float64]  # (P,)
+    surface: npt.NDArray[np.int64]  # (P,), TMNF material id
+    edge: npt.NDArray[np.int64]  # (P,), one of `Edge`, of the nearer border
+    has_road: npt.NDArray[np.bool_]  # (P,), False where there is nothing below
 
 
 def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadProfile:
-    """Look to both sides of the way through a world.
-
-    Args:
-        ribbon: the way; only where its cross-sections are counts.
-        mesh: the world.
-    """
+    """Measure the road of a mesh along a ribbon, of which only the cross-sections' places count."""
     n_sections = len(ribbon.station_m)
     measured = RoadProfile(
         to_left_m=np.full(n_sections, MOST_M),
@@ -302,7 +269,6 @@ def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadProfile:
 
 @compiled
 def _measure(mesh: SurfaceMesh, ribbon: Ribbon, measured: RoadProfile) -> None:
-    """Write what is found; where there is no road, what is there stays."""
     for section in range(len(ribbon.station_m)):
         under = _look(mesh, ribbon, section, 0.0)
         if not under.exists:
@@ -316,7 +282,7 @@ def _measure(mesh: SurfaceMesh, ribbon: Ribbon, measured: RoadProfile) -> None:
 
 @compiled
 def _border(mesh: SurfaceMesh, ribbon: Ribbon, section: int, side: float, material: int) -> tuple[float, int]:
-    """How far the road goes to one side, 1 for left, and what is there."""
+    """Return how far the road reaches to one side (1 is left) and what is beyond it."""
     reached_m, up = 0.0, ribbon.up[section]
     while reached_m < MOST_M:
         aside_m = reached_m + STEP_M
@@ -334,7 +300,7 @@ def _border(mesh: SurfaceMesh, ribbon: Ribbon, section: int, side: float, materi
 
 @compiled
 def _what_is_at(ground: Ground, up: npt.NDArray[np.float64], material: int) -> int:
-    """The road itself, or which of `Edge`."""
+    """Return `_ROAD` or a value of `Edge`."""
     if not ground.exists:
         return _DROP
     normal = ground.normal
@@ -345,6 +311,5 @@ def _what_is_at(ground: Ground, up: npt.NDArray[np.float64], material: int) -> i
 
 @compiled
 def _look(mesh: SurfaceMesh, ribbon: Ribbon, section: int, aside_m: float) -> Ground:
-    """The ground beside the middle of a cross-section."""
     place_m = ribbon.center_m[section] + aside_m * ribbon.left[section] + LOOK_FROM_M * ribbon.up[section]
     return ground_under(mesh, place_m[0], place_m[1], place_m[2], LOOK_DOWN_M)

@@ -33,14 +33,11 @@ SPACING_TOLERANCE_M = 0.2
 MAX_RESAMPLED_SHARE = 0.1
 MAX_RESAMPLED_STEP_M = 5.0
 """A line with at most this share of steps beyond the tolerance, none of them longer than this, is resampled."""
-MAX_TRACK_BYTES = 64 << 10
-"""Those that ship have less than 1 KiB."""
-MAX_LINE_BYTES = 4 << 20
-"""4 MiB hold some 87 km."""
+MAX_TRACK_BYTES = 64 << 10  # those that ship have less than 1 KiB
+MAX_LINE_BYTES = 4 << 20  # 4 MiB hold some 87 km
 MAX_LINE_NUMBERS = MAX_LINE_BYTES // 8
 MAX_NAME_LETTERS = 200
-MAX_COMPLAINTS = 5
-"""Limit of the mistakes reported of a track file."""
+MAX_COMPLAINTS = 5  # limit of the mistakes reported of a track file
 
 BARE_LINE_WIDTH_M = 24.0
 BARE_LINE_SMOOTHING_M = 10.0

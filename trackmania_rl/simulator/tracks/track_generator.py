@@ -1,13 +1,12 @@
-"""Tracks from a seed and a difficulty: phrases of corners, straights and jumps, strung together where there is room.
+"""Tracks from a seed and a difficulty: phrases of corners, straights and jumps, added where there is room.
 
-A track is grown like a road book is written: one phrase after the other (a bend, a hairpin, a chicane, a jump ...) is
-drawn at random and taken if its road stays clear of what is there already, passes over or under it with clear height,
-and stays on the map; else another phrase is drawn. The finished road is laid out and measured once more; a track that
-fails a check is thrown away and the next one is drawn from the same random stream. So the same seed and difficulty
-always give the same track, and every track that comes out has passed all checks.
+A phrase (a bend, a hairpin, a chicane, a jump ...) is drawn at random and taken if its road stays clear of the road so
+far, passes over or under it with clear height, and stays on the map. The finished road is laid out and measured once
+more; a track that fails a check is dropped, and the next one is drawn from the same random stream. So the same seed and
+difficulty always give the same track, and every track has passed all checks.
 
-What a difficulty from 0 (wide asphalt, long bends, nearly flat) to 1 (narrow, tight and steep, dirt, grass, missing
-walls, jumps) means is said in `track_phrases.Character`; every figure moves evenly between its two ends.
+`track_phrases.Character` defines difficulties from 0 (wide asphalt, long bends, nearly flat) to 1 (narrow, tight and
+steep, dirt, grass, missing walls, jumps).
 """
 
 import math
@@ -37,24 +36,21 @@ from trackmania_rl.simulator.tracks.track_design import (
 from trackmania_rl.simulator.tracks.track_geometry import BRIDGE_CLEARANCE_M, find_clash, find_crossing, turn_radius_m
 from trackmania_rl.simulator.tracks.track_phrases import JUMP_SLOPE, LEAST_INNER_RADIUS_M, Character, draw_phrase
 
-GENERATOR_VERSION: Final = 1
-"""Counts up whenever the same seed and difficulty give another track than before."""
+GENERATOR_VERSION: Final = 1  # counts up whenever the same seed and difficulty give another track than before
 SHORTEST_TRACK_M, LONGEST_TRACK_M = 500.0, 1500.0
-LARGEST_EXTENT_M = 700.0
-"""A track's sides on the plan: the stadium measures some 1000 m."""
+LARGEST_EXTENT_M = 700.0  # of a track's sides on the plan: the stadium measures some 1000 m
 CHECKPOINT_EVERY_M = 150.0
 """A checkpoint is at the end of the first phrase that ends at least this far behind the one before."""
 
 TIGHTEST_CREST_PER_M = 0.015
-"""Largest change of slope per metre on the road: crests and dips have a radius of 67 m at least."""
+"""Largest change of slope per metre: crests and dips have a radius of 67 m at least."""
 
 _TARGET_LENGTH_M = (550.0, 1150.0)
 _TARGET_EXTENT_M = (350.0, LARGEST_EXTENT_M - 10.0)
 _START_STRAIGHT_M = (55.0, 90.0)
 _FINISH_STRAIGHT_M = (60.0, 95.0)
 _RUN_OUT_M = 30.0
-_CLEAR_GROUND_M = 10.0
-"""Ground that stays free between the borders of two roads side by side."""
+_CLEAR_GROUND_M = 10.0  # distance between the borders of two roads side by side
 _CLEAR_HEIGHT_M = BRIDGE_CLEARANCE_M + 2.0
 _PLAN_STEP_M = 2.0
 _MOST_TRACKS_DRAWN = 60
@@ -66,23 +62,19 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class TrackGeneratorError(UserError, ValueError):
-    """A seed or difficulty is out of range, or no track came out of them."""
+    """A seed or difficulty is out of range, or gives no track."""
 
 
 @dataclass(frozen=True)
 class TrackRecipe:
-    """What a generated track is made from: the same recipe always gives the same files.
-
-    Attributes:
-        seed: 0 to 2**63 - 1.
-        difficulty: 0 to 1; kept to three digits after the point.
+    """Seed and difficulty of a generated track: the same recipe always gives the same files.
 
     Raises:
         TrackGeneratorError: if either is out of range.
     """
 
-    seed: int
-    difficulty: float
+    seed: int  # 0 to 2**63 - 1
+    difficulty: float  # 0 to 1; kept to three digits after the point
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= _LARGEST_SEED:
@@ -98,7 +90,7 @@ class TrackRecipe:
 
     @classmethod
     def from_name(cls, name: str) -> Self | None:
-        """The recipe of a generated track's name; None for any other name."""
+        """Return the recipe of a generated track's name; None for any other name."""
         match = re.fullmatch(r"generated_([01]\.\d{3})_(\d{1,19})", name, re.ASCII)
         if match is None:
             return None
@@ -110,7 +102,7 @@ class TrackRecipe:
 
 @dataclass(frozen=True)
 class GeneratedTrack:
-    """A design with its recipe, and the same in the world."""
+    """Design with its recipe, and the same in the world."""
 
     recipe: TrackRecipe
     design: TrackDesign
@@ -125,21 +117,21 @@ class GeneratedTrack:
         """Write the track file, and its line beside it; return the line's file.
 
         Raises:
-            OSError: if the disk says no.
+            OSError: if writing fails.
         """
         recipe = self.recipe
         origin = f"scripts/generate_track.py --seed {recipe.seed} --difficulty {recipe.difficulty:g}"
         return write_track(self.design, self.laid_out, track_file, origin)
 
     def file_in_the_way(self, track_file: Path) -> Path | None:
-        """A file that `write` would overwrite by another content; None if there is none."""
+        """Return a file that `write` would overwrite by another content; None if there is none."""
         with tempfile.TemporaryDirectory() as folder:
             new_file = Path(folder) / track_file.name
             return file_in_the_way((new_file, self.write(new_file)), track_file.parent)
 
 
 def generate_track(recipe: TrackRecipe) -> GeneratedTrack:
-    """Make the track of a recipe; some 50 ms.
+    """Make the track of a recipe, in some 50 ms.
 
     Raises:
         TrackGeneratorError: if none of `_MOST_TRACKS_DRAWN` tracks passed the checks, which no seed is known to do.
@@ -171,7 +163,7 @@ def generate_track(recipe: TrackRecipe) -> GeneratedTrack:
 
 
 def find_problem(design: TrackDesign, laid_out: LaidOutTrack, character: Character) -> str | None:
-    """Measure a finished track against all that is promised; return what is wrong, or None."""
+    """Check a finished track; return what is wrong, or None."""
     line_m = laid_out.line_m.astype(np.float64)
     length_m = LINE_SPACING_M * (len(line_m) - 1)
     if not SHORTEST_TRACK_M <= length_m <= LONGEST_TRACK_M:
@@ -207,12 +199,7 @@ def find_problem(design: TrackDesign, laid_out: LaidOutTrack, character: Charact
 
 
 class _Road:
-    """The pieces taken so far, and the ground they occupy, one point every 2 m of the plan.
-
-    Args:
-        character: of the track.
-        extent_m: longest side that it may have on the plan.
-    """
+    """Pieces taken so far, and the ground they occupy, one point every 2 m of the plan."""
 
     def __init__(self, character: Character, extent_m: float) -> None:
         self.pieces: list[Piece | CheckpointMark] = []
@@ -228,11 +215,11 @@ class _Road:
 
     @property
     def height_m(self) -> float:
-        """Of the road's end above its start."""
+        """Height of the road's end above its start."""
         return float(self._end_m[1])
 
     def extended(self, phrase: list[Piece]) -> "_Road | None":
-        """The road with one more phrase; None where there is no room for it."""
+        """Return the road with one more phrase; None if there is no room."""
         _, points_m = trace(phrase, math.radians(self.turned_deg), _PLAN_STEP_M)
         points_m = points_m + self._end_m
         knots_m = np.cumsum([piece.length_m for piece in phrase])
@@ -258,7 +245,7 @@ class _Road:
         self.checkpoint_m = self.length_m
 
     def _is_clear(self, n_old: int) -> bool:
-        """Whether the points from `n_old` on are on the map, and away from all before them."""
+        """Return whether the points from `n_old` on are on the map and clear of all before them."""
         if np.ptp(self._points_m[:, [0, 2]], axis=0).max() > self._extent_m:
             return False
         clash, _ = find_clash(
@@ -268,7 +255,7 @@ class _Road:
 
 
 def _grow(rng: np.random.Generator, character: Character) -> tuple[Piece | CheckpointMark, ...] | None:
-    """Draw phrases until the track is long enough; None where the road finds no way on."""
+    """Draw phrases until the track is long enough; None in a dead end."""
     target_m = float(rng.uniform(*_TARGET_LENGTH_M))
     blank = _Road(character, float(rng.uniform(*_TARGET_EXTENT_M)))
     start = blank.extended([straight(float(rng.uniform(*_START_STRAIGHT_M)))])
@@ -294,7 +281,7 @@ def _grow(rng: np.random.Generator, character: Character) -> tuple[Piece | Check
 
 
 def _with_one_more_phrase(rng: np.random.Generator, character: Character, road: _Road) -> _Road | None:
-    """Draw phrases until there is room for one; the road then has a checkpoint if the last one is far enough."""
+    """Draw phrases until there is room for one, and mark a checkpoint if the last one is far enough."""
     for _ in range(_MOST_PHRASES_DRAWN):
         phrase = draw_phrase(rng, character, turned_deg=road.turned_deg, slope=road.slope, height_m=road.height_m)
         longer = road.extended(phrase)

@@ -1,4 +1,4 @@
-"""What can be measured on a reference line: how tightly it turns, where it meets itself, whether its laps repeat."""
+"""Measures of a reference line: turn radii, crossings, mismatch of its laps."""
 
 import math
 
@@ -8,10 +8,8 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M
 
-MAX_LAP_MISMATCH_M = 1.0
-"""The laps of one line may lie this far apart before they are different roads."""
-BRIDGE_CLEARANCE_M = 5.0
-"""One road passes over another when it is at least this much higher."""
+MAX_LAP_MISMATCH_M = 1.0  # largest distance between the laps of one line
+BRIDGE_CLEARANCE_M = 5.0  # height difference from which on one road passes over another
 
 _TURN_CHORD_M = 4.0
 _CROSSING_STEP_POINTS = 4
@@ -38,7 +36,7 @@ def turn_radius_m(line_m: FloatArray) -> FloatArray:
 
 
 def lap_mismatch_m(line_m: FloatArray, laps: int) -> float:
-    """Return how far, at most, the line's later laps lie from its first one, in metres; 0 for one lap."""
+    """Return the largest distance (m) of the line's later laps from its first one; 0 for one lap."""
     if laps == 1:
         return 0.0
     along = np.arange(len(line_m), dtype=np.float64)
@@ -50,8 +48,8 @@ def lap_mismatch_m(line_m: FloatArray, laps: int) -> float:
 def find_crossing(line_m: FloatArray, half_width_m: FloatArray, *, is_closed: bool) -> tuple[float, float] | None:
     """Return where the road first runs into itself: two distances along it in metres, or None.
 
-    Two places clash when their roads overlap on the plan and are less than `BRIDGE_CLEARANCE_M` apart in height. Places
-    up to half a circle of the road's own width from each other along the road are neighbours in one bend and never do.
+    Two places clash if their roads overlap on the plan and are less than `BRIDGE_CLEARANCE_M` apart in height. Places
+    within half a circle of the road's own width along the road are neighbours in one bend and never clash.
 
     Args:
         line_m: (N,3), one lap.
@@ -75,16 +73,16 @@ def find_clash(
     lap_m: float,
     n_old: int,
 ) -> tuple[int, int]:
-    """Return the first two points whose roads clash, as `find_crossing` says, by their numbers; (-1, -1) if none do.
+    """Return the numbers of the first two points whose roads clash as in `find_crossing`; (-1, -1) if none do.
 
     Args:
         points_m: (N,3).
         half_width_m: (N,) half of the road's width.
         spacing_m: distance of neighbouring points along the road.
-        clear_ground_m: ground that stays free between two roads side by side.
+        clear_ground_m: least distance between two roads side by side.
         clear_height_m: roads this far apart in height never clash.
-        lap_m: length of the lap that closes on itself; infinite for a road from A to B.
-        n_old: the first so many points are known not to clash with each other.
+        lap_m: length of a closed lap; infinite for a road from A to B.
+        n_old: number of first points that are known not to clash with each other.
     """
     n_points = points_m.shape[0]
     for first in range(n_points):

@@ -1,7 +1,4 @@
-"""Phrases: pieces of road that belong together, as a bend with its straight, and how difficult ones are drawn.
-
-`track_generator` strings them together where there is room.
-"""
+"""Phrases of road, such as a bend with its straight, drawn by difficulty; `track_generator` joins them."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,39 +9,27 @@ import numpy as np
 from trackmania_rl.simulator.tracks.track_design import Piece, left, straight
 
 _PULL_PER_M = 0.02
-"""Share of the steepest slope by which a road tends back to its start's height, for each metre that it is away."""
+"""Share of the steepest slope by which a road tends back to its start's height, per metre of height."""
 _LEAST_RADIUS_ON_SURFACE_M = {"dirt": 40.0, "grass": 90.0}
-LEAST_INNER_RADIUS_M = 4.0
-"""The road's inner border turns at least this wide."""
+LEAST_INNER_RADIUS_M = 4.0  # smallest radius of the road's inner border
 
 
 @dataclass(frozen=True)
 class Character:
-    """What a difficulty means for a track. Ranges are (smallest, largest); slopes are metres of height per metre.
+    """Figures of a difficulty. Ranges are (smallest, largest); slopes are metres of height per metre."""
 
-    Attributes:
-        width_m: of the road.
-        radius_m: of its bends.
-        straight_m: between two phrases.
-        steepest: slope.
-        largest_kink: change of slope from one piece to the next, which is then rounded over 24 m and more.
-        banking_deg: of a banked bend, at most.
-        rough: probability that a phrase has another surface than asphalt, or another border than a wall.
-        phrases: names and weights of the phrases.
-    """
-
-    width_m: float
-    radius_m: tuple[float, float]
-    straight_m: tuple[float, float]
-    steepest: float
-    largest_kink: float
-    banking_deg: float
-    rough: float
-    phrases: dict[str, float]
+    width_m: float  # of the road
+    radius_m: tuple[float, float]  # of its bends
+    straight_m: tuple[float, float]  # between two phrases
+    steepest: float  # slope
+    largest_kink: float  # change of slope from one piece to the next, which is then rounded over 24 m and more
+    banking_deg: float  # of a banked bend, at most
+    rough: float  # probability that a phrase has another surface than asphalt, or another border than a wall
+    phrases: dict[str, float]  # names and weights of the phrases
 
     @classmethod
     def of_difficulty(cls, difficulty: float) -> Self:
-        """Every figure moves evenly from its value at difficulty 0 to that at 1; radii and widths by equal ratios."""
+        """Interpolate each figure between its values at difficulty 0 and 1; radii and widths by equal ratios."""
 
         def even(at_0: float, at_1: float) -> float:
             return at_0 + difficulty * (at_1 - at_0)
@@ -76,13 +61,13 @@ class Character:
 def draw_phrase(
     rng: np.random.Generator, character: Character, *, turned_deg: float, slope: float, height_m: float
 ) -> list[Piece]:
-    """Draw a phrase that goes on from a road.
+    """Draw a phrase that continues a road.
 
     Args:
-        rng: where everything is drawn from.
+        rng: source of all draws.
         character: of the track.
-        turned_deg: how far the road has turned to the left so far. The further to one side, the likelier the phrase
-            turns to the other: no spirals.
+        turned_deg: how far the road has turned to the left. The further to one side, the likelier the phrase turns to
+            the other: no spirals.
         slope: at the road's end.
         height_m: of the road's end above its start.
     """
@@ -97,7 +82,7 @@ def draw_phrase(
 
 
 def _turn(rng: np.random.Generator, character: Character, angle_deg: tuple[float, float], radius_m: float) -> Piece:
-    """A turn that eases in and out over about half its radius; the road is narrower where it turns tightly."""
+    """Draw a turn that eases in and out over about half its radius; tight turns have a narrower road."""
     angle = round(float(rng.uniform(*angle_deg)))
     radius_m = round(radius_m, 1)
     easing_m = round(min(max(0.4 * radius_m, 8.0), 30.0, 0.9 * math.radians(angle) * radius_m), 1)
@@ -111,7 +96,7 @@ def _turn(rng: np.random.Generator, character: Character, angle_deg: tuple[float
 
 
 def _radius_m(rng: np.random.Generator, character: Character, share: tuple[float, float] = (0.0, 1.0)) -> float:
-    """A radius of the character's range, or of a part of it, each ratio as likely as another."""
+    """Draw a radius from a share of the character's range, each ratio as likely as another."""
     tight_m, wide_m = character.radius_m
     return float(tight_m * (wide_m / tight_m) ** rng.uniform(*share))
 
@@ -121,12 +106,11 @@ def _straight(rng: np.random.Generator, character: Character) -> Piece:
 
 
 def _bend(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """The plain corner."""
     return [_straight(rng, character), _turn(rng, character, (50.0, 140.0), _radius_m(rng, character))]
 
 
 def _sweeper(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A long bend, taken at speed."""
+    """A long, fast bend."""
     radius_m = 1.4 * _radius_m(rng, character, (0.7, 1.0))
     return [_straight(rng, character), _turn(rng, character, (40.0, 100.0), radius_m)]
 
@@ -153,7 +137,7 @@ def _esses(rng: np.random.Generator, character: Character) -> list[Piece]:
 
 
 def _tightening(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A bend that closes: the second half is tighter than the first."""
+    """A bend whose second half is tighter than the first."""
     wide = _turn(rng, character, (40.0, 60.0), _radius_m(rng, character, (0.6, 1.0)))
     return [_straight(rng, character), wide, _turn(rng, character, (50.0, 90.0), _radius_m(rng, character, (0.0, 0.4)))]
 
@@ -169,7 +153,7 @@ JUMP_SLOPE = _JUMP_CLIMB_M / _JUMP_RAMP_M
 
 
 def _jump(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A level run-up, a ramp, a gap and a wide landing that falls: the shipped track "jump" is built like this."""
+    """A level run-up, a ramp, a gap and a wide landing that falls, as on the shipped track "jump"."""
     landing_width_m = character.width_m + 4.0
     return [
         straight(round(float(rng.uniform(70.0, 90.0)))),
@@ -197,7 +181,7 @@ def _is_jump(phrase: list[Piece]) -> bool:
 
 
 def _dressed(rng: np.random.Generator, character: Character, phrase: list[Piece]) -> list[Piece]:
-    """Bank some turns; now and then give the phrase another surface, or other borders than walls."""
+    """Bank some turns; sometimes change the phrase's surface or borders."""
     is_rough, is_banked = rng.random() < character.rough, rng.random() < 0.25
     surface = str(rng.choice(["dirt", "dirt", "grass", "concrete"]))
     edge = str(rng.choice(["grass", "grass", "drop"]))
@@ -231,7 +215,7 @@ def _tightest_radius_m(piece: Piece) -> float:
 def _with_heights(
     rng: np.random.Generator, character: Character, phrase: list[Piece], slope: float, height_m: float
 ) -> list[Piece]:
-    """Let every piece climb or fall: each slope departs from the one before by a bounded kink, and high roads fall."""
+    """Let every piece climb or fall: slopes change by a bounded kink, and high roads fall."""
     if _is_jump(phrase):
         return phrase
     risen = []

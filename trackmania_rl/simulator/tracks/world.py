@@ -24,18 +24,12 @@ if TYPE_CHECKING:
     from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
     from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
-RIBBON_SPACING_M = 0.5
-"""Distance between neighbouring cross-sections, as of the game's reference lines."""
-RUN_UP_M = 40.0
-"""Straight extension of the ribbon before the start line."""
-RUN_OUT_M = 300.0
-"""Straight extension of the ribbon beyond the line's last point."""
-WALL_HEIGHT_M = 1.0
-"""Height of the wall above the road's border where the edge is `Edge.WALL`."""
-VERGE_WIDTH_M = 30.0
-"""Width of the grass beside the road where the edge is `Edge.GRASS`."""
-WALL_THICKNESS_M = 1.0
-"""A part that is further outside than this is beyond the wall and is not pushed back."""
+RIBBON_SPACING_M = 0.5  # distance between neighbouring cross-sections, as of the game's reference lines
+RUN_UP_M = 40.0  # straight extension of the ribbon before the start line
+RUN_OUT_M = 300.0  # straight extension of the ribbon beyond the line's last point
+WALL_HEIGHT_M = 1.0  # height of the wall above the road's border where the edge is `Edge.WALL`
+VERGE_WIDTH_M = 30.0  # width of the grass beside the road where the edge is `Edge.GRASS`
+WALL_THICKNESS_M = 1.0  # a part that is further outside than this is beyond the wall and is not pushed back
 STEEPEST_SLOPE = 0.98
 """Largest vertical component, up or down, of a line's direction: a steeper road has no well-defined level left."""
 
@@ -87,41 +81,24 @@ SECTION_DTYPE = np.dtype(
 
 
 class Road(NamedTuple):
-    """Cross-sections of a ribbon as the physics takes them.
+    """Cross-sections of a ribbon as the physics takes them."""
 
-    Attributes:
-        records: (P,) of `SECTION_DTYPE`.
-    """
-
-    records: npt.NDArray[np.void]
+    records: npt.NDArray[np.void]  # (P,) of `SECTION_DTYPE`
 
 
 class Ribbon(NamedTuple):
-    """P cross-sections, one every `RIBBON_SPACING_M` along the line; numba takes it as it is.
+    """P cross-sections, one every `RIBBON_SPACING_M` along the line; numba takes it as it is."""
 
-    Attributes:
-        station_m: (P,) float64, arc length from the start line, negative before it.
-        center_m: (P, 3) float64, centre of the road surface.
-        forward: (P, 3) float64 unit vectors along the road.
-        left: (P, 3) float64 unit vectors in the road surface.
-        up: (P, 3) float64 unit normals of the road surface.
-        half_width_m: (P,) float64.
-        surface: (P,) int64, of `Surface`.
-        edge: (P,) int64, of `Edge`.
-        has_road: (P,) bool, False inside a gap (a jump): there is neither ground nor wall.
-        records: (P,) of `SECTION_DTYPE`, the same numbers.
-    """
-
-    station_m: npt.NDArray[np.float64]
-    center_m: npt.NDArray[np.float64]
-    forward: npt.NDArray[np.float64]
-    left: npt.NDArray[np.float64]
-    up: npt.NDArray[np.float64]
-    half_width_m: npt.NDArray[np.float64]
-    surface: npt.NDArray[np.int64]
-    edge: npt.NDArray[np.int64]
-    has_road: npt.NDArray[np.bool_]
-    records: npt.NDArray[np.void]
+    station_m: npt.NDArray[np.float64]  # (P,), arc length from the start line, negative before it
+    center_m: npt.NDArray[np.float64]  # (P, 3), centre of the road surface
+    forward: npt.NDArray[np.float64]  # (P, 3) unit vectors along the road
+    left: npt.NDArray[np.float64]  # (P, 3) unit vectors in the road surface
+    up: npt.NDArray[np.float64]  # (P, 3) unit normals of the road surface
+    half_width_m: npt.NDArray[np.float64]  # (P,)
+    surface: npt.NDArray[np.int64]  # (P,), of `Surface`
+    edge: npt.NDArray[np.int64]  # (P,), of `Edge`
+    has_road: npt.NDArray[np.bool_]  # (P,), False inside a gap (a jump): there is neither ground nor wall
+    records: npt.NDArray[np.void]  # (P,) of `SECTION_DTYPE`, the same numbers
 
     @property
     def road(self) -> Road:
@@ -131,23 +108,14 @@ class Ribbon(NamedTuple):
 
 @dataclass(frozen=True)
 class Track:
-    """Road with its gates.
+    """Road with its gates."""
 
-    Attributes:
-        name: in logs and files.
-        ribbon: the road; with a `mesh_world`, only the way through it.
-        checkpoint_stations_m: of all laps in driving order, without the finish.
-        finish_station_m: station of the finish.
-        n_laps: laps of the race; 1 for a track from A to B.
-        mesh_world: surface and gates in place of the ribbon's; None for a road.
-    """
-
-    name: str
-    ribbon: Ribbon
-    checkpoint_stations_m: tuple[float, ...]
-    finish_station_m: float
-    n_laps: int = 1
-    mesh_world: MeshWorld | None = None
+    name: str  # in logs and files
+    ribbon: Ribbon  # the road; with a `mesh_world`, only the way through it
+    checkpoint_stations_m: tuple[float, ...]  # of all laps in driving order, without the finish
+    finish_station_m: float  # station of the finish
+    n_laps: int = 1  # laps of the race; 1 for a track from A to B
+    mesh_world: MeshWorld | None = None  # surface and gates in place of the ribbon's; None for a road
 
     @property
     def world(self) -> Road | SurfaceMesh:
@@ -282,41 +250,24 @@ def _frames_below(
 
 
 class Place(NamedTuple):
-    """Place of a point on the ribbon, and the road's axes there.
+    """Place of a point on the ribbon, and the road's axes there."""
 
-    Attributes:
-        section: number of the cross-section at or before the point.
-        lateral_m: distance from the centre line along the road surface, positive to the left.
-        height_m: distance above the road surface, which is continued sideways.
-        station_m: arc length along the line.
-        half_width_m: of the road.
-        left: unit vector, world axes.
-        up: unit vector, world axes.
-    """
-
-    section: int
-    lateral_m: float
-    height_m: float
-    station_m: float
-    half_width_m: float
-    left: tuple[float, float, float]
-    up: tuple[float, float, float]
+    section: int  # number of the cross-section at or before the point
+    lateral_m: float  # distance from the centre line along the road surface, positive to the left
+    height_m: float  # distance above the road surface, which is continued sideways
+    station_m: float  # arc length along the line
+    half_width_m: float  # of the road
+    left: tuple[float, float, float]  # unit vector, world axes
+    up: tuple[float, float, float]  # unit vector, world axes
 
 
 class Ground(NamedTuple):
-    """Ground under a point.
+    """Ground under a point."""
 
-    Attributes:
-        exists: False in a gap, beyond a drop or behind a wall; the rest means nothing then.
-        height_m: distance of the point above the ground along its normal.
-        normal: unit vector, world axes.
-        material: TMNF material id.
-    """
-
-    exists: bool
-    height_m: float
-    normal: tuple[float, float, float]
-    material: int
+    exists: bool  # False in a gap, beyond a drop or behind a wall; the rest means nothing then
+    height_m: float  # distance of the point above the ground along its normal
+    normal: tuple[float, float, float]  # unit vector, world axes
+    material: int  # TMNF material id
 
 
 @compiled

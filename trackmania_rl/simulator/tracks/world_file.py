@@ -1,7 +1,6 @@
-"""The file of a world that cars drive on in place of a ribbon: what a map's blocks make, ready to be driven and drawn.
+"""File of a world of triangles: what a map's blocks make, ready to be driven and drawn.
 
-It is a safetensors file: arrays of numbers by name, and nothing else. `scripts/tools/maps.py` writes it beside a track
-file, which names it; the game need not know the game's blocks.
+It is a safetensors file beside a track file, written by `scripts/tools/maps.py`. The game needs no knowledge of blocks.
 """
 
 from __future__ import annotations
@@ -19,24 +18,20 @@ from trackmania_rl.files import read_bounded
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, build_surface_mesh
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Surface, Track, build_ribbon
 
-MAX_WORLD_BYTES: Final = 24 << 20
-"""Some 15 times the size of a campaign map's world."""
+MAX_WORLD_BYTES: Final = 24 << 20  # some 15 times the size of a campaign map's world
 MAX_HEADER_BYTES: Final = 64 << 10
 MAX_TRIANGLES: Final = 400_000
 MAX_GATES: Final = 1000
-FARTHEST_M: Final = 100_000.0
-"""No place of a world is farther from the world's corner."""
+FARTHEST_M: Final = 100_000.0  # upper bound of coordinates
 LEAST_AREA_M2: Final = 1e-9
-N_PAINTS: Final = 43
-"""Members of `picture.palette.Paint`, which a scene's paints number."""
-WAY_HALF_WIDTH_M: Final = 12.0
-"""Of the road as it is drawn on a plan."""
+N_PAINTS: Final = 43  # members of `picture.palette.Paint`, which a scene's paints number
+WAY_HALF_WIDTH_M: Final = 12.0  # half width of the road as it is drawn on a plan
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class WorldFileError(UserError, ValueError):
-    """A world's file cannot be used; the text names it and says what is wrong."""
+    """A world's file cannot be used; the text names it and the reason."""
 
 
 @dataclass(frozen=True)
@@ -44,49 +39,33 @@ class MeshWorld:
     """World of triangles, with its gates and its picture; the fields are the arrays of the file.
 
     T triangles, B boxes of L gates, N points of the way; P points, Q quadrilaterals, G groups of the scene.
-
-    Attributes:
-        corners_m: (T, 3, 3) world metres, counter-clockwise as seen from the side that is driven on.
-        surface: (T,) of `Surface`.
-        forward: (T, 3) unit vectors, the direction in which a pad pushes.
-        has_grass: (X, Z) whether the stadium's grass is in a column of cells.
-        grass_height_m: (1,).
-        gate_boxes_m: (B, 2, 3) lowest and highest corners of the boxes in which gates are passed.
-        gate_of_box: (B,) number of a box's gate within a lap, the lap's line last; a gate may have several boxes.
-        respawn_m: (L, 3) the car's origin after a respawn at each gate of a lap; the last one is the start.
-        respawn_rotation: (L, 3, 3) car to world there.
-        way_up: (N, 3) normals of the ground along the track's line.
-        scene_points_m: (P, 3) world metres.
-        scene_corners: (Q, 4) rows of `scene_points_m`.
-        scene_paint: (Q,) values of `Paint`.
-        scene_gate: (Q,) number of a checkpoint, -1 for none.
-        scene_first_point: (G, 3) rows at which a group begins as seen from near, from afar, and at which it ends.
-        scene_first_quad: (G, 3) likewise, of `scene_corners`.
     """
 
-    corners_m: FloatArray
-    surface: npt.NDArray[np.int64]
-    forward: FloatArray
-    has_grass: npt.NDArray[np.bool_]
+    corners_m: FloatArray  # (T, 3, 3) world metres, counter-clockwise as seen from the side that is driven on
+    surface: npt.NDArray[np.int64]  # (T,) of `Surface`
+    forward: FloatArray  # (T, 3) unit vectors, the direction in which a pad pushes
+    has_grass: npt.NDArray[np.bool_]  # (X, Z) whether the stadium's grass is in a column of cells
     grass_height_m: FloatArray
-    gate_boxes_m: FloatArray
+    gate_boxes_m: FloatArray  # (B, 2, 3) lowest and highest corners of the boxes in which gates are passed
+    # (B,) number of a box's gate within a lap, the lap's line last; a gate may have several boxes
     gate_of_box: npt.NDArray[np.int64]
-    respawn_m: FloatArray
-    respawn_rotation: FloatArray
-    way_up: FloatArray
-    scene_points_m: FloatArray
-    scene_corners: npt.NDArray[np.int64]
-    scene_paint: npt.NDArray[np.int64]
-    scene_gate: npt.NDArray[np.int64]
+    respawn_m: FloatArray  # (L, 3) the car's origin after a respawn at each gate of a lap; the last one is the start
+    respawn_rotation: FloatArray  # (L, 3, 3) car to world there
+    way_up: FloatArray  # (N, 3) normals of the ground along the track's line
+    scene_points_m: FloatArray  # (P, 3) world metres
+    scene_corners: npt.NDArray[np.int64]  # (Q, 4) rows of `scene_points_m`
+    scene_paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
+    scene_gate: npt.NDArray[np.int64]  # (Q,) number of a checkpoint, -1 for none
+    # (G, 3) rows at which a group begins as seen from near, from afar, and at which it ends
     scene_first_point: npt.NDArray[np.int64]
-    scene_first_quad: npt.NDArray[np.int64]
+    scene_first_quad: npt.NDArray[np.int64]  # (G, 3) likewise, of `scene_corners`
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file, and check that the numbers are those of a world.
+        """Read and validate a file.
 
         Raises:
-            WorldFileError: if they are not.
+            WorldFileError: if it is not a world.
         """
         # Machines that only keep games (scripts/keep_games.py) have few packages, and this is none of them.
         from safetensors import SafetensorError
@@ -204,14 +183,8 @@ class MeshWorld:
 def track_in_world(name: str, line_m: FloatArray, world: MeshWorld, n_laps: int = 1) -> Track:
     """Return a track that is a world of triangles; the ribbon is the way through it.
 
-    Args:
-        name: of the track.
-        line_m: (N, 3) the way.
-        world: its triangles and gates.
-        n_laps: of a race.
-
     Raises:
-        ValueError: if they do not fit each other, or make no world.
+        ValueError: if the line (N, 3) is not the world's, or the triangles make no mesh.
     """
     assert len(world.mesh.records) > 0  # a mesh that cannot be built raises here
     if len(world.way_up) != len(line_m):
