@@ -26,14 +26,14 @@ def plane(slope=0.0):
 def race_driven(ribbon, keys, end_ms) -> GhostRace:
     """Drive (time in ms, key, value) events; the race that a ghost of it tells."""
     car = spawn_vehicle(Track("plane", ribbon, (), 500.0), 200.0)
-    held = {"Accelerate": 0, "Brake": 0, "SteerLeft": 0, "SteerRight": 0}
+    held = {"Accelerate": 0.0, "Brake": 0.0, "SteerLeft": 0.0, "SteerRight": 0.0}
     events = [ControlEvent(0, RACE_RUNNING, 1), *(ControlEvent(*key) for key in keys)]
     rows = []
     for time_ms in range(0, end_ms + 1, TICK_MS):
         if time_ms % 100 == 0:
             speed_m_s = np.linalg.norm(car["velocity_m_s"][0])
             rows.append((time_ms, *car["position_m"][0], *car["quaternion"][0], speed_m_s))
-        held |= {event.name: event.value for event in events[1:] if event.time_ms == time_ms}
+        held |= {event.name: float(event.value) for event in events[1:] if event.time_ms == time_ms}
         steer = held["SteerRight"] - held["SteerLeft"]
         tick(car, held["Accelerate"], held["Brake"], steer, ribbon.road, STADIUM_CAR)
     table = np.array(rows)

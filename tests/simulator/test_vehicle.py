@@ -55,7 +55,7 @@ def run(car, track: Track, ticks: int, gas=1.0, brake=0.0, steer=0.0) -> np.ndar
     """Drives with constant inputs; speeds in km/h after every tick."""
     speeds = np.empty(ticks)
     for i in range(ticks):
-        tick(car, gas, brake, steer, track.world, STADIUM_CAR)
+        tick(car, float(gas), float(brake), float(steer), track.world, STADIUM_CAR)
         speeds[i] = speed_kmh(car)
     return speeds
 

@@ -1,8 +1,8 @@
-"""What a map's `.Challenge.Gbx` file says: who made it, where its blocks and gates lie, its reference times.
+"""Map in a `.Challenge.Gbx` file: author, blocks, gates, reference times.
 
 Facts (reference/observation.md): a block is 32 x 8 x 32 m; start, finish and checkpoint blocks have "Line" or
-"Checkpoint" in their name; "High" ones carry their road 7 m up. All of this holds for Stadium; other environments have
-blocks of other sizes.
+"Checkpoint" in their name; "High" ones carry their road 7 m up. This holds for Stadium; other environments have blocks
+of other sizes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FORMAT_CODE: Final = re.compile(r"\$(?:\$|[0-9a-fA-F][0-9a-zA-Z]{0,2}|[lhpLHP](
 
 
 class Gate(Enum):
-    """What a block is to a race."""
+    """Role of a block in a race."""
 
     START = "start"
     CHECKPOINT = "checkpoint"
@@ -40,7 +40,7 @@ class Gate(Enum):
 
     @classmethod
     def of_block(cls, block_name: str) -> Gate | None:
-        """What a block of this name is, or None for a block that is no gate."""
+        """Return the role of a block of this name, or None."""
         if "StartFinishLine" in block_name:
             return cls.START_AND_FINISH
         if "StartLine" in block_name:
@@ -52,7 +52,7 @@ class Gate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of a map."""
+    """Block of a map."""
 
     name: str  # of the block's model, for example "StadiumRoadMain"
     cell: tuple[int, int, int]  # (x, y, z) in the map's grid; y counts upwards
@@ -62,7 +62,7 @@ class Block:
 
     @property
     def gate(self) -> Gate | None:
-        """What the block is to a race."""
+        """The block's role in a race."""
         return Gate.of_block(self.name)
 
     @property
@@ -74,7 +74,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class MedalTimes:
-    """A map's reference times in ms, None where it has none."""
+    """Reference times of a map in ms, None where it has none."""
 
     author_ms: int | None
     gold_ms: int | None
@@ -83,12 +83,12 @@ class MedalTimes:
 
     @classmethod
     def of_author(cls, author_ms: int) -> MedalTimes:
-        """The medals that the game's editor gives an author's time: 6, 20 and 50 % longer, up to the whole second."""
+        """Return the editor's medals for an author's time: 6, 20 and 50 % longer, up to the whole second."""
         gold, silver, bronze = (-(-author_ms * percent // 100_000) * 1000 for percent in (106, 120, 150))
         return cls(author_ms, gold, silver, bronze)
 
     def medal(self, race_time_ms: int) -> str | None:
-        """The best of "author", "gold", "silver" and "bronze" that a race time reaches, or None."""
+        """Return the best of "author", "gold", "silver" and "bronze" that a race time reaches, or None."""
         for name in ("author", "gold", "silver", "bronze"):
             limit_ms = getattr(self, f"{name}_ms")
             if limit_ms is not None and race_time_ms <= limit_ms:
@@ -98,7 +98,7 @@ class MedalTimes:
 
 @dataclass(frozen=True)
 class Challenge:
-    """A map."""
+    """Map."""
 
     uid: str  # the game's own name for it, unique
     name: str  # with the game's colour codes; `plain_name` is without
@@ -112,7 +112,7 @@ class Challenge:
 
     @property
     def plain_name(self) -> str:
-        """The name as one reads it."""
+        """The name without codes."""
         return plain_text(self.name)
 
     @property
@@ -122,12 +122,12 @@ class Challenge:
 
 
 def plain_text(text: str) -> str:
-    """A text without the game's codes for colour and type: "$fffESL$000-" is "ESL-"."""
+    """Remove the game's codes for colour and type: "$fffESL$000-" is "ESL-"."""
     return _FORMAT_CODE.sub(lambda code: "$" if code.group() == "$$" else "", text).strip("\ufeff ")
 
 
 def is_challenge_file(path: Path) -> bool:
-    """Whether a map's path names a `.Challenge.Gbx` file."""
+    """Return whether a path names a `.Challenge.Gbx` file."""
     return path.name.lower().endswith(CHALLENGE_SUFFIX)
 
 
@@ -135,13 +135,13 @@ def read_challenge(path: Path) -> Challenge:
     """Read a map.
 
     Raises:
-        GbxError: if the file is missing, damaged, or no map.
+        GbxError: if the file is missing, damaged, or not a map.
     """
     return challenge_of(read_gbx(path))
 
 
 def challenge_of(file: GbxFile) -> Challenge:
-    """The map in a `.Challenge.Gbx` file that was taken apart.
+    """Return the map of a parsed `.Challenge.Gbx` file.
 
     Raises:
         GbxError: if there is none, or it makes no sense.
@@ -168,16 +168,10 @@ def challenge_of(file: GbxFile) -> Challenge:
 
 
 def read_checkpoint_positions(path: Path) -> npt.NDArray[np.float64]:
-    """Positions of a map's checkpoints, its start and finish lines included.
-
-    Args:
-        path: the `.Challenge.Gbx` file.
-
-    Returns:
-        (C, 3) metres, world axes, in the file's order.
+    """Return the positions (C, 3) of a map's gates, start and finish included: metres, world axes, file order.
 
     Raises:
-        GbxError: if the file is missing, damaged, or no map, or a map without any, or not of Stadium.
+        GbxError: if the file is missing, damaged, not a map, without gates, or not of Stadium.
     """
     challenge = read_challenge(path)
     if challenge.environment != STADIUM:
@@ -197,9 +191,9 @@ def _block(block: MapBlock) -> Block:
 
 
 def _medal_times(nodes: list[CGameHeader]) -> MedalTimes:
-    """The times are in a node of their own; -1 is none, and so is 0.
+    """Return the times, which are in a node of their own; -1 and 0 mean none.
 
-    Medals below the author's time are none either: on platform maps they count respawns.
+    Medals below the author's time mean none too: on platform maps they count respawns.
     """
     times: dict[str, int] = next((node.times for node in nodes if getattr(node, "times", None)), {})
     author_ms = times.get("author", -1)

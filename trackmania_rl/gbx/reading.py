@@ -1,8 +1,11 @@
-"""Reading `.Gbx` files through pygbx, which trusts every byte of them: here no file crashes, hangs or fills the memory.
+"""Reader of `.Gbx` files through pygbx, guarded so that no file crashes, hangs or fills the memory.
 
-A `.Gbx` file is a head (what kind of file; often a line of XML about it) and a body of chunks, packed with LZO. pygbx
-unpacks the body and takes the chunks apart. Lengths and counts in a damaged file are random numbers, so while it works,
-what it reads through is replaced: no read leaves the file, unpacked data is bounded, and so is the number of reads.
+A `.Gbx` file is a head (its class; often a line of XML) and a body of chunks, packed with LZO. pygbx unpacks and parses
+the body without checks. So its byte reader is replaced meanwhile: reads stay within the file, and their number and the
+size of unpacked data are bounded.
+
+pygbx depends on python-lzo, which needs a compiler and liblzo2's headers. It is therefore optional, and installed
+without its dependencies (`HOW_TO_INSTALL`); lzallright replaces python-lzo's one function.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ if IS_INSTALLED:
 else:
 
     class _Missing:
-        """Stands in for pygbx's classes; nothing is ever one of these."""
+        """Placeholder for pygbx's classes; nothing is an instance of it."""
 
     gbx_module, STADIUM_BLOCK_OFFSETS = None, {}
     Gbx = ByteReader = _Missing
@@ -56,11 +59,11 @@ else:
 
 MAX_FILE_BYTES: Final = 8 << 20
 MAX_PACKED_BYTES: Final = 1 << 20
-"""A packed part of a file: LZO and zlib unpack to at most a few hundred times as much. Real ones are 10 to 300 kB."""
+"""LZO and zlib unpack to at most a few hundred times as much. Real packed parts are 10 to 300 kB."""
 MAX_UNPACKED_BYTES: Final = 16 << 20
 MAX_READS: Final = 1_000_000
-"""Numbers and texts in one file; maps and replays have some thousands, an hour in a ghost has 400,000. It bounds the
-time to a few seconds."""
+"""Values in one file; maps and replays have some thousands, an hour in a ghost has 400,000. It bounds the time to a few
+seconds."""
 KINDS: Final = {
     0x03043000: "a map",
     0x24003000: "a map of an older game",
@@ -78,16 +81,16 @@ _pygbx_is_guarded = threading.Lock()
 
 
 class GbxError(UserError):
-    """A `.Gbx` file is missing, is damaged, or is of another kind than was asked for."""
+    """A `.Gbx` file is missing, damaged, or of another kind than expected."""
 
 
 class _DamagedError(Exception):
-    """Something in the file cannot be true."""
+    """A value in the file is impossible."""
 
 
 @dataclass(frozen=True)
 class GbxFile:
-    """A file that was taken apart."""
+    """Parsed file."""
 
     path: Path  # where it lies
     class_id: int  # what kind of file it is; see `kind`
@@ -96,24 +99,24 @@ class GbxFile:
 
     @property
     def kind(self) -> str:
-        """What the file is, in words."""
+        """The kind of file, in words."""
         return kind_of(self.class_id)
 
     def nodes(self, node_type: type[Any]) -> list[Any]:
-        """The parts of the body that are of one of pygbx's classes, in the file's order."""
+        """Return the parts of the body that are of one of pygbx's classes, in the file's order."""
         return [node for node in self.content.classes.values() if isinstance(node, node_type)]
 
 
 def kind_of(class_id: int) -> str:
-    """What a file of this class is, in words."""
+    """Return the kind of a file of this class, in words."""
     return KINDS.get(class_id, f"a Gbx file of class {class_id:#010x}")
 
 
 def read_gbx(path: Path) -> GbxFile:
-    """Take a file apart.
+    """Read and parse a file.
 
     Raises:
-        GbxError: if it is missing, no `.Gbx` file, too large, or damaged.
+        GbxError: if it is missing, not a `.Gbx` file, too large, or damaged.
     """
     if not path.exists():
         raise GbxError(f"{path}: no such file")
@@ -121,10 +124,10 @@ def read_gbx(path: Path) -> GbxFile:
 
 
 def parse_gbx(data: bytes, path: Path) -> GbxFile:
-    """Take the bytes of a file apart; `path` is what errors call it.
+    """Parse the bytes of a file; `path` is for errors.
 
     Raises:
-        GbxError: if they are no `.Gbx` file, or damaged; also without pygbx.
+        GbxError: if they are not a `.Gbx` file, or damaged; also without pygbx.
     """
     class_id = _check_head(data, path)
     if (later := _LATER_GAME.search(data, 17, 17 + int.from_bytes(data[13:17], "little"))) is not None:
@@ -146,7 +149,7 @@ def parse_gbx(data: bytes, path: Path) -> GbxFile:
 
 
 def _check_head(data: bytes, path: Path) -> int:
-    """Look at the first bytes: "GBX", version, format, and the class of the file, which is returned."""
+    """Check "GBX", version and format; return the class of the file."""
     if len(data) < 13 or data[:3] != b"GBX":
         raise GbxError(f"{path}: not a readable .Gbx file: it does not begin with GBX")
     version = int.from_bytes(data[3:5], "little")
@@ -167,7 +170,7 @@ def _header_xml(data: bytes) -> ElementTree.Element | None:
 
 
 class _BoundedReader(ByteReader):  # type: ignore[misc]  # pygbx has no types
-    """pygbx's reader, but no read leaves the data, and `budget` bounds how many there are."""
+    """pygbx's reader, with bounded reads; `budget` bounds their number."""
 
     def __init__(self, budget: list[int], data: bytes) -> None:
         super().__init__(data)
@@ -190,7 +193,6 @@ class _BoundedReader(ByteReader):  # type: ignore[misc]  # pygbx has no types
 
 
 def _unpack_lzo(data: bytes, _: bool, size: int) -> bytes:
-    """As `lzo.decompress`, of bounded size."""
     _check_sizes(len(data), size)
     unpacked = lzallright.LZOCompressor.decompress(bytes(data), output_size_hint=max(size, 1))
     if len(unpacked) != size:
@@ -199,7 +201,6 @@ def _unpack_lzo(data: bytes, _: bool, size: int) -> bytes:
 
 
 def _unpack_zlib(data: bytes, _: int, size: int) -> bytes:
-    """As `zlib.decompress`, of bounded size."""
     _check_sizes(len(data), size)
     return zlib.decompressobj().decompress(data, max_length=max(1, size))
 
@@ -214,7 +215,7 @@ def _check_sizes(packed_bytes: int, unpacked_bytes: int) -> None:
 
 @contextmanager
 def _guarded_pygbx() -> Iterator[None]:
-    """Within it, pygbx reads through what is above, and keeps to itself what it has to say about unknown chunks."""
+    """Guard pygbx's reads, and suppress its logs about unknown chunks."""
     guards = {
         "ByteReader": partial(_BoundedReader, [MAX_READS]),
         "lzo": SimpleNamespace(decompress=_unpack_lzo),

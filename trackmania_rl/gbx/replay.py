@@ -1,7 +1,7 @@
-"""What a `.Replay.Gbx` or `.Ghost.Gbx` file says: whose race it was, its times, where the car was, which inputs.
+"""Replay in a `.Replay.Gbx` or `.Ghost.Gbx` file: races with their times, samples and inputs, and the map.
 
 A ghost is one race: samples of the car (usually every 100 ms) and every change of an input, to the engine's 10 ms. A
-replay is one or more ghosts and the map they were driven on.
+replay is one or more ghosts and their map.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from trackmania_rl.gbx.reading import (
 REPLAY_SUFFIXES: Final = (".replay.gbx", ".ghost.gbx")
 NO_TIME: Final = 0xFFFFFFFF  # a race time that was never set
 
-_NO_SPEED: Final = -(1 << 15)  # a sampled speed, which is a logarithm, of zero
-_MAX_SAMPLE_M: Final = 1e6  # nothing in the game is so far away; a position beyond it was misread
+_NO_SPEED: Final = -(1 << 15)  # the logarithm of a speed of zero
+_MAX_SAMPLE_M: Final = 1e6  # a position beyond it was misread
 
 
 @dataclass(frozen=True)
 class GhostSamples:
-    """Where a car was; S samples."""
+    """Samples of a car; S in number."""
 
     period_ms: int  # race time from one sample to the next
     time_ms: npt.NDArray[np.int64]  # (S,), race time
@@ -54,12 +54,12 @@ class GhostSamples:
         return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
-RACE_RUNNING = "_FakeIsRaceRunning"  # the event with which a race begins
+RACE_RUNNING = "_FakeIsRaceRunning"  # the event at which a race begins
 
 
 @dataclass(frozen=True, slots=True)
 class ControlEvent:
-    """One change of one input, as the game has it."""
+    """One change of one input."""
 
     time_ms: int  # on the ghost's own clock, see `Ghost.inputs_begin_ms`
     # of the input, for example "Accelerate", "SteerLeft", "Steer"; names beginning with "_" are the game's own
@@ -102,7 +102,7 @@ class Replay:
 
 
 def is_replay_file(path: Path) -> bool:
-    """Whether a path names a replay or a ghost."""
+    """Return whether a path names a replay or a ghost."""
     return path.name.lower().endswith(REPLAY_SUFFIXES)
 
 
@@ -133,10 +133,10 @@ def read_replay(path: Path) -> Replay:
 
 
 def read_embedded_map(path: Path) -> bytes:
-    """The file of the map on which a replay was driven, as it is stored in the replay.
+    """Return the bytes of the map's file in a replay.
 
     Raises:
-        GbxError: if the replay is missing or damaged, or no map that can be read is in it.
+        GbxError: if the replay is missing or damaged, or has no readable map.
     """
     for record in read_gbx(path).nodes(CGameReplayRecord):
         if _embedded_challenge(record.track, path) is not None:
@@ -190,7 +190,7 @@ def _samples(node: CGameCtnGhost, path: Path) -> GhostSamples:
 def _quaternions(
     angle: npt.NDArray[np.float64], axis_heading: npt.NDArray[np.float64], axis_pitch: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Unit quaternions (S, 4), w first, of a ghost's three 16-bit numbers: half the angle of the turn, and its axis."""
+    """Return unit quaternions (S, 4), w first, of a ghost's 16-bit numbers: half the turn's angle, and its axis."""
     half_angle = angle * (np.pi / 0xFFFF)
     heading, pitch = axis_heading * (np.pi / 0x7FFF), axis_pitch * (np.pi / 2 / 0x7FFF)
     axis = np.stack((np.cos(heading) * np.cos(pitch), np.sin(heading) * np.cos(pitch), np.sin(pitch)), axis=1)
@@ -203,6 +203,6 @@ def _event(entry: ControlEntry) -> ControlEvent:
 
 
 def _analog_value(entry: ControlEntry) -> int:
-    """Analog inputs are signed numbers of 24 bits with the sign turned round."""
+    """Return the value of an analog input: a signed number of 24 bits with the sign inverted."""
     raw = (entry.flags << 16 | entry.enabled) & 0xFFFFFF
     return -(raw - (1 << 24) if raw >= 1 << 23 else raw)

@@ -1,16 +1,16 @@
-"""A ghost's inputs as an input script of TMInterface, and a script's as a ghost would hold them.
+"""Conversion of a ghost's inputs to an input script of TMInterface, and back.
 
-A ghost's clock and a script's differ by one tick: an event that a ghost has at 10 ms is felt first by the tick that
-begins at race time 0, and a script says 0.00 for it (`EVENT_TIME_ORIGIN_MS`). The ghost's own clock starts at its
-event `_FakeIsRaceRunning`, usually at 0; replays recorded by TMInterface have it at 65,535 ms.
+A ghost's clock and a script's differ by one tick: an event at 10 ms in a ghost first acts in the tick that begins at
+race time 0, and is 0.00 in a script (`EVENT_TIME_ORIGIN_MS`). The ghost's own clock starts at its event
+`_FakeIsRaceRunning`, usually at 0; replays recorded by TMInterface have it at 65,535 ms.
 
-What does not survive ghost -> script -> ghost, because a script cannot say it:
+Lost in ghost -> script -> ghost, because a script has no form for it:
 
 * the game's own events (names beginning with "_"): `_FakeIsRaceRunning` and `_FakeFinishLine` are made again, and
-  `_FakeDontInverseAxis` is applied to the analog values;
-* milliseconds within a tick, which only respawns have (and all inputs of some older games): scripts count in ticks;
-* what was pressed before the start: it becomes one event per input at the start, the last value of each;
-* `AccelerateReal` and `BrakeReal`, the keys' other names, come back as `Accelerate` and `Brake`.
+`_FakeDontInverseAxis` is applied to the analog values;
+* milliseconds within a tick, which only respawns have (and all inputs of some older games);
+* inputs before the start: they become one event per input at the start, the last value of each;
+* `AccelerateReal` and `BrakeReal`, the keys' other names, which come back as `Accelerate` and `Brake`.
 
 The rules are those of gbxtools' `generate_input_file.py`, by TMInterface's author.
 """
@@ -55,7 +55,7 @@ class ReplayInputsError(UserError):
 
 @dataclass(frozen=True)
 class GhostScript:
-    """A ghost's inputs as a script's events."""
+    """Events of a script, with counts of what was lost."""
 
     events: tuple[InputEvent, ...]  # in order of time
     n_rounded: int  # how many lost milliseconds within a tick
@@ -64,10 +64,10 @@ class GhostScript:
 
 
 def ghost_of_driver(replay: Replay, driver: str | None = None) -> Ghost:
-    """The fastest ghost, or a driver's fastest one.
+    """Return the fastest ghost, or a driver's fastest one.
 
     Args:
-        replay: to look in.
+        replay: the replay.
         driver: a login, upper or lower case; None for the fastest of all.
 
     Raises:
@@ -81,14 +81,14 @@ def ghost_of_driver(replay: Replay, driver: str | None = None) -> Ghost:
 
 
 def script_of_ghost(ghost: Ghost, path: Path) -> GhostScript:
-    """The inputs of a ghost as a script.
+    """Return the inputs of a ghost as a script.
 
     Args:
-        ghost: whose inputs.
+        ghost: the ghost.
         path: of its file, for errors.
 
     Raises:
-        ReplayInputsError: if the ghost holds no inputs, or has times or values that no race has.
+        ReplayInputsError: if the ghost holds no inputs, or impossible times or values.
     """
     if not ghost.events:
         raise ReplayInputsError(f"{path}: the ghost of {ghost.login or 'an unknown driver'} holds no inputs")
@@ -122,7 +122,7 @@ def script_of_ghost(ghost: Ghost, path: Path) -> GhostScript:
 
 
 def ghost_events_of_script(events: Sequence[InputEvent], race_time_ms: int | None = None) -> tuple[ControlEvent, ...]:
-    """The events that the ghost of a race driven by a script holds.
+    """Return the events in the ghost of a race driven by a script.
 
     Args:
         events: the script's, in order of time.
@@ -138,7 +138,7 @@ def ghost_events_of_script(events: Sequence[InputEvent], race_time_ms: int | Non
 
 
 def _script_time_ms(ghost_time_ms: int, input_: Input) -> int:
-    """A ghost's time as a script's: one tick less; a respawn within a tick belongs to the tick's end."""
+    """Return a ghost's time as a script's: one tick less; a respawn within a tick belongs to the tick's end."""
     reached_ms = ghost_time_ms - 1 if input_ is Input.RESPAWN else ghost_time_ms - TICK_MS
     return reached_ms // TICK_MS * TICK_MS
 

@@ -1,8 +1,8 @@
-"""Reference lines from a map's blocks alone: the chain of road pieces from its start through its checkpoints.
+"""Reference lines from a map's blocks alone: the chain of road pieces from the start over the checkpoints.
 
-Every road piece of the catalogue joins the next where their borders, heights and headings meet. A search over these
-joints follows every branch; a line is made where exactly one way leads from the start over all checkpoints to the
-finish. Roads that leave the catalogue (platforms, circuits, loops, jumps, fields) need a replay.
+Road pieces join where borders, heights and headings meet. A search over these joints follows every branch; a line is
+made if exactly one way leads from the start over all checkpoints to the finish. Roads that leave the catalogue
+(platforms, circuits, loops, jumps, fields) need a replay.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from trackmania_rl.track.line_building import BEYOND_FINISH_M, LINE_SPACING_M, a
 from trackmania_rl.track.pieces import Side, lanes_of
 from trackmania_rl.track.placed_blocks import BlockGrid, Joint, Road, roads_of, side_direction
 
-CAR_HEIGHT_M: Final = 0.36  # a standing car's origin above the road; reference lines hold where cars are
+CAR_HEIGHT_M: Final = 0.36  # a standing car's origin above the road, as in reference lines
 SPAWN_M: Final = 11.2
-"""Where a race begins, from the back of the start block: 4.8 m before its middle, as in every replay at hand."""
-FINISH_M: Final = 16.0 + BEYOND_FINISH_M
-"""Where a line ends, from the border over which it enters the finish block."""
+"""Place of the start, from the back of the start block: 4.8 m before its middle, as in every replay at hand."""
+FINISH_M: Final = 16.0 + BEYOND_FINISH_M  # End of a line, from the border over which it enters the finish block
 MOST_SEARCH_STEPS: Final = 100_000
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class BlockLineError(UserError):
-    """A map's blocks do not give one whole way; the text names where the known one ends, why, and what to do."""
+    """A map's blocks do not give one whole way; the text names where the known one ends, the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class BlockLine:
-    """A line along the middle of a map's roads; N points."""
+    """Line along the middle of a map's roads; N points."""
 
     # (N, 3) where a car's origin passes, world axes, about 0.5 m apart; all laps, one after the other
     points_m: FloatArray
@@ -49,12 +48,11 @@ def line_from_blocks(challenge: Challenge, *, as_far_as_possible: bool = False) 
 
     Args:
         challenge: the map.
-        as_far_as_possible: where no whole way is found, take the part from the start on that is beyond doubt.
+        as_far_as_possible: whether to return the unambiguous part from the start if no whole way is found.
 
     Raises:
-        BlockLineError: if the map is of another environment or has no start, or, without `as_far_as_possible`, if the
-            road pieces lead not to the finish, or in several ways; if
-            they branch too often to tell.
+        BlockLineError: if the map is of another environment or has no start; without `as_far_as_possible` also if the
+            road pieces do not lead to the finish, or in several ways, or branch too often.
     """
     network = _RoadNetwork(challenge)
     first = network.first_road()
@@ -76,7 +74,7 @@ def line_from_blocks(challenge: Challenge, *, as_far_as_possible: bool = False) 
 
 
 class _RoadNetwork:
-    """The roads of a map and how they join."""
+    """Roads of a map and their joints."""
 
     def __init__(self, challenge: Challenge) -> None:
         if challenge.environment != STADIUM:
@@ -93,7 +91,7 @@ class _RoadNetwork:
                 self._add(road)
 
     def _add(self, road: Road) -> None:
-        """Blocks may lie in one another; where they carry the same road, it is one, and a gate's block has it."""
+        """Add a road. Blocks may overlap; of equal roads one is kept, preferably a gate's."""
         roads = self._entering[road.enters]
         same = [other for other in roads if other.leaves == road.leaves]
         if not same:
@@ -102,7 +100,7 @@ class _RoadNetwork:
             roads[roads.index(same[0])] = road
 
     def first_road(self) -> Road:
-        """The road through the start block, forwards."""
+        """Return the road through the start block, forwards."""
         for gate in self._challenge.gates:
             if gate.gate in (Gate.START, Gate.START_AND_FINISH):
                 for road in roads_of(gate):
@@ -115,10 +113,10 @@ class _RoadNetwork:
         raise BlockLineError(f"map {self._challenge.plain_name}: it has no start block: make the line from a replay")
 
     def whole_ways(self, first: Road) -> list[list[Road]]:
-        """Up to two ways from the start over every checkpoint to the finish; no road is driven twice.
+        """Return up to two ways from the start over every checkpoint to the finish; no road is driven twice.
 
         Raises:
-            BlockLineError: if `MOST_SEARCH_STEPS` do not tell.
+            BlockLineError: after `MOST_SEARCH_STEPS` without an answer.
         """
         ways: list[list[Road]] = []
         way, used = [first], {_key(first)}
@@ -145,7 +143,7 @@ class _RoadNetwork:
         return ways
 
     def certain_part(self, first: Road) -> tuple[list[Road], str]:
-        """The way from the start on to where it ends or branches, and what is there."""
+        """Return the way from the start until it ends or branches, and the reason for its end."""
         way, used = [first], {_key(first)}
         while True:
             following = self._next_roads(way[-1])
@@ -170,7 +168,7 @@ class _RoadNetwork:
         return self._entering.get(road.leaves.opposite, [])
 
     def _what_is_beyond(self, joint: Joint) -> str:
-        """Why no road goes on from a joint."""
+        """Return why no road continues from a joint."""
         ahead_x, ahead_z = side_direction(joint.heading)
         beyond_m = np.array(joint.position_m) + np.array((ahead_x, -0.5, ahead_z))
         x, y, z = (int(cell) for cell in np.floor(beyond_m / BLOCK_SIZE_M))
@@ -183,7 +181,7 @@ class _RoadNetwork:
 
 
 def _line(way: list[Road], gap: str | None) -> BlockLine:
-    """The line along a way, from where cars start to behind the finish line."""
+    """Return the line along a way, from the spawn to behind the finish line."""
     points_m = _joined_points(way)
     points_m = points_m[arc_length(points_m) >= SPAWN_M]
     if gap is None or way[-1].block.gate in (Gate.FINISH, Gate.START_AND_FINISH):
@@ -195,7 +193,7 @@ def _line(way: list[Road], gap: str | None) -> BlockLine:
 
 
 def _joined_points(way: list[Road]) -> FloatArray:
-    """(K, 3) the middles of roads one after the other, without the doubled points at their joints."""
+    """Return the middles (K, 3) of consecutive roads, without the doubled points at their joints."""
     return np.concatenate([way[0].points_m] + [road.points_m[1:] for road in way[1:]])
 
 

@@ -1,6 +1,6 @@
-"""What is seen of a world of blocks: roads with their lines and marks, walls, loops, pads, pools and gates.
+"""Picture of a world of blocks: roads with their lines and marks, walls, loops, pads, pools and gates.
 
-It is built from the same pieces as the surface that cars drive on, with fewer and longer faces and with paint.
+It is built from the same pieces as the driven surface, with fewer and longer faces and with paint.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ from trackmania_rl.track.piece_mesh import Way, ways_of
 from trackmania_rl.track.pieces import SHAPE_BITS, CrossSection, Piece, Polygon, footprint, stadium_pieces
 from trackmania_rl.track.placed_blocks import to_world
 
-BAND_M: Final = 8.0  # so far along a road its shade changes, so that speed is seen
+BAND_M: Final = 8.0  # length along a road after which its shade changes, so that speed is visible
 NEAR_STRAIGHT_M: Final = 8.0
 NEAR_BENT_M: Final = 4.0
 FAR_STRAIGHT_M: Final = 16.0
 FAR_BENT_M: Final = 8.0  # length of a face along a road, as seen from near and from afar
-TILE_M: Final = 16.0  # flat ground is laid in tiles of about this size
-COARSEST_M: Final = 0.1  # a cross-section is drawn to this
+TILE_M: Final = 16.0  # size of the tiles of flat ground
+COARSEST_M: Final = 0.1  # tolerance of a drawn cross-section
 STEEP: Final = 1.0  # rise per metre across a road from which on it is a wall
-CAP_ABOVE_M: Final = 0.5  # what is level this far above the road is the top of a wall
-LINE_M: Final = (10.45, 11.05)
-"""Where the white line of a road with borders is, from its middle: it is its raised strip."""
-LEAST_BORDERED_M: Final = 12.9
-"""A cross-section that reaches farther from its middle has borders; the line of another lies at its edge."""
+CAP_ABOVE_M: Final = 0.5  # a level surface this far above the road is the top of a wall
+LINE_M: Final = (10.45, 11.05)  # The white line of a road with borders, from its middle: its raised strip
+LEAST_BORDERED_M: Final = 12.9  # A wider cross-section has borders; the line of another is at its edge
 LINE_WIDTH_M: Final = 0.6
 DASH_M: Final = 0.25  # half width of the dashes in the middle of a road
-ARROW_M: Final = (8.4, 0.8)  # half width of a pad's arrow where it begins and at its point
+ARROW_M: Final = (8.4, 0.8)  # half width of a pad's arrow at its begin and at its point
 MARK_ABOVE_M: Final = 0.04
 POST_M: Final = 0.9
 BANNER_M: Final = (6.3, 8.7)
@@ -52,7 +50,7 @@ _PADS: Final = (Surface.TURBO, Surface.TURBO2, Surface.TURBO_ROULETTE)
 
 
 class _Painter:
-    """Collects quadrilaterals and marks, which lie on them, in one block's own axes."""
+    """Collector of quadrilaterals and of marks on them, in one block's own axes."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[FloatArray, IntArray]] = []
@@ -65,7 +63,7 @@ class _Painter:
         (self._marks if is_mark else self._faces).append((corners_m.reshape(-1, 4, 3), paints))
 
     def quads(self, gate: int = NO_GATE) -> Quads:
-        """All of them, marks first, between points of which no two are the same."""
+        """Return all of them, marks first, between distinct points."""
         parts = self._marks + self._faces
         corners_m = np.concatenate([np.zeros((0, 4, 3)), *(part[0] for part in parts)])
         paint = np.concatenate([np.zeros(0, dtype=np.int64), *(part[1] for part in parts)])
@@ -74,12 +72,7 @@ class _Painter:
 
 
 def scene_of(world: BlockWorld, checkpoints: Sequence[GateBox] | None = None) -> BlockScene:
-    """Prepare a world for drawing.
-
-    Args:
-        world: what is drawn.
-        checkpoints: in the order in which they are passed; by default in the order of the file.
-    """
+    """Prepare a world for drawing, with checkpoints in their order of passing (by default the file's)."""
     pieces = stadium_pieces()
     if checkpoints is None:
         checkpoints = [gate for gate in world.gates if gate.kind is Gate.CHECKPOINT]
@@ -135,7 +128,7 @@ def _paint_way(painter: _Painter, way: Way, *, is_near: bool) -> None:
 
 
 def _paint_arrows(painter: _Painter, way: Way, begins_m: FloatArray) -> None:
-    """An arrow on each band, in the direction in which the block looks."""
+    """Add an arrow on each band, in the block's direction."""
     ahead = way if way.center_m[-1, 2] >= way.center_m[0, 2] else _reversed(way)
     for begin_m in np.arange(0.0, begins_m[-1] - 0.5 * BAND_M, BAND_M):
         ends = np.interp((begin_m, begin_m + BAND_M), begins_m, np.arange(len(begins_m)))
@@ -146,7 +139,7 @@ def _paint_arrows(painter: _Painter, way: Way, begins_m: FloatArray) -> None:
 
 
 def _strip(way: Way, half_m: float) -> FloatArray:
-    """(N, 2, 3) both sides of a strip along the middle of a way, just above it."""
+    """Return both sides (N, 2, 3) of a strip along the middle of a way, just above it."""
     return _across(way, np.array(((-half_m, MARK_ABOVE_M), (half_m, MARK_ABOVE_M))))
 
 
@@ -155,7 +148,7 @@ def _reversed(way: Way) -> Way:
 
 
 def _across(way: Way, places_m: FloatArray) -> FloatArray:
-    """(N, K, 3) places (K, 2) of a cross-section at every place of a way."""
+    """Return places (K, 2) of a cross-section at every place of a way, (N, K, 3)."""
     return (
         way.center_m[:, None]
         + places_m[None, :, 0, None] * way.left[:, None]
@@ -164,7 +157,7 @@ def _across(way: Way, places_m: FloatArray) -> FloatArray:
 
 
 def _columns(section: CrossSection, *, with_lines: bool) -> tuple[FloatArray, IntArray]:
-    """Places across a road (K, 2), from right to left, and the paints between them (K - 1,)."""
+    """Return places across a road (K, 2), from right to left, and the paints between them (K - 1,)."""
     places_m = _simplified(section.points_m, COARSEST_M)
     is_marked = section.surface in _MARKED
     line_m = LINE_M if places_m[-1, 0] > LEAST_BORDERED_M else (places_m[-1, 0] - LINE_WIDTH_M, places_m[-1, 0])
@@ -189,7 +182,7 @@ def _columns(section: CrossSection, *, with_lines: bool) -> tuple[FloatArray, In
 
 
 def _simplified(points_m: FloatArray, tolerance_m: float) -> FloatArray:
-    """A polyline (K, 2) with fewer points, none of those left out farther than this from it (Douglas and Peucker)."""
+    """Simplify a polyline (K, 2) within a tolerance (Douglas and Peucker)."""
     if len(points_m) < 3:
         return points_m
     begin_m, way_m = points_m[0], points_m[-1] - points_m[0]
@@ -276,7 +269,7 @@ def _finish(gate: GateBox) -> Quads:
 
 
 class _Frame:
-    """The plane through the middle of a gate's trigger, across the road."""
+    """Plane through the middle of a gate's trigger, across the road."""
 
     def __init__(self, trigger_m: FloatArray) -> None:
         low_m, high_m = trigger_m
@@ -288,7 +281,7 @@ class _Frame:
         self.posts: Final = ((-post, 0.0), (1.0, 1.0 + post))
 
     def upright(self, begin: float, end: float, bottom_m: float, top_m: float) -> FloatArray:
-        """(1, 4, 3) a rectangle between two shares of the width and two heights."""
+        """Return a rectangle (1, 4, 3) between two shares of the width and two heights."""
         corners_m = np.tile(self._low_m, (4, 1))
         corners_m[:, self._across] += self._width_m * np.array((begin, end, end, begin))
         corners_m[:, 1] += (bottom_m, bottom_m, top_m, top_m)

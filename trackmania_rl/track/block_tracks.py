@@ -1,7 +1,7 @@
-"""Tracks for the simulated game that are a map's own blocks: loops, walls, pads and gates as they are.
+"""Tracks of a map's own blocks for the simulated game: loops, walls, pads and gates.
 
-What the blocks make is written to a file beside the track's (`simulator.tracks.world_file`), so that the game itself
-need know no block. A line through the map, usually a driven one, is the way along which progress counts.
+The world is written to a file beside the track's (`simulator.tracks.world_file`), so that the game needs no knowledge
+of blocks. Progress counts along a line through the map, usually a driven one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld, GateBox,
 from trackmania_rl.track.map_tracks import check_line
 from trackmania_rl.track.placed_blocks import forward_of
 
-GROUND_WITHIN_M: Final = 3.0  # a line is no farther than this above what it drives on, or it flies
-SMOOTHED_POINTS: Final = 9  # normals of the ground are averaged over so many points of a line
+GROUND_WITHIN_M: Final = 3.0  # a line further above the ground flies
+SMOOTHED_POINTS: Final = 9  # points of a line over which normals of the ground are averaged
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class BlockTrackError(UserError):
-    """A map's blocks make no track; the text says why, and what to do."""
+    """A map's blocks make no track; the text names the reason and the remedy."""
 
 
 def require_known(world: BlockWorld, name: str) -> None:
-    """See that all blocks of a map are known that one may drive on.
+    """Check that all blocks that may be driven on are known.
 
     Raises:
         BlockTrackError: if there are others.
@@ -45,23 +45,23 @@ def require_known(world: BlockWorld, name: str) -> None:
 
 
 def lack_of(world: BlockWorld) -> str:
-    """Tell which blocks of a world are not known."""
+    """Return a text on the unknown blocks of a world."""
     names = ", ".join(f"{count} {block}" for block, count in world.unknown_names[:5])
     others = " and others" if len(world.unknown_names) > 5 else ""
     return f"{100.0 * world.known_share:.0f} % of its blocks are in the catalogue; not {names}{others}"
 
 
 def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -> MeshWorld:
-    """Make all that the simulated game needs of a map; where a block is not known, there is nothing.
+    """Make the world of a map for the simulated game; unknown blocks are left out.
 
     Args:
         challenge: the map.
-        world: what its blocks make.
+        world: of its blocks.
         line_m: (N, 3) metres, start to finish, about 0.5 m apart.
 
     Raises:
-        BlockTrackError: if there is no start or finish, or it is not known where a gate is passed or a car respawns.
-        MapTrackError: if it is no line of this map.
+        BlockTrackError: if there is no start or finish, or a gate's trigger or spawn is not known.
+        MapTrackError: if the line is not one of this map.
     """
     check_line(challenge, line_m)
     name = challenge.plain_name
@@ -96,7 +96,7 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
 
 
 def normals_along(mesh: SurfaceMesh, line_m: FloatArray) -> FloatArray:
-    """(N, 3) unit normals of the ground under a line; where it flies, between those before and after."""
+    """Return unit normals (N, 3) of the ground under a line, interpolated where it flies."""
     up = np.full(line_m.shape, np.nan)
     for index, (x, y, z) in enumerate(line_m.tolist()):
         ground = ground_under(mesh, x, y, z, GROUND_WITHIN_M)
@@ -117,16 +117,16 @@ def normals_along(mesh: SurfaceMesh, line_m: FloatArray) -> FloatArray:
 def write_block_track(
     challenge: Challenge, arrays: MeshWorld, line_m: FloatArray, track_file: Path
 ) -> tuple[Path, ...]:
-    """Write a track file, with its line and its world beside it, which come first; return all three.
+    """Write a track's world, line and track file, the latter last; return all three.
 
     Args:
         challenge: the map.
-        arrays: what its blocks make.
+        arrays: its world.
         line_m: (N, 3) the way through it.
         track_file: the .toml to write; its folder exists.
 
     Raises:
-        OSError: if the disk says no.
+        OSError: if writing fails.
     """
     line_file = track_file.with_name(f"{track_file.stem}_0.5m.npy")
     world_file = track_file.with_name(f"{track_file.stem}_world.safetensors")
@@ -154,7 +154,7 @@ def _start(world: BlockWorld, name: str) -> GateBox:
 
 
 def _spawn(gate: GateBox, name: str) -> tuple[FloatArray, FloatArray]:
-    """Where a car is put at a gate, (3,), and how it stands there, (3, 3) car to world: level, as the block faces."""
+    """Return a gate's spawn (3,) and the rotation (3, 3) car to world there: level, along the block."""
     if gate.spawn_m is None:
         raise BlockTrackError(f"map {name}: where cars are put in {gate.block.name} is not known")
     ahead, up = forward_of(gate.block), np.array((0.0, 1.0, 0.0))
@@ -168,6 +168,6 @@ def _trigger_m(gate: GateBox, name: str) -> FloatArray:
 
 
 def _place_on_line(gate: GateBox, line_m: FloatArray) -> int:
-    """The point of a line that is nearest to a gate."""
+    """Return the point of a line that is nearest to a gate."""
     middle_m = gate.block.floor_center_m if gate.trigger_m is None else gate.trigger_m.mean(axis=0)
     return int(np.linalg.norm(line_m - middle_m, axis=1).argmin())

@@ -1,4 +1,4 @@
-"""The world that a map's blocks make: triangles to drive on, gates, grass, water, and what of it is not known."""
+"""World of a map's blocks: triangles to drive on, gates, grass, water, and unknown blocks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from trackmania_rl.track.placed_blocks import forward_of, to_world
 GRASS_HEIGHT_M: Final = 9.0  # of the stadium's grass
 MOST_CELLS: Final = 256  # a map's grid is at most so large in each direction; files have a byte for each
 MOST_BLOCKS: Final = 50_000
-MOST_TRIANGLES: Final = 400_000  # what a world may hold: more than ten times the largest maps'
-ON_GRASS_CELL: Final = 1  # blocks up to this layer stand on the stadium's ground, or in it
+MOST_TRIANGLES: Final = 400_000  # more than ten times the largest maps'
+ON_GRASS_CELL: Final = 1  # highest layer of blocks that stand on the stadium's ground, or in it
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class BlockWorldError(UserError):
-    """A map's blocks make no world; says which, why and what to do."""
+    """A map's blocks make no world; the text names the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class GateBox:
-    """A start, checkpoint or finish in the world."""
+    """Start, checkpoint or finish in the world."""
 
     block: Block  # it is
     kind: Gate  # what it is to a race
@@ -42,7 +42,7 @@ class GateBox:
 
 @dataclass(frozen=True)
 class BlockWorld:
-    """What a map's blocks make, T triangles in world axes."""
+    """World of a map's blocks; T triangles in world axes."""
 
     corners_m: FloatArray  # (T, 3, 3), counter-clockwise as seen by who drives on them
     surface: npt.NDArray[np.int64]  # (T,) of `Surface`
@@ -56,19 +56,19 @@ class BlockWorld:
 
     @property
     def forward(self) -> FloatArray:
-        """(T, 3) the way in which each triangle's block looks, and its pad pushes."""
+        """(T, 3) the direction of each triangle's block, in which its pad pushes."""
         forwards = np.array([forward_of(block) for block in self.blocks]).reshape(-1, 3)
         return np.asarray(forwards[self.block])
 
     @property
     def known_share(self) -> float:
-        """Share of the blocks that one drives on whose surface is known; scenery does not count."""
+        """Share of the blocks, scenery excluded, that are in the catalogue."""
         n_driven = len(self.blocks) - len(self.scenery)
         return 1.0 if n_driven == 0 else 1.0 - len(self.unknown) / n_driven
 
     @property
     def unknown_names(self) -> list[tuple[str, int]]:
-        """Names of what is not in the catalogue and how many there are, the most frequent first."""
+        """Names and counts of blocks that are not in the catalogue, the most frequent first."""
         counts = Counter(block.name for block in self.unknown)
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
@@ -77,8 +77,8 @@ def world_of(challenge: Challenge) -> BlockWorld:
     """Build a map's world.
 
     Raises:
-        BlockWorldError: if the map is of another environment, a block stands outside every map's grid, or there are
-            more blocks or triangles than a world may hold.
+        BlockWorldError: if the map is of another environment, a block is outside every map's grid, or there are too
+            many blocks or triangles.
     """
     _check(challenge)
     pieces = stadium_pieces()

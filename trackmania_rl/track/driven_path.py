@@ -1,7 +1,6 @@
-"""The way a car took in one race, freed of what is no part of it: what came after the finish, and abandoned stretches.
+"""Path of a car in one race, without what came after the finish and without abandoned stretches.
 
-Who respawns goes back to the middle of the last checkpoint passed. What was driven since then is cut out, and the way
-goes on from there.
+A respawn puts the car back to the middle of the last checkpoint. The samples since that checkpoint are cut out.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.replay import Ghost, GhostSamples
 
 RESPAWN_REACH_M: Final = 24.0
-"""The car passed a checkpoint at most this far from where it respawns: gates are 32 m wide."""
+"""Largest distance between a checkpoint's passage and its respawn: gates are 32 m wide."""
 JUMP_FACTOR: Final = 1.3
 JUMP_SLACK_M: Final = 1.0
-"""Between two samples a car goes at most JUMP_FACTOR times what its higher speed allows, and JUMP_SLACK_M."""
+"""Between two samples a car moves at most JUMP_FACTOR times what its higher speed allows, and JUMP_SLACK_M."""
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class DrivenPathError(UserError):
-    """A race cannot be used as a way: no samples, not enough, or jumps that no respawn explains."""
+    """A race has no samples, too few, or jumps without a respawn."""
 
 
 @dataclass(frozen=True)
 class DrivenPath:
-    """The way of one car; S samples."""
+    """Path of one car; S samples."""
 
     name: str  # who drove, for errors
     time_ms: FloatArray  # (S,) float64 race time
@@ -42,11 +41,11 @@ class DrivenPath:
 
 
 def path_of_ghost(ghost: Ghost, name: str) -> DrivenPath:
-    """The way of a ghost, from the start to its race time.
+    """Return the path of a ghost, from the start to its race time.
 
     Args:
         ghost: the race.
-        name: what errors call it.
+        name: for errors.
 
     Raises:
         DrivenPathError: if it has no samples or too few, or its car jumps without a respawn.
@@ -72,7 +71,7 @@ def path_of_ghost(ghost: Ghost, name: str) -> DrivenPath:
 
 
 def position_at(samples: GhostSamples, time_ms: float) -> FloatArray:
-    """(3,) where the car was at a race time; straight on from the last two samples after the end."""
+    """Return the car's position (3,) at a race time, extrapolated from the last two samples after the end."""
     after = int(np.clip(np.searchsorted(samples.time_ms, time_ms), 1, len(samples.time_ms) - 1))
     share = (time_ms - samples.time_ms[after - 1]) / samples.period_ms
     before_m, after_m = samples.position_m[after - 1], samples.position_m[after]
@@ -80,7 +79,7 @@ def position_at(samples: GhostSamples, time_ms: float) -> FloatArray:
 
 
 def _until_finish(samples: GhostSamples, race_time_ms: int | None) -> GhostSamples:
-    """Samples up to the race time, with one at the race time itself."""
+    """Return the samples up to the race time, with one at the race time itself."""
     if race_time_ms is None:
         return samples
     kept = samples.time_ms < race_time_ms
@@ -96,7 +95,7 @@ def _until_finish(samples: GhostSamples, race_time_ms: int | None) -> GhostSampl
 
 
 def _without_abandoned(samples: GhostSamples, ghost: Ghost, name: str) -> tuple[list[int], tuple[str, ...]]:
-    """Indices of the samples that belong to the way, and what was cut out."""
+    """Return the indices of the path's samples, and notes on what was cut out."""
     kept: list[int] = []
     notes: list[str] = []
     next_index = 0
@@ -114,9 +113,9 @@ def _without_abandoned(samples: GhostSamples, ghost: Ghost, name: str) -> tuple[
 
 
 def _jumps(samples: GhostSamples, ghost: Ghost, name: str) -> list[int]:
-    """Indices of the samples after which the car was set back to a checkpoint.
+    """Return the indices of the samples after which the car was set back to a checkpoint.
 
-    A slow car that respawns near its checkpoint makes no long step, so the driver's own key counts as well.
+    A slow car that respawns near its checkpoint makes no long step, so the respawn key counts as well.
     """
     step_m = np.linalg.norm(np.diff(samples.position_m, axis=0), axis=1)  # (S - 1,)
     period_s = np.diff(samples.time_ms) / 1000.0
@@ -139,16 +138,16 @@ def _jumps(samples: GhostSamples, ghost: Ghost, name: str) -> list[int]:
 
 
 def _joined(position_m: FloatArray, kept: list[int], respawn: int, name: str) -> tuple[list[int], int]:
-    """Cut what was driven between a checkpoint and the respawn at it.
+    """Cut the samples between a checkpoint and the respawn at it.
 
     Args:
         position_m: (S, 3) all samples.
-        kept: indices of the way so far, up to the respawn.
+        kept: indices of the path so far, up to the respawn.
         respawn: index of the first sample after the respawn.
-        name: what errors call the race.
+        name: for errors.
 
     Returns:
-        The way up to the checkpoint, and the index with which it goes on.
+        The path up to the checkpoint, and the index with which it continues.
     """
     distance_m = np.linalg.norm(position_m[kept] - position_m[respawn], axis=1)
     near = np.flatnonzero(distance_m <= RESPAWN_REACH_M)
@@ -173,7 +172,7 @@ def _joined(position_m: FloatArray, kept: list[int], respawn: int, name: str) ->
 
 
 def _goes_on(position_m: FloatArray, kept: list[int], respawn: int) -> bool:
-    """Whether the car leaves the checkpoint in the direction in which it had come."""
+    """Return whether the car leaves the checkpoint in the direction of its arrival."""
     if len(kept) < 2:
         return False
     came = position_m[kept[-1]] - position_m[kept[-2]]

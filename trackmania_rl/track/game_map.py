@@ -36,16 +36,12 @@ from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Track
 from trackmania_rl.track.reference_line import load_reference_line
 
 NARROWEST_M: Final = 4.0
-"""A way through a map's blocks is told to be this wide to both sides at least: a human's line passes borders closely,
-and is not the middle of a road of a metre."""
+"""Lower bound of the half width that is reported of a way through blocks: a human's line passes borders closely, and is
+not the middle of the road."""
 
 
 def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
-    """Read the road of a track file, or of a bare reference line that is driven as one.
-
-    Args:
-        track_file: `.toml` or `.npy`.
-        zones: of the map.
+    """Read the road of a track file (`.toml`), or of a bare reference line (`.npy`).
 
     Raises:
         TrackFileError: if the file can't be used.
@@ -69,7 +65,7 @@ def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
 
 
 def profile_of(track: Track) -> RoadProfile:
-    """Say how wide a track's road is, and what it is made of: as its file says, or as its world of blocks is."""
+    """Return the width and kind of a track's road: as of its file, or measured in its world of blocks."""
     ribbon = track.ribbon
     if track.mesh_world is not None:
         return measure_road(ribbon, track.mesh_world.mesh)
@@ -77,12 +73,12 @@ def profile_of(track: Track) -> RoadProfile:
 
 
 def qualities_of(road: RoadProfile, banking: npt.NDArray[np.float64], narrowest_m: float) -> npt.NDArray[np.float32]:
-    """Tell what a road is like at each cross-section: (P, N_QUALITIES) float32.
+    """Return a road's qualities at each cross-section: (P, N_QUALITIES) float32.
 
     Args:
         road: at P cross-sections.
-        banking: (P,) how much higher its left border is than its middle, per metre.
-        narrowest_m: half of its width is told to be this at least.
+        banking: (P,) rise to its left border per metre.
+        narrowest_m: lower bound of its half width.
     """
     of_road = {
         "half_width_m": np.maximum(np.minimum(road.to_left_m, road.to_right_m), narrowest_m),
@@ -101,7 +97,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GameMap:
-    """One map, ready to be driven."""
+    """Map, ready to be driven."""
 
     name: str  # its name in statistics
     path: str  # what the game's `map` command is given
@@ -110,12 +106,12 @@ class GameMap:
 
 
 def map_file(entry: MapEntry, maps_folder: Path) -> Path:
-    """Where a map's file lies in the maps folder; the game separates folders by backslashes on any system."""
+    """Return a map's file in the maps folder; the game separates folders by backslashes on any system."""
     return maps_folder / entry.map_path.replace("\\", "/")
 
 
 def what_misses_checkpoints(entry: MapEntry, maps_folder: Path) -> str | None:
-    """Why nothing checks that the car passes a real map's own checkpoints, and what to do; None if something does."""
+    """Return why nothing checks a real map's own checkpoints, and the remedy; None if something does."""
     challenge = map_file(entry, maps_folder)
     if not is_challenge_file(challenge) or challenge.is_file():
         return None
@@ -158,17 +154,12 @@ def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt
 
 
 def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSettings) -> GameMap:
-    """Read a map's reference line, and its own checkpoints where its `.Challenge.Gbx` lies in the maps folder.
-
-    Args:
-        entry: the line of the map cycle.
-        maps_folder: where relative paths begin.
-        settings: how zones are made of the line.
+    """Read a map's reference line, and its own checkpoints if its `.Challenge.Gbx` is in the maps folder.
 
     Raises:
         ReferenceLineError: if there is no usable line.
         GbxError: if the map's file is there, but can't be read.
-        TrackFileError: likewise of a track file, of which the road is needed.
+        TrackFileError: likewise of a track file, if the observation needs the road.
     """
     line = load_reference_line(maps_folder / entry.reference_line)
     challenge = map_file(entry, maps_folder)
@@ -186,12 +177,8 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
 def load_reference_times(entries: Iterable[MapEntry], maps_folder: Path) -> dict[str, MedalTimes]:
     """Read the times of each map that has any: in its `.Challenge.Gbx`, or in `[times]` of its track file.
 
-    Args:
-        entries: the map cycle; generators have no times.
-        maps_folder: where relative paths begin.
-
     Returns:
-        By the map cycle's name; maps without times, or whose file is not there, are left out.
+        By the map cycle's name, without maps without times or file.
 
     Raises:
         UserError: if a map's file is there, but can't be read.

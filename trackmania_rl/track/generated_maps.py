@@ -1,6 +1,6 @@
-"""Maps for a map cycle's generators: tracks made on demand, as files in a folder that never grows beyond a bound.
+"""Generated tracks of a map cycle, as files in a folder of bounded size.
 
-The game loads them like any other map, so both transports and every tool treat them alike.
+The game loads them like any other map.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ again."""
 
 
 class GeneratedMaps:
-    """The generated tracks of one process.
+    """Generated tracks of one process.
 
-    A generator's tracks are numbered: each is drawn from its number alone, so that whoever knows how many races were
-    begun on them can go on.
+    A generator's tracks are numbered, and each is drawn from its number alone, so a run can continue from the count of
+    races.
 
     Args:
-        folder: for their files; this object's alone. It is made when it is needed, and what an earlier process left in
-            it is removed.
-        seeds: what each track's seed and difficulty are drawn from.
-        most_kept: tracks whose files stay there, those used last.
-        n_begun: how many races were begun on each generator's tracks before, by `generator_key`.
+        folder: for the files of this object alone; made when needed, emptied at first.
+        seeds: source of each track's seed and difficulty.
+        most_kept: limit of kept tracks; those used last stay.
+        n_begun: number of earlier races on each generator's tracks, by `generator_key`.
     """
 
     def __init__(
@@ -58,10 +57,10 @@ class GeneratedMaps:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def draw(self, entry: MapEntry) -> MapEntry:
-        """The map of the next race of a map cycle's generator: a track of the entry's range, under the entry's name.
+        """Return the map of the next race: a track of the generator's range, under the entry's name.
 
-        The same track comes `races_per_track` times in a row; equal generators draw in turn from the same tracks. Where
-        a new track cannot be written, as the disk is full, the generator's last one is driven once more.
+        The same track comes `races_per_track` times in a row; equal generators share their tracks. If a new track
+        cannot be written (disk full), the generator's last one is driven once more.
 
         Raises:
             UserError: if the track cannot be written, and there is none before it.
@@ -82,18 +81,18 @@ class GeneratedMaps:
         return drawn
 
     def n_begun(self, generator: GeneratorSettings) -> int:
-        """How many races were begun on a generator's tracks: the number of the next one."""
+        """Return the number of races begun on a generator's tracks."""
         return self._n_begun.get(generator_key(generator), 0)
 
     def recipe(self, generator: GeneratorSettings, number: int) -> TrackRecipe:
-        """What a generator's race of this number is driven on."""
+        """Return the recipe of a generator's race of this number."""
         words = np.frombuffer(hashlib.sha256(generator_key(generator).encode()).digest(), dtype="<u4").tolist()
         of_track = (*self._seeds.spawn_key, *words, number // generator.races_per_track)
         sequence = np.random.SeedSequence(self._seeds.entropy, spawn_key=of_track)
         return draw_recipe(generator, np.random.default_rng(sequence))
 
     def concrete(self, entry: MapEntry, recipe: TrackRecipe) -> MapEntry:
-        """`entry` with the files of a recipe's track in place of its generator; they are written if they are not there.
+        """Return `entry` with the files of a recipe's track in place of its generator, writing them if needed.
 
         Raises:
             UserError: if the track cannot be written.
@@ -113,25 +112,25 @@ class GeneratedMaps:
 
 
 def generator_key(generator: GeneratorSettings) -> str:
-    """A short name of a generator, the same for equal ones."""
+    """Return a short name of a generator, the same for equal ones."""
     return hashlib.sha256(generator.model_dump_json().encode()).hexdigest()[:16]
 
 
 def draw_recipe(generator: GeneratorSettings, rng: np.random.Generator) -> TrackRecipe:
-    """A seed and a difficulty out of a generator's ranges."""
+    """Draw a seed and a difficulty from a generator's ranges."""
     seed = int(rng.integers(generator.first_seed, generator.last_seed, endpoint=True))
     return TrackRecipe(seed, float(rng.uniform(*generator.difficulty_range)))
 
 
 def first_recipes(generator: GeneratorSettings, n_tracks: int) -> list[TrackRecipe]:
-    """The first seeds of a generator, up to `n_tracks`, with difficulties spread evenly over its range."""
+    """Return the first seeds of a generator, up to `n_tracks`, with difficulties spread evenly over its range."""
     n_tracks = min(n_tracks, generator.last_seed - generator.first_seed + 1)
     difficulties = np.linspace(*generator.difficulty_range, n_tracks)
     return [TrackRecipe(generator.first_seed + k, float(difficulty)) for k, difficulty in enumerate(difficulties)]
 
 
 def write_in_folder(recipe: TrackRecipe, folder: Path) -> Path:
-    """Write a recipe's track under its own name, once more if it is there; returns the track file.
+    """Write a recipe's track under its own name, replacing an earlier one; return the track file.
 
     Raises:
         UserError: if it cannot be written.
@@ -142,7 +141,7 @@ def write_in_folder(recipe: TrackRecipe, folder: Path) -> Path:
 
 
 def write_generated_track(recipe: TrackRecipe, track_file: Path) -> None:
-    """Make a recipe's track and write it; its line lies beside it.
+    """Make a recipe's track and write it, with its line beside it.
 
     Raises:
         UserError: if it cannot be written.

@@ -1,9 +1,9 @@
-"""Reference lines from races that were driven: samples of a car become points at equal distances, start to finish.
+"""Reference lines from driven races: samples of a car become points at equal distances, start to finish.
 
-A ghost holds the car every 100 ms, 8 m apart at 80 m/s, so a curve is laid through the samples: cubic Hermite pieces
-(de Boor, "A Practical Guide to Splines", chapter IV) over chord length, whose tangents are those of the parabola
-through each sample and its two neighbours (Bessel's). The curve is resampled at equal arc length, smoothed, and cut or
-extended to the finish.
+A ghost has a sample every 100 ms, 8 m apart at 80 m/s, so a curve is laid through the samples: cubic Hermite pieces (de
+Boor, "A Practical Guide to Splines", chapter IV) over chord length, with the tangents of the parabola through each
+sample and its two neighbours (Bessel's). The curve is resampled at equal arc length, smoothed, and cut or extended to
+the finish.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ LINE_SPACING_M: Final = 0.5  # distance of two neighbouring points of a line
 SMOOTHING_M: Final = 2.0
 """Width of the moving average over a line. In a bend of radius R it moves the line inwards by SMOOTHING_M²/(24 R)."""
 MAX_LENGTH_M: Final = 50_000.0  # a longer race is refused; the longest maps have some 10 km a lap
-BEYOND_FINISH_M: Final = 1.0  # a line ends this far behind the plane in the middle of the finish block
+BEYOND_FINISH_M: Final = 1.0  # distance of a line's end behind the plane in the middle of the finish block
 GATE_REACH_M: Final = 60.0
-"""A line that ends this near to the finish is extended to it; one that begins this near to the start likewise."""
-MAX_MEAN_OFFSET_M: Final = 32.0
-"""Races further apart than this at one place took different ways there; a mean of both would be no way at all."""
+"""A line that ends this near to the finish, or begins this near to the start, is extended to it."""
+MAX_MEAN_OFFSET_M: Final = 32.0  # Races further apart than this took different ways, which have no mean
 
 _FINE_M: Final = 0.1
 _LEAST_CHORD_M: Final = 0.5
@@ -39,12 +38,12 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class LineError(UserError):
-    """A reference line cannot be made of this; the text says of what, why, and what to do."""
+    """A reference line cannot be made; the text names the source, the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class BuiltLine:
-    """A new reference line; N points."""
+    """New reference line of N points."""
 
     points_m: FloatArray  # (N, 3) metres, world axes, start to finish, at equal distances of about the spacing
     # (N,) of the car that drove there, the first of several; None for a line that nobody drove
@@ -62,12 +61,12 @@ def build_line(
 
     Args:
         paths: one or more races on the same map; speeds are the first one's.
-        challenge: the map; where it is given, the line is cut or extended to its start and finish.
+        challenge: the map, to cut or extend the line to its start and finish.
         spacing_m: distance of neighbouring points; > 0.
         smoothing_m: width of the moving average; 0 for none.
 
     Raises:
-        LineError: if there is none, a path is too short or too long, or two of them took different ways.
+        LineError: if there is no path, one is too short or too long, or two of them took different ways.
     """
     if not paths:
         raise LineError("no race was given to make a line of; name at least one replay")
@@ -105,10 +104,7 @@ def line_of_path(path: DrivenPath, spacing_m: float = LINE_SPACING_M, smoothing_
 
 
 def curve_through(knots_m: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int64]]:
-    """Lay a smooth curve through points.
-
-    Args:
-        knots_m: (K, 3), K >= 3, no two neighbours at the same place.
+    """Lay a smooth curve through points (K, 3), K >= 3, no two neighbours at the same place.
 
     Returns:
         (F, 3) points of the curve at most `_FINE_M` of chord apart, and (K,) the index among them of each knot.
@@ -132,14 +128,14 @@ def curve_through(knots_m: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int64
 
 
 def arc_length(points_m: FloatArray) -> FloatArray:
-    """(N,) metres along a polyline (N, 3) from its first point to each."""
+    """Return the metres (N,) along a polyline (N, 3) from its first point to each."""
     return np.concatenate(([0.0], np.cumsum(np.linalg.norm(np.diff(points_m, axis=0), axis=1))))
 
 
 def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
-    """Points (M, 3) at equal distances along a polyline (N, 3), as near to `spacing_m` as its length allows.
+    """Return points (M, 3) at equal distances along a polyline (N, 3), as near to `spacing_m` as its length allows.
 
-    The first and the last point stay where they are. Raises LineError if it is shorter than one spacing.
+    The first and the last point stay. Raises LineError if it is shorter than one spacing.
     """
     stations_m = arc_length(points_m)
     n_steps = round(float(stations_m[-1]) / spacing_m)
@@ -150,10 +146,10 @@ def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
 
 
 def mean_line(base_m: FloatArray, others_m: Sequence[FloatArray], names: Sequence[str]) -> FloatArray:
-    """The middle between several lines, point by point of the first.
+    """Return the middle between several lines, point by point of the first.
 
-    Each point of `base_m` is compared with where the other lines pass through the plane across it: the mean of two
-    lines, the median of more, so that one that went astray does not move it.
+    Each point of `base_m` is compared with the other lines' passages through the plane across it: the mean of two
+    lines, the median of more.
 
     Args:
         base_m: (N, 3) one of the lines, at equal distances.
@@ -181,14 +177,14 @@ def mean_line(base_m: FloatArray, others_m: Sequence[FloatArray], names: Sequenc
 
 
 def directions(points_m: FloatArray) -> FloatArray:
-    """(N, 3) unit vectors along a polyline (N, 3), N >= 2, no two neighbours at the same place."""
+    """Return unit vectors (N, 3) along a polyline (N, 3), N >= 2, no two neighbours at the same place."""
     difference = np.gradient(points_m, axis=0)
     length = np.linalg.norm(difference, axis=1, keepdims=True)
     return np.asarray(difference / np.maximum(length, 1e-12))
 
 
 def _moves_on(position_m: FloatArray) -> npt.NDArray[np.bool_]:
-    """(S,) which samples lie at least `_LEAST_CHORD_M` behind the one kept before; a car that stands adds none."""
+    """Return (S,) which samples are at least `_LEAST_CHORD_M` behind the one kept before; a standing car adds none."""
     is_kept = np.zeros(len(position_m), dtype=np.bool_)
     last = -1
     for index, here in enumerate(position_m):
@@ -200,7 +196,7 @@ def _moves_on(position_m: FloatArray) -> npt.NDArray[np.bool_]:
 
 
 def _moving_average(points_m: FloatArray, width_m: float, spacing_m: float) -> FloatArray:
-    """Points averaged over `width_m`; at both ends the line is thought to go on as its mirror image through the end."""
+    """Average points over `width_m`; both ends are continued by point reflection."""
     reach = min(round(width_m / (2.0 * spacing_m)), len(points_m) - 1)
     if reach < 1:
         return points_m
@@ -212,7 +208,7 @@ def _moving_average(points_m: FloatArray, width_m: float, spacing_m: float) -> F
 
 
 def _pass_points(base_m: FloatArray, direction: FloatArray, other_m: FloatArray) -> FloatArray:
-    """Where a line passes through the plane across each point of another, (N, 3); both are followed side by side."""
+    """Return where a line passes through the plane across each point of another, (N, 3), side by side."""
     reach = 80  # points looked ahead: 40 m, more than two lines drift apart from one point to the next
     passing_m, at = np.empty_like(base_m), 0
     for index, here in enumerate(base_m):
@@ -252,9 +248,9 @@ def _reach_finish(line: BuiltLine, challenge: Challenge, spacing_m: float) -> Bu
 
 
 def _distance_to_gate(points_m: FloatArray, challenge: Challenge, kinds: tuple[Gate, ...]) -> float | None:
-    """Metres straight on from a line's last point to the nearest gate's plane, negative behind it.
+    """Return the metres straight on from a line's last point to the nearest gate's plane, negative behind it.
 
-    None if no such gate is within `GATE_REACH_M`, or straight on leads past it.
+    None if no such gate is within `GATE_REACH_M`, or the extension misses it.
     """
     end, towards = points_m[-1], _end_direction(points_m)
     nearest_m: float | None = None
@@ -272,14 +268,14 @@ def _distance_to_gate(points_m: FloatArray, challenge: Challenge, kinds: tuple[G
 
 
 def _end_direction(points_m: FloatArray) -> FloatArray:
-    """(3,) unit vector along the last `_END_DIRECTION_M` of a line."""
+    """Return the unit vector (3,) along the last `_END_DIRECTION_M` of a line."""
     n_back = min(round(_END_DIRECTION_M / LINE_SPACING_M), len(points_m) - 1)
     difference = points_m[-1] - points_m[-1 - n_back]
     return np.asarray(difference / np.linalg.norm(difference))
 
 
 def _extended(points_m: FloatArray, length_m: float, spacing_m: float) -> tuple[FloatArray, int]:
-    """A line with points added straight on after its end, and how many."""
+    """Return a line with points added straight on after its end, and their number."""
     n_added = max(1, round(length_m / spacing_m))
     steps_m = spacing_m * np.arange(1, n_added + 1)[:, None]
     return np.concatenate((points_m, points_m[-1] + steps_m * _end_direction(points_m))), n_added

@@ -1,7 +1,7 @@
-"""What is wrong with a reference line, before anyone trains along it: spacing, jumps, ways back, the map's gates.
+"""Checks of a reference line before training: spacing, jumps, ways back, the map's gates.
 
-A *problem* makes a line useless (the car could not follow it, or the race would never count); a *warning* is something
-to look at in the picture.
+A *problem* makes a line useless (the car could not follow it, or the race would never count). A *warning* is worth a
+look at the picture.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ GATE_HALF_WIDTH_M: Final = 17.0  # a gate is a block of 32 m width, and cars pas
 GATE_DEPTH_M: Final = 4.0
 GATE_HEIGHT_M: Final = 16.0
 RING_REACH_M: Final = 24.0
-"""How far below and above its block's floor a passage counts: a road may lie under a gate or lead over it by a bridge.
-Rings reach further, both ways."""
+"""Range of a passage below and above its block's floor: a road may be under a gate or lead over it by a bridge. Rings
+reach further, both ways."""
 START_REACH_M: Final = 20.0  # the car begins some 5 m before the middle of the start block
 CHECKPOINT_RADIUS_M: Final = 12.0
 """A checkpoint further from the line than this belongs to no zone (`race.zones.REAL_CHECKPOINT_RADIUS_M`)."""
 NARROW_MARGIN_M: Final = 2.0
 TOLERATED_SPACING_M: Final = 0.2
-"""The simulated game refuses lines whose points are further than this from their nominal distance."""
+"""The simulated game refuses lines with steps further than this from their nominal length."""
 SHORTEST_M: Final = 20.0
 KINK_DEG: Final = 60.0
 KINK_LENGTH_M: Final = 2.0
@@ -47,7 +47,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class Verdict(Enum):
-    """What a check found."""
+    """Result of a check."""
 
     FINE = "fine"
     WARNING = "warning"
@@ -56,7 +56,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check's result."""
+    """Result of one check, with numbers."""
 
     check: str  # what was looked at
     verdict: Verdict  # how it is
@@ -77,7 +77,7 @@ class GatePassage:
 
 @dataclass(frozen=True)
 class LineReport:
-    """All that was checked about a line."""
+    """All findings about a line."""
 
     findings: tuple[Finding, ...]  # one for each check
     passages: tuple[GatePassage, ...]  # of all gates, in the order of the line; () without a map
@@ -87,12 +87,12 @@ class LineReport:
 
     @property
     def problems(self) -> list[Finding]:
-        """What makes the line useless."""
+        """Findings that make the line useless."""
         return [finding for finding in self.findings if finding.verdict is Verdict.PROBLEM]
 
     @property
     def warnings(self) -> list[Finding]:
-        """What is worth a look."""
+        """Findings that are worth a look."""
         return [finding for finding in self.findings if finding.verdict is Verdict.WARNING]
 
 
@@ -102,12 +102,12 @@ def check_line(
     checkpoint_m: FloatArray | None = None,
     spacing_m: float = LINE_SPACING_M,
 ) -> LineReport:
-    """Look a line over.
+    """Check a line.
 
     Args:
         line_m: (N, 3), N >= 2, metres.
-        challenge: the map, where it is known; without it only the line itself is looked at.
-        checkpoint_m: (C, 3) where the car was at its checkpoint times, in their order, where a race is known.
+        challenge: the map, for checks of its gates.
+        checkpoint_m: (C, 3) places of a race's checkpoint times, in order.
         spacing_m: the nominal distance of neighbouring points.
     """
     assert line_m.ndim == 2
@@ -141,7 +141,7 @@ def check_line(
 
 
 def gate_passages(line_m: FloatArray, challenge: Challenge) -> tuple[GatePassage, ...]:
-    """Where a line (N, 3) passes through the centre planes of a map's gates, in the line's order."""
+    """Return where a line (N, 3) passes through the centre planes of a map's gates, in the line's order."""
     stations_m = arc_length(line_m)
     passages = [passage for gate in challenge.gates for passage in _passages_of(gate, line_m, stations_m)]
     return tuple(sorted(passages, key=lambda passage: passage.station_m))
@@ -171,7 +171,6 @@ def _passages_of(gate: Block, line_m: FloatArray, stations_m: FloatArray) -> lis
 
 
 def _is_at_height(gate: Block, above_m: float) -> bool:
-    """Whether a height above a gate's floor belongs to it."""
     if "Ring" in gate.name:
         return abs(above_m) <= RING_REACH_M
     return -GATE_DEPTH_M <= above_m <= GATE_HEIGHT_M
@@ -204,7 +203,7 @@ def _check_spacing(line_m: FloatArray, spacing_m: float) -> Finding:
 
 
 def _check_kinks(line_m: FloatArray, spacing_m: float) -> Finding:
-    """A car turns a few degrees per metre; a line that does not was not driven, or its samples jump."""
+    """Detect bends that no car drives: jumps, or lines that were not driven."""
     reach = max(1, round(KINK_LENGTH_M / spacing_m))
     if len(line_m) <= 2 * reach:
         return Finding("bends", Verdict.FINE, "too short to have any")
@@ -220,7 +219,7 @@ def _check_kinks(line_m: FloatArray, spacing_m: float) -> Finding:
 
 
 def _check_turning_back(line_m: FloatArray) -> Finding:
-    """A car that turned round or reversed leaves a line that goes back over itself."""
+    """Detect a line that goes back over itself (the car turned round or reversed)."""
     pairs = _near_pairs(line_m, TURNED_BACK_WITHIN_M, 4.0, REPEATED_AFTER_M, same_direction=False)
     if pairs is None:
         return Finding("turning back", Verdict.FINE, "nowhere")
@@ -228,14 +227,14 @@ def _check_turning_back(line_m: FloatArray) -> Finding:
 
 
 def _known_laps(challenge: Challenge | None) -> int | None:
-    """A map's laps; None where they are unknown: a map within a replay does not say how many laps a circuit has."""
+    """Return a map's laps; None if unknown: a map within a replay does not hold the laps of a circuit."""
     if challenge is None or (challenge.n_laps == 1 and _gates_of(challenge, (Gate.START_AND_FINISH,))):
         return None
     return challenge.n_laps
 
 
 def _check_repetition(line_m: FloatArray, n_laps: int | None) -> Finding:
-    """Who drives twice over the same road in the same direction lost a way, or drives laps."""
+    """Detect repeated passes over the same road in the same direction (a wrong turn, or laps)."""
     pairs = _near_pairs(line_m, REPEATED_WITHIN_M, REPEATED_AFTER_M, np.inf, same_direction=True)
     if pairs is None or pairs[2] < LEAST_REPEATED_M:
         return Finding("repetition", Verdict.FINE, "no stretch is driven twice")
@@ -251,11 +250,11 @@ def _check_repetition(line_m: FloatArray, n_laps: int | None) -> Finding:
 def _near_pairs(
     line_m: FloatArray, within_m: float, after_m: float, before_m: float, same_direction: bool
 ) -> tuple[float, float, float] | None:
-    """Points near each other that lie `after_m` to `before_m` apart along the line.
+    """Find points near each other that are `after_m` to `before_m` apart along the line.
 
     Returns:
-        Stations of the first such pair, and the metres of the line that have such a partner before them; None if there
-        is no pair.
+        Stations of the first such pair, and the metres of the line with such a partner before them; None without a
+        pair.
     """
     every = max(1, round(1.0 / LINE_SPACING_M), -(-len(line_m) // _MAX_COMPARED_POINTS))
     stations_m, points_m, direction = arc_length(line_m)[::every], line_m[::every], directions(line_m)[::every]
@@ -321,7 +320,7 @@ def _check_checkpoints(passages: Sequence[GatePassage], challenge: Challenge) ->
 
 
 def _check_order(line_m: FloatArray, passages: Sequence[GatePassage], checkpoint_m: FloatArray | None) -> Finding:
-    """Start first, finish last; and where a race is known, its checkpoint times in the same order."""
+    """Check that the start is first and the finish last, and compare the order with a race's checkpoint times."""
     kinds = [passage.gate.gate for passage in passages]
     if Gate.START in kinds[1:] or Gate.FINISH in kinds[:-1]:
         order = ", ".join(kind.value for kind in kinds if kind is not None)
@@ -346,7 +345,7 @@ def _check_order(line_m: FloatArray, passages: Sequence[GatePassage], checkpoint
 
 
 def _stations_in_order(line_m: FloatArray, places_m: FloatArray) -> list[float]:
-    """Stations of the points of a line nearest to places that are passed in order."""
+    """Return the stations nearest to places that are passed in order."""
     stations_m, begin, found = arc_length(line_m), 0, []
     for place_m in places_m:
         distance_m = np.linalg.norm(line_m[begin:] - place_m, axis=1)
@@ -357,7 +356,7 @@ def _stations_in_order(line_m: FloatArray, places_m: FloatArray) -> list[float]:
 
 
 def _check_distances(line_m: FloatArray, passages: Sequence[GatePassage]) -> Finding:
-    """A zone is left only within 12 m of its checkpoint, and one further from the line belongs to no zone."""
+    """Check that checkpoints are within the 12 m of a zone."""
     checkpoints = [passage for passage in passages if passage.gate.gate is Gate.CHECKPOINT]
     if not checkpoints:
         return Finding("distances", Verdict.FINE, "no checkpoints")

@@ -37,15 +37,15 @@ SMOOTHING_M: Final = 10.0
 GRASS_BELOW_M: Final = 10.0
 """The stadium's grass lies at 9 m: a line lower than this with no block below drives on it."""
 ON_ROAD_M: Final = 1.5  # a line further above its block's road flies over it, and takes no bank from it
-GATE_REACH_M: Final = 24.0  # a line passes a checkpoint if it comes this near on the plan
-START_REACH_M: Final = 64.0  # a line of a map begins this near to its start
+GATE_REACH_M: Final = 24.0  # distance on the plan within which a line passes a checkpoint
+START_REACH_M: Final = 64.0  # largest distance of a line's first point from its map's start
 LEAST_WIDTH_M: Final = 4.0
 LEAST_LENGTH_M: Final = 30.0
 WIDTH_OF_RADIUS: Final = 1.6
-"""The road is at most this many turn radii wide: less than the 2 at which its inner border would fold over."""
+"""Largest width of the road in turn radii: less than the 2 at which its inner border would fold over."""
 LEAST_UP: Final = 0.5  # vertical part of the road's normal, below which the line is rolled out: 60 degrees
 NEARLY_LEVEL_UP: Final = 0.995
-"""Vertical part of the road's normal at both ends of what is rolled out: 6 degrees."""
+"""Vertical part of the road's normal at both ends of a rolled-out stretch: 6 degrees."""
 
 _TAPER_REACH_M: Final = 13.0  # track files spread each change of width over this much in both directions
 _STEEPNESS_WINDOW_M: Final = 5.0
@@ -57,12 +57,12 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class MapTrackError(UserError):
-    """No track can be made of a map and a line; the text says why and what to do."""
+    """No track can be made of a map and a line; the text names the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class MapTrack:
-    """A track that follows a line through a map, ready for `simulator.track_writing.write_track`."""
+    """Track along a line through a map, ready for `track_design.write_track`."""
 
     design: TrackDesign  # its name and defaults
     laid_out: LaidOutTrack  # its line and sections
@@ -71,7 +71,7 @@ class MapTrack:
 
 @dataclass(frozen=True)
 class _Ground:
-    """What lies under each of a line's N points."""
+    """Ground under each of a line's N points."""
 
     width_m: FloatArray
     bank: FloatArray  # rise per metre to the left
@@ -88,7 +88,7 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
         name: of the track and its files.
 
     Raises:
-        MapTrackError: if the line is shorter than 30 m, lies outside the map, or begins elsewhere than at its start.
+        MapTrackError: if the line is shorter than 30 m, is outside the map, or does not begin at its start.
     """
     check_line(challenge, line_m)
     ground = _ground_under(challenge, line_m)
@@ -116,13 +116,10 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
 
 
 def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
-    """Replace the stretches of a line that no ribbon can follow by level road of the same length.
+    """Replace the stretches of a line (N, 3) that no ribbon can follow by level road of the same length.
 
-    The road's normal is not in a line. It is carried along it without twist (parallel transport) and drawn back to the
-    vertical wherever it points upwards; it tells the top of a loop, which is level too, from a road.
-
-    Args:
-        line_m: (N, 3).
+    A line has no normals. The normal is carried along it without twist (parallel transport) and drawn back to the
+    vertical wherever it points upwards; it separates the top of a loop, which is level too, from a road.
 
     Returns:
         (N, 3) the line, moved behind each stretch, with the lowest point no lower than before; (first, last) points of
@@ -152,32 +149,28 @@ def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
 
 
 def _smoothed(line_m: FloatArray, width_m: float) -> FloatArray:
-    """(N, 3) a line's moving average; its ends stay."""
+    """Return a line's moving average (N, 3); its ends stay."""
     window = 2 * round(width_m / (2.0 * LINE_SPACING_M)) + 1
     return np.stack([moving_average(line_m[:, axis], window) for axis in range(3)], axis=1)
 
 
 def _runs(is_inside: BoolArray) -> list[tuple[int, int]]:
-    """(first, last) of each run of True in (N,)."""
+    """Return (first, last) of each run of True in (N,)."""
     borders = np.flatnonzero(np.diff(np.concatenate(([False], is_inside, [False])).astype(int)))
     return [(int(begin), int(end) - 1) for begin, end in borders.reshape(-1, 2)]
 
 
 def _least_within(values: FloatArray, reach: int) -> FloatArray:
-    """(N,) the least of the values (N,) at most `reach` places away."""
+    """Return (N,) the least of the values (N,) at most `reach` places away."""
     padded = np.pad(values, reach, mode="edge")
     return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).min(axis=1))
 
 
 def check_line(challenge: Challenge, line_m: FloatArray) -> None:
-    """See that a line is one of a map.
-
-    Args:
-        challenge: the map.
-        line_m: (N, 3) metres, start to finish, about 0.5 m apart.
+    """Check that a line (N, 3), start to finish, belongs to a map.
 
     Raises:
-        MapTrackError: if it is shorter than 30 m, lies outside the map, or begins elsewhere than at its start.
+        MapTrackError: if it is shorter than 30 m, is outside the map, or does not begin at its start.
     """
     assert line_m.shape == (len(line_m), 3)
     if len(line_m) < LEAST_LENGTH_M / LINE_SPACING_M:
@@ -200,7 +193,7 @@ def check_line(challenge: Challenge, line_m: FloatArray) -> None:
 
 
 def _normals(direction: FloatArray) -> FloatArray:
-    """(K, 3) normals of a road along unit directions (K, 3); see `roll_out`."""
+    """Return normals (K, 3) of a road along unit directions (K, 3), as of `roll_out`."""
     normals = np.empty_like(direction)
     up = np.array((0.0, 1.0, 0.0))
     for index, ahead in enumerate(direction):
@@ -214,7 +207,7 @@ def _normals(direction: FloatArray) -> FloatArray:
 
 
 def _turning(first: FloatArray, last: FloatArray, n_steps: int) -> FloatArray:
-    """(n_steps, 3) unit directions that go over from one to another, smoothly and the shorter way round."""
+    """Return (n_steps, 3) unit directions from one to another, smoothly and the shorter way round."""
     share = np.linspace(0.0, 1.0, n_steps)
     share = share**2 * (3.0 - 2.0 * share)
     heading = np.arctan2((first[0], last[0]), (first[2], last[2]))
@@ -224,7 +217,7 @@ def _turning(first: FloatArray, last: FloatArray, n_steps: int) -> FloatArray:
 
 
 def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
-    """What the blocks under a line's points say; a default road where there are none."""
+    """Return the blocks' road under a line's points; a default road where there are none."""
     grid, roads = BlockGrid(challenge.blocks), dict[Block, list[Road]]()
     width_m, bank = np.full(len(line_m), ROAD_WIDTH_M), np.zeros(len(line_m))
     surface, is_known = list[str](["asphalt"] * len(line_m)), np.zeros(len(line_m), dtype=np.bool_)
@@ -251,7 +244,7 @@ def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
 
 
 def _bank_at(here_m: FloatArray, direction: FloatArray, roads: list[Road]) -> float:
-    """Rise of the nearest road per metre to the left of a direction; 0 for who flies, or where there is no road."""
+    """Return the rise of the nearest road per metre to the left of a direction; 0 above or beside roads."""
     nearest_m, bank = np.inf, 0.0
     for road in roads:
         if np.dot(road.points_m[-1] - road.points_m[0], direction) <= 0.0:
@@ -265,7 +258,7 @@ def _bank_at(here_m: FloatArray, direction: FloatArray, roads: list[Road]) -> fl
 
 
 def _gate_points(challenge: Challenge, line_m: FloatArray) -> tuple[list[int], list[Block]]:
-    """Points of a line at the map's checkpoints, in driving order, and the checkpoints that it does not pass.
+    """Return points of a line at the map's checkpoints, in driving order, and the checkpoints that it misses.
 
     On a map of several laps each passage counts, those of the start line in between as well; else the nearest one.
     """
@@ -289,7 +282,7 @@ def _gate_points(challenge: Challenge, line_m: FloatArray) -> tuple[list[int], l
 
 
 def _sections(ground: _Ground, old_points: npt.NDArray[np.int_], line_m: FloatArray) -> tuple[Section, ...]:
-    """Stretches of the final line (N, 3) that differ from the track's defaults."""
+    """Return the stretches of the final line (N, 3) that differ from the track's defaults."""
     widest_m = _least_within(WIDTH_OF_RADIUS * turn_radius_m(line_m), round(_TAPER_REACH_M / LINE_SPACING_M))
     width_m = np.maximum(np.floor(np.minimum(ground.width_m[old_points], widest_m)), LEAST_WIDTH_M)
     banking_deg = -np.degrees(np.arctan(ground.bank[old_points]))  # a track file's bank lowers the left border

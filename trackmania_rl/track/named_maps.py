@@ -20,7 +20,7 @@ from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import first_recipes, write_in_folder
 
 TRACKS_OF_A_GENERATOR: Final = 10
-"""So many tracks stand for a generator of the map cycle."""
+"""Number of tracks that stand for a generator of the map cycle."""
 MOST_GENERATED_TRACKS: Final = 1000
 
 
@@ -30,16 +30,16 @@ def map_entries(
     names: Sequence[str] = (),
     tracks_folder: str | os.PathLike[str] | None = None,
 ) -> list[MapEntry]:
-    """The maps to drive.
+    """Return the maps of some names.
 
     Args:
-        settings: a run's, whose map cycle gives names to maps.
-        maps_folder: where tracks lie.
+        settings: of a run, whose map cycle gives names to maps.
+        maps_folder: folder of tracks.
         names: names of the map cycle, track files with a reference line, or generated tracks as
-            `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none for all maps of the map cycle. A generator of the map
-            cycle stands for its first `TRACKS_OF_A_GENERATOR` seeds.
-        tracks_folder: where generated tracks are written, asked for its path only then; None for a folder of this
-            name in the maps folder.
+            `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none for the whole map cycle. A generator stands for its first
+            `TRACKS_OF_A_GENERATOR` seeds.
+        tracks_folder: for generated tracks, evaluated only when needed; None for a folder of this name in the maps
+            folder.
 
     Raises:
         UserError: if a name is none of these, or a track cannot be written.
@@ -67,13 +67,13 @@ def map_entries(
 
 
 def explored_maps(settings: Settings, tracks_folder: str | os.PathLike[str]) -> tuple[list[MapEntry], list[float]]:
-    """The maps of the map cycle that are explored, and how often each is driven in proportion.
+    """Return the maps of the map cycle that are explored, and their weights.
 
-    An entry's races (`repeat`) are shared evenly among the tracks that stand for it, where it is a generator (see
-    `map_entries`). A cycle of evaluation races alone stands for itself.
+    An entry's races (`repeat`) are shared evenly among its tracks. A cycle of evaluation races alone counts as
+    explored.
 
     Args:
-        settings: a run's.
+        settings: of a run.
         tracks_folder: as of `map_entries`.
 
     Raises:
@@ -90,10 +90,10 @@ def explored_maps(settings: Settings, tracks_folder: str | os.PathLike[str]) -> 
 
 
 def recipes_of(name: str) -> list[TrackRecipe]:
-    """The tracks of `generated:DIFFICULTY:SEED` or `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none of another name.
+    """Return the tracks of `generated:DIFFICULTY:SEED` or `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`, or none.
 
     Raises:
-        UserError: if it begins like that, but does not go on so.
+        UserError: if the rest of such a name is malformed.
     """
     kind, colon, rest = name.partition(":")
     if kind != "generated" or not colon:
@@ -108,19 +108,17 @@ def recipes_of(name: str) -> list[TrackRecipe]:
 
 
 def _entries_of(line: MapEntry, tracks_folder: str | os.PathLike[str]) -> list[MapEntry]:
-    """A line of a map cycle, or the tracks that stand for it if it is a generator."""
     if line.generator is None:
         return [line]
     return _written(first_recipes(line.generator, TRACKS_OF_A_GENERATOR), tracks_folder)
 
 
 def _written(recipes: Iterable[TrackRecipe], tracks_folder: str | os.PathLike[str]) -> list[MapEntry]:
-    """Generated tracks, whose files are written."""
     return [_entry_of_track(write_in_folder(recipe, Path(tracks_folder))) for recipe in recipes]
 
 
 def _entry_of_track(track_file: Path) -> MapEntry:
-    """A track file as a line of a map cycle, named like the file."""
+    """Return a track file as a line of a map cycle, named like the file."""
     line_file = reference_line_file(track_file)
     try:
         return MapEntry(
@@ -137,21 +135,17 @@ def _entry_of_track(track_file: Path) -> MapEntry:
 
 
 EXPLORATION_RACES: Final = 4
-"""As in the shipped configurations: four races that explore, then a greedy one that measures."""
+"""As in the shipped configurations: four exploration races, then a greedy one."""
 
 
 def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Choose the maps of a training by their names.
+    """Return `map_cycle` and `run_name` of a training on maps by name (`train.py --map`).
 
     Args:
         settings: of the configuration, whose own maps keep their names and races.
-        maps_folder: where tracks and lines lie.
+        maps_folder: folder of tracks and lines.
         names: of the configuration's maps, tracks of the maps folder, track files, lines, or generated tracks as
-            `generated:DIFFICULTY:SEED` (or `...:FIRST_SEED-LAST_SEED`); with the real game, of maps whose files lie in
-            the maps folder.
-
-    Returns:
-        Values of `map_cycle` and of `run_name`: a run on other maps is another run.
+            `generated:DIFFICULTY:SEED` (or `...:FIRST_SEED-LAST_SEED`); with the real game, of maps in the maps folder.
 
     Raises:
         UserError: if there is no map of a name, or the configuration plays no races.
@@ -169,7 +163,7 @@ def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[st
 
 
 def training_entries(of_map: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Make the entries of a map in the map cycle: races that explore, and one that measures.
+    """Return the map cycle's entries of a map: exploration races, and an evaluation race.
 
     Args:
         of_map: `map_name`, and `map_path` with `reference_line` or a `generator`.
@@ -227,7 +221,7 @@ def _own_names(settings: Settings) -> str:
 
 
 def _in_folder(file: Path, maps_folder: Path) -> str:
-    """A file's path from the maps folder, where it lies in it; else its whole path."""
+    """Return a file's path from the maps folder, if it is in it; else its whole path."""
     try:
         return str(file.relative_to(maps_folder.resolve()))
     except ValueError:

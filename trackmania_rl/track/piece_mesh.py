@@ -1,4 +1,4 @@
-"""The surface of a piece as triangles, in the block's own axes."""
+"""Triangles of a piece, in the block's own axes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trackmania_rl.track.pieces import ArcSweep, CrossSection, Lane, LaneSweep, 
 from trackmania_rl.track.placed_blocks import lane_points, port_place, side_direction
 
 SURFACE_ABOVE_LANE_M: Final = 0.3446
-"""Lanes lie so far below the surface: 1.0 m above a cell's floor, where the surface is at 1.3446 m."""
-LEAST_AREA_M2: Final = 1e-6  # triangles smaller than this are left out: they have no normal
+"""Lanes are so far below the surface: 1.0 m above a cell's floor, where the surface is at 1.3446 m."""
+LEAST_AREA_M2: Final = 1e-6  # smaller triangles have no normal and are left out
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class PieceMesh:
 
 @dataclass(frozen=True)
 class Way:
-    """Where a cross-section is swept along: N places, in the block's own axes."""
+    """Path of a swept cross-section: N places, in the block's own axes."""
 
     cross_section: CrossSection  # what is swept
     center_m: FloatArray  # (N, 3) its points at 0
@@ -40,12 +40,7 @@ class Way:
 
 
 def mesh_of(piece: Piece, block: Block) -> PieceMesh:
-    """Build a piece's triangles.
-
-    Args:
-        piece: what the block is.
-        block: whose name and shape say where lanes lead; where it stands does not matter.
-    """
+    """Build a piece's triangles; the block's place does not matter."""
     parts = [_flat(polygon) for polygon in piece.polygons]
     parts += [_swept(way.cross_section, way.center_m, way.left, way.up) for way in ways_of(piece, block)]
     corners_m = np.concatenate([np.zeros((0, 3, 3))] + [part.corners_m for part in parts])
@@ -54,12 +49,12 @@ def mesh_of(piece: Piece, block: Block) -> PieceMesh:
 
 
 def ways_of(piece: Piece, block: Block, straight_m: float | None = None, bent_m: float | None = None) -> list[Way]:
-    """The ways along which a piece's cross-sections are swept.
+    """Return the ways of a piece's cross-sections.
 
     Args:
-        piece: what the block is.
+        piece: the block's piece.
         block: as for `mesh_of`.
-        straight_m: about how far apart places are on straight ways; as far as the catalogue says by default.
+        straight_m: spacing of places on straight ways; the catalogue's by default.
         bent_m: likewise on others.
     """
     ways = []
@@ -76,7 +71,6 @@ def ways_of(piece: Piece, block: Block, straight_m: float | None = None, bent_m:
 
 
 def _pieces(length_m: float, spacing_m: float | None, otherwise: int) -> int:
-    """How many straight pieces a way has."""
     return otherwise if spacing_m is None else max(round(length_m / spacing_m), 1)
 
 
@@ -107,7 +101,7 @@ def _along_lane(sweep: LaneSweep, lane: Lane, size: tuple[int, int], spacing_m: 
 
 
 def _plane_of(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray] | None:
-    """A point (x, z) and the gradient of the plane that a lane lies in, if its ports lie in one."""
+    """Return a point (x, z) and the gradient of a lane's plane, if its ports are in one."""
     gradient = np.array(lane.begin.gradient)
     begin_m, end_m = port_place(lane.begin, size), port_place(lane.end, size)
     rise_m = lane.end.height_m - lane.begin.height_m
@@ -145,7 +139,7 @@ def _along_arc(sweep: ArcSweep, spacing_m: float | None) -> Way:
 
 
 def _swept(section: CrossSection, center_m: FloatArray, left: FloatArray, up: FloatArray) -> PieceMesh:
-    """Triangles between the cross-sections at N places of a way: centers, lefts and ups, (N, 3) each."""
+    """Return triangles between the cross-sections at N places of a way: centers, lefts and ups, (N, 3) each."""
     aside_m, above_m = section.points_m[:, 0, None], section.points_m[:, 1, None]
     grid_m = center_m[:, None] + aside_m * left[:, None] + above_m * up[:, None]  # (N, K, 3)
     right, left_on = grid_m[:-1, :-1], grid_m[1:, 1:]

@@ -21,7 +21,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Where a road crosses a block's border, in the world."""
+    """Place where a road crosses a block's border, in the world."""
 
     position_m: tuple[int, int, int]  # (x, y, z), whole metres
     heading: int  # out of the block, in quarter turns to the right of +z
@@ -45,7 +45,7 @@ class Road:
 
 
 def roads_of(block: Block) -> list[Road]:
-    """The roads through a block, each in both directions."""
+    """Return the roads through a block, each in both directions."""
     size, roads = size_cells(block.name), list[Road]()
     for number, lane in enumerate(lanes_of(block)):
         roads += _both_ways(block, number, lane, size)
@@ -53,7 +53,7 @@ def roads_of(block: Block) -> list[Road]:
 
 
 def to_world(points_m: FloatArray, block: Block) -> FloatArray:
-    """Points (..., 3) from a block's own axes to the world's."""
+    """Convert points (..., 3) from a block's own axes to the world's."""
     width_m, depth_m = (cells * CELL_M for cells in size_cells(block.name))
     x, y, z = points_m[..., 0], points_m[..., 1], points_m[..., 2]
     turned_x, turned_z = ((x, z), (depth_m - z, x), (width_m - x, depth_m - z), (z, width_m - x))[block.quarter_turns]
@@ -61,12 +61,12 @@ def to_world(points_m: FloatArray, block: Block) -> FloatArray:
 
 
 def forward_of(block: Block) -> FloatArray:
-    """(3,) the direction in which a block looks."""
+    """Return the direction (3,) of a block."""
     return np.array(((0.0, 0.0, 1.0), (-1.0, 0.0, 0.0), (0.0, 0.0, -1.0), (1.0, 0.0, 0.0))[block.quarter_turns])
 
 
 class BlockGrid:
-    """The blocks of a map that carry a road, by the cells they fill."""
+    """Blocks of a map that carry a road, by the cells they fill."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         self._columns: dict[tuple[int, int], list[tuple[int, Block]]] = defaultdict(list)
@@ -78,7 +78,7 @@ class BlockGrid:
                 self._columns[int(x), int(z)].append((int(y), block))
 
     def under(self, position_m: FloatArray) -> Block | None:
-        """The highest block that a car at a position (3,), world axes, may be driving on."""
+        """Return the highest block that a car at a position (3,), world axes, may be driving on."""
         column = self._columns.get((int(position_m[0] // BLOCK_SIZE_M[0]), int(position_m[2] // BLOCK_SIZE_M[2])), [])
         best: tuple[int, Block] | None = None
         for layer, block in column:
@@ -88,7 +88,7 @@ class BlockGrid:
         return None if best is None else best[1]
 
     def at(self, cell: tuple[int, int, int]) -> Block | None:
-        """A block that fills a cell."""
+        """Return a block that fills a cell."""
         return next((block for layer, block in self._columns.get((cell[0], cell[2]), []) if layer == cell[1]), None)
 
 
@@ -109,10 +109,10 @@ def _joint(port: Port, block: Block, size: tuple[int, int]) -> Joint:
 
 
 def lane_points(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
-    """The middle of a road in its block's own axes.
+    """Return the middle of a road in its block's own axes.
 
     Ports on neighbouring sides are joined by a quarter circle, those on opposite sides by a straight or by two arcs of
-    one radius. Heights are the cubic with the ports' heights and slopes; the bank goes over linearly.
+    one radius. Heights are the cubic with the ports' heights and slopes; the bank changes linearly.
 
     Args:
         lane: the road.
@@ -120,7 +120,7 @@ def lane_points(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArr
 
     Returns:
         (K, 3) points from begin to end, at most 0.5 m apart on the plan, and (K,) rise of the road per metre to the
-        left of who drives from begin to end.
+        left.
     """
     begin_m, end_m = port_place(lane.begin, size), port_place(lane.end, size)
     inwards, outwards = -side_direction(lane.begin.side), side_direction(lane.end.side)
@@ -135,7 +135,7 @@ def lane_points(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArr
 
 
 def port_place(port: Port, size: tuple[int, int]) -> FloatArray:
-    """(2,) x and z of a port in its block's own axes, metres."""
+    """Return x and z (2,) of a port in its block's own axes, metres."""
     along_m = (port.place + 0.5) * CELL_M
     match port.side:
         case Side.FRONT:
@@ -150,17 +150,17 @@ def port_place(port: Port, size: tuple[int, int]) -> FloatArray:
 
 
 def side_direction(side: int) -> FloatArray:
-    """(2,) unit vector (x, z) out of a block through a side; any number of quarter turns to the right of forwards."""
+    """Return the unit vector (x, z) out of a block through a side, in quarter turns to the right of forwards."""
     return np.array(((0.0, 1.0), (-1.0, 0.0), (0.0, -1.0), (1.0, 0.0))[side % 4])
 
 
 def _left(direction: FloatArray) -> FloatArray:
-    """(2,) what is to the left of a direction (x, z): left = up x forward."""
+    """Return the left of a direction (x, z): left = up x forward."""
     return np.array((direction[1], -direction[0]))
 
 
 def _plan(begin_m: FloatArray, inwards: FloatArray, end_m: FloatArray, outwards: FloatArray) -> FloatArray:
-    """(K, 2) the way from one port to another, seen from above."""
+    """Return the way (K, 2) from one port to another, seen from above."""
     way_m = end_m - begin_m
     ahead_m, aside = float(np.dot(way_m, inwards)), way_m - np.dot(way_m, inwards) * inwards
     aside_m = float(np.linalg.norm(aside))

@@ -1,7 +1,7 @@
-"""Reference lines: the points along a track from which the virtual checkpoints (zones) are made.
+"""Reference lines: points along a track from which the virtual checkpoints (zones) are made.
 
 A line is a `.npy` file of shape (N, 3), in metres in the game's world axes, from the start line to the finish, one
-point every `LINE_SPACING_M`.
+point every `distance_between_zone_centers_m`.
 """
 
 from __future__ import annotations
@@ -22,30 +22,28 @@ from trackmania_rl.track.line_building import LINE_SPACING_M, resample
 log = logging.getLogger(__name__)
 
 MAX_LINE_BYTES: Final = 4 << 20
-"""Of a `.npy` file: some 87 km. Computing with a line takes many times its size."""
+"""Some 87 km. Computing with a line takes many times its size."""
 
 MIN_SPACING_RATIO: Final = 0.25
 MAX_SPACING_RATIO: Final = 2.0
-"""How far the distance of two neighbouring points may be from the nominal one, as a factor. Recorded lines that were
-smoothed by hand keep within 0.7 to 1.3."""
+"""Bounds of the distance of two neighbouring points, as a factor of the nominal one. Recorded lines that were smoothed
+by hand keep within 0.7 to 1.3."""
 MAX_RESAMPLED_SHARE: Final = 0.1
 MAX_RESAMPLED_STEP_RATIO: Final = 10.0
-"""A line with at most this share of steps outside the bounds, none of them longer than this factor of the nominal
-distance, is resampled. Any other line is refused: its distances are wrong throughout, or it jumps."""
+"""A line with at most this share of steps outside the bounds, none longer than this factor of the nominal distance, is
+resampled. Any other line is refused."""
 
 
 class ReferenceLineError(UserError):
-    """A reference line is missing, unreadable, or not a line at the distances the settings promise."""
+    """A reference line is missing, unreadable, or of another spacing than the settings say."""
 
 
 def load_reference_line(path: Path, spacing_m: float = LINE_SPACING_M) -> npt.NDArray[np.float64]:
-    """Read a reference line and check that it can be driven along; resample it if single steps are too short or long.
-
-    A resampled line is logged once, by the main process.
+    """Read a reference line; resample it if single steps are too short or long, which the main process logs once.
 
     Args:
         path: the `.npy` file; pickled objects in it are refused.
-        spacing_m: the nominal distance of two neighbouring points.
+        spacing_m: the nominal distance of two neighbouring points (`distance_between_zone_centers_m`).
 
     Returns:
         (N, 3) float64 points in metres, N >= 2.
@@ -65,7 +63,7 @@ def load_reference_line(path: Path, spacing_m: float = LINE_SPACING_M) -> npt.ND
 
 
 def read_points(path: Path) -> npt.NDArray[np.float64]:
-    """Read the (N, 3) finite points of a reference line, N >= 2, at whatever distances.
+    """Read the (N, 3) finite points of a reference line, N >= 2, at any spacing.
 
     Raises:
         ReferenceLineError: if the file is missing, damaged, of another shape or not finite.
@@ -94,7 +92,7 @@ def read_points(path: Path) -> npt.NDArray[np.float64]:
 
 
 def uneven_steps(line: npt.NDArray[np.float64], spacing_m: float) -> tuple[str | None, bool]:
-    """Describe the steps of a line outside the allowed distances, None if there are none; and whether to resample."""
+    """Return a text on the steps outside the allowed distances, None if there are none; and whether to resample."""
     steps_m = np.linalg.norm(np.diff(line, axis=0), axis=1)
     lowest_m, highest_m = MIN_SPACING_RATIO * spacing_m, MAX_SPACING_RATIO * spacing_m
     wrong = (steps_m < lowest_m) | (steps_m > highest_m)
@@ -109,5 +107,5 @@ def uneven_steps(line: npt.NDArray[np.float64], spacing_m: float) -> tuple[str |
 
 
 def resample_advice(path: Path) -> str:
-    """Name the command that writes an even line."""
+    """Return the command that writes an even line."""
     return f"{command_line_of('tools/maps')} line --resample {path} --output EVEN.npy writes an even line"
