@@ -1,7 +1,7 @@
-"""How a ghost's car moved: axes, velocity, turning, and how high its wheels were, at each sample.
+"""Motion of a ghost's car at each sample: axes, velocity, turning, and heights of the wheels.
 
-A ghost has position, attitude and speed ten times a second. What is derived here is what the physics needs to go on
-from a sample, and what tells a road from a flight.
+A ghost has position, attitude and speed ten times a second. The derived values continue the physics from a sample, and
+separate a road from a flight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trackmania_rl.gbx.replay import GhostSamples
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 
-STENCIL: Final = 2  # derivatives use this many samples before and after
+STENCIL: Final = 2  # samples before and after that derivatives use
 JUMP_M_S: Final = 30.0  # a position that is this much faster than the speeds around it was set: a respawn
 
 _WHEELS_M: Final = STADIUM_CAR["wheel_points_m"][0]
@@ -28,19 +28,19 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class GhostMotion:
-    """S samples."""
+    """Motion at S samples."""
 
-    time_ms: npt.NDArray[np.int64]  # (S,), race time
-    position_m: FloatArray  # (S, 3), the car's origin, world axes
+    time_ms: npt.NDArray[np.int64]  # (S,) race time
+    position_m: FloatArray  # (S, 3) the car's origin, world axes
     quaternion: FloatArray  # (S, 4) unit, w first, car to world
-    rotation: FloatArray  # (S, 3, 3), the same; columns are the car's left, up and forward
+    rotation: FloatArray  # (S, 3, 3) the same; columns are the car's left, up and forward
     speed_m_s: FloatArray  # (S,)
     velocity_m_s: FloatArray  # (S, 3) of the centre of mass, world axes
     spin_rad_s: FloatArray  # (S, 3) angular velocity, world axes
-    run: npt.NDArray[np.int64]  # (S,), number of the stretch without respawn that a sample belongs to
+    run: npt.NDArray[np.int64]  # (S,) number of the stretch without respawn that a sample belongs to
 
     def wheel_bottoms_m(self, normal: FloatArray) -> FloatArray:
-        """(S, 4, 3) world: each sample's lowest points of the wheels against normals (S, 3) or (3,).
+        """Return each sample's lowest points of the wheels against normals (S, 3) or (3,): (S, 4, 3), world axes.
 
         The dampers are taken as pressed in; a wheel in the air hangs up to 0.2 m lower.
         """
@@ -81,7 +81,7 @@ def motion_of(samples: GhostSamples) -> GhostMotion:
 
 
 def _half_substep_s(speed_m_s: FloatArray, spin_rad_s: FloatArray) -> FloatArray:
-    """(S,) the time by which positions lag behind velocities.
+    """Return (S,) the time by which positions lag behind velocities.
 
     In each substep the game moves the car with the velocity from before the substep (explicit Euler).
     """
@@ -90,7 +90,7 @@ def _half_substep_s(speed_m_s: FloatArray, spin_rad_s: FloatArray) -> FloatArray
 
 
 def _changes(velocity_m_s: FloatArray, time_s: FloatArray, run: npt.NDArray[np.int64]) -> FloatArray:
-    """(S, 3) accelerations between the neighbours of each sample."""
+    """Return the accelerations between the neighbours of each sample, (S, 3)."""
     changes = np.zeros_like(velocity_m_s)
     for number in range(run[-1] + 1):
         of_run = run == number
@@ -109,7 +109,7 @@ def _runs(samples: GhostSamples) -> npt.NDArray[np.int64]:
 
 
 def _derivative_weights(offset_s: FloatArray) -> FloatArray:
-    """(K,) weights that give the derivative at 0 of the polynomial through values at K offsets."""
+    """Return weights (K,) that give the derivative at 0 of the polynomial through values at K offsets."""
     if len(offset_s) < 2:
         return np.zeros(len(offset_s))
     powers = np.vander(offset_s, increasing=True).T
@@ -117,7 +117,7 @@ def _derivative_weights(offset_s: FloatArray) -> FloatArray:
 
 
 def rotation_vectors(rotation: FloatArray) -> FloatArray:
-    """(K, 3) axis times angle of turns (K, 3, 3), each less than half a turn."""
+    """Return axis times angle (K, 3) of turns (K, 3, 3), each less than half a turn."""
     axis = 0.5 * np.stack(
         (
             rotation[:, 2, 1] - rotation[:, 1, 2],

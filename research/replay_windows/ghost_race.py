@@ -1,7 +1,7 @@
-"""A ghost's race tick by tick: what was pressed, and what the samples do not show but follows from what came before.
+"""Race of a ghost tick by tick: its inputs, and state that follows from the samples so far.
 
-The gearbox, the steering ramp and the turbo have a memory. Their state in the middle of a race follows from the speeds,
-the inputs and the blocks since its start, so they are run along the ghost from there.
+The gearbox, the steering ramp and the turbo have a memory. Their state follows from the speeds, the inputs and the
+blocks since the start, so they are simulated along the ghost.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR, step
 from trackmania_rl.simulator.physics.vehicle_state import VEHICLE_DTYPE, WORK_DTYPE, copy_state, new_vehicle
 from trackmania_rl.track.placed_blocks import BlockGrid, forward_of
 
-FALL_WITHIN_M_S2: Final = 2.0
-"""A car that flies accelerates as gravity and drag alone say, within this in each axis."""
+FALL_WITHIN_M_S2: Final = 2.0  # Tolerance, per axis, of the acceleration of a car in free fall
 ENGINE_FIELDS: Final = ("gear", "gearbox_state", "gear_timer_s", "actual_rpm", "clamped_rpm", "slide_factor")
 """Fields of the car's state that follow from speeds and inputs."""
 
-ENGINE_PASSES: Final = 4  # so often the engine is driven from one sample to the next
+ENGINE_PASSES: Final = 4  # iterations of the engine from one sample to the next
 TICK_S: Final = TICK_MS / 1000.0
 
 _CHANGING: Final = int(GearboxState.CHANGING)
@@ -40,14 +39,14 @@ _FRONT_M, _REAR_M = 1.78, -1.21  # Where the axles are, along the car
 
 
 class GhostRaceError(UserError):
-    """A ghost's race cannot be followed; says why."""
+    """A ghost's race cannot be followed; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class GhostRace:
-    """A race of one ghost; T ticks, one every 10 ms from race time 0 to the last sample."""
+    """Race of one ghost; T ticks, one every 10 ms from race time 0 to the last sample."""
 
-    motion: GhostMotion  # at the samples
+    motion: GhostMotion
     controls: FloatArray  # (T, 3) gas, brake and steer that act in the tick beginning at each time
     respawn_ms: tuple[int, ...]  # times of the respawns: the state of that time is the car at rest
     turning_rate: FloatArray  # (T,) the steering ramp at each time
@@ -58,7 +57,7 @@ class GhostRace:
     grid: BlockGrid  # the map's blocks; empty where the map is not known
 
     def tick_of(self, time_ms: int) -> int:
-        """Index of the tick that begins at a race time."""
+        """Return the tick that begins at a race time."""
         return time_ms // TICK_MS
 
 
@@ -67,12 +66,12 @@ def race_of_ghost(ghost: Ghost, blocks: tuple[Block, ...], path: Path) -> GhostR
 
     Args:
         ghost: the race.
-        blocks: of its map; () where it is not known.
+        blocks: of its map; () if it is not known.
         path: of the ghost's file, for errors.
 
     Raises:
         GhostRaceError: if it has no samples or no inputs, or its samples are not a whole number of ticks apart.
-        ReplayInputsError: if its inputs make no sense.
+        ReplayInputsError: if its inputs are impossible.
     """
     samples = ghost.samples
     if samples is None or len(samples.time_ms) < 5:
@@ -99,14 +98,14 @@ def race_of_ghost(ghost: Ghost, blocks: tuple[Block, ...], path: Path) -> GhostR
 
 
 def is_pad(block: Block | None) -> bool:
-    """Whether a block is a turbo pad."""
+    """Return whether a block is a turbo pad."""
     return block is not None and "Turbo" in block.name
 
 
 def _inputs(ghost: Ghost, path: Path, n_ticks: int) -> tuple[FloatArray, tuple[int, ...]]:
-    """Controls by tick, and the times of respawns.
+    """Return controls by tick, and the times of respawns.
 
-    A ghost's event at a time acts first in the tick that begins then, which a script calls one tick earlier.
+    A ghost's event first acts in the tick that begins at its time, which is one tick earlier in a script.
     """
     inputs = RaceInputs(np.zeros((len(InputSlot), 2), dtype=np.uint32))
     events = script_of_ghost(ghost, path).events
@@ -124,7 +123,7 @@ def _inputs(ghost: Ghost, path: Path, n_ticks: int) -> tuple[FloatArray, tuple[i
 
 
 def _flies(motion: GhostMotion, controls: FloatArray) -> npt.NDArray[np.bool_]:
-    """Where the car falls freely: its velocity changes as the air's gravity and drag alone would have it."""
+    """Return whether the velocity changes by the air's gravity and drag alone, per sample."""
     velocity = motion.velocity_m_s
     change_m_s2 = np.gradient(velocity, motion.time_ms / 1000.0, axis=0)
     constants = STADIUM_CAR[0]
@@ -139,7 +138,7 @@ def _flies(motion: GhostMotion, controls: FloatArray) -> npt.NDArray[np.bool_]:
 
 
 def _ramp(steer: FloatArray) -> FloatArray:
-    """(T,) the steering at the beginning of each tick."""
+    """Return the steering at the beginning of each tick, (T,)."""
     step = float(STADIUM_CAR["steer_ramp_per_s"][0]) * TICK_S
     rate, turning = 0.0, np.zeros(len(steer))
     for tick, wanted in enumerate(steer):
@@ -155,17 +154,17 @@ def _engine(
     pushed: FloatArray,
     respawn_ms: tuple[int, ...],
 ) -> npt.NDArray[np.void]:
-    """Engine and gearbox at the beginning of each tick.
+    """Return engine and gearbox at the beginning of each tick.
 
-    Between two samples the car gains speed as its engine drives it, and as much more or less all the time (slopes,
-    corners, brakes) as it takes to have the next sample's speed: a gear change within a tenth of a second is felt so.
+    Between two samples the car gains speed by its engine and by a constant remainder (slopes, corners, brakes) that
+    gives the next sample's speed; so a gear change within a tenth of a second has its effect.
 
     Args:
         motion: at the samples.
         controls: (T, 3) by tick.
         flies: (S,) whether no wheel is on the ground.
         pushed: (T,) factor by which turbo pads push, 0 where none does.
-        respawn_ms: when the engine begins anew.
+        respawn_ms: times at which the engine is reset.
     """
     states = np.repeat(new_vehicle(), len(controls))
     along_m_s = np.einsum("si,si->s", motion.velocity_m_s, motion.rotation[:, :, 2])
@@ -225,7 +224,7 @@ def _engine_between(
 
 
 def _turbo(motion: GhostMotion, grid: BlockGrid, tick_ms: npt.NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
-    """How long and how much the last pad pushes, at the beginning of each tick."""
+    """Return the remaining time and the factor of the last pad, at the beginning of each tick."""
     duration_s, strength = float(STADIUM_CAR["turbo_duration_s"][0]), float(STADIUM_CAR["turbo_factor"][0])
     position_m = np.stack([np.interp(tick_ms, motion.time_ms, axis) for axis in motion.position_m.T], axis=1)
     forward = np.stack([np.interp(tick_ms, motion.time_ms, axis) for axis in motion.rotation[:, :, 2].T], axis=1)

@@ -1,7 +1,7 @@
-"""The ground of a replay window: a plane through what the ghost's wheels touched, made of the map's blocks.
+"""Ground of a replay window: a plane through the points that the ghost's wheels touched, made of the map's blocks.
 
-A loaded wheel stands 1 cm in the road (the depth that the game's contacts tolerate), so that the lowest wheel says how
-high the road is; a car's origin does not, as it rides 4 cm higher in a long corner.
+A loaded wheel is 1 cm in the road (the depth that the game's contacts tolerate), so the lowest wheel gives the road's
+height. A car's origin does not: it rides 4 cm higher in a long corner.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from trackmania_rl.track.placed_blocks import forward_of
 
 TOLERATED_DEPTH_M: Final = float(STADIUM_CAR["tolerated_depth_m"][0])
 ROAD_ABOVE_FLOOR_M: Final = 1.3446
-"""Of asphalt roads and platforms above their cell's floor; measured on ghosts."""
+"""Height of asphalt roads and platforms above their cell's floor; measured on ghosts."""
 KNOWN_WITHIN_M: Final = 0.02  # a level road this near to such a height has it
 EVEN_M: Final = 0.05  # the lowest wheels of a plane road are all within this of it
 GRASS_HEIGHT_M: Final = 9.0  # of the stadium's grass
 GRASS_WITHIN_M: Final = 0.2
-"""A car without a block below and this near to it drives on it; its bumps lift the car by up to 0.1 m."""
+"""A car without a block below and this near to the grass drives on it; bumps lift the car by up to 0.1 m."""
 BUMPY_EVEN_M: Final = 0.12  # as EVEN_M, on grass
-ASKED_ABOVE_M: Final = 0.5  # blocks are asked for at so much above the road
+ASKED_ABOVE_M: Final = 0.5  # height above the road at which blocks are looked up
 CELL_FLOOR_EVERY_M: Final = 8.0
 HANGING_M: Final = 0.21  # a wheel this much higher than pressed in touches nothing
 LEVEL_TILT: Final = 0.01  # rise per metre up to which a road is level
 STEEPEST_WAY: Final = 0.9
 """Vertical part of the direction in which a plane is laid; the world allows no more than 0.98."""
-BEHIND_M, AHEAD_M = 60.0, 60.0  # The plane reaches this much further than the ghost drove
+BEHIND_M, AHEAD_M = 60.0, 60.0  # reach of the plane beyond the ghost's path
 HALF_WIDTH_M: Final = 1000.0
 ROAD_HALF_WIDTH_M: Final = 12.62  # from the middle to the inner face of a road's border; measured on ghosts
-DROP_MS: Final = 150  # so long a car falls after the start or a respawn
+DROP_MS: Final = 150  # duration of a car's fall after the start or a respawn
 START_BLOCK: Final = "StadiumRoadMainStartLine"
 START_RAMP_M: Final = ((0.0, 0.0), (4.2, 0.0), (8.2, -0.145), (9.7, -0.255), (16.8, -0.64), (17.6, -0.6554))
 """(distance from the start, height) of the road behind the standard start block; measured on ghosts."""
@@ -52,7 +52,7 @@ _SURFACES: Final = {
 
 @dataclass(frozen=True)
 class Footing:
-    """Where the ground of a window is."""
+    """Place of a window's ground."""
 
     point_m: FloatArray  # (3,) of the plane
     normal: FloatArray  # (3,) unit, of the plane
@@ -121,7 +121,7 @@ def ribbon_of(race: GhostRace, samples: npt.NDArray[np.int64], footing: Footing)
 
 
 def pads_in(race: GhostRace, samples: npt.NDArray[np.int64]) -> bool:
-    """Whether the ghost crosses a turbo pad, or still is pushed by one."""
+    """Return whether the ghost crosses a turbo pad, or is still pushed by one."""
     first, last = (race.tick_of(int(time_ms)) for time_ms in race.motion.time_ms[samples[[0, -1]]])
     return bool((race.turbo_remaining_s[first:last] > 0.0).any())
 
@@ -135,12 +135,10 @@ def _is_on_start_ramp(race: GhostRace, position_m: FloatArray) -> bool:
 
 
 def _is_grass(race: GhostRace, position_m: FloatArray) -> bool:
-    """Whether a car at a place (3,) drives on the stadium's grass."""
     return race.grid.under(position_m) is None and abs(position_m[1] - GRASS_HEIGHT_M) < GRASS_WITHIN_M
 
 
 def _surface(race: GhostRace, point_m: FloatArray) -> Surface:
-    """What the ground at a point of the ghost's way is made of."""
     block = race.grid.under(point_m)
     if block is None:
         return Surface.GRASS if abs(point_m[1] - ASKED_ABOVE_M - GRASS_HEIGHT_M) < GRASS_WITHIN_M else Surface.ASPHALT
@@ -151,7 +149,7 @@ def _surface(race: GhostRace, point_m: FloatArray) -> Surface:
 
 
 def _heading(race: GhostRace, samples: npt.NDArray[np.int64], footing: Footing) -> FloatArray:
-    """(3,) unit, in the plane: the ghost's way, or that of a pad that it crosses."""
+    """Return the unit direction (3,) in the plane: the ghost's way, or that of a pad that it crosses."""
     motion = race.motion
     way = motion.position_m[samples[-1]] - motion.position_m[samples[0]]
     if np.linalg.norm(way) < 0.1:
@@ -170,7 +168,7 @@ def _heading(race: GhostRace, samples: npt.NDArray[np.int64], footing: Footing) 
 
 
 def _start_ribbon(race: GhostRace) -> Ribbon:
-    """The start block's road, and the level behind it."""
+    """Lay the start block's road, and the level behind it."""
     motion = race.motion
     start_m, heading = (
         motion.position_m[0],
@@ -193,13 +191,13 @@ def _known_height(level_m: float) -> float:
 
 
 def _fitted_normal(points_m: FloatArray) -> FloatArray:
-    """(3,) unit, upwards: of the plane nearest to points (N, 3)."""
+    """Return the upward unit normal (3,) of the plane nearest to points (N, 3)."""
     _, _, axes = np.linalg.svd(points_m - points_m.mean(axis=0))
     normal = axes[2]
     return np.asarray(normal if normal[1] >= 0.0 else -normal)
 
 
 def surfaces_under(race: GhostRace, samples: npt.NDArray[np.int64], footing: Footing) -> set[Surface]:
-    """The surfaces that the ghost was over at the samples."""
+    """Return the surfaces under the samples."""
     below = ASKED_ABOVE_M - ((race.motion.position_m[samples] - footing.point_m) @ footing.normal)
     return {_surface(race, point_m) for point_m in race.motion.position_m[samples] + below[:, None] * footing.normal}

@@ -1,10 +1,8 @@
-"""A driver that follows a replay through the world of its map's blocks: where it cannot, the simulated world is wrong.
+"""Driver that follows a replay through the world of its map's blocks; where it cannot, the simulated world is wrong.
 
-It is a model-predictive search over the exact simulator, by the cross-entropy method (Rubinstein, 1999). A decision
-draws plans for the near future around the human's inputs and the last plan, drives each of them from the car's own
-state, draws anew around the best ones, and makes the best plan's first inputs. A plan is good whose car stays on the
-human's path and gets far along it. So the tracker may be ahead of the human or behind, and comes back to the path after
-each error.
+It is a model-predictive search over the exact simulator by the cross-entropy method (Rubinstein, 1999). A decision
+draws plans around the human's inputs and the last plan, drives each from the car's state, draws anew around the best
+ones, and applies the best plan's first inputs. A good plan stays on the human's path and gets far along it.
 """
 
 from __future__ import annotations
@@ -25,35 +23,34 @@ from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.world import Track
 
-SEGMENT_TICKS: Final = 5  # inputs are held for so long
-ELITE_SHARE: Final = 0.1  # of the plans, around which the next ones are drawn
+SEGMENT_TICKS: Final = 5  # duration of one input
+ELITE_SHARE: Final = 0.1  # share of the plans around which the next ones are drawn
 FIRST_SPREAD: Final = 0.5
-LEAST_SPREAD: Final = 0.05  # standard deviations of the wheel, -1 to 1, among the first plans and at the end
+LEAST_SPREAD: Final = 0.05  # standard deviations of the wheel, -1 to 1, of the first plans and at least
 GAS_CHANGED: Final = 0.08
-BRAKE_CHANGED: Final = 0.04
-"""Shares of a plan's segments in which the pedal is drawn to be the other way than so far."""
+BRAKE_CHANGED: Final = 0.04  # Shares of a plan's segments in which the pedal is inverted
 MOST_ASIDE_M2: Final = 100.0
 LOOK_BACK_TICKS: Final = 5
-LOOK_AHEAD_TICKS: Final = 80  # the nearest point of the human's path is looked for so far around the last one
+LOOK_AHEAD_TICKS: Final = 80  # range of the search for the nearest point of the human's path
 GIVES_UP_ASIDE_M: Final = 30.0
-BEYOND_TICKS: Final = 200  # plans reach beyond the finish, and so does the path
-LATE_MS: Final = 3000  # it gives up that far from the path, or so much later than the human's finish
+BEYOND_TICKS: Final = 200  # reach of plans and path beyond the finish
+LATE_MS: Final = 3000  # the tracker stops that far from the path, or so much later than the human's finish
 
 
 @dataclass(frozen=True)
 class TrackerSettings:
-    """How the search is made."""
+    """Settings of the search."""
 
     segments: int = 16  # of a plan, 100 ms each
-    plans: int = 150  # drawn in each round
-    rounds: int = 4  # for each decision
+    plans: int = 150
+    rounds: int = 4
     # what a tick of progress along the path is worth, against the mean square of metres beside it
     progress_weight: float = 0.5
 
 
 @dataclass(frozen=True)
 class Followed:
-    """How a replay was followed; D decisions of 100 ms."""
+    """Result of following a replay; D decisions of 50 ms."""
 
     controls: FloatArray  # (D, 3) gas, brake, steer
     position_m: FloatArray  # (D, 3) after each decision
@@ -61,7 +58,7 @@ class Followed:
     behind_ms: FloatArray  # (D,) time since the human was there; negative where the tracker is ahead
     path_tick: npt.NDArray[np.int64]  # (D,) the human's tick there
     gate_times_ms: tuple[int, ...]  # official times of the gates that were passed
-    is_finished: bool  # whether all were
+    is_finished: bool
 
 
 def follow(
@@ -72,7 +69,7 @@ def follow(
     Args:
         race: the ghost's, without a respawn.
         track: its map's world.
-        rng: draws the plans.
+        rng: source of the plans.
         settings: of the search.
     """
     path_m = path_of(race)
@@ -106,7 +103,7 @@ def follow(
 
 
 def path_of(race: GhostRace) -> FloatArray:
-    """(T + 1 + BEYOND_TICKS, 3) where a ghost's car was at each tick, and straight on from there."""
+    """Return the ghost's position at each tick, (T + 1 + BEYOND_TICKS, 3), extrapolated at the end."""
     motion = race.motion
     time_ms = np.arange(len(race.controls) + 1) * TICK_MS
     path_m = np.stack([np.interp(time_ms, motion.time_ms, motion.position_m[:, axis]) for axis in range(3)], axis=1)
@@ -115,7 +112,7 @@ def path_of(race: GhostRace) -> FloatArray:
 
 
 def _nearest(path_m: FloatArray, at: int, position_m: FloatArray) -> tuple[int, float]:
-    """The tick of a path at which it was nearest to a place, near the last one, and the distance."""
+    """Return the tick of a path nearest to a place, near the last one, and the distance."""
     first = max(at - LOOK_BACK_TICKS, 0)
     apart_m = np.linalg.norm(path_m[first : at + LOOK_AHEAD_TICKS] - position_m, axis=1)
     nearest = int(apart_m.argmin())
@@ -132,7 +129,7 @@ def _best_plan(
     rng: np.random.Generator,
     settings: TrackerSettings,
 ) -> FloatArray:
-    """(S, 3) the inputs of the next segments."""
+    """Return the inputs of the next segments, (S, 3)."""
     n_plans, n_segments = settings.plans, settings.segments
     of_human = _segments_of(human, at, n_segments)
     best = of_human if last_plan is None else np.concatenate((last_plan[1:], of_human[-1:]))
@@ -158,7 +155,7 @@ def _best_plan(
 
 
 def _segments_of(human: FloatArray, at: int, n_segments: int) -> FloatArray:
-    """(S, 3) a human's inputs from a tick on, averaged by segment; the pedals are pressed or not."""
+    """Return the human's inputs from a tick on, averaged by segment, (S, 3); the pedals are pressed or not."""
     ticks = np.minimum(at + np.arange(n_segments * SEGMENT_TICKS), len(human) - 1)
     inputs = human[ticks].reshape(n_segments, SEGMENT_TICKS, 3).mean(axis=1)
     inputs[:, :2] = np.round(inputs[:, :2])
@@ -176,7 +173,7 @@ def _cost_plans(
     progress_weight: float,
     costs: FloatArray,
 ) -> None:
-    """Drives plans (N, S, 3) and writes what each costs."""
+    """Drive plans (N, S, 3) and write their costs."""
     last = path_m.shape[0] - 2
     for number in range(plans.shape[0]):
         car = cars.copy()
@@ -201,7 +198,7 @@ def _cost_plans(
 
 @compiled
 def _nearest_tick(path_m: FloatArray, first: int, position_m: npt.NDArray[np.float32]) -> int:
-    """The tick of a path from `first` on at which it was nearest to a place, not the last one."""
+    """Return the tick of a path from `first` on nearest to a place, not the last one."""
     best, least_m2 = first, np.inf
     for at in range(first, min(first + LOOK_AHEAD_TICKS, path_m.shape[0] - 1)):
         apart_m2 = 0.0

@@ -1,12 +1,11 @@
-"""The simulated car against a human's: short stretches of a replay, driven open loop with the replay's inputs.
+"""Replay windows: short stretches of a replay, driven by the simulated car open loop with the replay's inputs.
 
-A window begins with the car as the ghost shows it, and ends a second later. How far the simulated car then is from the
-ghost says how right car and ground are there. What a ghost does not show of the car at a window's beginning follows
-from its race so far (`ghost_race`); whether each wheel slides does not, and is tried out.
+A window begins with the car as in the ghost and ends a second later; the distance from the ghost then measures car and
+ground. State that a ghost does not hold follows from its race so far (`ghost_race`); which wheels slide is tried out.
 
-The ground of a window is a world of blocks, or a plane (at the start line, the start block's ramp) through the points
-that the ghost's wheels touched, made of what the map's blocks are made of. On a plane, windows on loops, in bends
-upwards, at kinks and at walls are not expected to follow.
+The ground is a world of blocks, or a plane (at the start line, the start block's ramp) through the points that the
+ghost's wheels touched, made of what the map's blocks are made of. Loops, bends upwards, kinks and walls are not in a
+plane.
 """
 
 from __future__ import annotations
@@ -37,25 +36,23 @@ LENGTH_MS: Final = 1000
 EVERY_MS: Final = 500
 LEAST_DAMPER_M: Final = 0.0025  # of a loaded wheel
 LIFTED_M: Final = 0.015
-"""When all four wheels are this far above a level road, something raised them: its edge strip, a bump, a landing."""
+"""If all four wheels are this far above a level road, something raised them: its edge strip, a bump, a landing."""
 NEAR_RESPAWN_MS: Final = 200  # a window that begins this near to a respawn is driven from it
-HIT_M_S2: Final = 90.0  # no brake slows a car so much: it met a wall
+HIT_M_S2: Final = 90.0  # a stronger deceleration is a wall hit, since no brake is so strong
 NOSE_M: Final = 2.0
-STEEPEST_SLOPE_UP: Final = 0.7
-"""Vertical part of the normal of what counts as a slope and not as a wall: 45 degrees."""
-GROUND_WITHIN_M: Final = 1.0  # a wheel's ground is looked for so far below it
+STEEPEST_SLOPE_UP: Final = 0.7  # Vertical part of the normal of a slope; steeper is a wall (45 degrees)
+GROUND_WITHIN_M: Final = 1.0  # range of the search for a wheel's ground
 GOOD_M: Final = 0.05  # a window that ends this near with no wheel sliding needs no other try
 
-FITTED_SAMPLES: Final = 2
-"""The yaw rate at a window's beginning is fitted to the headings of so many samples after it."""
+FITTED_SAMPLES: Final = 2  # Samples to whose headings the initial yaw rate is fitted
 PROBE_RAD_S: Final = 0.05
 
 FLAGS: Final = tuple(sorted(itertools.product((0, 1), repeat=WHEELS), key=sum))
-"""Which wheels slide at a window's beginning: none first."""
+"""Sliding wheels at a window's beginning: none first."""
 
 
 class Kind(Enum):
-    """What a window drives on, as far as the ghost and the map tell."""
+    """Kind of a window's ground."""
 
     START = "start"
     RESPAWN = "respawn"
@@ -72,20 +69,20 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of a ghost's race."""
+    """Stretch of a ghost's race."""
 
     start_ms: int  # race time at which it is driven from; a sample's, or that of a respawn
     samples: npt.NDArray[np.int64]  # indices of the samples that are compared
-    kind: Kind  # what it drives on
-    footing: Footing  # where the ground is
+    kind: Kind
+    footing: Footing
     block: str  # name of the block at its beginning, "" where there is none
 
 
 @dataclass(frozen=True)
 class WindowResult:
-    """How well a window was followed; K samples, the first at its beginning."""
+    """Result of a window; K samples, the first at its beginning."""
 
-    window: Window  # the window
+    window: Window
     first: npt.NDArray[np.void]  # (1,) VEHICLE_DTYPE, the car that it began with
     path_m: FloatArray  # (K, 3) where the simulated car was
     rotation: FloatArray  # (K, 3, 3) its axes
@@ -112,7 +109,7 @@ def windows_of(race: GhostRace, length_ms: int = LENGTH_MS, every_ms: int = EVER
 
 
 def window_at(race: GhostRace, start_ms: int, end_ms: int) -> Window | None:
-    """The window between two samples' times; None if a respawn lies in its midst."""
+    """Return the window between two samples' times; None if a respawn is within it."""
     motion = race.motion
     for respawn_ms in race.respawn_ms:
         if abs(respawn_ms - start_ms) <= NEAR_RESPAWN_MS:
@@ -127,12 +124,12 @@ def window_at(race: GhostRace, start_ms: int, end_ms: int) -> Window | None:
 
 
 def drive_window(race: GhostRace, window: Window, world: World | None = None) -> WindowResult:
-    """Drive a window with the replay's inputs; of the ways in which wheels may slide at its beginning, take the best.
+    """Drive a window with the replay's inputs; of the tried sliding wheels, return the best result.
 
     Args:
         race: the window's race.
-        window: what to drive.
-        world: the ground; by default what the window's ghost shows of it.
+        window: the window.
+        world: the ground; by default the plane of the window.
     """
     ground = ribbon_of(race, window.samples, window.footing).road if world is None else world
     first = initial_car(race, window, ground)
@@ -152,7 +149,7 @@ def drive_window(race: GhostRace, window: Window, world: World | None = None) ->
 
 
 def initial_car(race: GhostRace, window: Window, world: World) -> npt.NDArray[np.void]:
-    """(1,) VEHICLE_DTYPE: the car at a window's beginning, no wheel sliding."""
+    """Return the car at a window's beginning, (1,) VEHICLE_DTYPE, no wheel sliding."""
     if _is_at_rest(race, window):
         return _resting_car(race, window, world)
     motion, at = race.motion, int(window.samples[0])
@@ -177,7 +174,7 @@ def _is_at_rest(race: GhostRace, window: Window) -> bool:
 
 
 def _resting_car(race: GhostRace, window: Window, world: World) -> npt.NDArray[np.void]:
-    """A car at the start of the race or just respawned: hanging above the road, with its dampers out."""
+    """Return a car at the start or just respawned: above the road, with its dampers out."""
     motion, car, at = race.motion, new_vehicle(), int(window.samples[0])
     position_m = motion.position_m[at].copy()
     if window.start_ms > 0:
@@ -205,7 +202,7 @@ def _place_car(
 
 
 def _set_wheels(car: npt.NDArray[np.void], world: World) -> None:
-    """Dampers and contacts from where the wheels are above the ground."""
+    """Set dampers and contacts from the wheels' heights above the ground."""
     rotation = car["rotation"][0].astype(np.float64)
     radii_m, travel_m = STADIUM_CAR["wheel_radii_m"][0], float(STADIUM_CAR["damper_travel_m"][0])
     for wheel, point_m in enumerate(STADIUM_CAR["wheel_points_m"][0]):
@@ -222,14 +219,13 @@ def _set_wheels(car: npt.NDArray[np.void], world: World) -> None:
 
 
 def _ground_at(world: World, section: int, point_m: FloatArray) -> Ground:
-    """What is under a point (3,); of a ribbon, near a cross-section."""
     if isinstance(world, SurfaceMesh):
         return ground_under(world, *(float(axis) for axis in point_m), GROUND_WITHIN_M)
     return ground_at(world.records, locate(world.records, section, *point_m))
 
 
 def _with_fitted_turn(race: GhostRace, window: Window, world: World, car: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """The car with that turning about the ground's normal which keeps its heading nearest to the ghost's for 0.2 s.
+    """Return the car with the turn about the ground's normal that keeps its heading nearest to the ghost's for 0.2 s.
 
     Samples every 0.1 s are too far apart for the yaw rate while the driver taps.
     """
@@ -248,20 +244,19 @@ def _with_fitted_turn(race: GhostRace, window: Window, world: World, car: npt.ND
 
 
 def _turning_axis(race: GhostRace, window: Window, world: World) -> FloatArray:
-    """(3,) normal of the ground at a window's beginning: in a world of blocks, the car's own up."""
+    """Return the normal of the ground (3,) at a window's beginning: in a world of blocks, the car's own up."""
     if isinstance(world, SurfaceMesh):
         return np.asarray(race.motion.rotation[window.samples[0], :, 1])
     return window.footing.normal
 
 
 def _turned_beyond_rad(race: GhostRace, window: Window, result: WindowResult, normal: FloatArray) -> FloatArray:
-    """(K - 1,) how far the simulated car turned about a normal (3,) beyond the ghost, after each sample."""
+    """Return (K - 1,) the car's turn about a normal (3,) beyond the ghost's, after each sample."""
     between = result.rotation[1:] @ np.swapaxes(race.motion.rotation[window.samples[1:]], 1, 2)
     return np.asarray(rotation_vectors(between) @ normal)
 
 
 def _drive(race: GhostRace, window: Window, world: World, first: npt.NDArray[np.void]) -> WindowResult:
-    """Drive from the window's start to its last sample."""
     motion, car = race.motion, first.copy()
     position_m, velocity_m_s, rotation = [], [], []
     time_ms = window.start_ms
@@ -292,7 +287,7 @@ def _tick(car: npt.NDArray[np.void], controls: FloatArray, world: World, paramet
 
 
 def _kind(race: GhostRace, samples: npt.NDArray[np.int64], footing: Footing, respawns: bool) -> Kind:
-    """Name what a window drives on; the first that applies."""
+    """Return the first kind that applies."""
     motion = race.motion
     if respawns:
         return Kind.RESPAWN

@@ -82,27 +82,16 @@ class ChaosError(ValueError):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """One fault."""
 
-    Attributes:
-        kind: what goes wrong.
-        race: in which race of the process, from 1.
-        time: from this race time on, in seconds.
-        seconds: how long a HANG or LATE lasts.
-        factor: how many times as long everything takes when SLOW.
-        starts: how many processes REFUSE.
-        share: of races that meet a RANDOM fault.
-        seed: of RANDOM faults.
-    """
-
-    kind: FaultKind
-    race: int = 1
-    time: float = 0.0
-    seconds: float = float("inf")
-    factor: float = 5.0
-    starts: int = 2
-    share: float = 0.1
-    seed: int = 0
+    kind: FaultKind  # what goes wrong
+    race: int = 1  # in which race of the process, from 1
+    time: float = 0.0  # from this race time on, in seconds
+    seconds: float = float("inf")  # how long a HANG or LATE lasts
+    factor: float = 5.0  # how many times as long everything takes when SLOW
+    starts: int = 2  # how many processes REFUSE
+    share: float = 0.1  # of races that meet a RANDOM fault
+    seed: int = 0  # of RANDOM faults
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:

@@ -164,12 +164,12 @@ class PluginGame:
         if self._race is race and not self._unknowns.checkpoint_before_step:
             self._report_checkpoint(race)
         if self._race is race and (laps := race.take_lap_event()) is not None:
-            self.host.call("lap_count_changed", laps.current, laps.target)
+            self.host.call("lap_count_changed", *laps)
         return self._race is race
 
     def _report_checkpoint(self, race: SimulatedRace) -> None:
         if (checkpoints := race.take_checkpoint_event()) is not None:
-            self.host.call("checkpoint_count_changed", checkpoints.current, checkpoints.target)
+            self.host.call("checkpoint_count_changed", *checkpoints)
 
     def _report_step(self, race: SimulatedRace) -> None:
         if race.tick_time_ms >= 0 or not self._unknowns.countdown_is_silent:

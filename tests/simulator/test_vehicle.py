@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from trackmania_rl.simulator.physics.bumps import make_texture
+from trackmania_rl.simulator.physics.chassis import make_texture
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S, GearboxState
 from trackmania_rl.simulator.physics.vehicle import (
     TICK_MS,

@@ -58,7 +58,7 @@ class Block:
     cell: tuple[int, int, int]  # (x, y, z) in the map's grid; y counts upwards
     # 0 to 3, how it is turned: 0 looks along +z, each further one a right angle to the right (1: -x)
     quarter_turns: int
-    flags: int  # as the file has them
+    flags: int
 
     @property
     def gate(self) -> Gate | None:
@@ -102,12 +102,12 @@ class Challenge:
 
     uid: str  # the game's own name for it, unique
     name: str  # with the game's colour codes; `plain_name` is without
-    author: str  # login of who built it
+    author: str
     environment: str  # "Stadium" in TrackMania Nations Forever
-    mood: str  # time of day
+    mood: str
     size_cells: tuple[int, int, int]  # (x, y, z) size of the grid
     n_laps: int  # 1 or more
-    times: MedalTimes  # author time and medals
+    times: MedalTimes
     blocks: tuple[Block, ...]  # all of them, in the file's order
 
     @property

@@ -92,9 +92,9 @@ class _DamagedError(Exception):
 class GbxFile:
     """Parsed file."""
 
-    path: Path  # where it lies
+    path: Path
     class_id: int  # what kind of file it is; see `kind`
-    content: Gbx  # what pygbx made of its body
+    content: Gbx
     header: ElementTree.Element | None  # the XML of its head, or None where it has none
 
     @property

@@ -37,10 +37,10 @@ class GhostSamples:
     """Samples of a car; S in number."""
 
     period_ms: int  # race time from one sample to the next
-    time_ms: npt.NDArray[np.int64]  # (S,), race time
-    position_m: npt.NDArray[np.float64]  # (S, 3), the car's origin in world axes
-    rotation: npt.NDArray[np.float64]  # (S, 4), unit quaternions w, x, y, z
-    speed_m_s: npt.NDArray[np.float64]  # (S,), to about a thousandth of itself
+    time_ms: npt.NDArray[np.int64]  # (S,) race time
+    position_m: npt.NDArray[np.float64]  # (S, 3) the car's origin in world axes
+    rotation: npt.NDArray[np.float64]  # (S, 4) unit quaternions w, x, y, z
+    speed_m_s: npt.NDArray[np.float64]  # (S,) to about a thousandth of itself
 
     @property
     def axes(self) -> npt.NDArray[np.float64]:
@@ -71,14 +71,14 @@ class ControlEvent:
 class Ghost:
     """One race."""
 
-    login: str  # of the driver
-    race_time_ms: int | None  # None if the race was not finished
+    login: str
+    race_time_ms: int | None
     checkpoint_times_ms: tuple[int, ...]  # of each checkpoint passed; the last one is the finish
     n_respawns: int  # how often the driver went back to a checkpoint
     samples: GhostSamples | None  # where the car was; None in a ghost that holds none
     # changes of inputs, in order, on a clock of their own; () in a ghost that holds none
     events: tuple[ControlEvent, ...]
-    game_version: str  # that recorded the inputs
+    game_version: str
 
     @property
     def inputs_begin_ms(self) -> int:
@@ -90,7 +90,7 @@ class Ghost:
 class Replay:
     """One or more races on a map."""
 
-    path: Path  # where the file lies
+    path: Path
     nickname: str  # of the player who saved it, without colour codes; "" in a `.Ghost.Gbx`
     challenge: Challenge | None  # the map; None in a `.Ghost.Gbx`, and where the embedded map can't be read
     ghosts: tuple[Ghost, ...]  # the races, the fastest first

@@ -57,7 +57,7 @@ class ReplayInputsError(UserError):
 class GhostScript:
     """Events of a script, with counts of what was lost."""
 
-    events: tuple[InputEvent, ...]  # in order of time
+    events: tuple[InputEvent, ...]
     n_rounded: int  # how many lost milliseconds within a tick
     n_before_start: int  # how many from before the start were left out or moved to it
     unknown: dict[str, int]  # how many events of each name that a script has no word for were left out

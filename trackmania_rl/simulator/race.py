@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -38,27 +37,6 @@ _MAGIC: Final = 0x53494D32  # "SIM2"
 _RACE_TIMER: Final = 1
 """Index of the race's clock among the blob's timers; it runs on after the finish."""
 _KM_H_PER_M_S: Final = 3.6
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointCountChanged:
-    """A gate was passed.
-
-    Attributes:
-        current: Gates passed, all laps.
-        target: Gates of the race, the finish included; the race is finished when both are equal.
-    """
-
-    current: int
-    target: int
-
-
-@dataclass(frozen=True, slots=True)
-class LapCountChanged:
-    """A lap was completed; only on tracks of several laps."""
-
-    current: int
-    target: int
 
 
 class SimulatedRace:
@@ -176,19 +154,19 @@ class SimulatedRace:
         self._tick_time_ms += ticks * TICK_MS
         return ticks
 
-    def take_checkpoint_event(self) -> CheckpointCountChanged | None:
-        """Report the gates passed since the last report, once; the finish's report stops the clock."""
+    def take_checkpoint_event(self) -> tuple[int, int] | None:
+        """Report the passed gates and those of the race once per change; the finish's report stops the clock."""
         if self._passed_count == self._reported_count:
             return None
         self._reported_count = self._passed_count
-        return CheckpointCountChanged(self._passed_count, self.checkpoint_target)
+        return self._passed_count, self.checkpoint_target
 
-    def take_lap_event(self) -> LapCountChanged | None:
-        """Report the laps completed since the last report, once; None on tracks of a single lap."""
+    def take_lap_event(self) -> tuple[int, int] | None:
+        """Report the completed laps and those of the race once per change; None on tracks of a single lap."""
         if self.track.n_laps == 1 or self.lap_count == self._reported_laps:
             return None
         self._reported_laps = self.lap_count
-        return LapCountChanged(self.lap_count, self.track.n_laps)
+        return self.lap_count, self.track.n_laps
 
     def prevent_finish(self) -> None:
         """Undo the finish, if it was reached; a car that is still in it finishes again in the next tick."""

@@ -104,7 +104,6 @@ def _head_words() -> npt.NDArray[np.intp]:
 
 
 def _bounds() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the lowest and highest value of each word of a car."""
     lowest, highest = np.empty((2, VEHICLE_DTYPE.itemsize // WORD_BYTES))
     for name, words in _FIELD_WORDS.items():
         lowest[words], highest[words] = _RANGES.get(name, _ANY)

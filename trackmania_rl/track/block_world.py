@@ -33,8 +33,8 @@ class BlockWorldError(UserError):
 class GateBox:
     """Start, checkpoint or finish in the world."""
 
-    block: Block  # it is
-    kind: Gate  # what it is to a race
+    block: Block
+    kind: Gate
     # (2, 3) lowest and highest corner of what a car must touch; None where it is not known
     trigger_m: FloatArray | None
     spawn_m: FloatArray | None  # (3,) where cars are put, facing as the block does; None where it is not known
@@ -44,13 +44,13 @@ class GateBox:
 class BlockWorld:
     """World of a map's blocks; T triangles in world axes."""
 
-    corners_m: FloatArray  # (T, 3, 3), counter-clockwise as seen by who drives on them
+    corners_m: FloatArray  # (T, 3, 3) counter-clockwise as seen by who drives on them
     surface: npt.NDArray[np.int64]  # (T,) of `Surface`
     block: npt.NDArray[np.int64]  # (T,) index into `blocks`
     blocks: tuple[Block, ...]  # of the map, in the file's order
     has_grass: npt.NDArray[np.bool_]  # (X, Z) whether the stadium's grass lies in a column of cells
     gates: tuple[GateBox, ...]  # starts, checkpoints and finishes, in the file's order
-    water: tuple[Block, ...]  # blocks that who falls into is out
+    water: tuple[Block, ...]  # a car that falls in is out
     scenery: tuple[Block, ...]  # blocks that are known to be none to drive on, and are not built
     unknown: tuple[Block, ...]  # blocks that are not in the catalogue: there is nothing where they stand
 

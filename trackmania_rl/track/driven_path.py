@@ -31,13 +31,13 @@ class DrivenPathError(UserError):
 class DrivenPath:
     """Path of one car; S samples."""
 
-    name: str  # who drove, for errors
-    time_ms: FloatArray  # (S,) float64 race time
-    position_m: FloatArray  # (S, 3) float64, world axes
-    speed_m_s: FloatArray  # (S,) float64
-    # (C, 3) float64, where the car was at each of its checkpoint times, the finish not included
+    name: str
+    time_ms: FloatArray  # (S,) race time
+    position_m: FloatArray  # (S, 3) world axes
+    speed_m_s: FloatArray  # (S,)
+    # (C, 3) where the car was at each of its checkpoint times, the finish not included
     checkpoint_m: FloatArray
-    notes: tuple[str, ...] = ()  # what was cut out, in words
+    notes: tuple[str, ...] = ()
 
 
 def path_of_ghost(ghost: Ghost, name: str) -> DrivenPath:

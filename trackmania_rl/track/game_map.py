@@ -99,10 +99,10 @@ log = logging.getLogger(__name__)
 class GameMap:
     """Map, ready to be driven."""
 
-    name: str  # its name in statistics
+    name: str
     path: str  # what the game's `map` command is given
-    zones: VirtualCheckpoints  # the virtual checkpoints
-    road: KnownRoad | None = None  # where the observation tells of it
+    zones: VirtualCheckpoints
+    road: KnownRoad | None = None
 
 
 def map_file(entry: MapEntry, maps_folder: Path) -> Path:

@@ -48,7 +48,7 @@ class BuiltLine:
     points_m: FloatArray  # (N, 3) metres, world axes, start to finish, at equal distances of about the spacing
     # (N,) of the car that drove there, the first of several; None for a line that nobody drove
     speed_m_s: FloatArray | None
-    notes: tuple[str, ...] = ()  # what was done on the way, in words
+    notes: tuple[str, ...] = ()
 
 
 def build_line(

@@ -58,16 +58,16 @@ class Verdict(Enum):
 class Finding:
     """Result of one check, with numbers."""
 
-    check: str  # what was looked at
-    verdict: Verdict  # how it is
-    text: str  # what was found, with numbers
+    check: str
+    verdict: Verdict
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class GatePassage:
     """One passage of the line through a gate."""
 
-    gate: Block  # start, checkpoint or finish block
+    gate: Block
     station_m: float  # metres along the line
     point_m: tuple[float, float, float]  # (x, y, z) of the passage
     beside_m: float  # level distance from the middle of the block, to the right of its direction positive
@@ -79,11 +79,11 @@ class GatePassage:
 class LineReport:
     """All findings about a line."""
 
-    findings: tuple[Finding, ...]  # one for each check
+    findings: tuple[Finding, ...]
     passages: tuple[GatePassage, ...]  # of all gates, in the order of the line; () without a map
-    length_m: float  # of the line
-    lowest_m: float  # smallest height
-    highest_m: float  # largest height
+    length_m: float
+    lowest_m: float
+    highest_m: float
 
     @property
     def problems(self) -> list[Finding]:

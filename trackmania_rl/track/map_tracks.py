@@ -64,8 +64,8 @@ class MapTrackError(UserError):
 class MapTrack:
     """Track along a line through a map, ready for `track_design.write_track`."""
 
-    design: TrackDesign  # its name and defaults
-    laid_out: LaidOutTrack  # its line and sections
+    design: TrackDesign
+    laid_out: LaidOutTrack
     notes: tuple[str, ...]  # what is only approximately as in the game, in words
 
 

@@ -24,7 +24,7 @@ FloatArray = npt.NDArray[np.float64]
 class PieceMesh:
     """T triangles."""
 
-    corners_m: FloatArray  # (T, 3, 3), counter-clockwise as seen by who drives on them
+    corners_m: FloatArray  # (T, 3, 3) counter-clockwise as seen by who drives on them
     surface: npt.NDArray[np.int64]  # (T,) of `Surface`
 
 
@@ -32,7 +32,7 @@ class PieceMesh:
 class Way:
     """Path of a swept cross-section: N places, in the block's own axes."""
 
-    cross_section: CrossSection  # what is swept
+    cross_section: CrossSection
     center_m: FloatArray  # (N, 3) its points at 0
     left: FloatArray  # (N, 3) its first axis in the world, not of length 1 where the road is banked
     up: FloatArray  # (N, 3) its second axis

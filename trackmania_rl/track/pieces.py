@@ -45,7 +45,7 @@ class Side(IntEnum):
 class Port:
     """Place where a road crosses the border of a block, in the middle of a cell's edge."""
 
-    side: Side  # of the block
+    side: Side
     place: int  # number of the cell along that side, from the corner at x = z = 0
     height_m: float  # of the road's middle above the floor of the block's lowest cell
     gradient: tuple[float, float]  # (x, z) rise per metre of the road's surface
@@ -64,7 +64,7 @@ class CrossSection:
     """Polyline that is swept along a way."""
 
     points_m: FloatArray  # (K, 2) to the left of the way and above it, from right to left
-    surface: Surface  # its material
+    surface: Surface
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ArcSweep:
 
     cross_section: CrossSection  # above the way is towards the axis
     center_m: FloatArray  # (2,) z and height of the axis
-    radius_m: float  # of the way
+    radius_m: float
     angles_rad: FloatArray  # (2,) of its ends; 0 is straight down, a quarter turn on it points along z
     across_m: FloatArray  # (2,) x of its ends
     facets: int  # straight pieces in all
@@ -100,7 +100,7 @@ class Polygon:
     """Flat, convex surface."""
 
     points_m: FloatArray  # (K, 3) counter-clockwise as seen from the side that is driven on
-    surface: Surface  # its material
+    surface: Surface
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Piece:
     """Kind of block."""
 
     lanes: tuple[Lane, ...] = ()  # roads through it; none where its way is open (fields) or leaves the ground (loops)
-    sweeps: tuple[LaneSweep | ProfileSweep | ArcSweep, ...] = ()  # its bent surfaces
-    polygons: tuple[Polygon, ...] = ()  # its flat surfaces
+    sweeps: tuple[LaneSweep | ProfileSweep | ArcSweep, ...] = ()
+    polygons: tuple[Polygon, ...] = ()
     trigger_m: FloatArray | None = None  # (2, 3) lowest and highest corner of a gate's trigger; None for other blocks
     spawn_m: FloatArray | None = None  # (3,) the car's origin at a start, or after a respawn at a checkpoint
     replaces_grass: bool = False  # whether the stadium's grass has a hole where the block stands on it

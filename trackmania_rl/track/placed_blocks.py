@@ -23,7 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 class Joint:
     """Place where a road crosses a block's border, in the world."""
 
-    position_m: tuple[int, int, int]  # (x, y, z), whole metres
+    position_m: tuple[int, int, int]  # (x, y, z) whole metres
     heading: int  # out of the block, in quarter turns to the right of +z
 
     @property
@@ -36,10 +36,10 @@ class Joint:
 class Road:
     """One road through one block, in one of its two directions; K points."""
 
-    block: Block  # where it leads through
+    block: Block
     lane: int  # which of the block's roads, by its number
-    enters: Joint  # where
-    leaves: Joint  # where
+    enters: Joint
+    leaves: Joint
     points_m: FloatArray  # (K, 3) its middle, world axes
     bank: FloatArray  # (K,) rise of the road per metre to the left of who drives
 

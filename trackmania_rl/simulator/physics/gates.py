@@ -36,10 +36,10 @@ class Gates(NamedTuple):
     kind's arrays are empty.
     """
 
-    station_m: npt.NDArray[np.float64]  # (G,), arc length along the line, all laps
+    station_m: npt.NDArray[np.float64]  # (G,) arc length along the line, all laps
     sections: npt.NDArray[np.void]  # (G,) SECTION_DTYPE, nearest cross-sections
-    boxes_m: npt.NDArray[np.float64]  # (B, 2, 3), lowest and highest corners, world axes
-    gate_of_box: npt.NDArray[np.int64]  # (B,), number of the gate within a lap; the lap's line is the last
+    boxes_m: npt.NDArray[np.float64]  # (B, 2, 3) lowest and highest corners, world axes
+    gate_of_box: npt.NDArray[np.int64]  # (B,) number of the gate within a lap; the lap's line is the last
     per_lap: int  # Gates of one lap, its line included
     total: int  # Gates of the race, all laps
 
@@ -77,21 +77,18 @@ def drive(
     passed_count: int,
     max_ticks: int,
 ) -> tuple[int, int]:
-    """Drive until a gate is passed or `max_ticks` are over.
+    """Drive until a gate is passed or `max_ticks` are over; return the ticks and the count of passed gates.
 
     Args:
         car: (1,) VEHICLE_DTYPE, changed in place.
         controls: Gas 0..1, brake 0..1, steer -1 (left) .. 1 (right), held all the time.
-        world: The road, a ribbon or a mesh.
+        world: The road or the mesh.
         parameters: The car's constants.
         gates: All gates, of the world's kind.
         gate_is_passed: (per_lap,) 0/1 for the gates of the current lap, changed in place.
         times_ms: (total,) times of the passed gates in the order of passing, changed in place.
-        passed_count: Number of gates passed so far.
+        passed_count: Gates passed so far.
         max_ticks: At least 1.
-
-    Returns:
-        The ticks driven and the new count of passed gates.
     """
     for ticks in range(1, max_ticks + 1):
         label_ms = car[0].clock_ms

@@ -221,16 +221,8 @@ def _contacts(
 ) -> tuple[_Contact, _Contact]:
     """Return the deepest contacts of an ellipsoid with ground and wall.
 
-    Args:
-        car: the car.
-        faces: all of them.
-        near: a record of NEAR_DTYPE.
-        floor_m: height of the grass, -inf where there is none.
-        center: of the ellipsoid.
-        radii_m: of it, along the car's axes.
-        limit: of the normal's component along `axis`, which separates ground from wall.
-        axis: of the car.
-        of_body: whether it is the body's, whose ground is above the limit (upwards); a wheel's is below it (sideways).
+    `limit`, of the normal's component along the car's `axis`, separates them: the body's ground is above it (upwards),
+    a wheel's below it (sideways). `floor_m` is the height of the grass, -inf where there is none.
     """
     normals, edges = near.normals, near.edges
     ground = _Contact(0.0, (0.0, 1.0, 0.0), _NONE)

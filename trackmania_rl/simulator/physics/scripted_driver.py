@@ -1,13 +1,12 @@
 """Scripted driver: follows the middle of the road with keyboard keys and brakes for corners.
 
-It is the yardstick for tracks and learners: it can drive every shipped track, and a trained agent must beat it. It
-drives `vehicle.tick` directly, one decision per 50 ms, with exact knowledge of the road.
+It is the yardstick for tracks and learners. It drives `vehicle.tick` directly, one decision per 50 ms, with exact
+knowledge of the road.
 
-Speed: before the race, a speed is planned for every cross-section. In a corner it is the speed at which full steering
-holds the corner's radius; before it, the speed from which a planned deceleration still reaches that. Steering: pure
-pursuit gives the curvature to a point ahead on the road. Keys are all or nothing, so the wanted share of full steering
-is emitted as whole key presses (first-order sigma-delta modulation), smoothed by the car's own yaw delay of some 0.15
-s.
+Speed: for every cross-section a speed is planned: in a corner that at which full steering holds the radius; before it,
+that from which a planned deceleration still reaches it. Steering: pure pursuit gives the curvature to a point ahead.
+Keys are all or nothing, so the wanted share of full steering is emitted as whole key presses (first-order sigma-delta
+modulation), smoothed by the car's own yaw delay of some 0.15 s.
 """
 
 import math
@@ -91,10 +90,10 @@ class DriveReport:
     """One race of the scripted driver, T decisions."""
 
     race_time_ms: int | None  # time of the finish, or None where the car did not get there
-    reached_m: float  # the furthest station
-    wall_contact_ms: int  # time in contact with a wall
+    reached_m: float
+    wall_contact_ms: int
     off_road_ms: int  # time with the car's origin beyond the road's border, or fallen off it
-    keys: npt.NDArray[np.bool_]  # (T, 4), the keys of each 50 ms: accelerate, brake, left, right
+    keys: npt.NDArray[np.bool_]  # (T, 4) the keys of each 50 ms: accelerate, brake, left, right
     speed_m_s: FloatArray  # (T,) speed at each decision
     lateral_m: FloatArray  # (T,) distance from the road's middle at each decision, positive to the left
     position_m: FloatArray  # (T, 3) where the car was at each decision

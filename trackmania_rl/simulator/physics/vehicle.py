@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.physics.bumps import add_bumps
 from trackmania_rl.simulator.physics.chassis import (
     add_air_control,
+    add_bumps,
     add_gravity_and_drag,
     add_lateral_grip,
     add_springs,

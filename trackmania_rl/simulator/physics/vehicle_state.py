@@ -16,7 +16,7 @@ FRONT_WHEELS = 2  # the wheels before this one steer
 VEHICLE_DTYPE = np.dtype(
     [
         ("position_m", np.float32, (3,)),  # of the body's origin, 1 cm above the road at rest
-        ("quaternion", np.float32, (4,)),  # (w, x, y, z), car to world
+        ("quaternion", np.float32, (4,)),  # (w, x, y, z) car to world
         ("rotation", np.float32, (3, 3)),  # the same turn as a matrix; its columns are the car's left, up and forward
         ("velocity_m_s", np.float32, (3,)),  # of the centre of mass, world axes
         ("angular_velocity_rad_s", np.float32, (3,)),  # world axes

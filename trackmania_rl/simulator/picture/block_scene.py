@@ -51,18 +51,18 @@ class Quads:
 class BlockScene(NamedTuple):
     """G groups of quadrilaterals; numba takes it as it is."""
 
-    points_m: FloatArray  # (3, P) float64, world metres
-    corners: npt.NDArray[np.int32]  # (Q, 4), columns of `points_m`
-    paint: npt.NDArray[np.int64]  # (Q,), values of `Paint`
-    light: npt.NDArray[np.int64]  # (Q,), levels of brightness
-    normal: FloatArray  # (Q, 3) float64, unit vectors to the painted side; 0 for what has no area
-    gate: npt.NDArray[np.int64]  # (Q,), number of a checkpoint or `NO_GATE`
-    # (G, 3) int64, where in `points_m` a group begins as seen from near, from afar, and where it ends
+    points_m: FloatArray  # (3, P) world metres
+    corners: npt.NDArray[np.int32]  # (Q, 4) columns of `points_m`
+    paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
+    light: npt.NDArray[np.int64]  # (Q,) levels of brightness
+    normal: FloatArray  # (Q, 3) unit vectors to the painted side; 0 for what has no area
+    gate: npt.NDArray[np.int64]  # (Q,) number of a checkpoint or `NO_GATE`
+    # (G, 3) where in `points_m` a group begins as seen from near, from afar, and where it ends
     first_point: npt.NDArray[np.int64]
-    first_quad: npt.NDArray[np.int64]  # (G, 3), likewise in `corners`
-    center_m: FloatArray  # (G, 3) float64, middle of a ball around the group
-    radius_m: FloatArray  # (G,) float64 of that ball
-    ground_height_m: float  # height of the stadium's ground
+    first_quad: npt.NDArray[np.int64]  # (G, 3) likewise in `corners`
+    center_m: FloatArray  # (G, 3) middle of a ball around the group
+    radius_m: FloatArray  # (G,) of that ball
+    ground_height_m: float
 
 
 def make_block_scene(groups: list[tuple[Quads, Quads]], ground_height_m: float) -> BlockScene:

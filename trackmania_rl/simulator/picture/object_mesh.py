@@ -73,7 +73,6 @@ def _add_upright(
     top_m: float,
     color: np.uint32,
 ) -> None:
-    """Add a rectangle across the road."""
     a = add_place(mesh, ribbon, section, right_m, bottom_m)
     b = add_place(mesh, ribbon, section, left_m, bottom_m)
     c = add_place(mesh, ribbon, section, left_m, top_m)
@@ -106,7 +105,6 @@ def _add_checkpoint(mesh: Mesh, scenery: Scenery, section: int, is_passed: bool,
 
 @compiled
 def _add_finish(mesh: Mesh, scenery: Scenery, section: int, depth_m: float) -> None:
-    """Add a chequered gate, and two rows of checks on the road."""
     ribbon, places_m = scenery.ribbon, scenery.places_m
     light = color_at(mesh.palette, Paint.FINISH_LIGHT, PLAIN_LIGHT, depth_m)
     dark = color_at(mesh.palette, Paint.FINISH_DARK, PLAIN_LIGHT, depth_m)

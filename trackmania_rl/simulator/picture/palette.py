@@ -151,7 +151,7 @@ class Colors(NamedTuple):
 
     paints: npt.NDArray[np.uint32]  # (paints, LIGHT_LEVELS, HAZE_LEVELS)
     sky: npt.NDArray[np.uint32]  # (SKY_LEVELS,)
-    ground: npt.NDArray[np.uint32]  # (2, HAZE_LEVELS), the two kinds of tiles of the stadium's ground
+    ground: npt.NDArray[np.uint32]  # (2, HAZE_LEVELS) the two kinds of tiles of the stadium's ground
 
 
 PLAIN_LIGHT = LIGHT_LEVELS // 2  # the level at which a paint has its own brightness

@@ -32,7 +32,7 @@ _FOCAL_LENGTH_HEIGHTS = 0.5 / math.tan(0.5 * VERTICAL_FIELD_OF_VIEW_RAD)
 class Camera(NamedTuple):
     """Pinhole camera."""
 
-    position_m: npt.NDArray[np.float64]  # (3,), world
+    position_m: npt.NDArray[np.float64]  # (3,) world
     axes: npt.NDArray[np.float64]  # (3, 3); the rows are the camera's right, down and ahead in world axes
 
 
@@ -85,17 +85,17 @@ class Mesh(NamedTuple):
     Points are columns, so that loops over points are compiled to vector instructions.
     """
 
-    points_m: npt.NDArray[np.float64]  # (3, P), world metres
-    # (3, P) float64, the same in camera axes (right, down, ahead), once the mesh is drawn
+    points_m: npt.NDArray[np.float64]  # (3, P) world metres
+    # (3, P) the same in camera axes (right, down, ahead), once the mesh is drawn
     seen_m: npt.NDArray[np.float64]
-    # (3, P) float64, x and y in pixels and inverse depth in 1/m; only of points beyond the near plane
+    # (3, P) x and y in pixels and inverse depth in 1/m; only of points beyond the near plane
     on_picture: npt.NDArray[np.float64]
-    # (P,) int32, the picture's first row whose centre is at or below the point, clipped to 0..height
+    # (P,) the picture's first row whose centre is at or below the point, clipped to 0..height
     first_row: npt.NDArray[np.int32]
-    corners: npt.NDArray[np.int32]  # (Q, 4), columns of `points_m`, once around each quadrilateral
+    corners: npt.NDArray[np.int32]  # (Q, 4) columns of `points_m`, once around each quadrilateral
     colors: npt.NDArray[np.uint32]  # (Q,) pixels
-    counts: npt.NDArray[np.int64]  # (2,), points and quadrilaterals in use
-    palette: Colors  # the colours to choose from
+    counts: npt.NDArray[np.int64]  # (2,) points and quadrilaterals in use
+    palette: Colors
 
 
 def new_mesh(most_points: int, most_quads: int, palette: Colors = COLORS) -> Mesh:
@@ -157,14 +157,14 @@ class Canvas(NamedTuple):
     """Picture being drawn, with its working memory."""
 
     pixels: npt.NDArray[np.uint32]  # (H, W)
-    inverse_depth_1_m: npt.NDArray[np.float32]  # (H, W), 0 where no mesh is drawn yet
-    # (H, 4) float64, of a polygon's rows: left end in pixels, its inverse depth, right end, its inverse depth
+    inverse_depth_1_m: npt.NDArray[np.float32]  # (H, W) 0 where no mesh is drawn yet
+    # (H, 4) of a polygon's rows: left end in pixels, its inverse depth, right end, its inverse depth
     spans: npt.NDArray[np.float64]
-    # (6, 4) float64, a polygon's corners: x and y in pixels, inverse depth, first row as in `Mesh.first_row`
+    # (6, 4) a polygon's corners: x and y in pixels, inverse depth, first row as in `Mesh.first_row`
     polygon: npt.NDArray[np.float64]
-    columns: npt.NDArray[np.float32]  # (W,), 0, 1, 2,
-    tints: npt.NDArray[np.int32]  # (W,), numbers of the background's colours in a row
-    focal_px: float  # focal length
+    columns: npt.NDArray[np.float32]  # (W,) 0, 1, 2,
+    tints: npt.NDArray[np.int32]  # (W,) numbers of the background's colours in a row
+    focal_px: float
 
 
 def new_canvas(width_px: int, height_px: int) -> Canvas:
@@ -182,7 +182,7 @@ def new_canvas(width_px: int, height_px: int) -> Canvas:
 
 @compiled(inline="always")
 def _first_center_after(edge_px: float, size_px: int) -> int:
-    """Return the first pixel whose centre is at or after a place, clipped to 0..size_px."""
+    """Return the first pixel whose centre is at or after a place, clipped."""
     first = edge_px - 0.5 if edge_px > 0.5 else 0.0
     return int(np.ceil(first if first < size_px else float(size_px)))
 
@@ -341,7 +341,6 @@ def draw_mesh(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
 
 @compiled(inline="always")
 def _tint_sky(tints: npt.NDArray, columns: npt.NDArray, row_y: np.float32, step_y: np.float32) -> None:
-    """Write a row's levels of the sky, continued below the horizon."""
     top = np.float32(SKY_LEVELS - 1)
     for column in range(tints.shape[0]):
         level = (row_y + columns[column] * step_y) * _SKY_LEVELS_PER_SLOPE
@@ -359,12 +358,8 @@ def _tint_ground(
 ) -> None:
     """Write a row's tiles and hazes of the ground as one number each, or -1 for sky.
 
-    Args:
-        tints: (W,) int32, written.
-        columns: (W,) float32, 0, 1, 2, ...
-        ray: world direction of the row's first pixel.
-        step: its change from pixel to pixel.
-        camera: its world x, its height above the ground and its world z.
+    `ray` is the world direction of the row's first pixel and `step` its change from pixel to pixel; `camera` is its
+    world x, its height above the ground and its world z.
     """
     last_haze = np.float32(HAZE_LEVELS - 1)
     for column in range(tints.shape[0]):

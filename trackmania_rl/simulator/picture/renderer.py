@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
 from numba.extending import overload
 
 from trackmania_rl.simulator.compiled import compiled
@@ -55,7 +54,7 @@ class _Sprite(NamedTuple):
     top: int  # the picture's row of its first one
     left: int  # the picture's column of its first one
     pixels: npt.NDArray[np.uint32]  # (h, w)
-    inverse_depth_1_m: npt.NDArray[np.float32]  # (h, w), 0 where the car is not
+    inverse_depth_1_m: npt.NDArray[np.float32]  # (h, w) 0 where the car is not
 
 
 class _Easel(NamedTuple):
@@ -97,7 +96,6 @@ def _paste(canvas: Canvas, sprite: _Sprite) -> None:
                 canvas.inverse_depth_1_m[sprite.top + row, sprite.left + column] = sprite.inverse_depth_1_m[row, column]
 
 
-@compiled
 def _add_track(
     easel: _Easel,
     scenery: Scenery,
@@ -115,13 +113,13 @@ def _add_track(
     add_road(mesh, scenery, camera, canvas.focal_px, half_width_per_m, car_section)
 
 
-@compiled
 def _add_world(
     easel: _Easel,
     scene: BlockScene,
     camera: Camera,
     position_m: npt.NDArray[np.float64],
     rotation: npt.NDArray[np.float64],
+    ribbon_index: int,
     passed_checkpoints: int,
 ) -> None:
     canvas, mesh = easel.canvas, easel.mesh
@@ -146,13 +144,7 @@ def _add_scene(
 def _compiled_add_scene(
     easel: Any, scene: Any, camera: Any, position_m: Any, rotation: Any, ribbon_index: Any, passed_checkpoints: Any
 ) -> Any:
-    if isinstance(scene, types.NamedTuple) and scene.instance_class is BlockScene:
-        return lambda easel, scene, camera, position_m, rotation, ribbon_index, passed_checkpoints: _add_world(
-            easel, scene, camera, position_m, rotation, passed_checkpoints
-        )
-    return lambda easel, scene, camera, position_m, rotation, ribbon_index, passed_checkpoints: _add_track(
-        easel, scene, camera, position_m, rotation, ribbon_index, passed_checkpoints
-    )
+    return _add_world if scene.instance_class is BlockScene else _add_track
 
 
 @compiled

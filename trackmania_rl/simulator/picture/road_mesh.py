@@ -3,9 +3,9 @@
 Only cross-sections near the car are taken, so a picture's cost does not grow with the track. Textures depend on the
 number of the cross-section, so they do not move on the road.
 
-Level of detail by screen-space error (Luebke et al., Level of Detail for 3D Graphics, 2003): drawing only every n-th
-cross-section moves the road's edges by some centimetres, computed here once per track. A part of the road is drawn with
-the longest steps whose error stays below a fraction of a pixel at its distance.
+Level of detail by screen-space error (Luebke et al., Level of Detail for 3D Graphics, 2003): drawing every n-th
+cross-section moves the road's edges by an error that is computed once per track. Each part is drawn with the longest
+steps whose error stays below a fraction of a pixel.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ _LEAST_DISTANCE_M = 3.0  # lower bound of a place's distance from the camera
 class Scenery(NamedTuple):
     """Track prepared for drawing."""
 
-    ribbon: Ribbon  # the road, P cross-sections
-    places_m: npt.NDArray[np.float64]  # (P, 3, PLACES), world coordinates of the places across the road
-    # (bands, steps) float64, how far each of `_STEPS` moves a place of the band at most
+    ribbon: Ribbon
+    places_m: npt.NDArray[np.float64]  # (P, 3, PLACES) world coordinates of the places across the road
+    # (bands, steps) how far each of `_STEPS` moves a place of the band at most
     step_error_m: npt.NDArray[np.float64]
-    road_paint: npt.NDArray[np.int64]  # (P,), values of `Paint`
-    # (P,) int64, the next cross-section at which surface, edge, gap or gate line changes; no step crosses it
+    road_paint: npt.NDArray[np.int64]  # (P,) values of `Paint`
+    # (P,) the next cross-section at which surface, edge, gap or gate line changes; no step crosses it
     stretch_end: npt.NDArray[np.int64]
-    gate_section: npt.NDArray[np.int64]  # (G,), cross-sections of the checkpoints and, last, of the finish
-    ground_height_m: float  # height of the stadium's ground
+    gate_section: npt.NDArray[np.int64]  # (G,) cross-sections of the checkpoints and, last, of the finish
+    ground_height_m: float
 
 
 def make_scenery(track: Track) -> Scenery:
@@ -216,7 +216,7 @@ row with two equal places ends an edge's list."""
 
 @compiled
 def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[int, int]:
-    """Return the first and the last cross-section that are drawn for a car at `car_section`."""
+    """Return the first and the last cross-section that are drawn."""
     ahead, behind = int(VIEW_AHEAD_M / RIBBON_SPACING_M), int(VIEW_BEHIND_M / RIBBON_SPACING_M)
     along_road = 0.0
     for axis in range(3):
@@ -279,17 +279,10 @@ def _add_share(
 def add_mark(
     mesh: Mesh, near: int, far: int, right: float, left: float, far_right: float, far_left: float, color: np.uint32
 ) -> None:
-    """Add a mark on the road; call this before the road is added.
+    """Add a mark between two cross-sections (their first columns), before the road is added.
 
-    Args:
-        mesh: changed in place.
-        near: first column of the mark's first cross-section.
-        far: first column of its last cross-section.
-        right: its right end on the first cross-section, as a share of the road's width from the right line.
-        left: its left end there; equal ends on both cross-sections add nothing.
-        far_right: its right end on the last cross-section.
-        far_left: its left end there.
-        color: pixel value.
+    Its right and left ends are shares of the road's width from the right line; equal ends on both cross-sections add
+    nothing.
     """
     points_m, counts = mesh.points_m, mesh.counts
     if left > right or far_left > far_right:
@@ -304,7 +297,6 @@ def add_mark(
 def _add_patches(
     mesh: Mesh, near: int, far: int, section: int, end: int, half_width_m: float, color: np.uint32
 ) -> None:
-    """Add the patches scattered on a road from cross-section `section` to `end`."""
     width = min(_PATCH_WIDTH_M / (2.0 * half_width_m), 1.0)
     per_section = 1.0 / (end - section)
     points_m, counts = mesh.points_m, mesh.counts
@@ -324,7 +316,7 @@ def _add_patches(
 def _add_road_mark(
     mesh: Mesh, near: int, far: int, section: int, end: int, paint: int, half_width_m: float, light: int, depth_m: float
 ) -> None:
-    """Add a surface's marks from cross-section `section` to `end`: dashes, patches, mown checks, arrows."""
+    """Add a surface's marks: dashes, patches, mown checks, arrows."""
     is_even_band = section // BAND_SECTIONS % 2 == 0
     if paint == Paint.GRASS:
         right = 0.5 if is_even_band else 0.0
@@ -373,7 +365,6 @@ def _add_strips(
 
 @compiled
 def _add_slab_end(mesh: Mesh, section_column: int, depth_m: float) -> None:
-    """Add the face below the beginning of a road after a gap."""
     color = color_at(mesh.palette, Paint.UNDERSIDE, PLAIN_LIGHT, depth_m)
     first, second = section_column + BORDER_LEFT, section_column + BORDER_RIGHT
     add_quad(mesh, first, second, section_column + BASE_RIGHT, section_column + BASE_LEFT, color)
@@ -395,16 +386,7 @@ def _section_in_view(camera: Camera, ribbon: Ribbon, section: int) -> tuple[floa
 def add_road(
     mesh: Mesh, scenery: Scenery, camera: Camera, focal_px: float, half_width_per_m: float, car_section: int
 ) -> None:
-    """Add the road around the car.
-
-    Args:
-        mesh: changed in place.
-        scenery: the track.
-        camera: of the picture.
-        focal_px: its focal length.
-        half_width_per_m: half the width of the view, in metres, for every metre ahead.
-        car_section: number of the cross-section at the car.
-    """
+    """Add the road around the car; the view is twice `half_width_per_m` wide for every metre ahead."""
     ribbon, stretch_end, road_paint = scenery.ribbon, scenery.stretch_end, scenery.road_paint
     edges, half_width, has_road, forward = ribbon.edge, ribbon.half_width_m, ribbon.has_road, ribbon.forward
     section, last = visible_sections(ribbon, car_section, camera)

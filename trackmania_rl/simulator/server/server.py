@@ -4,14 +4,14 @@ Where the protocol of the plugin is open (reference/tminterface2_protocol.md), t
 
 - Within a tick the step (1) comes first, then a checkpoint (2), then a lap (3). The step's state counts the gate
   already; the clock stops at the official finish time only when message 2 reports the finish.
-- The next tick after a rewind follows the restored time. A rewind sends no message 2 or 3.
-- After an undone finish message 2 comes again in the next tick.
+- The next tick after a rewind follows the restored time. A rewind sends no message 2 or 3; after an undone finish
+  message 2 comes again in the next tick.
 - `map` and `give up` take effect at once: no step of the old race follows.
 - A frame shows the instant after the last tick; it comes before the next tick.
 - Speeds from UNLIMITED_SPEED on mean as fast as possible; without a client the game is not faster than real time.
 - Impossible speeds, periods, frame sizes and state blobs are logged and ignored. An impossible length ends the
-  connection, since the next message's beginning is unknown.
-- The end of the stream is noticed at once. A new client waits at most NEWCOMER_PATIENCE_S for a wait of an older one.
+  connection.
+- A new client waits at most NEWCOMER_PATIENCE_S for a wait of an older one.
 """
 
 from __future__ import annotations
@@ -172,10 +172,10 @@ class GameServer:
             self._sync(MessageId.RUN_STEP, messages.pack_run_step(race.race_time_ms))
         # A wait may have begun another race or rewound this one, so each event is asked for after the one before.
         if self.game.race is race and (checkpoints := race.take_checkpoint_event()) is not None:
-            message = messages.pack_checkpoint_count_changed(checkpoints.current, checkpoints.target)
+            message = messages.pack_checkpoint_count_changed(*checkpoints)
             self._sync(MessageId.CHECKPOINT_COUNT_CHANGED, message)
         if self.game.race is race and (laps := race.take_lap_event()) is not None:
-            self._sync(MessageId.LAP_COUNT_CHANGED, messages.pack_lap_count_changed(laps.current, laps.target))
+            self._sync(MessageId.LAP_COUNT_CHANGED, messages.pack_lap_count_changed(*laps))
 
     def _idle(self, longest_s: float) -> None:
         """Sleep, but accept a new client and notice the end of the client's stream at once."""

@@ -65,13 +65,13 @@ class SurfaceMesh(NamedTuple):
     """T faces in C occupied cells; numba takes it as it is."""
 
     records: npt.NDArray[np.void]  # (T,) of FACE_DTYPE
-    first_cell: npt.NDArray[np.int64]  # (3,), the lowest cell of the box around all faces
-    cells: npt.NDArray[np.int32]  # (X, Y, Z), number of an occupied cell, -1 where there is nothing
-    starts: npt.NDArray[np.int64]  # (16 * C + 1,), where in `members` the faces of each part of a cell begin
-    members: npt.NDArray[np.int32]  # (M,), faces, part by part
-    # (W, D) bool, by column of cells, whether the stadium's grass lies there; it does all around
+    first_cell: npt.NDArray[np.int64]  # (3,) the lowest cell of the box around all faces
+    cells: npt.NDArray[np.int32]  # (X, Y, Z) number of an occupied cell, -1 where there is nothing
+    starts: npt.NDArray[np.int64]  # (16 * C + 1,) where in `members` the faces of each part of a cell begin
+    members: npt.NDArray[np.int32]  # (M,) faces, part by part
+    # (W, D) by column of cells, whether the stadium's grass lies there; it does all around
     has_grass: npt.NDArray[np.bool_]
-    grass_height_m: float  # of the grass
+    grass_height_m: float
     near: npt.NDArray[np.void]  # (1,) of NEAR_DTYPE, working memory of collision passes; threads need a mesh each
 
 
@@ -246,11 +246,11 @@ _WALL, _GRASS, _DROP = int(Edge.WALL), int(Edge.GRASS), int(Edge.DROP)
 class RoadProfile(NamedTuple):
     """Road at each of P cross-sections."""
 
-    to_left_m: npt.NDArray[np.float64]  # (P,), from the middle of the cross-section to the border on its left
+    to_left_m: npt.NDArray[np.float64]  # (P,) from the middle of the cross-section to the border on its left
     to_right_m: npt.NDArray[np.float64]  # (P,)
-    surface: npt.NDArray[np.int64]  # (P,), TMNF material id
-    edge: npt.NDArray[np.int64]  # (P,), one of `Edge`, of the nearer border
-    has_road: npt.NDArray[np.bool_]  # (P,), False where there is nothing below
+    surface: npt.NDArray[np.int64]  # (P,) TMNF material id
+    edge: npt.NDArray[np.int64]  # (P,) one of `Edge`, of the nearer border
+    has_road: npt.NDArray[np.bool_]  # (P,) False where there is nothing below
 
 
 def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadProfile:

@@ -181,12 +181,9 @@ def lay_out(design: TrackDesign) -> LaidOutTrack:
 def close_lap(
     pieces: Sequence[Piece | CheckpointMark], first_straight: int, second_straight: int
 ) -> tuple[Piece | CheckpointMark, ...]:
-    """Change the lengths of two straights so that a lap ends where it began.
+    """Change the lengths of two straights, given by their indices, so that a lap ends where it began.
 
-    Args:
-        pieces: one lap; the turns must add up to 360 degrees and the climbs to 0.
-        first_straight: index in ``pieces`` of a straight.
-        second_straight: index of another one, not parallel to the first.
+    The turns must add up to 360 degrees and the climbs to 0, and the straights must not be parallel.
 
     Raises:
         ValueError: the lap cannot be closed, with the reason.
@@ -340,13 +337,7 @@ def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = S
 def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, origin: str = SHIPPED_ORIGIN) -> Path:
     """Write a track file, and its line beside it; return the line's file.
 
-    Each file appears whole or not at all, the line first.
-
-    Args:
-        design: the road book.
-        laid_out: the same in the world.
-        track_file: the .toml to write; its folder exists.
-        origin: what wrote it, for the file's first line.
+    Each file appears whole or not at all, the line first. `origin` names what wrote it.
 
     Raises:
         OSError: if writing fails.
@@ -365,13 +356,7 @@ def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, o
 
 
 def file_in_the_way(new_files: Iterable[Path], folder: Path, *, may_be_same: bool = True) -> Path | None:
-    """Return a file of a folder that one of some new files would overwrite; None if there is none.
-
-    Args:
-        new_files: written elsewhere, under their final names.
-        folder: the destination.
-        may_be_same: whether identical files are not in the way.
-    """
+    """Return a file of a folder that new files would overwrite, None if there is none; identical ones may not count."""
     for new in new_files:
         present = folder / new.name
         if present.exists() and not (may_be_same and present.read_bytes() == new.read_bytes()):

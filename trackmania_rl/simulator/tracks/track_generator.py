@@ -1,12 +1,9 @@
 """Tracks from a seed and a difficulty: phrases of corners, straights and jumps, added where there is room.
 
-A phrase (a bend, a hairpin, a chicane, a jump ...) is drawn at random and taken if its road stays clear of the road so
-far, passes over or under it with clear height, and stays on the map. The finished road is laid out and measured once
-more; a track that fails a check is dropped, and the next one is drawn from the same random stream. So the same seed and
-difficulty always give the same track, and every track has passed all checks.
-
-`track_phrases.Character` defines difficulties from 0 (wide asphalt, long bends, nearly flat) to 1 (narrow, tight and
-steep, dirt, grass, missing walls, jumps).
+A phrase (a bend, a hairpin, a chicane, a jump ...) is drawn at random and taken if its road stays on the map and clear
+of the road so far, beside, over or under it. The finished road is measured once more; a track that fails a check is
+dropped, and the next one is drawn from the same random stream. So the same seed and difficulty always give the same
+track.
 """
 
 import math
@@ -102,7 +99,7 @@ class TrackRecipe:
 
 @dataclass(frozen=True)
 class GeneratedTrack:
-    """Design with its recipe, and the same in the world."""
+    """Design with its recipe, and laid out."""
 
     recipe: TrackRecipe
     design: TrackDesign
@@ -255,7 +252,6 @@ class _Road:
 
 
 def _grow(rng: np.random.Generator, character: Character) -> tuple[Piece | CheckpointMark, ...] | None:
-    """Draw phrases until the track is long enough; None in a dead end."""
     target_m = float(rng.uniform(*_TARGET_LENGTH_M))
     blank = _Road(character, float(rng.uniform(*_TARGET_EXTENT_M)))
     start = blank.extended([straight(float(rng.uniform(*_START_STRAIGHT_M)))])

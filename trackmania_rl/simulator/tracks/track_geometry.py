@@ -57,7 +57,8 @@ def find_crossing(line_m: FloatArray, half_width_m: FloatArray, *, is_closed: bo
         is_closed: the last point is followed by the first.
     """
     spacing_m = RIBBON_SPACING_M * _CROSSING_STEP_POINTS
-    line_m, half_width_m = line_m[::_CROSSING_STEP_POINTS], half_width_m[::_CROSSING_STEP_POINTS]
+    line_m = np.ascontiguousarray(line_m[::_CROSSING_STEP_POINTS])
+    half_width_m = np.ascontiguousarray(half_width_m[::_CROSSING_STEP_POINTS])
     lap_m = spacing_m * (len(line_m) - 1) if is_closed else math.inf
     first, second = find_clash(line_m, half_width_m, spacing_m, 0.0, BRIDGE_CLEARANCE_M, lap_m, 0)
     return None if first < 0 else (spacing_m * first, spacing_m * second)
@@ -82,7 +83,7 @@ def find_clash(
         clear_ground_m: least distance between two roads side by side.
         clear_height_m: roads this far apart in height never clash.
         lap_m: length of a closed lap; infinite for a road from A to B.
-        n_old: number of first points that are known not to clash with each other.
+        n_old: number of first points without a clash among them.
     """
     n_points = points_m.shape[0]
     for first in range(n_points):

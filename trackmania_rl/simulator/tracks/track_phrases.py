@@ -18,14 +18,14 @@ LEAST_INNER_RADIUS_M = 4.0  # smallest radius of the road's inner border
 class Character:
     """Figures of a difficulty. Ranges are (smallest, largest); slopes are metres of height per metre."""
 
-    width_m: float  # of the road
-    radius_m: tuple[float, float]  # of its bends
-    straight_m: tuple[float, float]  # between two phrases
-    steepest: float  # slope
+    width_m: float
+    radius_m: tuple[float, float]
+    straight_m: tuple[float, float]
+    steepest: float
     largest_kink: float  # change of slope from one piece to the next, which is then rounded over 24 m and more
-    banking_deg: float  # of a banked bend, at most
+    banking_deg: float
     rough: float  # probability that a phrase has another surface than asphalt, or another border than a wall
-    phrases: dict[str, float]  # names and weights of the phrases
+    phrases: dict[str, float]
 
     @classmethod
     def of_difficulty(cls, difficulty: float) -> Self:
@@ -61,15 +61,9 @@ class Character:
 def draw_phrase(
     rng: np.random.Generator, character: Character, *, turned_deg: float, slope: float, height_m: float
 ) -> list[Piece]:
-    """Draw a phrase that continues a road.
+    """Draw a phrase that continues a road with this slope, at this height above its start.
 
-    Args:
-        rng: source of all draws.
-        character: of the track.
-        turned_deg: how far the road has turned to the left. The further to one side, the likelier the phrase turns to
-            the other: no spirals.
-        slope: at the road's end.
-        height_m: of the road's end above its start.
+    The further the road has turned to one side, the likelier the phrase turns to the other: no spirals.
     """
     names, weights = list(character.phrases), np.array(list(character.phrases.values()))
     name = str(rng.choice(names, p=weights / weights.sum()))
@@ -110,7 +104,6 @@ def _bend(rng: np.random.Generator, character: Character) -> list[Piece]:
 
 
 def _sweeper(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A long, fast bend."""
     radius_m = 1.4 * _radius_m(rng, character, (0.7, 1.0))
     return [_straight(rng, character), _turn(rng, character, (40.0, 100.0), radius_m)]
 
@@ -122,13 +115,11 @@ def _hairpin(rng: np.random.Generator, character: Character) -> list[Piece]:
 
 
 def _chicane(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """To one side and back at once."""
     there = _turn(rng, character, (35.0, 65.0), _radius_m(rng, character, (0.1, 0.6)))
     return [_straight(rng, character), there, replace(there, turn_deg=-there.turn_deg)]
 
 
 def _esses(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """Three or four bends, to and fro."""
     pieces = [_straight(rng, character)]
     for number in range(int(rng.integers(3, 5))):
         turn = _turn(rng, character, (50.0, 90.0), _radius_m(rng, character, (0.2, 0.7)))
@@ -137,7 +128,6 @@ def _esses(rng: np.random.Generator, character: Character) -> list[Piece]:
 
 
 def _tightening(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A bend whose second half is tighter than the first."""
     wide = _turn(rng, character, (40.0, 60.0), _radius_m(rng, character, (0.6, 1.0)))
     return [_straight(rng, character), wide, _turn(rng, character, (50.0, 90.0), _radius_m(rng, character, (0.0, 0.4)))]
 

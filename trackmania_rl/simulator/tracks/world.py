@@ -89,15 +89,15 @@ class Road(NamedTuple):
 class Ribbon(NamedTuple):
     """P cross-sections, one every `RIBBON_SPACING_M` along the line; numba takes it as it is."""
 
-    station_m: npt.NDArray[np.float64]  # (P,), arc length from the start line, negative before it
-    center_m: npt.NDArray[np.float64]  # (P, 3), centre of the road surface
+    station_m: npt.NDArray[np.float64]  # (P,) arc length from the start line, negative before it
+    center_m: npt.NDArray[np.float64]  # (P, 3) centre of the road surface
     forward: npt.NDArray[np.float64]  # (P, 3) unit vectors along the road
     left: npt.NDArray[np.float64]  # (P, 3) unit vectors in the road surface
     up: npt.NDArray[np.float64]  # (P, 3) unit normals of the road surface
     half_width_m: npt.NDArray[np.float64]  # (P,)
-    surface: npt.NDArray[np.int64]  # (P,), of `Surface`
-    edge: npt.NDArray[np.int64]  # (P,), of `Edge`
-    has_road: npt.NDArray[np.bool_]  # (P,), False inside a gap (a jump): there is neither ground nor wall
+    surface: npt.NDArray[np.int64]  # (P,) of `Surface`
+    edge: npt.NDArray[np.int64]  # (P,) of `Edge`
+    has_road: npt.NDArray[np.bool_]  # (P,) False inside a gap (a jump): there is neither ground nor wall
     records: npt.NDArray[np.void]  # (P,) of `SECTION_DTYPE`, the same numbers
 
     @property
@@ -110,10 +110,10 @@ class Ribbon(NamedTuple):
 class Track:
     """Road with its gates."""
 
-    name: str  # in logs and files
+    name: str
     ribbon: Ribbon  # the road; with a `mesh_world`, only the way through it
     checkpoint_stations_m: tuple[float, ...]  # of all laps in driving order, without the finish
-    finish_station_m: float  # station of the finish
+    finish_station_m: float
     n_laps: int = 1  # laps of the race; 1 for a track from A to B
     mesh_world: MeshWorld | None = None  # surface and gates in place of the ribbon's; None for a road
 
@@ -146,7 +146,7 @@ def build_ribbon(
     has_road: npt.ArrayLike = True,
     up: npt.NDArray[np.float64] | None = None,
 ) -> Ribbon:
-    """Lay a road over a line and extend it straight on at both ends.
+    """Lay a road over a line and extend it straight on at both ends, with the end values of all attributes.
 
     Args:
         line_m: (N, 3) centres of the road surface, about `RIBBON_SPACING_M` apart; the first is on the start line.
@@ -156,10 +156,6 @@ def build_ribbon(
         edge: scalar or (N,), `Edge` values.
         has_road: scalar or (N,) bool, False in a gap.
         up: (N, 3) the road's normals, in place of `banking_rad`; the line may then be vertical or upside down.
-
-    Returns:
-        The ribbon; `station_m` is 0 at the line's first point. The extensions continue the end values of the
-        attributes.
 
     Raises:
         ValueError: if the line is not (N >= 2, 3) and finite, its points are not about 0.5 m apart, it is nearly
@@ -230,7 +226,6 @@ def _unit(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def _frames(
     center: npt.NDArray[np.float64], banking_rad: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return forward, left and up of every cross-section: level, then rolled about the direction."""
     forward = _unit(np.gradient(center, axis=0))
     steepest = int(np.argmax(np.abs(forward[:, 1])))
     if abs(forward[steepest, 1]) > STEEPEST_SLOPE:
@@ -256,7 +251,7 @@ class Place(NamedTuple):
     lateral_m: float  # distance from the centre line along the road surface, positive to the left
     height_m: float  # distance above the road surface, which is continued sideways
     station_m: float  # arc length along the line
-    half_width_m: float  # of the road
+    half_width_m: float
     left: tuple[float, float, float]  # unit vector, world axes
     up: tuple[float, float, float]  # unit vector, world axes
 
@@ -267,7 +262,7 @@ class Ground(NamedTuple):
     exists: bool  # False in a gap, beyond a drop or behind a wall; the rest means nothing then
     height_m: float  # distance of the point above the ground along its normal
     normal: tuple[float, float, float]  # unit vector, world axes
-    material: int  # TMNF material id
+    material: int
 
 
 @compiled
