@@ -15,25 +15,18 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-<<<<<<< HEAD
-from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
-from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.road import KnownRoad
-from trackmania_rl.race.zones import VirtualCheckpoints
-from trackmania_rl.settings import MapEntry, ObservationSettings, Settings
-from trackmania_rl.simulator.tracks.track_file import load_track
-=======
 from trackmania_rl.gbx.challenge import MedalTimes, is_challenge_file, read_challenge, read_checkpoint_positions
-from trackmania_rl.race.known_road import ROAD_QUALITIES, KnownRoad
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS
+from trackmania_rl.race.road import ROAD_QUALITIES, KnownRoad
 from trackmania_rl.race.zones import VirtualCheckpoints
-from trackmania_rl.settings import MapEntry, ObservationSettings
+from trackmania_rl.settings import MapEntry, ObservationSettings, Settings
 from trackmania_rl.simulator.tracks.surface_mesh import RoadProfile, measure_road
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track, read_track_settings
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Track
->>>>>>> 750186d (One catalogue of Stadium pieces with their lanes; the map's road and times join game_map, --map joins named_maps)
 from trackmania_rl.track.reference_line import load_reference_line
+
+log = logging.getLogger(__name__)
 
 NARROWEST_M: Final = 4.0
 """Lower bound of the half width that is reported of a way through blocks: a human's line passes borders closely, and is
@@ -90,9 +83,6 @@ def qualities_of(road: RoadProfile, banking: npt.NDArray[np.float64], narrowest_
         "banking": banking,
     }
     return np.stack([of_road[name] for name in ROAD_QUALITIES], axis=1).astype(np.float32)
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

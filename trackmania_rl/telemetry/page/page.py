@@ -20,13 +20,8 @@ from trackmania_rl.telemetry.page.races import MEDALS, WatchedRaces, race_sectio
 from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
 from trackmania_rl.telemetry.page.tails import LogMessages
 from trackmania_rl.telemetry.run_status import read_status
-<<<<<<< HEAD
 from trackmania_rl.telemetry.track_pictures import shape_of
-from trackmania_rl.track.game_map import map_file
-from trackmania_rl.track.reference_times import load_reference_times
-=======
 from trackmania_rl.track.game_map import load_reference_times, map_file
->>>>>>> 750186d (One catalogue of Stadium pieces with their lanes; the map's road and times join game_map, --map joins named_maps)
 
 SHOWN_FIGURES: Final = ("rollout/ep_", "train/", "waiting/")
 """Beginnings of the figures that each tab gets; a tab asks for others by name."""
