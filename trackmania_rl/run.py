@@ -57,7 +57,7 @@ from trackmania_rl.settings.of_run import AskedFor, RunConfiguration, require_kn
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
-from trackmania_rl.tmi_interaction.launchers import check_edited_maps
+from trackmania_rl.tmi_interaction.game_instance_manager import check_edited_maps
 from trackmania_rl.track.game_map import load_reference_lines, load_reference_times
 from trackmania_rl.training.building import MakeMemory, make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.demonstrations import load_demonstrations

@@ -26,7 +26,7 @@ from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.tmi_interaction.launchers import check_edited_maps
+from trackmania_rl.tmi_interaction.game_instance_manager import check_edited_maps
 from trackmania_rl.track.game_map import load_reference_lines
 
 

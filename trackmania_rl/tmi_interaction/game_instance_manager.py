@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,12 +21,13 @@ from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.races import EndedRace, Observation, RaceEnd
-from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
+from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings, Settings
+from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.keeper import REBOOT_INTERVAL_S
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
 from trackmania_rl.tmi_interaction.race_machine import ONLY_RACE, RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.tminterface2 import GameError, TMInterface
-from trackmania_rl.track.game_map import GameMap, load_game_map
+from trackmania_rl.track.game_map import GameMap, load_game_map, load_reference_lines, named_maps
 
 log = logging.getLogger(__name__)
 
@@ -250,3 +252,16 @@ class SpeedWatch:
         """Add a race: its race time, and the wall-clock time spent waiting for the game, both in seconds."""
         self._races.append((race_s, waited_s))
         self._best = max(self._best, self.ratio or 0.0)
+
+
+def check_edited_maps(settings: Settings, maps_folder: Path) -> None:
+    """Check the maps of an edited map cycle before collectors play them.
+
+    Raises:
+        UserError: if a file of a map is missing or damaged, or the real game has no such map.
+    """
+    load_reference_lines(settings, maps_folder)
+    if settings.game.game != "simulated":
+        launcher = make_launcher(settings.game, settings.user, settings.game.base_tmi_port, maps_folder)
+        for entry in named_maps(settings):
+            launcher.check_map(entry.map_path)

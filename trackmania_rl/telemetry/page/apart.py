@@ -106,6 +106,6 @@ def check_maps(settings_file: Path, maps_folder: Path) -> None:
     Raises:
         UserError: if a map cannot be driven.
     """
-    from trackmania_rl.tmi_interaction.launchers import check_edited_maps
+    from trackmania_rl.tmi_interaction.game_instance_manager import check_edited_maps
 
     check_edited_maps(load_settings(settings_file), maps_folder)
