@@ -62,6 +62,7 @@ def test_a_random_race_arrives_again_to_the_millisecond(player, random_race):
     np.testing.assert_array_equal(positions_m[:n], results["position_m"][:n])
 
 
+@pytest.mark.parametrize("random_race", ["keys"], indirect=True)
 def test_filming_changes_nothing_and_shows_every_50_ms(player, random_race):
     file, _, stats = random_race
     until_ms = min(stats["race_time_ms"], 12_000)

@@ -75,9 +75,9 @@ def examine(
     Args:
         config_file: the configuration.
         overrides: `name=value` texts that replace its settings.
-        output_folder: where a run would write.
-        project: the project's folder.
-        picture_file: file for a picture of a game that is played for some seconds; None to play none.
+        output_folder: of runs.
+        project: folder of requirements.txt and maps.
+        picture_file: picture of the game, which is played for some seconds; None to play none.
         system: the machine.
     """
     system = system or System()
@@ -136,17 +136,11 @@ def check_start(context: Context) -> None:
 
 
 class Needs(NamedTuple):
-    """Upper estimate of a training's resources, in bytes.
+    """Upper estimate of a training's resources, in bytes."""
 
-    Attributes:
-        replay: memory of the largest replay memory, which is on a GPU if it fits there.
-        memory: with the processes and the games.
-        disk: of its checkpoints, and the space that must stay free.
-    """
-
-    replay: int
-    memory: int
-    disk: int
+    replay: int  # of the replay memory, which is on a GPU if it fits there
+    memory: int  # with the processes and the games
+    disk: int  # of its checkpoints, and the space that must stay free
 
     @classmethod
     def of(cls, settings: Settings) -> Needs:
