@@ -1,9 +1,9 @@
 """Findings of the doctor on machines that are made up."""
 
-import dataclasses
 import socket
 from importlib.metadata import Distribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from trackmania_rl.doctor.checks import (
     examine,
     pinned,
 )
-from trackmania_rl.doctor.findings import Check, Context, Level, System
+from trackmania_rl.doctor.findings import Check, Context, Level
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers.game_windows import WindowError
@@ -32,44 +32,61 @@ OK, WARNING, PROBLEM = Level.OK, Level.WARNING, Level.PROBLEM
 GIB = 1 << 30
 
 
-@pytest.fixture
-def system(tmp_path):
-    """A Linux machine on which all is well."""
-    return System(
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, tmp_path):
+    """`machine(platform=...)` is a Linux machine on which all is well, but for the arguments."""
+
+    def make(
         platform="linux",
-        name="Linux 6.1",
-        n_cores=4,
         python=(3, 11, 9),
-        home=tmp_path,
-        installed_version={"numpy": "2.4.6", "torch": "2.13.0+cpu"}.get,
-        total_memory_bytes=lambda: 96 * GIB,
-        available_memory_bytes=lambda: 64 * GIB,
-        free_disk_bytes=lambda folder: 100 * GIB,
-        which=lambda program: f"/usr/bin/{program}" if program in ("wine", "sh") else None,
-        gpu=lambda: None,
-        open_windows=lambda: object(),
-    )
+        gpu=None,
+        available_bytes=64 * GIB,
+        free_disk_bytes=100 * GIB,
+        programs=("wine", "sh"),
+        open_windows=lambda: None,
+    ):
+        memory = SimpleNamespace(total=96 * GIB, available=available_bytes)
+        disk = SimpleNamespace(free=free_disk_bytes)
+        for name, stand_in in {
+            "sys": SimpleNamespace(platform=platform, version_info=python),
+            "platform": SimpleNamespace(system=lambda: "Linux", release=lambda: "6.1"),
+            "usable_cores": lambda: 4,
+            "psutil": SimpleNamespace(virtual_memory=lambda: memory),
+            "shutil": SimpleNamespace(
+                disk_usage=lambda folder: disk if folder.exists() else None,
+                which=lambda program: f"/usr/bin/{program}" if program in programs else None,
+            ),
+            "_gpu": lambda: gpu,
+            "_installed_version": {"numpy": "2.4.6", "torch": "2.13.0+cpu"}.get,
+            "open_windows": open_windows,
+        }.items():
+            monkeypatch.setattr(checks, name, stand_in)
+        for variable in ("HOME", "USERPROFILE"):
+            monkeypatch.setenv(variable, str(tmp_path))
+
+    make()
+    return make
 
 
 @pytest.fixture
-def context(system, tmp_path, repository_root):
-    """`context("name=value", config="config.py", **of_system)`: a configuration on such a machine."""
+def context(machine, tmp_path, repository_root):
+    """`context("name=value", config="config.py", **of_machine)`: a configuration on such a machine."""
 
-    def make(*overrides, config="config.py", **of_system):
+    def make(*overrides, config="config.py", folder=tmp_path, **of_machine):
+        machine(**of_machine)
         settings = load_settings(repository_root / "config_files" / config, overrides)
-        return Context(settings, tmp_path, repository_root, dataclasses.replace(system, **of_system))
+        return Context(settings, folder, repository_root)
 
     return make
 
 
 @pytest.fixture
-def findings(system, tmp_path, repository_root):
-    """`findings(Check.GPU, "name=value", config="config.py", **of_system)`: (level, text) of this check."""
+def findings(machine, tmp_path, repository_root):
+    """`findings(Check.GPU, "name=value", config="config.py", **of_machine)`: (level, text) of this check."""
 
-    def find(check, *overrides, config="config.py", folder=tmp_path, **of_system):
-        machine = dataclasses.replace(system, **of_system)
-        config_file = repository_root / "config_files" / config
-        found = list(examine(config_file, overrides, folder, repository_root, None, machine))
+    def find(check, *overrides, config="config.py", folder=tmp_path, **of_machine):
+        machine(**of_machine)
+        found = list(examine(repository_root / "config_files" / config, overrides, folder, repository_root))
         assert not any("\n" in each.text for each in found)
         return [(each.level, each.text) for each in found if each.check is check]
 
@@ -90,13 +107,13 @@ def no_windows():
 
 
 @pytest.mark.parametrize(
-    ("check", "config", "overrides", "of_system", "level", "words"),
+    ("check", "config", "overrides", "of_machine", "level", "words"),
     [
         (Check.PYTHON, "", (), {"python": (3, 10, 4)}, PROBLEM, "3.10.4"),
         (Check.PYTHON, "", (), {"python": (3, 13, 0)}, WARNING, "3.13.0"),
         (Check.MACHINE, "", (), {}, OK, "Linux 6.1, 4 cores, 96.0 GiB of memory (64.0 GiB available), 100.0 GiB of"),
         (Check.MACHINE, "", (), {}, OK, "a GPU is not needed"),
-        (Check.MACHINE, REAL, (), {"gpu": lambda: "RTX 4070"}, OK, "a GPU is advised, as the network sees images"),
+        (Check.MACHINE, REAL, (), {"gpu": "RTX 4070"}, OK, "a GPU is advised, as the network sees images"),
         (Check.MACHINE, "", ("n_collectors=5",), {}, WARNING, "n_collectors = 5, but there are 4 cores"),
         (Check.GPU, "", ("torch_device=cpu",), {}, OK, ""),
         (Check.GPU, REAL, ("torch_device=cpu",), {}, WARNING, "much slower than on a GPU"),
@@ -104,10 +121,10 @@ def no_windows():
         (Check.GPU, "", ("collector_device=cuda:98",), {}, PROBLEM, 'collector_device = "cuda:98" cannot be used here'),
         # 200,000 transitions of 184 floats, 160 x 120 pixels, 16 bytes in other columns and 16 in lists: 3.72 GiB
         (Check.MEMORY, REAL, (), {}, OK, "3.7 GiB of it for the replay memory"),
-        (Check.MEMORY, REAL, (), {"available_memory_bytes": lambda: 2 * GIB}, WARNING, "3.7 GiB of it for the replay"),
+        (Check.MEMORY, REAL, (), {"available_bytes": 2 * GIB}, WARNING, "3.7 GiB of it for the replay"),
         (Check.DISK, "", (), {}, OK, ""),
-        (Check.DISK, "", (), {"free_disk_bytes": lambda _: 150 << 20}, PROBLEM, "150 MB free, less than minimum_free_"),
-        (Check.DISK, REAL, ("checkpoint_holds_replay=True",), {"free_disk_bytes": lambda _: 2 * GIB}, WARNING,
+        (Check.DISK, "", (), {"free_disk_bytes": 150 << 20}, PROBLEM, "150 MB free, less than minimum_free_"),
+        (Check.DISK, REAL, ("checkpoint_holds_replay=True",), {"free_disk_bytes": 2 * GIB}, WARNING,
          "2,048 MB free, and checkpoints with a full replay memory take up to 1"),
         (Check.MAPS, "", (), {}, OK, "map valley: "),
         (Check.MAPS, "", ("maps_folder=/nowhere",), {}, PROBLEM, "map valley: "),
@@ -118,7 +135,7 @@ def no_windows():
         (Check.GAME_COMMAND, REAL, (), {}, PROBLEM, "launcher"),
         (Check.GAME_COMMAND, REAL, ("game_command=sh start.sh {port}",), {}, OK, "sh start.sh {port}"),
         (Check.WINE, REAL, (), {}, OK, "found wine"),
-        (Check.WINE, REAL, (), {"which": lambda _: None}, WARNING, "is installed, and the game needs Wine"),
+        (Check.WINE, REAL, (), {"programs": ()}, WARNING, "is installed, and the game needs Wine"),
         (Check.GAME_DOCUMENTS, REAL, (), {}, WARNING, "trackmania_base_path is empty"),
         (Check.GAME_DOCUMENTS, REAL, ("trackmania_base_path=/nowhere",), {}, PROBLEM, "has no folder"),
         (Check.PLUGIN, REAL, (), {}, WARNING, ""),
@@ -130,34 +147,34 @@ def no_windows():
         (Check.WINDOW, REAL, (), {"open_windows": no_windows}, WARNING, "is no screen"),
     ],
 )  # fmt: skip
-def test_each_machine_and_configuration_has_its_finding(findings, check, config, overrides, of_system, level, words):
-    found = findings(check, *overrides, config=config or "config.py", **of_system)
+def test_each_machine_and_configuration_has_its_finding(findings, check, config, overrides, of_machine, level, words):
+    found = findings(check, *overrides, config=config or "config.py", **of_machine)
     assert any(each_level is level and words in text for each_level, text in found), found
 
 
-def test_packages_are_held_against_the_tested_versions(system, tmp_path):
+def test_packages_are_held_against_the_tested_versions(tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text(
         "# two that fit\ntorch==2.13.0\nnumpy==2.4.6  # here\n./third_party/x\n-e .\n"
         'pywin32==312; sys_platform == "no such system"\n'
     )
-    assert only(check_packages(system, pinned(file))) == (OK, "2 packages have the tested versions")
+    assert only(check_packages(pinned(file))) == (OK, "2 packages have the tested versions")
     file.write_text("torch==2.12.0\nrich==15.0.0\npython-xlib==0.33\n")
-    found = list(check_packages(system, pinned(file)))
+    found = list(check_packages(pinned(file)))
     assert [finding.level for finding in found] == [WARNING, PROBLEM, WARNING, OK]
     assert "torch is 2.13.0+cpu, and 2.12.0 is what is tested: python -m pip install" in found[0].text
     assert "rich is not installed" in found[1].text
     assert "python-xlib is not installed" in found[2].text
 
 
-def test_packages_of_a_wheel(system, tmp_path):
+def test_packages_of_a_wheel(tmp_path):
     """The declared dependencies, and extras by name in place of a file that an installed package lacks."""
     (tmp_path / "METADATA").write_text(
         "Name: trackmania-rl\nVersion: 1\nProvides-Extra: dashboard\nProvides-Extra: test\nProvides-Extra: fast\n"
         "Requires-Dist: torch>=2.12,<2.15\nRequires-Dist: numpy>=3\nRequires-Dist: fastapi; extra == 'dashboard'\n"
         "Requires-Dist: pytest; extra == 'test'\nRequires-Dist: numpy; extra == 'fast'\n"
     )
-    found = list(check_distribution(system, Distribution.at(tmp_path)))
+    found = list(check_distribution(Distribution.at(tmp_path)))
     assert [finding.level for finding in found] == [WARNING, OK, OK]
     assert "numpy is 2.4.6, and >=3 is what is tested" in found[0].text
     assert found[1].text == "1 packages have the tested versions"
@@ -167,7 +184,7 @@ def test_packages_of_a_wheel(system, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a GPU that torch cannot use")
 def test_a_gpu_that_torch_cannot_use_is_a_warning(findings):
-    [(level, text)] = findings(Check.GPU, "torch_device=auto", gpu=lambda: "GTX 1050")
+    [(level, text)] = findings(Check.GPU, "torch_device=auto", gpu="GTX 1050")
     assert level is WARNING
     assert "GTX 1050 cannot be used: " in text
 
@@ -181,8 +198,7 @@ def test_the_output_folder_is_checked_and_may_be_missing(findings, context, tmp_
         [(level, text)] = findings(Check.FOLDER, folder=folder)
         assert level is PROBLEM
         assert str(folder) in text
-    absent = context(free_disk_bytes=System().free_disk_bytes)
-    assert only(check_disk(dataclasses.replace(absent, output_folder=tmp_path / "absent" / "too")))[0] is OK
+    assert only(check_disk(context(folder=tmp_path / "absent" / "too")))[0] is OK
 
 
 def test_maps_and_programs_of_the_real_game_are_found(findings, tmp_path):
@@ -273,7 +289,7 @@ def test_the_plugin_is_installed_and_no_other_file_is_lost(findings, tmp_path):
 def test_a_run_starts_only_without_problems_and_logs_warnings(context, caplog):
     check_start(context())
     with pytest.raises(UserError) as caught:
-        check_start(context('game="tmnf"', free_disk_bytes=lambda folder: 0))
+        check_start(context('game="tmnf"', free_disk_bytes=0))
     assert "minimum_free_disk_mb" in str(caught.value)
     assert "; and game_command is empty" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -282,26 +298,25 @@ def test_a_run_starts_only_without_problems_and_logs_warnings(context, caplog):
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])
-def test_everything_is_checked(system, repository_root, tmp_path, platform):
-    config = repository_root / "config_files" / REAL
-    system = dataclasses.replace(system, platform=platform)
-    found = list(examine(config, [], tmp_path, repository_root, None, system))
+def test_everything_is_checked(machine, repository_root, tmp_path, platform):
+    machine(platform=platform)
+    found = list(examine(repository_root / "config_files" / REAL, [], tmp_path, repository_root))
     of_system = {"linux": {Check.TMLOADER, Check.PROFILE}, "win32": {Check.GAME_COMMAND, Check.WINE}}[platform]
     played = {check for check in Check if check.value.startswith("play-")}
     assert {finding.check for finding in found} == set(Check) - of_system - played - {Check.CLUSTER}
-    *_, last = examine(Path("nowhere.py"), [], tmp_path, repository_root, None, system)
+    *_, last = examine(Path("nowhere.py"), [], tmp_path, repository_root)
     assert (last.check, last.level) == (Check.CONFIGURATION, PROBLEM)
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_without_the_real_game_the_simulated_one_is_played(system, repository_root, tmp_path, monkeypatch, is_there):
+def test_without_the_real_game_the_simulated_one_is_played(repository_root, tmp_path, monkeypatch, is_there):
     played = []
     monkeypatch.setattr(play, "check_play", lambda of, file: played.append(of.settings.game) or [])
     overrides = ["game_command=sh start.sh {port}"] if is_there else []
     entry = {"map_name": "m", "map_path": "m.Challenge.Gbx", "reference_line": "valley_0.5m.npy"}
     overrides.append(f"map_cycle={({**entry, 'is_explo': True, 'fill_buffer': True},)!r}")
     config = repository_root / "config_files" / REAL
-    found = list(examine(config, overrides, tmp_path, repository_root, Path("a.png"), system))
+    found = list(examine(config, overrides, tmp_path, repository_root, Path("a.png")))
     assert [game.game for game in played] == (["tmnf"] if is_there else ["simulated"])
     assert not played[0].is_in_process
     told = [finding.text for finding in found if (finding.check, finding.level) == (Check.GAME, WARNING)]

@@ -5,18 +5,23 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
+import platform
 import re
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import psutil
+import torch
 from filelock import Timeout
 from packaging.requirements import InvalidRequirement, Requirement
 
-from trackmania_rl.agents.devices import pick_device, why_unusable
-from trackmania_rl.doctor.findings import GUIDE, Check, Context, Finding, Level, System, gib, ok, problem, warning
+from trackmania_rl.agents.devices import pick_device, usable_cores, why_unusable
+from trackmania_rl.doctor.findings import GUIDE, Check, Context, Finding, Level, ok, problem, warning
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT
@@ -26,7 +31,7 @@ from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.telemetry.loggers import missing_packages
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
-from trackmania_rl.tmi_interaction.launchers.game_windows import WindowError
+from trackmania_rl.tmi_interaction.launchers.game_windows import WindowError, open_windows
 from trackmania_rl.tmi_interaction.launchers.kept_game import absent_text, greet, lock_of_kept_game, taken_text
 from trackmania_rl.tmi_interaction.launchers.launcher import check_port_is_free
 from trackmania_rl.tmi_interaction.launchers.plugin_files import Outcome, find_plugins_folder, install_plugin
@@ -68,7 +73,6 @@ def examine(
     output_folder: Path,
     project: Path,
     picture_file: Path | None = None,
-    system: System | None = None,
 ) -> Iterator[Finding]:
     """Run all checks.
 
@@ -78,21 +82,19 @@ def examine(
         output_folder: of runs.
         project: folder of requirements.txt and maps.
         picture_file: picture of the game, which is played for some seconds; None to play none.
-        system: the machine.
     """
-    system = system or System()
-    yield from check_python(system)
+    yield from check_python()
     if IS_CHECKOUT:
-        yield from check_packages(system, pinned(project / "requirements.txt"))
+        yield from check_packages(pinned(project / "requirements.txt"))
     else:
-        yield from check_distribution(system, importlib.metadata.distribution(DISTRIBUTION))
+        yield from check_distribution(importlib.metadata.distribution(DISTRIBUTION))
     try:
         settings = load_settings(config_file, overrides)
     except SettingsError as error:
         yield problem(Check.CONFIGURATION, error)
         return
     yield ok(Check.CONFIGURATION, f"{config_file} holds no mistake")
-    context = Context(settings, output_folder, project, system)
+    context = Context(settings, output_folder, project)
     can_play = True
     for check in ALL_CHECKS:
         for finding in check(context):
@@ -162,40 +164,52 @@ class Needs(NamedTuple):
 
 def check_machine(context: Context) -> Iterator[Finding]:
     """Show the machine beside the needs of the configuration; the check of each resource has the remedy."""
-    system, needs, game = context.system, Needs.of(context.settings), context.settings.game
+    needs, game, n_cores = Needs.of(context.settings), context.settings.game, usable_cores()
+    memory = psutil.virtual_memory()
     wants_gpu = "advised, as the network sees images" if game.has_image else "not needed"
-    free_bytes = system.free_disk_bytes(_nearest_existing(context.output_folder))
+    free_bytes = shutil.disk_usage(_nearest_existing(context.output_folder)).free
     yield ok(
         Check.MACHINE,
-        f"{system.name}, {system.n_cores} cores, {gib(system.total_memory_bytes())} of memory "
-        f"({gib(system.available_memory_bytes())} available), {gib(free_bytes)} of disk free, "
-        f"{system.gpu() or 'no GPU that torch can use'}; this configuration needs up to {gib(needs.memory)} of memory "
-        f"and {gib(needs.disk)} of disk; a GPU is {wants_gpu}",
+        f"{platform.system()} {platform.release()}, {n_cores} cores, {_gib(memory.total)} of memory "
+        f"({_gib(memory.available)} available), {_gib(free_bytes)} of disk free, "
+        f"{_gpu() or 'no GPU that torch can use'}; this configuration needs up to {_gib(needs.memory)} of memory "
+        f"and {_gib(needs.disk)} of disk; a GPU is {wants_gpu}",
     )
-    if game.n_collectors > system.n_cores:
+    if game.n_collectors > n_cores:
         yield warning(
             Check.MACHINE,
-            f"n_collectors = {game.n_collectors}, but there are {system.n_cores} cores: collectors slow each other and "
-            f"the learner down; set n_collectors = {system.n_cores} or less",
+            f"n_collectors = {game.n_collectors}, but there are {n_cores} cores: collectors slow each other and "
+            f"the learner down; set n_collectors = {n_cores} or less",
         )
 
 
-def check_python(system: System) -> Iterator[Finding]:
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.1f} GiB"
+
+
+def _gpu() -> str | None:
+    """Return name and memory of the GPU, None if torch finds none."""
+    if not torch.cuda.is_available():
+        return None
+    return f"{torch.cuda.get_device_name()}, {_gib(torch.cuda.get_device_properties(0).total_memory)}"
+
+
+def check_python() -> Iterator[Finding]:
     """Check the interpreter's version."""
-    version = ".".join(map(str, system.python))
-    if system.python[:2] < OLDEST_PYTHON:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < OLDEST_PYTHON:
         yield problem(Check.PYTHON, f"Python {version} is too old: 3.11 or 3.12 is needed")
-    elif system.python[:2] > NEWEST_TESTED_PYTHON:
+    elif sys.version_info[:2] > NEWEST_TESTED_PYTHON:
         yield warning(Check.PYTHON, f"Python {version} is newer than what is tested, 3.11 and 3.12")
     else:
         yield ok(Check.PYTHON, f"Python {version}")
 
 
-def check_packages(system: System, wanted_packages: Iterable[Requirement]) -> Iterator[Finding]:
+def check_packages(wanted_packages: Iterable[Requirement]) -> Iterator[Finding]:
     """Compare the installed packages with the versions that are tested together."""
     n_right = 0
     for wanted in wanted_packages:
-        installed = system.installed_version(wanted.name)
+        installed = _installed_version(wanted.name)
         if installed is None:
             finding = warning if wanted.name in MAY_BE_MISSING else problem
             yield finding(Check.PACKAGES, f"{wanted.name} is not installed: {INSTALL}")
@@ -207,16 +221,16 @@ def check_packages(system: System, wanted_packages: Iterable[Requirement]) -> It
     yield ok(Check.PACKAGES, f"{n_right} packages have the tested versions")
 
 
-def check_distribution(system: System, distribution: Distribution) -> Iterator[Finding]:
+def check_distribution(distribution: Distribution) -> Iterator[Finding]:
     """Check the packages that an installed wheel requires, and name the extras that are not installed."""
     declared = [Requirement(text) for text in distribution.requires or ()]
-    yield from check_packages(system, [package for package in declared if _is_needed(package)])
+    yield from check_packages([package for package in declared if _is_needed(package)])
     missing = [
         extra
         for extra in distribution.metadata.get_all("Provides-Extra", [])
         if extra != "test"
         and any(
-            not _is_needed(package) and _is_needed(package, extra) and system.installed_version(package.name) is None
+            not _is_needed(package) and _is_needed(package, extra) and _installed_version(package.name) is None
             for package in declared
         )
     ]
@@ -225,6 +239,13 @@ def check_distribution(system: System, distribution: Distribution) -> Iterator[F
         yield ok(
             Check.PACKAGES, f"extras that are not installed: {', '.join(missing)}; to install the first: {command}"
         )
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def pinned(requirements: Path) -> list[Requirement]:
@@ -252,7 +273,7 @@ def check_loggers(context: Context) -> Iterator[Finding]:
 
 def check_gpu(context: Context) -> Iterator[Finding]:
     """Check the device of the network."""
-    settings, gpu = context.settings, context.system.gpu()
+    settings, gpu = context.settings, _gpu()
     try:
         pick_device(settings.run.collector_device, "collector_device")
         device = pick_device(settings.run.torch_device)
@@ -277,16 +298,16 @@ def check_gpu(context: Context) -> Iterator[Finding]:
 
 def check_memory(context: Context) -> Iterator[Finding]:
     """Check the memory for the largest replay memory, the processes and the games."""
-    needs, available_bytes = Needs.of(context.settings), context.system.available_memory_bytes()
-    figures = f"about {gib(needs.memory)} needed, {gib(needs.replay)} of it for the replay memory; "
+    needs, available_bytes = Needs.of(context.settings), psutil.virtual_memory().available
+    figures = f"about {_gib(needs.memory)} needed, {_gib(needs.replay)} of it for the replay memory; "
     if needs.memory > available_bytes:
         yield warning(
             Check.MEMORY,
-            f"{figures}only {gib(available_bytes)} available: lower memory_size_schedule or n_collectors, or end "
+            f"{figures}only {_gib(available_bytes)} available: lower memory_size_schedule or n_collectors, or end "
             "other programs",
         )
     else:
-        yield ok(Check.MEMORY, f"{figures}{gib(available_bytes)} available")
+        yield ok(Check.MEMORY, f"{figures}{_gib(available_bytes)} available")
 
 
 def check_folder(context: Context) -> Iterator[Finding]:
@@ -302,7 +323,7 @@ def check_folder(context: Context) -> Iterator[Finding]:
 
 def check_disk(context: Context) -> Iterator[Finding]:
     """Check the space for checkpoints."""
-    free_mb = context.system.free_disk_bytes(_nearest_existing(context.output_folder)) >> 20
+    free_mb = shutil.disk_usage(_nearest_existing(context.output_folder)).free >> 20
     least_mb = context.settings.run.minimum_free_disk_mb
     needed_mb = Needs.of(context.settings).disk >> 20
     if free_mb < least_mb:
@@ -348,7 +369,7 @@ def check_maps_of_game(context: Context) -> Iterator[Finding]:
     if game.game == "simulated" or game.n_collectors == 0:
         return
     try:
-        launcher = make_launcher(game, user, game.base_tmi_port, context.maps_folder, context.system.platform)
+        launcher = make_launcher(game, user, game.base_tmi_port, context.maps_folder, sys.platform)
     except UserError:  # no launcher for this system, a finding of check_game
         return
     for entry in named_maps(context.settings):
@@ -410,32 +431,32 @@ def _check_kept_games(ports: Sequence[int]) -> Iterator[Finding]:
 
 def check_game(context: Context) -> Iterator[Finding]:
     """Check launcher, folders, plugin, account and window of the real game."""
-    game, user, system = context.settings.game, context.settings.user, context.system
+    game, user = context.settings.game, context.settings.user
     if game.n_collectors == 0:
         yield ok(Check.GAME, "none is played, as n_collectors is 0")
     elif game.games_are_kept:
         yield ok(Check.GAME, "kept by scripts/keep_games.py, on this machine or another one")
     elif game.game == "simulated":
         yield ok(Check.GAME, "the simulated game, which is part of the project")
-    elif system.platform != "win32" and not system.platform.startswith("linux"):
+    elif sys.platform != "win32" and not sys.platform.startswith("linux"):
         yield problem(
             Check.GAME,
-            f'TrackMania Nations Forever runs on Windows and Linux, not on {system.platform}: set game = "simulated"',
+            f'TrackMania Nations Forever runs on Windows and Linux, not on {sys.platform}: set game = "simulated"',
         )
     else:
         yield ok(Check.GAME, "TrackMania Nations Forever with TMInterface")
-        if system.platform == "win32":
-            yield _ok_unless_error(Check.TMLOADER, lambda: find_tmloader(user, system.home))
+        if sys.platform == "win32":
+            yield _ok_unless_error(Check.TMLOADER, lambda: find_tmloader(user))
             yield _ok_unless_error(Check.PROFILE, lambda: _profile(user.tmloader_profile_name))
         else:
             yield _ok_unless_error(
-                Check.GAME_COMMAND, lambda: " ".join(split_game_command(user.game_command, system.which))
+                Check.GAME_COMMAND, lambda: " ".join(split_game_command(user.game_command, shutil.which))
             )
-            yield _check_wine(system)
-        yield _check_game_documents(user.trackmania_base_path, system.home)
-        yield _check_plugin(user.trackmania_base_path, system.home)
+            yield _check_wine()
+        yield _check_game_documents(user.trackmania_base_path)
+        yield _check_plugin(user.trackmania_base_path)
         yield _check_login(user.username)
-        yield _check_window(system)
+        yield _check_window()
 
 
 def _ok_unless_error(check: Check, read: Callable[[], object]) -> Finding:
@@ -450,8 +471,8 @@ def _profile(profile: str) -> str:
     return f"{profile!r}; only --play shows whether TMLoader has it, with TMInterface"
 
 
-def _check_wine(system: System) -> Finding:
-    found = [name for name in WINE_LIKE if system.which(name)]
+def _check_wine() -> Finding:
+    found = [name for name in WINE_LIKE if shutil.which(name)]
     if found:
         return ok(Check.WINE, f"found {', '.join(found)}")
     return warning(
@@ -461,9 +482,9 @@ def _check_wine(system: System) -> Finding:
     )
 
 
-def _check_game_documents(base_path: str, home: Path) -> Finding:
+def _check_game_documents(base_path: str) -> Finding:
     if not base_path:
-        usual = [home / folder for folder in USUAL_DOCUMENTS]
+        usual = [Path.home() / folder for folder in USUAL_DOCUMENTS]
         guess = next((folder for folder in usual if (folder / CHALLENGES).is_dir()), usual[0])
         return warning(
             Check.GAME_DOCUMENTS,
@@ -480,10 +501,10 @@ def _check_game_documents(base_path: str, home: Path) -> Finding:
     )
 
 
-def _check_plugin(base_path: str, home: Path) -> Finding:
+def _check_plugin(base_path: str) -> Finding:
     """Install or update the plugin in TMInterface's folder."""
     try:
-        folder = find_plugins_folder(base_path, home)
+        folder = find_plugins_folder(base_path)
     except UserError as error:
         # It may be installed in another place, such as another Wine prefix.
         return (problem if base_path else warning)(Check.PLUGIN, error)
@@ -512,9 +533,9 @@ def _check_login(username: str) -> Finding:
     return ok(Check.LOGIN, username)
 
 
-def _check_window(system: System) -> Finding:
+def _check_window() -> Finding:
     try:
-        system.open_windows()
+        open_windows()
     except WindowError as error:
         return warning(Check.WINDOW, f"the game's window cannot be shown by itself: {error}; keep it visible yourself")
     return ok(Check.WINDOW, "windows can be found and shown")

@@ -57,7 +57,7 @@ def check_play(context: Context, picture_file: Path) -> Iterator[Finding]:
     entry = next(iter(named_maps(context.settings)), SHIPPED_MAP)
     port = find_free_port() if is_simulated and not game.games_are_kept else game.base_tmi_port
     try:
-        launcher = make_launcher(game, context.settings.user, port, context.maps_folder, context.system.platform)
+        launcher = make_launcher(game, context.settings.user, port, context.maps_folder)
     except UserError as error:
         yield problem(Check.PLAY_START, error)
         return
