@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -68,8 +67,7 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     with buffer.ring.lock:
         first_row = buffer.ring.append(rows.beginning_at(new.first_row)).start
         first_transition = first_row + new.first_transition - new.first_row
-        index = torch.arange(first_transition, first_transition + n_transitions)
-        return sum(side.append_index(index[torch.from_numpy(is_of_side)]) for side, is_of_side in sides)
+        return sum(side.append_index(first_transition + is_of_side.nonzero()[0]) for side, is_of_side in sides)
 
 
 def rows_of_rollout(
@@ -104,7 +102,7 @@ def rows_of_rollout(
         )
     is_finished = "race_time" in rollout_results or rollout_results.get("terminated", False)
     is_done = is_finished and not replay_settings.no_done_at_end
-    columns = {
+    columns: dict[str, Any] = {
         "frames": np.asarray(rollout_results["frames"]),
         "state_floats": state_float,
         "actions": _with_last(actions),
@@ -113,9 +111,7 @@ def rows_of_rollout(
         "n_steps": _with_last(n_steps),
         "steps_to_finish": np.arange(n_states - 1, -1, -1) if is_done else np.full(n_states, NEVER_FINISHES),
     }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # rows are only read
-        return RowColumns(**{name: torch.from_numpy(column) for name, column in columns.items()})
+    return RowColumns(**columns)
 
 
 def n_steps_of_transitions(
@@ -151,12 +147,11 @@ def draw_test_side(
         (n_transitions,) bool, True with probability `test_ratio` everywhere.
     """
     uniform = torch.rand(n_transitions, generator=generator, device=generator.device).double().numpy(force=True)
-    redraw = np.full(n_transitions, redraw_probability)
-    redraw[:1] = 1.0
-    is_drawn = uniform < redraw
+    is_drawn = uniform < redraw_probability
+    is_test = uniform < redraw_probability * test_ratio  # uniform / redraw_probability is uniform where it is drawn
+    is_drawn[:1], is_test[:1] = True, uniform[:1] < test_ratio
     last_drawn = np.maximum.accumulate(np.where(is_drawn, np.arange(n_transitions), 0))
-    is_test: npt.NDArray[np.bool_] = (uniform < redraw * test_ratio)[last_drawn]  # uniform / redraw is uniform again
-    return is_test
+    return is_test[last_drawn]  # type: ignore[no-any-return]
 
 
 def _with_last(of_actions: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data.replay_buffers import ReplayBuffer
@@ -103,14 +105,15 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             data = rows_of_experiences(data)
         with self.ring.lock:
             rows = self.ring.append(data)
-            n_added = self.append_index(rows.start + data.n_steps.nonzero().squeeze(1))
+            n_steps = torch.as_tensor(data.n_steps).numpy(force=True)
+            n_added = self.append_index(rows.start + n_steps.nonzero()[0])
             return self.storage.index[len(self) - n_added :].clone()
 
-    def append_index(self, index: torch.Tensor) -> int:
+    def append_index(self, index: npt.ArrayLike) -> int:
         """Add transitions whose rows are in the ring buffer already, for this side of the train/test split.
 
         Args:
-            index: (n,) int64, ascending and above all that are there.
+            index: (n,), ascending and above all that are there.
 
         Returns:
             Number of transitions added: all whose rows are still there.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 
 NEVER_FINISHES = 2**31 - 1
@@ -149,12 +151,20 @@ class RingBuffer:
             raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
         if n_floats < 1:
             raise ValueError(f"states of {n_floats} floats; the time elapsed in the mini-race alone is 1")
-        self.columns = RowColumns.empty(capacity, n_floats, image_size_px, torch.device(device), action_shape)
-        self.capacity = capacity
+        self._take(RowColumns.empty(capacity, n_floats, image_size_px, torch.device(device), action_shape))
         self.first_row = 0
         self.end_row = 0
         self.origin = object()
         self.lock = threading.RLock()
+
+    def _take(self, columns: RowColumns) -> None:
+        self.columns = columns
+        self.capacity = len(columns)
+        # Host memory is written through numpy, whose overhead for a short race is a tenth of torch's.
+        on_host = columns.actions.device.type == "cpu"
+        self._targets: dict[str, Any] = {
+            name: column.numpy() if on_host else column for name, column in columns.by_name().items()
+        }
 
     @property
     def device(self) -> torch.device:
@@ -184,16 +194,16 @@ class RingBuffer:
         n_rows, capacity = len(race), self.capacity
         rows = range(self.end_row, self.end_row + n_rows)
         n_dropped = max(0, n_rows - capacity)
-        targets, sources = self.columns.by_name(), race.by_name()
-        for name, source in sources.items():
-            if source.shape != (n_rows, *targets[name].shape[1:]):
+        sources = race.by_name()
+        for name, target in self._targets.items():
+            if tuple(sources[name].shape) != (n_rows, *target.shape[1:]):
                 raise ValueError(
-                    f"{name} of a race is {tuple(source.shape)}, but the replay memory stores {n_rows} rows of "
-                    f"{tuple(targets[name].shape[1:])}"
+                    f"{name} of a race is {tuple(sources[name].shape)}, but the replay memory stores {n_rows} rows of "
+                    f"{tuple(target.shape[1:])}"
                 )
         with self.lock:
-            for name, source in sources.items():
-                _write(targets[name], rows.start + n_dropped, source[n_dropped:] if n_dropped else source)
+            for name, target in self._targets.items():
+                _write(target, rows.start + n_dropped, sources[name][n_dropped:])
             self.end_row = rows.stop
             self.first_row = max(self.first_row, self.end_row - capacity)
         return rows
@@ -219,8 +229,7 @@ class RingBuffer:
             for name, old in old_columns.items():
                 for row, piece in _pieces(old, self.first_row, self.end_row):
                     _write(new_columns[name], row, piece)
-            self.columns = RowColumns(**new_columns)
-            self.capacity = capacity
+            self._take(RowColumns(**new_columns))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the filled rows, oldest first, in host memory, and their numbers: tensors and whole numbers only."""
@@ -264,17 +273,23 @@ class RingBuffer:
             self.resize(capacity)
             self.first_row, self.end_row, self.origin = first_row, end_row, object()
             for name, column in self.columns.by_name().items():
-                _write(column, first_row, state["columns"][name])
+                _write(self._targets[name], first_row, state["columns"][name])
 
 
-def _write(column: torch.Tensor, first_row: int, values: torch.Tensor) -> None:
-    """Write rows `first_row`, `first_row + 1`, ... to their positions, around the ring's end where need be."""
-    n_values, capacity = len(values), len(column)
+def _write(target: Any, first_row: int, values: Any) -> None:
+    """Write an array or tensor to rows `first_row`, `first_row + 1`, ..., around the ring's end."""
+    if isinstance(target, np.ndarray):
+        values = values if isinstance(values, np.ndarray) else values.numpy(force=True)
+    elif isinstance(values, np.ndarray):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read
+            values = torch.from_numpy(values)
+    n_values, capacity = values.shape[0], target.shape[0]  # len() of a tensor takes a microsecond
     start = first_row % capacity
     n_before_end = min(n_values, capacity - start)
-    column[start : start + n_before_end].copy_(values[:n_before_end])
+    target[start : start + n_before_end] = values[:n_before_end]
     if n_before_end < n_values:
-        column[: n_values - n_before_end].copy_(values[n_before_end:])
+        target[: n_values - n_before_end] = values[n_before_end:]
 
 
 def _pieces(column: torch.Tensor, first_row: int, end_row: int) -> Iterator[tuple[int, torch.Tensor]]:

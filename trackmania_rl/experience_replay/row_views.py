@@ -1,4 +1,4 @@
-"""Views of the ring buffer's rows: `race/views.py` reads them from a race under way, this module from stored races."""
+"""Views of stored rows, read as `race/views.py` reads them from a race under way."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, REWARDS, View, Vie
 
 
 class RowsAround(NamedTuple):
-    """Rows around B rows, within their races. Where a race has no row, the nearest one stands in.
+    """Rows around B rows, within their races. Where a race has no row, the nearest one replaces it.
 
-    Of a race whose first rows were overwritten, the oldest row that is left counts as its first.
+    The first row of a race whose beginning was overwritten is its oldest row in the ring.
 
     Attributes:
-        position: (B, K) of the rows in the ring: the own row, those before it, the nearest first, those after it.
-        is_missing: (B, .) whether the race has no such row before the own one.
+        position: (B, K) in the ring: the own row, those before it, the nearest first, those after it.
+        is_missing: (B, .) True for rows before the race's first one.
     """
 
     position: torch.Tensor
@@ -29,7 +29,7 @@ class RowViews:
 
     Args:
         ring: the rows.
-        views: what is read.
+        views: the views to read.
     """
 
     def __init__(self, ring: RingBuffer, views: Views) -> None:
@@ -49,30 +49,36 @@ class RowViews:
             shifts: torch.tensor([n_back + shift if shift > 0 else -shift for shift in shifts], device=device)
             for shifts in all_shifts
         }
+        # Places of the shifts below 0 in `is_missing`.
+        self._places_before = {
+            shifts: torch.tensor([-shift - 1 for shift in shifts if shift < 0], dtype=torch.int64, device=device)
+            for shifts in all_shifts
+        }
 
     def around(self, position: torch.Tensor) -> RowsAround:
         """Find the rows around those at some positions (B,)."""
         n_steps, capacity, own = self._ring.columns.n_steps, self._ring.capacity, position.unsqueeze(1)
         positions, is_missing = [own], own
-        if len(self._back) > 0:
+        if self._back.shape[0] > 0:
             before = (own - self._back) % capacity
-            is_of_other_race = (n_steps.take(before) == 0) | (before == (self._ring.first_row - 1) % capacity)
-            is_missing = is_of_other_race.cumsum(1) > 0
-            positions.append((own - (~is_missing).cumsum(1)) % capacity)
-        if len(self._ahead) > 0:
-            is_last = n_steps.take((own + self._ahead) % capacity) == 0
-            positions.append((own + (is_last.cumsum(1) == 0).cumsum(1)) % capacity)
+            is_of_race = n_steps.take(before).ne(0).logical_and_(before.ne((self._ring.first_row - 1) % capacity))
+            is_there = is_of_race.cumprod(1)  # 1, then 0 before the race's first row
+            is_missing = is_there.eq(0)
+            positions.append((own - is_there.cumsum(1)) % capacity)
+        if self._ahead.shape[0] > 0:
+            is_there = n_steps.take((own + self._ahead) % capacity).ne(0).cumprod(1)
+            positions.append((own + is_there.cumsum(1)) % capacity)
         return RowsAround(torch.cat(positions, dim=1) if len(positions) > 1 else own, is_missing)
 
     def images(self, rows: RowsAround) -> torch.Tensor:
         """Return images (B, S, H, W) of S frames, the oldest first."""
         frames, shifts = self._ring.columns.frames, self.views.frame_shifts
         if frames.numel() == 0:
-            return frames.new_empty((len(rows.position), len(shifts), *frames.shape[2:]))
+            return frames.new_empty((rows.position.shape[0], len(shifts), *frames.shape[2:]))
         return _gather(frames[:, 0], self._at(shifts, rows))
 
     def floats(self, rows: RowsAround) -> torch.Tensor:
-        """Return the floats that agents see, (B, F + n_input_floats) float32; a copy."""
+        """Return the floats of observations, (B, F + n_input_floats) float32; a copy."""
         own = self._ring.columns.state_floats.index_select(0, rows.position[:, 0])
         if not self.views.inputs:
             return own
@@ -105,14 +111,19 @@ class RowViews:
         values = _gather(columns.actions if view.column == ACTIONS else columns.rewards, position)
         if values.dtype == torch.int16:
             values = values.long()
-        n_before = sum(shift < 0 for shift in view.shifts)  # shifts ascend
+        places = self._places_before[view.shifts]
+        n_before = places.shape[0]  # shifts ascend
         if n_before > 0:
-            is_missing = rows.is_missing.index_select(1, self._places[view.shifts][:n_before] - 1)
-            is_missing = is_missing.view(*is_missing.shape, *[1] * (values.ndim - 2))
-            values[:, :n_before] = torch.where(is_missing, self._before_the_first[view.column], values[:, :n_before])
+            is_missing = rows.is_missing.index_select(1, places)
+            if values.ndim > 2:
+                is_missing = is_missing.unsqueeze(2)
+            before = torch.where(is_missing, self._before_the_first[view.column], values[:, :n_before])
+            values = before if n_before == values.shape[1] else torch.cat((before, values[:, n_before:]), dim=1)
         return values
 
 
 def _gather(column: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
     """Return the rows (B, K, ...) at positions (B, K); faster than indexing."""
+    if column.ndim == 1:
+        return column.take(position)
     return column.index_select(0, position.flatten()).view(*position.shape, *column.shape[1:])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torchrl.data.replay_buffers.storages import Storage
 
@@ -142,22 +144,23 @@ class TransitionStorage(Storage):
         """Return whether the transition of this index is there."""
         return bool((self.index == index).any())
 
-    def append(self, index: torch.Tensor) -> int:
+    def append(self, index: npt.ArrayLike) -> int:
         """Add transitions after the others, except those whose rows are already overwritten.
 
         Args:
-            index: (n,) int64, ascending and above all that are there.
+            index: (n,), ascending and above all that are there.
 
         Returns:
             Number of transitions added.
         """
-        if len(index) and index[0] < self.ring.first_row:  # of a race longer than the ring, only the end is there
+        index = np.asarray(index, dtype=np.int64)
+        if len(index) and index[0] < self.ring.first_row:  # a race longer than the ring
             index = index[index >= self.ring.first_row]
-        n_live, n_new = len(self), len(index)
-        if self._end + n_new > len(self._index):
-            self._move_to_front(3 * (n_live + n_new) // 2)
+        n_new = len(index)
+        if self._end + n_new > self._index.shape[0]:
+            self._move_to_front(3 * (len(self) + n_new) // 2)
         new = slice(self._end, self._end + n_new)
-        self._index[new] = index
+        self._index[new] = torch.from_numpy(index)
         self._priorities[new] = self.new_priority
         self._end = new.stop
         self.max_size = self.ring.capacity
@@ -189,7 +192,7 @@ class TransitionStorage(Storage):
                 f"{len(index)} stored transitions with {len(priorities)} priorities; the checkpoint is damaged"
             )
         self._empty()
-        self.append(index)
+        self.append(index.numpy(force=True))
         self.priorities.copy_(priorities)
         self.new_priority.copy_(state_dict["new_priority"])
 
