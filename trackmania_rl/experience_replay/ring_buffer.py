@@ -272,8 +272,8 @@ class RingBuffer:
             self.first_row = self.end_row = 0  # nothing of the present content is worth moving
             self.resize(capacity)
             self.first_row, self.end_row, self.origin = first_row, end_row, object()
-            for name, column in self.columns.by_name().items():
-                _write(self._targets[name], first_row, state["columns"][name])
+            for name, target in self._targets.items():
+                _write(target, first_row, state["columns"][name])
 
 
 def _write(target: Any, first_row: int, values: Any) -> None:
