@@ -23,6 +23,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, ports, whole_number  # noqa: E402  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.multiprocess.supervisor import RestartPolicy, Supervisor  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import UserSettings, load_settings  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers import make_launcher  # noqa: E402
@@ -31,6 +32,7 @@ from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_fo
 
 log = logging.getLogger("keep_games")
 
+POLICY = RestartPolicy(first_delay_s=1.0, longest_delay_s=60.0)
 LOOK_EVERY_S = 1.0
 LOOK_EVERY_WHILE_STARTING_S = 0.1
 
@@ -86,22 +88,25 @@ def put_plugin_in_place(user: UserSettings) -> None:
 
 
 def keep(keepers: list[GameKeeper]) -> None:
-    """Keep the games until somebody interrupts, then end them.
+    """Keep the games running until Ctrl-C or SIGTERM, then end them.
 
     Raises:
         UserError: if a game cannot be started even once.
     """
+    supervisor = Supervisor(keepers, POLICY, log.warning)
     try:
+        supervisor.start()
         while True:
             clients = clients_by_port([keeper.port for keeper in keepers])
             for keeper in keepers:
-                keeper.step(clients[keeper.port])
+                keeper.clients = clients[keeper.port]
+            supervisor.check()
             is_any_starting = any(keeper.is_starting for keeper in keepers)
             time.sleep(LOOK_EVERY_WHILE_STARTING_S if is_any_starting else LOOK_EVERY_S)
     finally:
         log.info("ending the games")
         for keeper in keepers:
-            keeper.close()
+            keeper.end()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.channels.heartbeat import Heartbeat  # noqa: E402
 from trackmania_rl.cli import (  # noqa: E402
     add_configuration_arguments,
     discard_output,
@@ -28,8 +29,7 @@ from trackmania_rl.cli import (  # noqa: E402
 )
 from trackmania_rl.errors import ExitCode  # noqa: E402
 from trackmania_rl.files import shown_path  # noqa: E402
-from trackmania_rl.multiprocess.supervised import Supervisor  # noqa: E402
-from trackmania_rl.multiprocess.watched import WatchedTraining  # noqa: E402
+from trackmania_rl.multiprocess.supervised import WatchedTraining, supervise  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 from trackmania_rl.settings.descriptions import settings_list  # noqa: E402
@@ -47,26 +47,26 @@ def main() -> int:
     arguments = vars(parse_arguments())
     end_in_order_when_terminated()  # until the training's own stop conditions take over
     with contextlib.ExitStack() as at_end:
-        watched = WatchedTraining.by_environment()
+        watched, heartbeat = WatchedTraining.by_environment(), None
         if watched is not None:
-            at_end.enter_context(watched)
+            heartbeat = at_end.enter_context(watched.heartbeat())
+            arguments["max_wall_s"] -= watched.elapsed_s
+            arguments["update_config"] &= not watched.because  # the run's own settings may have been edited since
         elif arguments["supervised"]:
-            return Supervisor([sys.executable, __file__, *sys.argv[1:]]).run()
+            return supervise([sys.executable, __file__, *sys.argv[1:]])
         del arguments["supervised"]
-        run(arguments, watched)
+        run(arguments, heartbeat, "" if watched is None else watched.because)
     return ExitCode.DONE
 
 
-def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
+def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) -> None:
     """Train as the command line says, or print what it asks for.
 
     Args:
         arguments: by name.
-        watched: how a process that watches this one sees it.
+        heartbeat: read by a process that supervises this one.
+        because: how the training before this one ended.
     """
-    if watched is not None:
-        arguments["max_wall_s"] -= watched.orders.elapsed_s
-        arguments["update_config"] &= not watched.orders.because  # the run's own settings may have been edited since
     config, overrides, maps = arguments.pop("config"), arguments.pop("set"), arguments.pop("map")
     settings = load_settings(config, overrides)  # before torch is imported, which takes seconds: mistakes are told now
     if maps:
@@ -81,7 +81,7 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
             return
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
         with _shown_at_once(arguments, settings, AskedFor(config, overrides, arguments["update_config"])) as view:
-            from trackmania_rl.multiprocess.learner_process import TellWatcher
+            from trackmania_rl.multiprocess.learner_process import BeatForSupervisor
             from trackmania_rl.run import train
             from trackmania_rl.telemetry.terminal_view import closing_text
             from trackmania_rl.training.hooks.hook import Hook
@@ -91,7 +91,7 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
                 from trackmania_rl.telemetry.page.beside_training import ServePage
 
                 hooks.append(ServePage())
-            hooks += [TellWatcher(watched)] if watched is not None else []
+            hooks += [BeatForSupervisor(heartbeat, because)] if heartbeat is not None else []
             log.info("preparing the run", extra={"phase": "preparing the run"})
             figures = train(
                 config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, view=view, **arguments

@@ -38,15 +38,10 @@ from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import require_short_paths, require_utf8
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import GamesBuilder, MakeGamesBuilder, make_games_builder
+from trackmania_rl.multiprocess.collectors import make_collectors
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
-from trackmania_rl.multiprocess.run_setup import (
-    check_machine,
-    count_session,
-    make_supervisor,
-    own_folder,
-    placed,
-)
-from trackmania_rl.multiprocess.stop_conditions import StopConditions
+from trackmania_rl.multiprocess.run_setup import check_machine, count_session, own_folder, placed
+from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder
@@ -176,14 +171,14 @@ def train(
             datasets=datasets,
             accepted_changes=accept_change,
         )
-        supervisor = make_supervisor(run, placement, demonstrations, games, agent)
+        collectors = make_collectors(run, placement, demonstrations, games, agent)
 
         # Learn. From here on the folder and the settings stay, whatever happens.
         configuration.write()
         begin()
         with contextlib.suppress(OSError):  # an error of the disk is logged where it matters
             seeds.write_json(folder.seeds)  # all parts of the learner have drawn theirs
-        learner_process_fn(trainer, supervisor, placement.logs, should_stop.interruptibly)
+        learner_process_fn(trainer, collectors, placement.logs, should_stop.interruptibly)
     return statistics
 
 

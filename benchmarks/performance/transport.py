@@ -14,9 +14,8 @@ from benchmarks.performance.measuring import Figure, Options, Timing
 from benchmarks.performance.races import N_ACTIONS, N_FLOATS
 from benchmarks.performance.replay import Replays, replay_settings
 from benchmarks.performance.senders import send_through_queue, send_through_slots
-from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
+from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource, make_stop_flag
 from trackmania_rl.channels.shared_memory.slots import RolloutBounds
-from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
 
 PART = "transport"
 BLOCKED_RATIO = 10.0
@@ -110,7 +109,7 @@ def through_slots(options: Options) -> Iterator[Way]:
     height_px, width_px = options.image_size_px
     context = multiprocessing.get_context("spawn")
     bounds = RolloutBounds(options.n_frames + 2, height_px, width_px, N_FLOATS, N_ACTIONS)
-    source = SharedRolloutSource(bounds, slots_per_collector=2, stop=StopFlag(context))
+    source = SharedRolloutSource(bounds, slots_per_collector=2, stop=make_stop_flag())
     here, there = context.Pipe()
     child = context.Process(
         target=send_through_slots, args=(there, source.open_collector(0), options.n_frames), daemon=True

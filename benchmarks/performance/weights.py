@@ -14,7 +14,7 @@ from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import FULL_SIZE, Figure, Options, settings_for, times_in_turns
 from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.channels.shared_memory.weights import SharedWeights
+from trackmania_rl.channels.shared_memory.run_state import SharedWeights
 
 PART = "weights"
 MOST_COPIES = 1.1
@@ -24,7 +24,7 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
     """Measure each way against one copy of one vector of the same size, taken in turns."""
     settings = settings_for(FULL_SIZE, options)
     context = multiprocessing.get_context("spawn")
-    shared = SharedWeights(make_network(settings), context)
+    shared = SharedWeights(make_network(settings))
     learned, played = (make_network(settings).to(options.device) for _ in range(2))
     classic_shared = ClassicNetwork(settings, N_FLOATS).share_memory()
     classic_learned, classic_played = (ClassicNetwork(settings, N_FLOATS).to(options.device) for _ in range(2))

@@ -27,8 +27,9 @@ from filelock import FileLock, Timeout
 from benchmarks.driving.runs import map_cycle_of
 from benchmarks.driving.score import Yardstick, run_figures
 from research.search.space import Space
+from trackmania_rl.channels.heartbeat import heartbeat_file
 from trackmania_rl.errors import PlainError
-from trackmania_rl.multiprocess.watched import Orders, Pulse
+from trackmania_rl.multiprocess.supervised import WatchedTraining
 from trackmania_rl.runs import CHECKPOINTS, RACES_FILE, find_manifests
 from trackmania_rl.runs.manifest import MEMORY_FOLDER
 from trackmania_rl.settings import parse_override
@@ -241,31 +242,26 @@ def run_watched(
     Returns:
         Its exit code; of one that had to be killed, less than zero.
     """
-    pulse = Pulse.make()
-    orders = Orders(str(pulse.path), 0.0, "")
     of_workers = {"OMP_NUM_THREADS"} if "RAY_JOB_ID" in os.environ or "RAY_NODE_ID" in os.environ else set()
     environment = {name: value for name, value in os.environ.items() if name not in of_workers}
-    try:
-        with terminal_file.open("ab") as terminal:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,  # whose end it notices
-                stdout=terminal,
-                stderr=subprocess.STDOUT,
-                cwd=working_folder,
-                env=environment | orders.as_environment(),
-                start_new_session=True,
-            )
-            assert process.stdin is not None
-            with process.stdin:
-                _wait_for_piece(process, race_log, piece_s)
-            try:
-                return process.wait(END_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                return process.wait()
-    finally:
-        pulse.remove()
+    with heartbeat_file() as heartbeat, terminal_file.open("ab") as terminal:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # whose end it notices
+            stdout=terminal,
+            stderr=subprocess.STDOUT,
+            cwd=working_folder,
+            env=environment | WatchedTraining(str(heartbeat)).as_environment(),
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        with process.stdin:
+            _wait_for_piece(process, race_log, piece_s)
+        try:
+            return process.wait(END_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
 
 
 def _wait_for_piece(process: subprocess.Popen[bytes], race_log: Path, piece_s: float) -> None:

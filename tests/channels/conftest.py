@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from trackmania_rl.channels import sinks as sinks_module
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout, RolloutSink, RolloutSource, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
@@ -94,7 +95,7 @@ def settings(repository_root: Path) -> Settings:
 
 def _open_shared(settings: Settings, slots: int, games: int) -> Channels:
     networks: dict[WeightsKind, nn.Module] = {"exploration": network_of(0.5), "evaluation": network_of(0.5)}
-    run_state = SharedRunState(settings, networks, SPAWN)
+    run_state = SharedRunState(settings, networks)
     return Channels(SharedRolloutSource(BOUNDS, slots, games, stop=run_state.stop_flag), run_state)
 
 
@@ -104,20 +105,26 @@ def _open_local(settings: Settings, slots: int, games: int) -> Channels:
 
 
 def _open_ray(settings: Settings, slots: int, games: int) -> Channels:
-    from trackmania_rl.channels.over_ray.opening import start_relay
+    from trackmania_rl.channels.over_ray.relay import start_relay
     from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource
     from trackmania_rl.channels.over_ray.run_state import RayRunState
 
     relay = start_relay()
     networks: dict[WeightsKind, nn.Module] = {"exploration": network_of(0.5), "evaluation": network_of(0.5)}
-    run_state = RayRunState(relay, settings, networks, weights_every_s=0.0)
-    return Channels(RayRolloutSource(relay, BOUNDS.frames_shape, slots, games, run_state.publish_again), run_state)
+    run_state = RayRunState(relay, settings, networks)
+    return Channels(RayRolloutSource(relay, BOUNDS.frames_shape, slots, games, run_state.require_relay_has), run_state)
 
 
 OpenChannels = Callable[..., Channels]
 IMPLEMENTATIONS = {"shared memory": _open_shared, "local": _open_local, "ray": _open_ray}
-SHARES_MEMORY = ("shared memory", "local")
-"""Races stay in the memory that they were written to."""
+ON_ONE_MACHINE = ("shared memory", "local")
+"""Races stay in the memory that they were written to, and collectors take turns."""
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats of waits, and looks for the run's end, a hundred times a second."""
+    monkeypatch.setattr(sinks_module, "LOOK_EVERY_S", 0.01)
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
@@ -125,12 +132,26 @@ def open_channels(request: pytest.FixtureRequest, settings: Settings) -> Any:
     """`open_channels(slots_per_collector=2, games_per_collector=1)` opens them in each implementation in turn."""
     if request.param == "ray":
         request.getfixturevalue("ray_here")
+        patch = request.getfixturevalue("monkeypatch").setattr
+        patch("trackmania_rl.channels.over_ray.rollouts.BEAT_EVERY_S", 0.05)
+        patch("trackmania_rl.channels.over_ray.run_state.WEIGHTS_EVERY_S", 0.0)
     opened: list[Channels] = []
+    sinks: list[RolloutSink] = []
 
     def open_them(slots_per_collector: int = 2, games_per_collector: int = 1) -> Channels:
-        opened.append(IMPLEMENTATIONS[request.param](settings, slots_per_collector, games_per_collector))
-        return opened[-1]
+        channels = IMPLEMENTATIONS[request.param](settings, slots_per_collector, games_per_collector)
+        open_collector: Any = channels.rollouts.open_collector
+
+        def open_one(collector: int) -> RolloutSink:
+            sinks.append(open_collector(collector))
+            return sinks[-1]
+
+        channels.rollouts.open_collector = open_one  # type: ignore[method-assign]
+        opened.append(channels)
+        return channels
 
     yield open_them
+    for sink in sinks:
+        sink.close()
     for channels in opened:
         channels.rollouts.close()

@@ -38,7 +38,7 @@ def send_then_hang(sink, seed):
 
 def set_and_die(flag):
     """Set the flag for the end of the run, and be killed."""
-    flag.set()
+    flag.value = True
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -63,12 +63,12 @@ class StopsBefore:
 
 def stop_within(sink, place, seed):
     """Send one race, and stop in the midst of the next one, at a place of `PLACES`."""
-    shared = sink._shared
+    shared = sink._link
     frames = sink.acquire_frames(0)
     sink.put(0, *make_rollout(seed, 4, frames))
     part, method, after = PLACES[place]
     object.__setattr__(shared, part, StopsBefore(getattr(shared, part), method, after))
-    if part == "turn":
+    if part == "turns":
         sink.await_turn()
         sink.end_turn()
     sink.acquire_frames(0)
@@ -88,5 +88,5 @@ PLACES = {
     "after a slot was taken": ("n_free", "acquire", True),
     "before the header is sent": ("headers_in", "send", False),
     "after the header was sent": ("headers_in", "send", True),
-    "as a turn begins": ("turn", "acquire", True),
+    "as a turn begins": ("turns", "recv", True),
 }

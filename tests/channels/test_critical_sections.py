@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
-from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
+from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource, make_stop_flag
 
-from .conftest import BOUNDS, SPAWN, acquired, assert_is_race, got
+from .conftest import BOUNDS, acquired, assert_is_race, got
 from .rollout_children import PLACES
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no su
 
 @pytest.mark.parametrize("place", PLACES)
 def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children: Any, start: Any, place: str) -> None:
-    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=StopFlag(SPAWN))
+    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
     stopped = start(children.stop_within, source.open_collector(0), place, 1)
     if "turn" in place:
         source.give_turn(0, 1)
@@ -38,7 +37,7 @@ def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children: Any,
                         break
 
     other_collector_plays(11, 12, 13)
-    assert source.signs_of_life(0).n_beats > 0
+    assert source.heartbeat(0).at_s > 0
     os.kill(stopped.pid, signal.SIGKILL)
     stopped.join(60)
     assert stopped.exitcode == -signal.SIGKILL

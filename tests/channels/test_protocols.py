@@ -10,11 +10,11 @@ from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.local import LocalRollouts
-from trackmania_rl.channels.protocols import NO_WEIGHTS, WEIGHTS_KINDS, SignsOfLife, WeightsKind
+from trackmania_rl.channels.protocols import NO_WEIGHTS, WEIGHTS_KINDS, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.settings import Settings, settings_from_flat
 
-from .conftest import BOUNDS, SHARES_MEMORY, OpenChannels, acquired, assert_is_race, got, network_of, wait_until
+from .conftest import BOUNDS, ON_ONE_MACHINE, OpenChannels, acquired, assert_is_race, got, network_of, wait_until
 
 
 def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(
@@ -65,7 +65,7 @@ def test_the_collector_waits_without_room_and_both_waits_are_measured(
     assert sink.acquire_frames(2, timeout_s=0.3) is None
 
 
-@pytest.mark.parametrize("open_channels", SHARES_MEMORY, indirect=True)
+@pytest.mark.parametrize("open_channels", ON_ONE_MACHINE, indirect=True)
 def test_frames_written_during_the_race_are_not_copied(open_channels: OpenChannels, children: Any) -> None:
     source = open_channels().rollouts
     sink = source.open_collector(0)
@@ -137,21 +137,21 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
     sink, view = channels.rollouts.open_collector(0), channels.run_state.view()
     acquired(sink)
     answers: list[Any] = []
-    waiting = [
-        threading.Thread(target=lambda: answers.append(sink.acquire_frames(game=1))),
-        threading.Thread(target=lambda: answers.append(sink.await_turn())),
-    ]
+    waiting = [threading.Thread(target=lambda: answers.append(sink.acquire_frames(game=1)))]
+    if isinstance(channels.rollouts, SharedRolloutSource | LocalRollouts):
+        waiting.append(threading.Thread(target=lambda: answers.append(sink.await_turn())))
     for thread in waiting:
         thread.start()
-    wait_until(lambda: channels.rollouts.signs_of_life(0).is_waiting)
+    wait_until(lambda: channels.rollouts.heartbeat(0).n_waiting)
     channels.run_state.publish(stop=True)
     for thread in waiting:
         thread.join()
-    assert answers == [None, None]
+    assert answers == [None] * len(waiting)
     wait_until(lambda: view.stop_requested)
     assert sink.acquire_frames(game=2) is None
 
 
+@pytest.mark.parametrize("open_channels", ON_ONE_MACHINE, indirect=True)
 def test_collectors_play_when_they_are_given_a_turn(open_channels: OpenChannels, children: Any) -> None:
     source = open_channels(slots_per_collector=2).rollouts
     sinks = {collector: source.open_collector(collector) for collector in (0, 1)}
@@ -186,6 +186,7 @@ def test_collectors_play_when_they_are_given_a_turn(open_channels: OpenChannels,
     assert sorted(played) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
+@pytest.mark.parametrize("open_channels", ON_ONE_MACHINE, indirect=True)
 def test_a_turn_is_lost_with_its_collector(open_channels: OpenChannels) -> None:
     source = open_channels().rollouts
     source.give_turn(0, 7)
@@ -254,28 +255,25 @@ def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(
     source = open_channels(slots_per_collector=1).rollouts
     sink = source.open_collector(0)
     source.open_collector(1)
-    assert source.signs_of_life(0) == SignsOfLife(0, is_waiting=False)
+    assert (source.heartbeat(0).at_s, source.heartbeat(0).n_waiting) == (0, 0)
     acquired(sink)
     sink.put(0, *children.make_rollout(1, 4))
     sink.beat()
-    wait_until(lambda: source.signs_of_life(0).n_beats > 0)
-    assert not source.signs_of_life(0).is_waiting
-    assert source.signs_of_life(1) == SignsOfLife(0, is_waiting=False)
-
-    def release_room() -> None:
-        got(source).release()
-
-    def give_turn() -> None:
-        source.give_turn(0, 5)
-
-    for wait, end in ((lambda: sink.acquire_frames(0), release_room), (sink.await_turn, give_turn)):
-        before = source.signs_of_life(0)
+    wait_until(lambda: source.heartbeat(0).at_s > 0)
+    assert source.heartbeat(0).n_waiting == 0
+    assert source.heartbeat(1).at_s == 0
+    waits: list[Any] = [(lambda: sink.acquire_frames(0), lambda: got(source).release())]
+    if isinstance(source, SharedRolloutSource | LocalRollouts):
+        waits.append((sink.await_turn, lambda: source.give_turn(0, 5)))
+    for wait, end in waits:
         waiting = threading.Thread(target=wait)
         waiting.start()
-        wait_until(lambda: source.signs_of_life(0).is_waiting)
-        wait_until(lambda: source.signs_of_life(0).n_beats > before.n_beats + 2)  # noqa: B023
+        wait_until(lambda: source.heartbeat(0).n_waiting > 0)
+        for _ in range(2):
+            before_s = source.heartbeat(0).at_s
+            wait_until(lambda: source.heartbeat(0).at_s > before_s)  # noqa: B023
         end()
         waiting.join()
-        wait_until(lambda: not source.signs_of_life(0).is_waiting)
+        wait_until(lambda: source.heartbeat(0).n_waiting == 0)
     source.open_collector(0)
-    assert source.signs_of_life(0).n_beats == 0, "of its new process"
+    assert source.heartbeat(0).at_s == 0, "of its new process"

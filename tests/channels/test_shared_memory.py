@@ -1,6 +1,5 @@
 """Channels in shared memory: between real processes, beside stopped or killed ones, and where memory is short."""
 
-import ctypes
 import os
 import pickle
 import signal
@@ -17,11 +16,9 @@ from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.protocols import NO_WEIGHTS, ChannelError
-from trackmania_rl.channels.shared_memory import rollouts, segments, slots
-from trackmania_rl.channels.shared_memory.opening import open_channels
-from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
-from trackmania_rl.channels.shared_memory.run_state import SharedRunState, SharedRunStateView
-from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
+from trackmania_rl.channels.shared_memory import rollouts, run_state, segments
+from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource, make_stop_flag
+from trackmania_rl.channels.shared_memory.run_state import SharedRunState, open_channels
 from trackmania_rl.settings import Settings, settings_from_flat
 
 from .conftest import BOUNDS, SPAWN, acquired, assert_is_race, got, network_of
@@ -31,7 +28,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere segment
 
 @pytest.fixture
 def source() -> Any:
-    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=StopFlag(SPAWN))
+    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
     yield source
     source.close()
 
@@ -56,7 +53,7 @@ def test_a_header_enters_its_pipe_whole_however_long_the_race(
 ) -> None:
     sink = source.open_collector(0)
     headers: list[Any] = []
-    monkeypatch.setattr(sink._shared.headers_in, "send", headers.append)
+    monkeypatch.setattr(sink._link.headers_in, "send", headers.append)
     for n_actions in (2, 19):
         acquired(sink)
         results, stats = children.make_rollout(1, n_actions)
@@ -80,7 +77,7 @@ def test_a_race_beyond_the_bound_is_refused_by_name(children: Any, source: Share
 @on_linux
 def test_too_little_shared_memory_is_refused_with_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "available_shared_memory_bytes", lambda: 3 * BOUNDS.slot_bytes)
-    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=StopFlag(SPAWN))
+    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
     source.open_collector(0)
     source.open_collector(0)  # replacing needs no more
     with pytest.raises(ChannelError, match=r"games_per_collector.*--shm-size=1g\)$"):
@@ -96,7 +93,7 @@ def test_too_little_shared_memory_is_refused_with_what_to_do(folder: Path, monke
 
 @on_linux
 def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "SHARED_MEMORY_FOLDER", Path("/proc/sys"))
+    monkeypatch.setattr(run_state, "SHARED_MEMORY_FOLDER", Path("/proc/sys"))
     monkeypatch.setattr(os, "access", lambda folder, _: str(folder) != "/proc/sys")  # root may write anywhere
     with pytest.raises(ChannelError, match=r"^/proc/sys cannot be written to, and processes share their memory there"):
         open_channels(None, None, {})  # type: ignore[arg-type]
@@ -122,7 +119,7 @@ def test_a_run_that_starts_removes_only_segments_of_ended_processes(folder: Path
     ]
     for name in (segment_name(ended.pid), *kept):
         (folder / name).touch()
-    SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=StopFlag(SPAWN)).close()
+    SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag()).close()
     assert sorted(file.name for file in folder.iterdir()) == sorted(kept)
 
 
@@ -133,13 +130,14 @@ def test_nothing_is_left_behind_and_nothing_is_said_at_exit(children: Any, repos
         import multiprocessing, os, sys
         sys.path.insert(0, sys.argv[1])
         import rollout_children
-        from trackmania_rl.channels.shared_memory.rollouts import SHARED_MEMORY_FOLDER, SharedRolloutSource
+        from trackmania_rl.channels.shared_memory.rollouts import (
+            SHARED_MEMORY_FOLDER, SharedRolloutSource, make_stop_flag,
+        )
         from trackmania_rl.channels.shared_memory.slots import RolloutBounds
-        from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
 
         if __name__ == "__main__":
             context = multiprocessing.get_context("spawn")
-            source = SharedRolloutSource(RolloutBounds(20, 6, 8, 5, 3), 2, stop=StopFlag(context))
+            source = SharedRolloutSource(RolloutBounds(20, 6, 8, 5, 3), 2, stop=make_stop_flag())
             sink = source.open_collector(0)
             child = context.Process(target=rollout_children.send_then_hang, args=(sink, 1), daemon=True)
             child.start()
@@ -166,13 +164,13 @@ def test_nothing_is_left_behind_and_nothing_is_said_at_exit(children: Any, repos
 def test_the_end_of_the_run_is_seen_whatever_becomes_of_the_process_that_asked_for_it(
     children: Any, start: Any
 ) -> None:
-    flag = StopFlag(SPAWN)
-    assert not flag.is_set()
+    flag = make_stop_flag()
+    assert not flag.value
     start(children.set_and_die, flag).join(60)
-    assert flag.is_set()
+    assert flag.value
 
 
-def _pull_and_answer(view: SharedRunStateView, connection: Any) -> None:
+def _pull_and_answer(view: SharedRunState, connection: Any) -> None:
     network = network_of(0.0)
     for _ in range(2):
         connection.recv()  # the other side has published
@@ -183,7 +181,7 @@ def _pull_and_answer(view: SharedRunStateView, connection: Any) -> None:
 
 def test_another_process_sees_all_that_is_published(settings: Settings, start: Any) -> None:
     uncompiled_shared_network = network_of(1.0)
-    run_state = SharedRunState(settings, {"evaluation": uncompiled_shared_network}, SPAWN)
+    run_state = SharedRunState(settings, {"evaluation": uncompiled_shared_network})
     here, there = SPAWN.Pipe()
     run_state.publish(settings=edited(settings, 5.0), frames_total=3)
     start(_pull_and_answer, run_state.view(), there)
@@ -199,36 +197,48 @@ def test_another_process_sees_all_that_is_published(settings: Settings, start: A
     assert values(uncompiled_shared_network) == {2.0}, "the given network is the shared one"
 
 
-def test_settings_that_were_half_written_are_not_read(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_state = SharedRunState(settings, {}, SPAWN)
-    view = run_state.view()
-    memmove = ctypes.memmove
+class StopWriting(KeyboardInterrupt):
+    pass
 
-    def copy_half(target: Any, text: bytes, n_bytes: int) -> None:
-        memmove(target, text, n_bytes // 2)
 
-    def be_killed_half_way(*arguments: Any) -> None:
-        copy_half(*arguments)
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("what", ["settings", "weights"])
+def test_what_was_half_written_is_not_read(settings: Settings, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    published = SharedRunState(settings, {"evaluation": network_of(1.0)})
+    view, reader = published.view(), network_of(0.0)
+    copy = torch.Tensor.copy_
+
+    def copy_half(target: torch.Tensor, source: torch.Tensor) -> None:
+        copy(target[: len(target) // 2], source[: len(source) // 2])
+        raise StopWriting
+
+    def publish(value: float) -> None:
+        if what == "settings":
+            published.publish(settings=edited(settings, value))
+        else:
+            published.publish(weights={"evaluation": network_of(value)})
 
     with monkeypatch.context() as patched:
-        patched.setattr(ctypes, "memmove", be_killed_half_way)
-        with pytest.raises(KeyboardInterrupt):
-            run_state.publish(settings=edited(settings, 5.0))
-        assert run_state.view().settings == view.settings == settings
-        patched.setattr(ctypes, "memmove", copy_half)  # the new version is seen before all of its text
-        run_state.publish(settings=edited(settings, 6.0))
-        assert not view.pull()
-        assert view.settings == settings
-    run_state.publish(settings=edited(settings, 7.0))
-    assert view.pull()
-    assert view.settings == edited(settings, 7.0)
+        patched.setattr(torch.Tensor, "copy_", copy_half)
+        with pytest.raises(StopWriting):
+            publish(5.0)
+    for late in (view, published.view()):
+        late.pull()
+        assert late.settings == settings
+        known = late.pull_weights("evaluation", reader, NO_WEIGHTS)
+        assert (known, values(reader)) == ((NO_WEIGHTS, {0.0}) if what == "weights" else (1, {1.0}))
+    publish(7.0)
+    view.pull()
+    version = view.pull_weights("evaluation", reader, NO_WEIGHTS)
+    assert version > NO_WEIGHTS
+    assert (view.settings, values(reader)) == (
+        (edited(settings, 7.0), {1.0}) if what == "settings" else (settings, {7.0})
+    )
 
 
 def test_weights_that_change_while_they_are_copied_are_copied_again(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_state = SharedRunState(settings, {"evaluation": network_of(1.0)}, SPAWN)
+    run_state = SharedRunState(settings, {"evaluation": network_of(1.0)})
     published = iter([network_of(2.0), network_of(3.0)])
     clone = torch.Tensor.clone
 
@@ -239,31 +249,13 @@ def test_weights_that_change_while_they_are_copied_are_copied_again(
             copied[: len(copied) // 2] = flatten_parameters(network)[: len(copied) // 2]
         return copied
 
+    view, reader = run_state.view(), network_of(0.0)
     monkeypatch.setattr(torch.Tensor, "clone", clone_slowly)
-    reader = network_of(0.0)
-    assert run_state.view().pull_weights("evaluation", reader, NO_WEIGHTS) == 3
+    assert view.pull_weights("evaluation", reader, NO_WEIGHTS) == 3
     assert values(reader) == {3.0}
 
 
-def test_weights_that_were_half_published_are_not_read(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_state = SharedRunState(settings, {"evaluation": network_of(1.0)}, SPAWN)
-    half, new, reader = network_of(2.0), network_of(3.0), network_of(0.0)
-
-    def fail(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as failing:
-        failing.setattr(torch.Tensor, "copy_", fail)
-        with pytest.raises(KeyboardInterrupt):
-            run_state.publish(weights={"evaluation": half})
-    assert run_state.view().pull_weights("evaluation", reader, NO_WEIGHTS) == NO_WEIGHTS
-    assert values(reader) == {0.0}
-    run_state.publish(weights={"evaluation": new})
-    assert run_state.view().pull_weights("evaluation", reader, NO_WEIGHTS) > NO_WEIGHTS
-    assert values(reader) == {3.0}
-
-
-def _stop_while_copying(view: SharedRunStateView) -> None:
+def _stop_while_copying(view: SharedRunState) -> None:
     torch.Tensor.clone = lambda _: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[method-assign,assignment,return-value]
     view.pull_weights("evaluation", network_of(0.0), NO_WEIGHTS)
 
@@ -272,7 +264,7 @@ def _stop_while_copying(view: SharedRunStateView) -> None:
 def test_no_process_waits_for_a_reader_that_is_stopped_or_killed_while_it_copies(
     settings: Settings, children: Any, start: Any
 ) -> None:
-    run_state = SharedRunState(settings, {"evaluation": network_of(1.0)}, SPAWN)
+    run_state = SharedRunState(settings, {"evaluation": network_of(1.0)})
     reader = start(_stop_while_copying, run_state.view())
     children.wait_until_stopped(reader.pid)
     view, network = run_state.view(), network_of(0.0)
@@ -291,4 +283,4 @@ def test_a_machine_without_room_for_the_weights_is_told_so(settings: Settings, m
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
     with pytest.raises(ChannelError, match=r"no room for the network's weights \(.* MB\): unable .* No space left"):
-        SharedRunState(settings, {"evaluation": network_of(1.0)}, SPAWN)
+        SharedRunState(settings, {"evaluation": network_of(1.0)})

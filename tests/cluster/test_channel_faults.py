@@ -11,8 +11,8 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r re
 
 from ray.exceptions import GetTimeoutError, RayError  # noqa: E402
 
-from trackmania_rl.channels.over_ray.opening import open_ray_channels  # noqa: E402
 from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource, RaySink  # noqa: E402
+from trackmania_rl.channels.over_ray.run_state import open_ray_channels  # noqa: E402
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 

@@ -4,7 +4,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from trackmania_rl.channels.over_ray.relay import Arrived, News, Offer, Relay
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
+
+from trackmania_rl.channels.over_ray.relay import Answer, Arrived, News, Offer, Relay
 
 
 def offer(collector: int, start: int, sequence: int) -> Offer:
@@ -19,25 +23,30 @@ def run(scene: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scene, 60))
 
 
+async def look_in(relay: Relay, collector: int, start: int, *sequences: int, within_s: float = 0.0) -> Answer:
+    """Call the relay as a collector does, with these unreleased races."""
+    offers = [offer(collector, start, sequence) for sequence in sequences]
+    return await relay.look_in(collector, start, offers, (11.0, False), within_s)
+
+
 def test_races_are_taken_once_in_their_order_and_of_the_current_process_alone() -> None:
     async def scene() -> None:
         relay = Relay()
         await relay.set_posts({3: 7, 5: 8})
-        for one in (offer(3, 7, 1), offer(5, 8, 1), offer(3, 7, 2), offer(3, 7, 2), offer(3, 7, 1)):
-            assert (await relay.offer(one, relay.epoch)).is_current
-        assert not (await relay.offer(offer(3, 6, 3), relay.epoch)).is_current
-        assert not (await relay.offer(offer(4, 7, 1), relay.epoch)).is_current
+        for collector, start, sequences in ((3, 7, (1,)), (5, 8, (1,)), (3, 7, (1, 2)), (3, 7, (1, 2)), (3, 7, (1,))):
+            assert (await look_in(relay, collector, start, *sequences)).is_current
+        assert not (await look_in(relay, 3, 6, 3)).is_current
+        assert not (await look_in(relay, 4, 7, 1)).is_current
         assert taken(await relay.take(1.0)) == [(3, 7, 1), (5, 8, 1), (3, 7, 2)]
         assert taken(await relay.take(0.0)) == []
-        await relay.offer(offer(3, 7, 3), relay.epoch)
-        await relay.offer(offer(5, 8, 2), relay.epoch)
-        waiting = asyncio.create_task(relay.look_in(3, 7, 11, False, 5.0))
+        await look_in(relay, 3, 7, 2, 3)
+        await look_in(relay, 5, 8, 2)
+        waiting = asyncio.create_task(look_in(relay, 3, 7, within_s=5.0))
         await asyncio.sleep(0.01)
         await relay.set_posts({3: 9, 5: 8})
         assert not (await waiting).is_current, "the process that was replaced is told at once"
         assert taken(await relay.take(0.0)) == [(5, 8, 2)], "what it had offered is dropped"
-        assert (await relay.look_in(3, 9, 1, False, 0.0)).is_current
-        assert (await relay.offer(offer(3, 9, 1), relay.epoch)).is_current
+        assert (await look_in(relay, 3, 9, 1)).is_current
         assert taken(await relay.take(0.0)) == [(3, 9, 1)]
 
     run(scene())
@@ -46,44 +55,39 @@ def test_races_are_taken_once_in_their_order_and_of_the_current_process_alone() 
 def test_a_relay_that_came_back_refuses_nobody_until_it_knows_its_posts() -> None:
     async def scene() -> None:
         relay = Relay()
-        answer = await relay.look_in(0, 4, 1, False, 0.05)
+        answer = await look_in(relay, 0, 4, 9, within_s=0.05)
         assert answer.is_current
         assert not answer.is_ready
-        assert not (await relay.offer(offer(0, 4, 9), relay.epoch)).is_ready
-        waiting = asyncio.create_task(relay.look_in(0, 4, 1, False, 5.0))
+        arrived = await relay.take(5.0)
+        assert (arrived.is_ready, arrived.news_number, arrived.offers) == (False, 0, [])
+        waiting = asyncio.create_task(look_in(relay, 0, 4, 8, 9, within_s=5.0))
         await asyncio.sleep(0.01)
         await relay.set_posts({0: 4})
         await relay.release(0, 4, 8)
         assert (await waiting).released == [8]
-        assert (await relay.offer(offer(0, 4, 10), "the epoch before")).epoch == relay.epoch
-        assert (await relay.offer(offer(0, 4, 9), relay.epoch)).is_ready
-        assert taken(await relay.take(0.0)) == [(0, 4, 9)]
-        assert Relay().epoch != relay.epoch
+        assert taken(await relay.take(0.0)) == [(0, 4, 8), (0, 4, 9)], "all that was not released comes again"
 
     run(scene())
 
 
-def test_released_room_turns_and_the_end_wake_a_collector() -> None:
+def test_released_room_and_the_end_wake_a_collector() -> None:
     async def scene() -> None:
         relay = Relay()
         await relay.set_posts({0: 1})
 
-        async def told(by: Coroutine[Any, Any, Any]) -> Any:
-            waiting = asyncio.create_task(relay.look_in(0, 1, 1, True, 5.0))
+        async def told(by: Coroutine[Any, Any, Any]) -> Answer:
+            waiting = asyncio.create_task(look_in(relay, 0, 1, 4, 5, within_s=5.0))
             await asyncio.sleep(0.01)
             await by
             return await waiting
 
         assert (await told(relay.release(0, 1, 4))).released == [4]
-        assert (await told(relay.give_turn(0, 13))).turn == 13
-        assert await relay.at_turn(0) == (True, 0)
-        await relay.offer(offer(0, 1, 1), relay.epoch)
-        await relay.end_turn(0, 1)
-        assert await relay.at_turn(0) == (False, 1)
+        assert (await look_in(relay, 0, 1, 4, 5)).released == [4], "until the collector has heard of it"
+        assert (await look_in(relay, 0, 1, 5)).released == []
         over = News(1, b"settings", 7, is_over=True, weights={})
         assert (await told(relay.publish(over))).is_over
         await relay.release(0, 2, 5)
-        assert (await relay.look_in(0, 1, 1, True, 0.0)).released == [], "of another process"
+        assert (await look_in(relay, 0, 1, 5)).released == [], "of another process"
 
     run(scene())
 
@@ -98,15 +102,15 @@ def test_news_wake_where_they_are_newer_and_beats_and_log_records_come_with_race
         news = await waiting_for_news
         assert news is not None
         assert news.frames_total == 30
-        assert [(await relay.take(0.0)).n_older_news for _ in range(2)] == [1, 0]
+        assert (await relay.take(0.0)).news_number == 3
         assert await relay.await_news(3, 0.02) is None
         await relay.set_posts({0: 1, 2: 5})
-        await relay.look_in(2, 5, 17, True, 0.0)
+        await relay.look_in(2, 5, [], (17.0, True), 0.0)
         waiting = asyncio.create_task(relay.take(5.0))
         await asyncio.sleep(0.01)
         await relay.log("record")
         arrived = await waiting
         assert arrived.logs == ["record"]
-        assert arrived.signs == {0: (0, False), 2: (17, True)}
+        assert arrived.heartbeats == {0: (0.0, False), 2: (17.0, True)}
 
     run(scene())

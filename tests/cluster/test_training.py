@@ -43,7 +43,7 @@ def test_a_training_outlives_its_collectors_and_its_relay_and_goes_on_without_th
 
     [collector] = processes(command, "CollectorHost")
     collector.suspend()
-    command.wait_for(lambda: "no sign of life" in command.output, "a word of its silence", 60)
+    command.wait_for(lambda: "no heartbeat" in command.output, "a word of its silence", 60)
     command.wait_for_races(4)
     assert not collector.is_running()
 
@@ -106,7 +106,7 @@ def test_a_machine_that_was_cut_off_and_comes_back_is_replaced_and_its_collector
     machine = [collector.parent(), *collector.parent().children(recursive=True)]
     for one in machine:
         one.suspend()
-    command.wait_for(lambda: "no sign of life" in command.output, "a word of its silence", 60)
+    command.wait_for(lambda: "no heartbeat" in command.output, "a word of its silence", 60)
     command.wait_for_races(4)
     for one in machine:
         one.resume()

@@ -11,7 +11,7 @@ from trackmania_rl.doctor.findings import GUIDE
 LOGS = {"warning", "error", "exception", "critical", "_log_warning", "warn_once"}
 ERRORS = {
     "CheckpointError",
-    "CollectorsKeepDyingError",
+    "KeepsFailingError",
     "DiskTooFullError",
     "GameConnectionError",
     "GameKeepsFailingError",

@@ -217,14 +217,14 @@ def test_a_training_that_was_stopped_as_a_whole_loses_no_collector(
             process.resume()
         run.wait_for_races(4)
     assert all(process.is_running() for process in collectors), run.output
-    assert "no sign of life" not in run.output
+    assert "no heartbeat" not in run.output
     run.stop(signal.SIGINT)
     assert run.process.returncode == 0, run.output
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
 @pytest.mark.parametrize(
-    ("number", "said"), [("SIGKILL", "ended with SIGKILL"), ("SIGSTOP", "gave no sign of life for 6 s")]
+    ("number", "said"), [("SIGKILL", "ended with SIGKILL"), ("SIGSTOP", "has had no heartbeat for 6 s")]
 )
 def test_a_supervised_training_resumes_and_ends_in_order(
     start_training: StartTraining, tmp_path: Path, number: str, said: str
@@ -265,7 +265,7 @@ def test_collectors_start_nothing_and_drive_on_when_kept_games_die(
         game.kill()
     command.wait_for_races(6)
     assert "closed the connection" in command.output or "reset by peer" in command.output
-    assert kept.output.count("has ended: it is started again") == 2
+    assert kept.output.count("has ended; it starts again in") == 2
 
     second = start_training(tmp_path / "second", **settings)
     assert second.process.wait(120) == ExitCode.TRY_AGAIN

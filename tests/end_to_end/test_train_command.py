@@ -144,7 +144,7 @@ def test_a_stopped_collector_is_replaced_with_its_game_while_the_other_drives_on
     (game,) = [game for game in training.games() if game.ppid() == stopped.pid]
     os.kill(stopped.pid, signal.SIGSTOP)
     training.wait_for_races(3)
-    training.wait_for(lambda: "no sign of life" in training.output, "line that says so")
+    training.wait_for(lambda: "no heartbeat" in training.output, "line that says so")
     training.wait_for(lambda: not stopped.is_running() and not game.is_running(), "end of both")
     training.wait_for(lambda: len(training.collectors()) == 2, "another collector in its place")
     training.wait_for_races(3)

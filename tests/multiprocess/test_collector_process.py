@@ -2,19 +2,29 @@
 
 import multiprocessing
 import signal
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
+from numba.core import event
 
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess import collector_process
-from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_begin_turn, make_parts
-from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.multiprocess.collector_process import (
+    COMPILING,
+    CollectorTask,
+    beating_until_it_plays,
+    collector_process_fn,
+    make_begin_turn,
+    make_parts,
+)
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import race_spaces
@@ -36,7 +46,6 @@ def task_of(live: LiveSettings, name: str, **changes: Any) -> CollectorTask:
         "live_folder": Path("live"),
         "rollouts": SimpleNamespace(close=lambda: None),
         "run_state": LocalRunState(live.current),
-        "log_pipe": PIPE.Pipe()[1],
         "make_games_builder": make_games_builder,
         "make_agent_builder": make_agent_builder,
     }
@@ -127,8 +136,68 @@ def test_a_collector_leaves_the_signals_of_the_terminal_to_the_main_process(
 
     handlers: dict[int, object] = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
-    monkeypatch.setattr(collector_process, "_end_when_the_parent_is_gone", stop)
+    monkeypatch.setattr(collector_process, "_end_with_parent", stop)
     with pytest.raises(HasSetItsSignalsError):
-        collector_process_fn(task_of(live, "one"))
+        collector_process_fn(task_of(live, "one"), PIPE.Pipe()[1])
     assert [handlers[number] for number in OF_THE_TERMINAL] == [signal.SIG_IGN] * len(OF_THE_TERMINAL)
     assert callable(handlers[signal.SIGTERM])
+
+
+class Beats:
+    def __init__(self) -> None:
+        self.n = 0
+
+    def beat(self) -> None:
+        self.n += 1
+
+    def wait_for_more(self) -> None:
+        n, deadline_s = self.n, time.monotonic() + 60
+        while self.n < n + 2:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.002)
+
+    def wait_until_there_are_none(self) -> None:
+        """Wait until none came for many times their interval; one may have begun already."""
+        n, deadline_s = -1, time.monotonic() + 60
+        while self.n != n:
+            assert time.monotonic() < deadline_s
+            n = self.n
+            time.sleep(0.1)
+
+
+def test_it_beats_until_the_main_thread_does_and_while_numba_compiles_in_any_thread() -> None:
+    beats = Beats()
+    has_compiled = threading.Event()
+
+    def compile_for_long() -> None:
+        with event.trigger_event(COMPILING):
+            has_compiled.wait()
+
+    with beating_until_it_plays(beats.beat, every_s=0.002) as beat:
+        beats.wait_for_more()
+        beat()
+        beats.wait_until_there_are_none()
+        compiling = threading.Thread(target=compile_for_long)
+        compiling.start()
+        beats.wait_for_more()
+        has_compiled.set()
+        compiling.join()
+        beats.wait_until_there_are_none()
+        n = beats.n
+        beat()
+        assert beats.n == n + 1
+    beats.wait_until_there_are_none()
+
+
+def test_numba_tells_of_its_compiling_under_that_name() -> None:
+    beats = Beats()
+    with beating_until_it_plays(beats.beat, every_s=1e-4) as beat:
+        beat()
+        n = beats.n
+
+        @numba.njit
+        def compiled(x: float) -> float:
+            return x + 1.0
+
+        assert compiled(1.5) == 2.5
+        assert beats.n > n

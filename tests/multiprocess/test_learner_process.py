@@ -12,7 +12,7 @@ from trackmania_rl.multiprocess.learner_process import learner_process_fn
 from trackmania_rl.settings.live import LiveSettings
 
 
-@pytest.mark.parametrize("failing", [None, "train", "second_hook.end", "first_hook.end", "supervisor.stop"])
+@pytest.mark.parametrize("failing", [None, "train", "second_hook.end", "first_hook.end", "collectors.stop"])
 def test_however_training_ends_everything_is_closed_in_order(live: LiveSettings, failing: str | None) -> None:
     assert live.current.run.use_torch_compile
     asked = MagicMock()
@@ -32,15 +32,15 @@ def test_however_training_ends_everything_is_closed_in_order(live: LiveSettings,
     if failing is not None:
         operator.attrgetter(failing)(asked).side_effect = RuntimeError(failing)
     with contextlib.nullcontext() if failing is None else pytest.raises(RuntimeError, match=failing):
-        learner_process_fn(trainer, asked.supervisor, contextlib.nullcontext(), asked.interruptibly)  # type: ignore[arg-type]
+        learner_process_fn(trainer, asked.collectors, contextlib.nullcontext(), asked.interruptibly)  # type: ignore[arg-type]
     assert [name for name, _, _ in asked.mock_calls] == [
-        "supervisor.start",
+        "collectors.start",
         "agent.rehearse_update",  # compiles while collectors start
         "train",
         "channels.run_state.publish",  # collectors end while the checkpoint is written
         "second_hook.end",
         "first_hook.end",
-        "supervisor.stop",
+        "collectors.stop",
         "channels.rollouts.close",
     ]
     asked.agent.rehearse_update.assert_called_once_with("blank batch", asked.interruptibly)

@@ -11,17 +11,14 @@ from typing import Any
 import pytest
 
 from trackmania_rl.channels.local import LocalRunState
-from trackmania_rl.channels.protocols import Channels, SignsOfLife
+from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess import run_setup, supervisor
-from trackmania_rl.multiprocess.collector_task import CollectorTask
-from trackmania_rl.multiprocess.run_setup import (
-    check_machine,
-    count_session,
-    make_supervisor,
-    removed_unless_begun,
-    training_alone,
-)
+from trackmania_rl.multiprocess import collectors as collectors_module
+from trackmania_rl.multiprocess import run_setup
+from trackmania_rl.multiprocess.collector_process import CollectorTask
+from trackmania_rl.multiprocess.collectors import make_collectors
+from trackmania_rl.multiprocess.run_setup import check_machine, count_session, removed_unless_begun, training_alone
+from trackmania_rl.multiprocess.supervisor import RestartPolicy
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.settings import load_settings
@@ -167,10 +164,8 @@ class Collectors:
     def start(self, session: int, n_starts: int, demonstrations: Any = (), progress: Any = None) -> None:
         rollouts: Any = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
         placement: Any = SimpleNamespace(
-            log_pipe=lambda name: f"logs of {name}",
             start=self.place,
             end_by_force=lambda _: None,
-            signs_of_life=lambda _: SignsOfLife(1, is_waiting=False),
         )
         run: Any = SimpleNamespace(
             channels=Channels(rollouts, self.run_state),
@@ -179,7 +174,7 @@ class Collectors:
             session=session,
             progress={} if progress is None else progress,
         )
-        started = make_supervisor(run, placement, demonstrations)
+        started = make_collectors(run, placement, demonstrations)
         started.start()
         for _ in range(n_starts - 1):
             started.check()  # finds them dead
@@ -189,7 +184,7 @@ class Collectors:
 @pytest.fixture
 def collectors(live: LiveSettings, monkeypatch: pytest.MonkeyPatch) -> Collectors:
     collectors = Collectors(live)
-    monkeypatch.setattr(supervisor, "FIRST_RESTART_DELAY_S", 0.0)
+    monkeypatch.setattr(collectors_module, "POLICY", RestartPolicy(0.0, 0.0))
     return collectors
 
 

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL
-from trackmania_rl.multiprocess.stop_conditions import StopConditions
+from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL, StopConditions
 
 ENDING = (*OF_THE_TERMINAL, signal.SIGTERM)
 

@@ -1,6 +1,5 @@
-"""`--supervised`: when a training is started again, by a clock of the test's own and on small programs in its place."""
+"""`--supervised`: when a training is started again, on small programs in its place."""
 
-import itertools
 import os
 import signal
 import subprocess
@@ -13,90 +12,30 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trackmania_rl.errors import ExitCode
-from trackmania_rl.multiprocess.restarts import (
-    GIVE_UP_AFTER,
-    End,
-    PulseWatch,
-    Restart,
-    RestartPolicy,
-)
-
-
-@pytest.mark.parametrize("code", [0, 2, 74, 78, 130])
-def test_what_is_done_or_needs_a_person_is_not_tried_again(code: int) -> None:
-    assert RestartPolicy().decide(code, 0, 0.0) == End(code)
-
-
-@pytest.mark.parametrize("code", [1, 75, -9, -11, 137, None])
-def test_what_crashed_hung_or_may_pass_is_tried_again(code: int | None) -> None:
-    assert RestartPolicy().decide(code, 0, 0.0) == Restart(2.0)
-
-
-@pytest.mark.parametrize("saved", [0, 1_000_000])
-def test_without_progress_each_start_waits_twice_as_long_up_to_five_minutes_until_the_last(saved: int) -> None:
-    policy = RestartPolicy()
-    decisions = [policy.decide(ExitCode.TRY_AGAIN, saved, 600.0 * number) for number in range(GIVE_UP_AFTER)]
-    assert [d.after_s for d in decisions if isinstance(d, Restart)] == [2, 4, 8, 16, 32, 64, 128, 256, 300]
-    assert decisions[-1] == End(ExitCode.NEEDS_A_PERSON, gives_up=True)
-
-
-def test_a_training_that_saves_between_its_crashes_goes_on_for_ever_and_rare_failures_are_forgotten() -> None:
-    saving, rarely_failing = RestartPolicy(), RestartPolicy()
-    for number in range(1000):
-        assert saving.decide(-11, 100 * (number + 1), 60.0 * number) == Restart(2.0)
-        assert isinstance(rarely_failing.decide(1, 0, 43_200.0 * number), Restart)
-
-
-class Watched:
-    """A training that is looked at twice a second."""
-
-    def __init__(self, silence_s: float = 60.0, stall_s: float = 900.0) -> None:
-        self.watch, self.bounds_s = PulseWatch(), (silence_s, stall_s)
-        self.stirs, self.ticks = itertools.count(1), itertools.count(1)
-        self.last = 0, 0
-
-    def go_on(self, seconds: float, *, stirs: bool = True, ticks: bool = True, look_s: float = 0.5) -> str | None:
-        for _ in range(round(seconds / look_s)):
-            self.last = next(self.stirs) if stirs else self.last[0], next(self.ticks) if ticks else self.last[1]
-            how = self.watch.look(*self.last, look_s, *self.bounds_s)
-            if how is not None:
-                return how
-        return None
-
-
-def test_a_stopped_training_hangs_and_so_does_one_in_a_dead_loop_but_not_one_that_compiles_for_minutes() -> None:
-    stopped, looping = Watched(), Watched()
-    assert stopped.go_on(100) is None
-    assert stopped.go_on(59, stirs=False, ticks=False) is None
-    assert stopped.go_on(2, stirs=False, ticks=False) == "gave no sign of life for 60 s"
-    assert looping.go_on(100) is None
-    assert looping.go_on(899, ticks=False) is None
-    assert looping.go_on(2, ticks=False) == "did not go on for 900 s"
-
+from trackmania_rl.multiprocess import supervised as supervised_module
 
 PROLOGUE = """
 import json, os, pathlib, signal, subprocess, sys, time
 sys.path.insert(0, {root!r})
-from trackmania_rl.multiprocess.watched import WatchedTraining
+from trackmania_rl.multiprocess.supervised import WatchedTraining
 folder = pathlib.Path({folder!r})
 with (folder / "starts").open("a") as starts:
     starts.write(f"{{os.getpid()}}\\n")
 n_starts = len((folder / "starts").read_text().splitlines())
 watched = WatchedTraining.by_environment()
-(folder / "because").write_text(watched.orders.because)
+(folder / "because").write_text(watched.because)
 """
 SUPERVISOR = """
 import signal, sys
 sys.path.insert(0, {root!r})
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
-from trackmania_rl.multiprocess import restarts, supervised
-restarts.FIRST_DELAY_S = restarts.LONGEST_DELAY_S = {delay_s}
-restarts.GIVE_UP_AFTER = {give_up_after}
-supervised.FAMILY_EVERY_S = 0.1
+from trackmania_rl.multiprocess import supervised
+from trackmania_rl.multiprocess.supervisor import RestartPolicy
+supervised.POLICY = RestartPolicy({delay_s}, {delay_s}, {give_up_after})
+supervised.LOOK_EVERY_S = supervised.FAMILY_EVERY_S = 0.1
 supervised.FAMILY_ENDS_WITHIN_S = 0.5
-code = supervised.Supervisor([sys.executable, {training!r}]).run()
+code = supervised.supervise([sys.executable, {training!r}])
 assert "torch" not in sys.modules
 sys.exit(code)
 """
@@ -155,7 +94,7 @@ def supervise(repository_root: Path, tmp_path: Path) -> Iterator[Callable[..., S
 def test_it_starts_a_training_again_until_it_is_done(supervise: Callable[..., Supervised]) -> None:
     one = supervise(
         """
-        (folder / f"pulse {n_starts}").write_text(watched.orders.pulse)
+        (folder / f"pulse {n_starts}").write_text(watched.heartbeat_file)
         if n_starts == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         sys.exit({2: 1, 3: 75}.get(n_starts, 0))
@@ -169,13 +108,20 @@ def test_it_starts_a_training_again_until_it_is_done(supervise: Callable[..., Su
         f"WARNING the training ended with {how}; it starts again in 0 s"
         for how in ("SIGKILL", "exit code 1", "exit code 75")
     ]
-    assert (one.folder / "because").read_text() == "ended with exit code 75; it starts again in 0 s"
+    assert (one.folder / "because").read_text() == "ended with exit code 75"
     pulses = [Path((one.folder / f"pulse {number}").read_text()) for number in range(1, 5)]
     assert not any(pulse.exists() for pulse in pulses)
 
 
+@pytest.mark.parametrize("code", [0, 2, 74, 78, 130])
+def test_what_is_done_or_needs_a_person_is_not_tried_again(code: int) -> None:
+    assert supervised_module.supervise([sys.executable, "-c", f"raise SystemExit({code})"]) == code
+
+
 def test_it_gives_up_where_nothing_is_learned(supervise: Callable[..., Supervised]) -> None:
-    one = supervise("watched.pulse.saved = min(n_starts, 3); sys.exit(75)", give_up_after=2)
+    one = supervise(
+        "with watched.heartbeat() as heartbeat: heartbeat.saved = min(n_starts, 3); sys.exit(75)", give_up_after=2
+    )
     code, said = one.end()
     assert code == 78
     assert len(one.pids) == 4
@@ -186,8 +132,8 @@ def test_it_gives_up_where_nothing_is_learned(supervise: Callable[..., Supervise
 @pytest.mark.parametrize(
     ("hang", "how"),
     [
-        ("os.kill(os.getpid(), signal.SIGSTOP)", "gave no sign of life for"),
-        pytest.param("while True: pass", "did not go on for", marks=pytest.mark.slow),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", "has had no heartbeat for"),
+        pytest.param("while True: pass", "has made no progress for", marks=pytest.mark.slow),
     ],
 )
 def test_a_training_that_hangs_is_killed_with_all_that_it_started(
@@ -200,10 +146,9 @@ def test_a_training_that_hangs_is_killed_with_all_that_it_started(
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         os.kill(child.pid, signal.SIGSTOP)  # so that it notices nothing
         (folder / "child").write_text(str(child.pid))
-        with watched:
-            watched.pulse.ask_for_bounds(3.0, 5.0)
-            for _ in range(10):
-                watched.pulse.tick()
+        with watched.heartbeat() as heartbeat:
+            for _ in range(3):
+                heartbeat.progress(2.0, 4.0)
                 time.sleep(0.1)
             {hang}
         """
@@ -228,7 +173,7 @@ def test_a_signal_is_passed_on_once_and_nothing_is_started_again(
         (folder / "ready").touch()
         while not numbers:
             time.sleep(0.01)
-        time.sleep(0.5)
+        time.sleep(0.2)
         (folder / "numbers").write_text(" ".join(signal.Signals(number).name for number in numbers))
         sys.exit(75)
         """
@@ -255,7 +200,7 @@ def test_a_training_whose_watcher_was_killed_ends_in_order(supervise: Callable[.
     one = supervise(
         """
         try:
-            with watched:
+            with watched.heartbeat():
                 (folder / "ready").touch()
                 time.sleep(600)
         except KeyboardInterrupt:
@@ -267,17 +212,3 @@ def test_a_training_whose_watcher_was_killed_ends_in_order(supervise: Callable[.
     one.wait_for((one.folder / "ready").exists)
     one.process.kill()
     one.wait_for((one.folder / "ended").exists)
-
-
-def test_the_checkpoint_that_a_training_resumes_from_is_no_progress(supervise: Callable[..., Supervised]) -> None:
-    one = supervise("""
-        from types import SimpleNamespace
-        progress = SimpleNamespace(frames_total=5, batches_total=2, checkpoint_time_s=-3.0)
-        with watched:
-            watched.begin(progress)
-        resumed = watched.pulse.saved
-        with watched:
-            progress.checkpoint_time_s = 4.0
-        sys.exit(0 if (resumed, watched.pulse.saved) == (0, 7) else 78)
-    """)
-    assert one.end() == (0, "")

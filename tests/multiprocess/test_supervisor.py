@@ -16,38 +16,40 @@ from typing import Any
 import psutil
 import pytest
 
-from trackmania_rl.channels.protocols import SignsOfLife
-from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
+from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.errors import ExitCode, UserError
-from trackmania_rl.multiprocess import ending
+from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import supervisor as supervisor_module
-from trackmania_rl.multiprocess.liveness import FIRST_BEAT_WITHIN_S, FIRST_RACE_LATER_S, Bounds
-from trackmania_rl.multiprocess.supervisor import CollectorsKeepDyingError, CollectorSupervisor
+from trackmania_rl.multiprocess.collectors import CollectorJob, Collectors, limits_of_collectors
+from trackmania_rl.multiprocess.supervisor import HangWatch, KeepsFailingError, Limits, RestartPolicy, Supervisor
 from trackmania_rl.settings import load_settings
 
+PATIENT = Limits(1e9, 1e9, 1e9, 1e9)
 FORK = multiprocessing.get_context("spawn" if sys.platform == "win32" else "fork")
 
 
 class FakeCollectors:
     """Collectors of no process, that die, beat and deliver as a test has it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, n_collectors: int, bounds: Bounds | None = None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, n_collectors: int, limits: Limits = PATIENT) -> None:
         self.now_s = 1000.0
         self.starts_s: list[list[float]] = [[] for _ in range(n_collectors)]
-        self.signs = [SignsOfLife(0, is_waiting=False)] * n_collectors
+        self.heartbeats = [Heartbeat() for _ in range(n_collectors)]
         self.processes: list[Any] = [None] * n_collectors
         self.killed: list[int] = []
         self.reported_dead: list[int] = []
         self.failing_starts: list[OSError] = []
-        monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        self.supervisor = CollectorSupervisor(
-            self._spawn,
-            self.reported_dead.append,
-            n_collectors,
+        monkeypatch.setattr(collectors_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(collectors_module, "limits_of_collectors", lambda _: limits)
+        placement: Any = SimpleNamespace(
+            start=self._start, end_by_force=self._kill, heartbeat=lambda index: self.heartbeats[index]
+        )
+        rollouts: Any = SimpleNamespace(close_collector=self.reported_dead.append)
+        run_state: Any = SimpleNamespace(pull=lambda: False, settings=None)
+        make_task: Any = lambda index: index  # noqa: E731
+        self.supervisor = Collectors(
+            [CollectorJob(index, make_task, placement, rollouts, run_state) for index in range(n_collectors)],
             lambda: None,
-            lambda index: self.signs[index],
-            None if bounds is None else lambda: bounds,
-            self._kill,
         )
         self.supervisor.start()
 
@@ -63,17 +65,18 @@ class FakeCollectors:
         """Let time pass for collector 0; return whether it was killed meanwhile."""
         n_killed = len(self.killed)
         for _ in range(round(seconds / look_s)):
-            self.signs[0] = SignsOfLife(self.signs[0].n_beats + beats, is_waiting=waits)
+            self.heartbeats[0].at_s += beats
+            self.heartbeats[0].n_waiting = waits
             self.pass_time(look_s)
             if len(self.killed) > n_killed:
                 return True
         return False
 
-    def _spawn(self, index: int) -> Any:
+    def _start(self, index: Any) -> Any:
         if self.failing_starts:
             raise self.failing_starts.pop()
         self.starts_s[index].append(self.now_s)
-        self.signs[index] = SignsOfLife(0, is_waiting=False)
+        self.heartbeats[index] = Heartbeat()
         self.processes[index] = SimpleNamespace(index=index, is_alive=lambda: True, exitcode=None)
         return self.processes[index]
 
@@ -87,7 +90,7 @@ MakeCollectors = Callable[..., FakeCollectors]
 
 @pytest.fixture
 def collectors_of(monkeypatch: pytest.MonkeyPatch) -> MakeCollectors:
-    return lambda n_collectors, bounds=None: FakeCollectors(monkeypatch, n_collectors, bounds)
+    return lambda n_collectors, limits=PATIENT: FakeCollectors(monkeypatch, n_collectors, limits)
 
 
 def test_each_restart_waits_twice_as_long_as_the_one_before_up_to_half_a_minute(collectors_of: MakeCollectors) -> None:
@@ -126,7 +129,7 @@ def test_a_run_ends_when_no_collector_delivers_any_more(collectors_of: MakeColle
 
     for index in (0, 1):
         collectors.supervisor.delivered(index)
-    with pytest.raises(CollectorsKeepDyingError, match=r"6 times in a row .*\(exit code -9\)\), and so did all others"):
+    with pytest.raises(KeepsFailingError, match=r"\(exit code -9\): it has failed 6 times in a row, and so has each"):
         all_die_for_an_hour()
 
 
@@ -149,13 +152,13 @@ def test_a_start_for_which_there_is_no_memory_is_tried_again(
     assert "collector 0 could not be started (Cannot allocate memory); it starts again in 8 s" in caplog.text
 
 
-BOUNDS = Bounds(silence_s=30.0, delivery_s=200.0)
+LIMITS = Limits(silence_s=30.0, stall_s=200.0, first_silence_s=300.0, first_stall_s=800.0)
 
 
 @pytest.fixture
 def watched(collectors_of: MakeCollectors) -> FakeCollectors:
     """One that has delivered."""
-    collectors = collectors_of(1, BOUNDS)
+    collectors = collectors_of(1, LIMITS)
     assert not collectors.go_on(10)
     collectors.supervisor.delivered(0)
     return collectors
@@ -166,11 +169,13 @@ def test_a_collector_that_falls_silent_is_killed_with_its_games_and_replaced(
 ) -> None:
     assert not watched.go_on(29, beats=False, waits=True)
     assert watched.go_on(2, beats=False, waits=True)
-    assert "collector 0 has given no sign of life for 30 s: it is killed with its games" in caplog.text
+    assert (
+        "collector 0 has had no heartbeat for 30 s and is killed with its games; it starts again in 1 s" in caplog.text
+    )
     watched.pass_time(2.0)
     assert len(watched.starts_s[0]) == 2
     # A process that begins may take longer until it beats.
-    assert not watched.go_on(FIRST_BEAT_WITHIN_S - 3, beats=False)
+    assert not watched.go_on(297, beats=False)
     assert watched.go_on(4, beats=False)
 
 
@@ -180,10 +185,10 @@ def test_a_collector_that_beats_but_brings_no_race_is_killed(
     assert not watched.go_on(100_000, waits=True, look_s=10.0), "it waits for room or for its turn"
     assert not watched.go_on(199)
     assert watched.go_on(2)
-    assert "has brought no race for 200 s" in caplog.text
+    assert "has made no progress for 200 s" in caplog.text
     watched.pass_time(2.0)
     # The first race of a process may take longer, since it compiles.
-    assert not watched.go_on(200 + FIRST_RACE_LATER_S - 3)
+    assert not watched.go_on(797)
     assert watched.go_on(4)
 
 
@@ -194,21 +199,81 @@ def test_after_a_machine_was_suspended_no_collector_is_killed(watched: FakeColle
         assert not watched.go_on(1)
 
 
-def test_the_bounds_follow_from_the_longest_race_and_from_a_games_start(repository_root: Path) -> None:
-    def delivery_s(**changes: object) -> float:
+def test_the_limits_follow_from_the_longest_race_and_from_a_games_start(repository_root: Path) -> None:
+    def stall_s(**changes: object) -> float:
         overrides = {"cutoff_race_longer_than_ms": 60_000, "collector_silence_s": 30.0, **changes}
-        return Bounds.of_settings(load_settings(repository_root / "config_files" / "config.py", overrides)).delivery_s
+        limits = limits_of_collectors(load_settings(repository_root / "config_files" / "config.py", overrides))
+        assert (limits.silence_s, limits.first_silence_s) == (30.0, 300.0)
+        assert limits.first_stall_s == limits.stall_s + 600
+        return limits.stall_s
 
-    assert delivery_s() == 30 + 60 * 2
-    assert delivery_s(cutoff_race_longer_than_ms=300_000) == 30 + 300 * 2
-    assert delivery_s(running_speed=0.5) == 30 + 60 * 2 * 2
-    assert delivery_s(running_speed=80.0) == delivery_s(running_speed=1.0)
-    assert delivery_s(game_transport="socket", tmi_protection_timeout_s=10.0) == 30 + 60 * 2 + 3 * (120 + 120 + 10)
+    assert stall_s() == 30 + 60 * 2
+    assert stall_s(cutoff_race_longer_than_ms=300_000) == 30 + 300 * 2
+    assert stall_s(running_speed=0.5) == 30 + 60 * 2 * 2
+    assert stall_s(running_speed=80.0) == stall_s(running_speed=1.0)
+    assert stall_s(game_transport="socket", tmi_protection_timeout_s=10.0) == 30 + 60 * 2 + 3 * (120 + 120 + 10)
 
 
-def obey(stop: StopFlag) -> None:
-    while not stop.is_set():
-        time.sleep(0.01)
+class FailingJob:
+    """Fails at each look; succeeds before if a test says so."""
+
+    name = "the training"
+    has_succeeded = False
+
+    def start(self) -> None:
+        pass
+
+    def failure(self, passed_s: float) -> str:
+        return "ended"
+
+    def end(self) -> None:
+        pass
+
+
+def failures(n_failures: int, every_s: float, *, succeeds: bool = False) -> list[str]:
+    """Lines of a job that fails so often, under the policy of `--supervised`."""
+    now_s, job, lines = [0.0], FailingJob(), list[str]()
+    job.has_succeeded = succeeds
+    supervisor = Supervisor([job], RestartPolicy(2.0, 300.0, most_failures=10), lines.append, lambda: now_s[0])
+    supervisor.start()
+    while len(lines) < n_failures:
+        supervisor.check()
+        now_s[0] += every_s
+        supervisor.check()
+    return lines
+
+
+def test_the_delay_doubles_up_to_the_longest_and_the_tenth_failure_within_a_day_is_the_last() -> None:
+    delays_s = [2, 4, 8, 16, 32, 64, 128, 256, 300]
+    assert failures(9, every_s=600.0) == [f"the training ended; it starts again in {delay} s" for delay in delays_s]
+    with pytest.raises(KeepsFailingError, match="the training ended: it has failed 10 times in a row; the messages"):
+        failures(10, every_s=600.0)
+
+
+def test_a_job_that_succeeds_between_its_failures_or_fails_rarely_is_started_for_ever() -> None:
+    assert set(failures(1000, 60.0, succeeds=True)) == {"the training ended; it starts again in 2 s"}
+    assert len(failures(1000, every_s=43_200.0)) == 1000
+
+
+@pytest.mark.parametrize(
+    ("beats", "n_looks", "how"),
+    [(False, 120, "has had no heartbeat for 60 s"), (True, 1800, "has made no progress for 900 s")],
+)
+def test_a_stopped_process_hangs_and_so_does_one_in_a_dead_loop(beats: bool, n_looks: int, how: str) -> None:
+    watch, heartbeat, limits = HangWatch(), Heartbeat(), Limits(60.0, 900.0, 60.0, 900.0)
+
+    def look(beats: bool, progress: bool) -> str | None:
+        heartbeat.at_s += beats
+        heartbeat.progress_at_s += progress
+        return watch.look(heartbeat, heartbeat.progress_at_s, 0.5, limits)
+
+    assert not any(look(True, True) for _ in range(4000))
+    assert not any(look(beats, False) for _ in range(n_looks))
+    assert look(beats, False) == how
+
+
+def obey(stop: Any) -> None:
+    stop.wait()
 
 
 def hang_with_a_game(pipe: Any) -> None:
@@ -219,18 +284,25 @@ def hang_with_a_game(pipe: Any) -> None:
     time.sleep(600)
 
 
+def collectors_of_processes(n_collectors: int, start: Callable[[], Any], request_stop: Callable[[], Any]) -> Collectors:
+    placement: Any = SimpleNamespace(start=lambda _: start())
+    unused: Any = None
+    jobs = [CollectorJob(index, lambda _: unused, placement, unused, unused) for index in range(n_collectors)]
+    return Collectors(jobs, request_stop)
+
+
 def test_collectors_end_when_they_are_asked(caplog: pytest.LogCaptureFixture) -> None:
-    def spawn(_: int) -> Any:
+    def start() -> Any:
         process = FORK.Process(target=obey, args=(stop,), daemon=True)
         process.start()
         return process
 
-    stop = StopFlag(FORK)
-    supervisor = CollectorSupervisor(spawn, lambda _: None, 3, stop.set)
-    supervisor.start()
-    assert supervisor.n_alive == 3
-    supervisor.stop(within_s=60)
-    assert supervisor.n_alive == 0
+    stop = FORK.Event()
+    collectors = collectors_of_processes(3, start, stop.set)
+    collectors.start()
+    assert collectors.n_alive == 3
+    collectors.stop(within_s=60)
+    assert collectors.n_alive == 0
     assert not caplog.records
 
 
@@ -240,9 +312,9 @@ def test_a_collector_that_does_not_end_is_killed_with_its_games(
 ) -> None:
     owners_of_ended_games: list[int] = []
     records = SimpleNamespace(end_games_of=owners_of_ended_games.append)
-    monkeypatch.setattr(ending, "GameRecords", lambda: records)
-    monkeypatch.setattr(supervisor_module, "HAS_SIGTERM", how != "on Windows" and sys.platform != "win32")
-    monkeypatch.setattr(supervisor_module, "KILL_AFTER_S", 0.1)
+    monkeypatch.setattr(supervisor_module, "GameRecords", lambda: records)
+    monkeypatch.setattr(collectors_module, "HAS_SIGTERM", how != "on Windows" and sys.platform != "win32")
+    monkeypatch.setattr(collectors_module, "KILL_AFTER_S", 0.1)
     here, there = FORK.Pipe(duplex=False)
     process = FORK.Process(target=hang_with_a_game, args=(there,))
     process.start()
@@ -250,11 +322,11 @@ def test_a_collector_that_does_not_end_is_killed_with_its_games(
         game = psutil.Process(here.recv())
         if how == "it is stopped":
             os.kill(process.pid or 0, signal.SIGSTOP)
-        supervisor = CollectorSupervisor(lambda _: process, lambda _: None, 1, lambda: None)
-        supervisor.start()
+        collectors = collectors_of_processes(1, lambda: process, lambda: None)
+        collectors.start()
         with caplog.at_level(logging.WARNING):
-            supervisor.stop(within_s=0.1)
-        assert supervisor.n_alive == 0
+            collectors.stop(within_s=0.1)
+        assert collectors.n_alive == 0
         assert not game.is_running()
         assert owners_of_ended_games == [process.pid]
         assert "did not end when asked and is killed" in caplog.text

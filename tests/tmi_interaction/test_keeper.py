@@ -4,7 +4,9 @@ import logging
 
 import pytest
 
+from scripts.keep_games import POLICY
 from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess.supervisor import Supervisor
 from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.tmi_interaction.launchers import keeper as keepers
 from trackmania_rl.tmi_interaction.launchers.keeper import Client, GameKeeper
@@ -80,30 +82,37 @@ def keeper(game):
     return GameKeeper(game, MAX_AGE_S, GREETS_WITHIN_S, LISTENS_WITHIN_S, game.connect, lambda: game.now_s)
 
 
-def look(keeper, game, *clients, until_s, every_s=1.0):
+@pytest.fixture
+def supervisor(keeper, game):
+    supervisor = Supervisor([keeper], POLICY, clock=lambda: game.now_s)
+    supervisor.start()
+    return supervisor
+
+
+def look(supervisor, game, *clients, until_s, every_s=1.0):
     """Let time pass, with these clients at the port."""
     while game.now_s < until_s:
         game.now_s += every_s
-        keeper.step([*clients, *[Client(OWN_PORT)] * game.n_open])
+        supervisor.jobs[0].clients = [*clients, *[Client(OWN_PORT)] * game.n_open]
+        supervisor.check()
 
 
 @pytest.fixture
-def greeted(keeper, game):
-    """The keeper of a game that has greeted."""
-    keeper.step(())
-    keeper.step(())
+def greeted(supervisor, game):
+    """The supervisor of a game that has greeted."""
+    supervisor.check()
     assert game.starts == [0.0]
-    return keeper
+    return supervisor
 
 
-def test_a_new_game_is_greeted_and_told_its_commands_once(keeper, game, caplog):
+def test_a_new_game_is_greeted_and_told_its_commands_once(supervisor, game, caplog):
     game.commands_on_connect = ("toggle_console", "set autologin me")
     game.listens_from_s = 30.0
-    look(keeper, game, until_s=20)
-    assert keeper.is_starting
+    look(supervisor, game, until_s=20)
+    assert supervisor.jobs[0].is_starting
     with caplog.at_level(logging.INFO):
-        look(keeper, game, until_s=200)
-    assert not keeper.is_starting
+        look(supervisor, game, until_s=200)
+    assert not supervisor.jobs[0].is_starting
     assert game.told == ["toggle_console", "set autologin me"]
     assert f"greets (plugin version {LINK_VERSION})" in caplog.text
     assert game.n_connections == 1 + 2, "asked how it is every minute"
@@ -119,12 +128,12 @@ def test_a_game_that_has_ended_is_started_again_and_later_the_more_often_it_happ
         waits_s.append(game.starts[-1] - ended_s)
     assert waits_s == sorted(waits_s)
     assert waits_s[0] <= 2.0
-    assert keepers.LONGEST_DELAY_S <= waits_s[-1] <= keepers.LONGEST_DELAY_S + 2.0
-    assert "the game at port 8478 has ended: it is started again" in caplog.text
+    assert POLICY.longest_delay_s <= waits_s[-1] <= POLICY.longest_delay_s + 2.0
+    assert "the game at port 8478 has ended; it starts again in 1 s" in caplog.text
     look(greeted, game, until_s=game.now_s + 100)
     game.runs, ended_s = False, game.now_s
     look(greeted, game, until_s=game.now_s + 2.0, every_s=0.5)
-    assert game.runs, "after it had run well for a while it is started at once"
+    assert game.runs, "after it had run well for a while it is started soon"
 
 
 def test_a_later_start_that_fails_is_told_and_tried_again(greeted, game, caplog):
@@ -132,15 +141,15 @@ def test_a_later_start_that_fails_is_told_and_tried_again(greeted, game, caplog)
     game.start_errors = [GameConnectionError("no process TmForever.exe appeared"), UserError("port 8478 is in use")]
     look(greeted, game, until_s=20)
     assert len(game.starts) == 2
-    assert "cannot be started now: port 8478 is in use; next try in 2 s" in caplog.text
+    assert "cannot be started now: port 8478 is in use; it starts again in 2 s" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("version", "told"), [(0, f"another plugin, and version {LINK_VERSION}"), (1, "version 1 of this project's plugin")]
 )
-def test_another_plugin_is_told(keeper, game, caplog, version, told):
+def test_another_plugin_is_told(supervisor, game, caplog, version, told):
     game.version = version
-    look(keeper, game, until_s=3)
+    look(supervisor, game, until_s=3)
     assert told in caplog.text
 
 

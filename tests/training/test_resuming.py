@@ -57,6 +57,8 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
     away.rename(folder.checkpoints)
     resumed = make_run()
     assert resumed.trainer.collected_frames == 17
+    assert run.context.heartbeat.saved >= 17, "as --supervised reads it"
+    assert resumed.context.heartbeat.saved == 0, "a resumed checkpoint is no progress"
     assert re.search(r"checkpoint 0:\d\d:\d\d ago$", plain_line(resumed.context.statistics))
 
 

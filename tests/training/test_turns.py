@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import multiprocessing
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,7 @@ from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.multiprocess.collector_process import make_begin_turn, make_parts
-from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.multiprocess.collector_process import CollectorTask, make_begin_turn, make_parts
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder, load_checkpoint
@@ -102,7 +100,6 @@ class Session:
                 live_folder=folder.path / "live",
                 rollouts=rollouts.open_collector(index),
                 run_state=self.run_state,
-                log_pipe=multiprocessing.get_context("spawn").Pipe()[1],
                 make_games_builder=make_games_builder,
                 make_agent_builder=make_agent_builder,
                 progress=self.run.progress.get(index, CollectorProgress()),

@@ -9,22 +9,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+from typing_extensions import override
 
-from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ReceivedRollout, RunStateView, SignsOfLife, WeightsKind
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ReceivedRollout, RolloutSource, RunStateView, WeightsKind
+from trackmania_rl.channels.sinks import BaseSink, Room
 from trackmania_rl.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-LOOK_FOR_THE_END_EVERY_S = 0.5
 
 
 class LocalRunState:
     """Publisher and view in one object.
 
     Args:
-        settings: those in force.
+        settings: in force at the beginning.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -41,7 +41,7 @@ class LocalRunState:
         frames_total: int | None = None,
         stop: bool = False,
     ) -> None:
-        """Publish what is given; see `RunStatePublisher`."""
+        """Publish the given values; see `RunStatePublisher`."""
         from trackmania_rl.agents.flat_parameters import flatten_parameters
 
         for kind, network in (weights or {}).items():
@@ -74,14 +74,14 @@ class LocalRunState:
         return version
 
 
-class LocalRollouts:
-    """The learner's end of races that stay in this process; collectors may be threads.
+class LocalRollouts(RolloutSource):
+    """`RolloutSource` of collectors that are threads of this process.
 
     Args:
-        frames_shape: of a collector's room for one race, (states of the longest race, 1, H, W).
-        run_state: tells the collectors that the run ends.
-        slots_per_collector: races that a collector may have under way and put before it waits.
-        games_per_collector: races that it drives at the same time; those beyond the first have rooms in addition.
+        frames_shape: of the room for one race, (states of the longest race, 1, H, W).
+        run_state: holds the stop request.
+        slots_per_collector: races that a collector may have under way or put before it waits.
+        games_per_collector: races that it drives at the same time; each beyond the first adds a room.
     """
 
     def __init__(
@@ -100,18 +100,18 @@ class LocalRollouts:
         self._n_rooms = slots_per_collector + games_per_collector - 1
         self._sinks: dict[int, LocalSink] = {}
 
+    @override
     def open_collector(self, collector: int) -> LocalSink:
-        """Make a new sink; see `RolloutSource`."""
-        rooms = [np.empty(self._frames_shape, dtype=np.uint8) for _ in range(self._n_rooms)]
+        rooms = [Room(np.empty(self._frames_shape, dtype=np.uint8)) for _ in range(self._n_rooms)]
         self._sinks[collector] = LocalSink(collector, self, rooms)
         return self._sinks[collector]
 
+    @override
     def close_collector(self, collector: int) -> None:
-        """Drop what a collector put; see `RolloutSource`."""
         self._sinks.pop(collector, None)
 
+    @override
     def get(self, timeout_s: float) -> ReceivedRollout | None:
-        """Take the next rollout; see `RolloutSource`."""
         began_s = time.monotonic()
         with self.changed:
             self.changed.wait_for(lambda: any(sink.waiting for sink in self._sinks.values()), timeout_s)
@@ -122,123 +122,85 @@ class LocalRollouts:
                     return sink.waiting.pop(0)
         return None
 
+    @override
     def give_turn(self, collector: int, number: int) -> None:
-        """Let a collector play; see `RolloutSource`."""
         with self.changed:
             if collector in self._sinks:
                 self._sinks[collector].turn = number
                 self.changed.notify_all()
 
+    @override
     def is_at_turn(self, collector: int) -> bool:
-        """Say whether it plays; see `RolloutSource`."""
         with self.changed:
             return collector in self._sinks and self._sinks[collector].turn is not None
 
-    def signs_of_life(self, collector: int) -> SignsOfLife:
-        """Look how a collector is; see `RolloutSource`."""
-        sink = self._sinks[collector]
-        return SignsOfLife(sink.n_beats, is_waiting=sink.n_waiting > 0)
+    @override
+    def heartbeat(self, collector: int) -> Heartbeat:
+        return self._sinks[collector].heartbeat
 
+    @override
     def close(self) -> None:
-        """Drop everything; see `RolloutSource`."""
         self._sinks.clear()
 
 
-class LocalSink:
-    """One collector's end of `LocalRollouts`, which makes it.
+class LocalSink(BaseSink[Room]):
+    """Collector's end of `LocalRollouts`.
 
     Attributes:
-        waited_s: see `RolloutSink`.
-        waiting: what was put and not yet received.
-        turn: number of the turn that it was given and has not ended.
-        n_beats: see `SignsOfLife`.
-        n_waiting: games that wait for room, and the collector for its turn.
+        heartbeat: of the collector.
+        waiting: rollouts that were put and not yet received.
+        turn: number of the turn under way.
     """
 
-    def __init__(self, collector: int, source: LocalRollouts, rooms: list[npt.NDArray[np.uint8]]) -> None:
-        self.waited_s = 0.0
+    def __init__(self, collector: int, source: LocalRollouts, rooms: list[Room]) -> None:
+        self.heartbeat = Heartbeat()
+        super().__init__(source.n_games, self.heartbeat)
         self.waiting: list[ReceivedRollout] = []
         self.turn: int | None = None
-        self.n_beats = 0
-        self.n_waiting = 0
         self._collector = collector
         self._source = source
         self._free = rooms
-        self._held: dict[int, npt.NDArray[np.uint8]] = {}
-        self._last_put_s: float | None = None
-        self._waited_until_last_put_s = 0.0
 
-    def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
-        """Wait for room for a race's frames; see `RolloutSink`."""
-        began_s = time.monotonic()
-        self._last_put_s = self._last_put_s or began_s
-        with self._source.changed:
-            if game not in self._held:
-                while not self._free and not self._source.run_state.stop_requested:
-                    left_s = began_s + timeout_s - time.monotonic()
-                    if left_s <= 0:
-                        break
-                    self._wait(min(left_s, LOOK_FOR_THE_END_EVERY_S))
-                self.waited_s += (time.monotonic() - began_s) / self._source.n_games
-                if not self._free or self._source.run_state.stop_requested:
-                    return None
-                self._held[game] = self._free.pop()
-            return self._held[game]
-
-    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        """Copy a race, but for frames in the room; see `RolloutSink`."""
-        if game not in self._held:
-            raise ValueError(f"game {game} holds no room: acquire_frames comes before each put")
-        room = self._held[game]
-        results = dict(rollout_results)
-        for name, value in rollout_results.items():
-            if isinstance(value, np.ndarray):
-                results[name] = value[...] if value.base is room else value.copy()
-                results[name].flags.writeable = False
-        with self._source.changed:
-            now_s = time.monotonic()
-            self.waiting.append(
-                ReceivedRollout(
-                    self._collector,
-                    results,
-                    dict(end_race_stats),
-                    waited_s=self.waited_s - self._waited_until_last_put_s,
-                    elapsed_s=now_s - (self._last_put_s or now_s),
-                    give_back=functools.partial(self._give_back, room),
-                )
-            )
-            del self._held[game]
-            self._last_put_s, self._waited_until_last_put_s = now_s, self.waited_s
-            self._source.changed.notify_all()
-
-    def beat(self) -> None:
-        """Say that the collector goes on; see `RolloutSink`."""
-        self.n_beats += 1
-
+    @override
     def await_turn(self) -> int | None:
-        """Wait for a turn; see `RolloutSink`."""
-        with self._source.changed:
-            while self.turn is None and not self._source.run_state.stop_requested:
-                self._wait(LOOK_FOR_THE_END_EVERY_S)
-            return None if self._source.run_state.stop_requested else self.turn
+        return self._wait(self._take_turn, WAIT_FOREVER_S)
 
+    @override
     def end_turn(self) -> None:
-        """End it; see `RolloutSink`."""
         with self._source.changed:
             self.turn = None
             self._source.changed.notify_all()
 
-    def close(self) -> None:
-        """Let go of the rooms; see `RolloutSink`."""
-        self._held.clear()
+    @property
+    def _run_ends(self) -> bool:
+        return self._source.run_state.stop_requested
 
-    def _wait(self, seconds: float) -> None:
-        self.beat()
-        self.n_waiting += 1
-        self._source.changed.wait(seconds)
-        self.n_waiting -= 1
+    def _take_turn(self, timeout_s: float) -> int | None:
+        with self._source.changed:
+            self._source.changed.wait_for(lambda: self.turn is not None, timeout_s)
+            return self.turn
 
-    def _give_back(self, room: npt.NDArray[np.uint8]) -> None:
+    def _take_room(self, timeout_s: float) -> Room | None:
+        with self._source.changed:
+            self._source.changed.wait_for(lambda: self._free, timeout_s)
+            return self._free.pop() if self._free else None
+
+    def _pack(self, room: Room, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> Any:
+        results = dict(rollout_results)
+        for name, value in rollout_results.items():
+            if isinstance(value, np.ndarray):
+                results[name] = value[...] if value.base is room.frames else value.copy()
+                results[name].flags.writeable = False
+        return results, dict(end_race_stats)
+
+    def _send(self, room: Room, packed: Any, waited_s: float, elapsed_s: float) -> None:
+        results, stats = packed
+        give_back = functools.partial(self._give_back, room)
+        with self._source.changed:
+            self.waiting.append(ReceivedRollout(self._collector, results, stats, waited_s, elapsed_s, give_back))
+            self._source.changed.notify_all()
+
+    def _give_back(self, room: Room) -> None:
         with self._source.changed:
             self._free.append(room)
             self._source.changed.notify_all()

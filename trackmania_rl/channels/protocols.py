@@ -1,44 +1,29 @@
 """The two channels between collectors and learner: `Rollouts` one way, `RunState` the other.
 
-Everything above this package knows these protocols and nothing of how they are carried: `shared_memory` carries them
-between processes of one machine, `local` within one process.
+Other modules use these protocols only. `shared_memory` implements them between processes of one machine, `over_ray`
+between machines, `local` within one process.
 
 The learner's side::
 
-    channels = open_channels(...)                            # of one implementation
-    channels.run_state.publish(weights={"exploration": network, "evaluation": averaged}, settings=live.current)
-    sink = channels.rollouts.open_collector(index)           # each time that a collector is started
-    view = channels.run_state.view()                         # one for all collectors, or one for each
+    channels.run_state.publish(weights={"exploration": network}, settings=settings, frames_total=frames_total)
+    sink, view = channels.rollouts.open_collector(index), channels.run_state.view()
     ...                                                      # start the collector with both as arguments
-    rollout = channels.rollouts.get(timeout_s=0.1)           # None if none came
+    rollout = channels.rollouts.get(timeout_s=0.1)
     if rollout is not None:
         with rollout:                                        # its arrays are valid in here
             memory.extend(rollout.rollout_results)
-    channels.run_state.publish(frames_total=frames_total)    # as often as you like
-    channels.run_state.publish(stop=True)                    # once
-    channels.rollouts.close()                                # when the collectors have ended
+    channels.run_state.publish(stop=True)
 
 The collector's side::
 
-    while not view.stop_requested:
-        view.pull()                                          # at race boundaries: settings
+    while (frames := sink.acquire_frames(game)) is not None:  # None: the run ends
+        view.pull()
         version = view.pull_weights("exploration", network, version)
-        sink.beat()                                          # between any two actions
-        frames = sink.acquire_frames(game)
-        if frames is None:                                   # the run ends
-            break
-        rollout_results, end_race_stats = play(frames, view.settings, view.frames_total)
-        sink.put(game, rollout_results, end_race_stats)
+        sink.put(game, *play(frames, view.settings, view.frames_total, sink.beat))
     sink.close()
 
-Where they take turns, the learner calls `give_turn` and receives until no collector `is_at_turn` any more; a collector
-plays from `await_turn` to `end_turn`.
-
-Sinks and views are picklable while a process is being started with them as arguments. A collector may be killed at any
-moment: nothing that it leaves half done may hold up or mislead anybody else.
-
-Another implementation is a `RolloutSource` and a `RunStatePublisher` of its own, and what opens them as `Channels`.
-`tests/channels/test_protocols.py` holds each to what is said here: name yours in `conftest.py` beside it.
+With synchronous sampling the learner calls `give_turn` and receives until no collector `is_at_turn`; a collector plays
+from `await_turn` to `end_turn`. A collector may be killed at any moment without blocking any other process.
 """
 
 from __future__ import annotations
@@ -51,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.progress import Fragment, RacePosition
 from trackmania_rl.settings import Settings
@@ -64,25 +50,26 @@ WEIGHTS_KINDS: Final[tuple[WeightsKind, ...]] = ("exploration", "evaluation")
 ROLLOUT_SLOTS_PER_COLLECTOR: Final = 4
 """Races of one collector that wait for the learner; without a free slot the collector waits."""
 NO_WEIGHTS: Final = 0
-"""The version of a network that has pulled no weights yet."""
+"""Version of a network that has pulled no weights yet."""
 WAIT_FOREVER_S: Final = float("inf")
+NO_TURNS: Final = "collectors on other machines take no turns"
 
 
 class ChannelError(UserError):
-    """What cannot travel, or memory for it that cannot be had; the text says what to change."""
+    """Data that does not fit a channel, or a channel that does not fit into memory."""
 
 
 @dataclass
 class ReceivedRollout:
-    """A finished race in the learner, or a fragment of one, whoever drove it: a context manager that releases it.
+    """Finished race, or a fragment of one, as the learner receives it; a context manager that releases it.
 
     Attributes:
-        collector: who drove it.
+        collector: number of the collector.
         rollout_results: arrays and plain values by name; the arrays are read-only and valid until `release`.
         end_race_stats: plain values by name.
-        waited_s: time that the collector's games waited for room since its last rollout, on average.
+        waited_s: mean time that the collector's games waited for room since its last rollout.
         elapsed_s: time since the collector's last rollout.
-        give_back: called once by `release`; tells the channel that the arrays' memory is free.
+        give_back: called once by `release`, to free the arrays' memory.
     """
 
     collector: int
@@ -94,26 +81,26 @@ class ReceivedRollout:
 
     @property
     def fragment(self) -> Fragment | None:
-        """What of its race is new; None where the race comes as a whole, and all of it is."""
+        """New part of the race; None for a whole race."""
         return self.end_race_stats.get("fragment")
 
     @property
     def position(self) -> RacePosition | None:
-        """Where its race stands among those of its collector; None where it is none of the map cycle."""
+        """Position among the races of its collector; None for a race outside the map cycle."""
         return self.end_race_stats.get("position")
 
     @property
     def weights_age_s(self) -> float | None:
-        """How long ago the weights had come by which it was driven; None where it was driven without any."""
+        """Age of the weights that drove the race; None without weights."""
         return self.end_race_stats.get("weights_age_s")
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the race goes on: this is a fragment, and there is nothing yet that is known at a race's end."""
+        """Return whether this is a fragment of a race that continues."""
         return self.fragment is not None and not self.fragment.is_last
 
     def release(self) -> None:
-        """Let go of the arrays and give their memory back; a second call changes nothing."""
+        """Drop the arrays and free their memory. A second call has no effect."""
         give_back, self.give_back = self.give_back, None
         if give_back is not None:
             self.rollout_results = {}
@@ -128,24 +115,11 @@ class ReceivedRollout:
         self.release()
 
 
-@dataclass(frozen=True)
-class SignsOfLife:
-    """What a collector's sink tells of it.
-
-    Attributes:
-        n_beats: how often it has beaten since it was opened.
-        is_waiting: whether it waits for room or for its turn, so that nothing is to be expected of it.
-    """
-
-    n_beats: int
-    is_waiting: bool
-
-
 class RolloutSink(Protocol):
-    """A collector's end of `Rollouts`. Each of its games may use it from a thread of its own.
+    """A collector's end of `Rollouts`. Each game may use it from a thread of its own.
 
     Attributes:
-        waited_s: total time spent waiting for room, the average of the games.
+        waited_s: total time spent waiting for room, mean of the games.
     """
 
     waited_s: float
@@ -153,159 +127,114 @@ class RolloutSink(Protocol):
     def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
         """Wait for room for the frames of a game's next race, (longest race's states, 1, H, W).
 
-        Frames that are written there need no copy: hand `frames[:T]` to `put`. A game that acquired room and put no
-        race (it was lost) is given the same room again. With little room this waits while the learner is behind, so
-        memory stays bounded, and old weights drive no further races.
-
-        Args:
-            game: number of the game within this collector.
-            timeout_s: how long to wait; 0 only looks.
-
-        Returns:
-            None if the run ends, or if there is no room within the time.
+        Frames written there are not copied: pass `frames[:T]` to `put`. A game whose race was lost gets the same room
+        again. Return None if the run ends, or after the time-out.
         """
         ...
 
     def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        """Hand a finished race to the learner. The game's room is the learner's afterwards: acquire it anew.
-
-        Args:
-            game: who played it; it must hold room from `acquire_frames`.
-            rollout_results: arrays and plain values by name; may hold `frames`, best as a leading part of the room.
-            end_race_stats: plain values by name.
+        """Send a finished race to the learner, and the game's room from `acquire_frames` with it.
 
         Raises:
-            ChannelError: if the race is larger than the channel was made for; the room stays the game's.
+            ChannelError: if the race is larger than the channel; the game keeps its room.
             ValueError: if the game holds no room.
         """
         ...
 
     def beat(self) -> None:
-        """Say that the collector goes on; costs so little that it may be said between any two actions.
-
-        The sink says so itself while it waits for room or for a turn.
-        """
+        """Send a heartbeat; cheap enough between any two actions. Waits of the sink send their own."""
         ...
 
     def await_turn(self) -> int | None:
-        """Wait until the learner gives this collector a turn, where they take turns.
-
-        Returns:
-            The turn's number; None if the run ends.
-        """
-        ...
+        """Wait for a turn and return its number; None if the run ends."""
+        raise ChannelError(NO_TURNS)
 
     def end_turn(self) -> None:
-        """Say that all rollouts of this turn are put."""
-        ...
+        """End the turn, after all its rollouts were put."""
+        raise ChannelError(NO_TURNS)
 
     def close(self) -> None:
-        """Let go of everything; what was put still reaches the learner. No view of the room may be used any more."""
+        """Release the sink's memory. The learner still receives what was put."""
         ...
 
 
 class RolloutSource(Protocol):
-    """The learner's end of `Rollouts`: opens one sink for each collector and receives what they put.
+    """The learner's end of `Rollouts`: opens a sink for each collector and receives what collectors put.
 
     Attributes:
-        waited_s: total time spent in `get` waiting for a rollout.
+        waited_s: total time spent in `get`.
+        left_out: number of rollouts that were not received, by reason; empty where none can be lost.
     """
 
     waited_s: float
-
-    @property
-    def left_out(self) -> Mapping[str, int]:
-        """How much that was on its way was not received, by why; empty where nothing can be lost on the way."""
-        ...
+    left_out: Mapping[str, int]
 
     def open_collector(self, collector: int) -> RolloutSink:
-        """Make a new sink for a collector, and drop what a former one of this number put and nobody received.
-
-        Call it only when the collector's former process has ended, however it ended.
+        """Make a new sink for a collector whose former process has ended; its unreceived rollouts are dropped.
 
         Raises:
-            ChannelError: if the machine does not have the memory.
+            ChannelError: if memory is short.
         """
         ...
 
     def close_collector(self, collector: int) -> None:
-        """Free what a collector's sink holds, if there is one. Its rollouts must not be used any more."""
+        """Free the memory of a collector's sink, if there is one. Its rollouts become invalid."""
         ...
 
     def get(self, timeout_s: float) -> ReceivedRollout | None:
-        """Take the next rollout, of each collector in turn; None if none arrives within the time.
-
-        Args:
-            timeout_s: 0 only looks.
-        """
+        """Return the next rollout, of each collector in turn; None after the time-out."""
         ...
 
     def give_turn(self, collector: int, number: int) -> None:
-        """Let a collector play a turn; one that is not there misses it.
-
-        Args:
-            collector: which one; it must have ended its last turn.
-            number: what its `await_turn` returns.
-        """
-        ...
+        """Start a collector's turn; no effect if the collector is not open. Turns are for one machine."""
+        raise ChannelError(NO_TURNS)
 
     def is_at_turn(self, collector: int) -> bool:
-        """Whether a collector still plays the turn that it was given; not if it was opened again since.
+        """Return whether a collector still plays its turn. Afterwards `get` returns its rollouts without waiting."""
+        raise ChannelError(NO_TURNS)
 
-        Once it does not, `get` returns at once whatever it put in its turn.
-        """
-        ...
-
-    def signs_of_life(self, collector: int) -> SignsOfLife:
-        """Look how a collector is that was opened; never waits, whatever became of it."""
+    def heartbeat(self, collector: int) -> Heartbeat:
+        """Return the heartbeat of an open collector; never waits."""
         ...
 
     def close(self) -> None:
-        """Free everything; call it when the collectors have ended."""
+        """Free everything, after the collectors have ended."""
         ...
 
 
 class RunStateView(Protocol):
-    """What collectors see of the run: weights, settings, frame count, and whether it ends. For any thread."""
+    """A collector's view of the run: weights, settings, frame count and stop request. Any thread may use it."""
 
     @property
     def settings(self) -> Settings:
-        """Those in force, as of the last `pull`."""
+        """Settings in force at the last `pull`."""
         ...
 
     @property
     def frames_total(self) -> int:
-        """How many frames the whole run has collected, for schedules; at least as new as the last `pull`."""
+        """Frames that the whole run has collected; at least as new as the last `pull`."""
         ...
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the run is to end; costs so little that it may be looked at between any two actions."""
+        """True once the run is to end; cheap enough between any two actions."""
         ...
 
     def pull(self) -> bool:
-        """Look for news, and return whether the settings are others than before. Costs little where there is none."""
+        """Take over new settings; return whether there were any."""
         ...
 
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        """Copy the newest weights of a kind into `network`, unless it has them.
-
-        Weights are parameters; buffers stay as they are.
-
-        Args:
-            kind: which weights.
-            network: of the published one's sizes, on any device; nobody may use it meanwhile.
-            known_version: what the last call for this network returned; at first `NO_WEIGHTS`.
+        """Copy weights newer than `known_version` into the parameters of `network`, on any device.
 
         Returns:
-            The version that `network` has now; `known_version` if there is no newer one, or none can be had at the
-            moment.
+            The version that `network` has now, for the next call.
         """
         ...
 
 
 class RunStatePublisher(Protocol):
-    """The learner's end of `RunState`. Only one process may publish."""
+    """The learner's end of `RunState`. Only one process publishes."""
 
     def publish(
         self,
@@ -315,19 +244,14 @@ class RunStatePublisher(Protocol):
         frames_total: int | None = None,
         stop: bool = False,
     ) -> None:
-        """Publish what is given; the rest stays as it is.
+        """Publish the given values; the others stay. Networks are copied. `stop` is final.
 
-        Args:
-            weights: networks by kind, of the sizes of the first ones. Costs a copy of each.
-            settings: those in force. The very object that was published last costs nothing, so it may be given always.
-                Settings larger than the channel was made for are refused, which is logged; the last ones stay.
-            frames_total: how many frames the whole run has collected. Costs nothing worth mentioning.
-            stop: whether the run is to end; there is no way back.
+        The same settings object again costs nothing. Settings that are too large are logged and left out.
         """
         ...
 
     def view(self) -> RunStateView:
-        """Make what a collector is handed."""
+        """Make a collector's view."""
         ...
 
 
@@ -337,3 +261,8 @@ class Channels:
 
     rollouts: RolloutSource
     run_state: RunStatePublisher
+
+
+def settings_as_json(settings: Settings) -> bytes:
+    """Return the text that `Settings.model_validate_json` reads back."""
+    return settings.model_dump_json(warnings=False).encode()  # pydantic would warn of each `NamedPart`

@@ -1,7 +1,7 @@
-"""Log records of the collectors, which the main process alone writes to terminal and file.
+"""Log records of the collectors, which the main process writes to terminal and file.
 
-Each collector has a pipe of its own, and the main process a thread for each pipe. A collector that is killed or stopped
-in the midst of a record holds up nobody but that thread.
+Each collector has a pipe, and the main process a thread for each pipe. A collector that is killed or stopped within a
+record blocks only that thread.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Final
-
-from trackmania_rl.multiprocess.collector_task import LogPipe
+from typing import Any, Final, Protocol
 
 LAST_RECORDS_WITHIN_S: Final = 3.0
-"""How long the collectors' last log records are waited for, and a collector waits until its own are read."""
+"""Longest wait for the last log records, on both sides."""
 MOST_WAITING: Final = 1000
-"""Records that a collector keeps while nobody reads; further ones are dropped, so that it never waits to say them."""
+"""Unread records that a collector keeps; further ones are dropped, so that logging never waits."""
+
+
+class LogPipe(Protocol):
+    """Destination of a collector's log records."""
+
+    def send(self, record: Any, /) -> None:
+        """Send a record."""
+        ...
 
 
 class _DroppingQueueHandler(logging.handlers.QueueHandler):
-    """Drops what there is no room for."""
-
     def enqueue(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(queue.Full):
             self.queue.put_nowait(record)
@@ -36,11 +40,7 @@ class _DroppingQueueHandler(logging.handlers.QueueHandler):
 
 @contextlib.contextmanager
 def sending_logs_to(pipe: LogPipe) -> Iterator[None]:
-    """Let this process's log records go to the main process; at the end, wait a little until the last ones are read.
-
-    Args:
-        pipe: from `CollectorLogs.open`.
-    """
+    """Send this process's log records to the main process; at the end, wait a little until the last ones are read."""
     waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(MOST_WAITING)
     sender = threading.Thread(target=_send, args=(waiting, pipe), name="log records", daemon=True)
     sender.start()
@@ -62,24 +62,17 @@ def _send(waiting: queue.Queue[logging.LogRecord | None], pipe: LogPipe) -> None
 
 
 class CollectorLogs:
-    """A context in which the collectors' log records are handled by this process's own handlers.
-
-    What a collector that was killed or stopped has not finished saying is not waited for longer than
-    `LAST_RECORDS_WITHIN_S`.
-    """
+    """Context in which this process's own handlers handle the collectors' log records."""
 
     def __init__(self) -> None:
         self._handlers: list[logging.Handler] = []
         self._readers: list[threading.Thread] = []
 
     def open(self, name: str) -> Connection:
-        """Make a pipe for a collector's records and read it from now on.
-
-        Args:
-            name: of its process.
+        """Make a pipe for the records of a process and read it in a thread.
 
         Returns:
-            The end to hand to the process when it is spawned; close it here afterwards.
+            The end for the process; close it here once the process is spawned.
         """
         reading, writing = multiprocessing.get_context("spawn").Pipe(duplex=False)
         self._readers = [reader for reader in self._readers if reader.is_alive()]
@@ -99,8 +92,7 @@ class CollectorLogs:
             reader.join(max(0.0, deadline_s - time.monotonic()))
 
     def _read(self, pipe: Connection) -> None:
-        """Handle what comes until the pipe's other end is closed, by whatever end of its process."""
-        with pipe, contextlib.suppress(EOFError, OSError):
+        with pipe, contextlib.suppress(EOFError, OSError):  # until the process ends, in whatever way
             while True:
                 record: logging.LogRecord = pipe.recv()
                 for handler in self._handlers:

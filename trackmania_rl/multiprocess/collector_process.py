@@ -1,4 +1,4 @@
-"""A collector's process: it builds a collector, on games of its own or on game instances, and plays on and on."""
+"""Process of a collector: it builds the collector and its games, and plays until the run ends."""
 
 from __future__ import annotations
 
@@ -9,46 +9,72 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import psutil
 import torch
+from numba.core import event
 
+from trackmania_rl.agents.builder import MakeAgentBuilder
 from trackmania_rl.agents.devices import pick_playing_device
-from trackmania_rl.channels.protocols import WeightsKind
+from trackmania_rl.channels.heartbeat import BEAT_EVERY_S, beating
+from trackmania_rl.channels.protocols import RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError
 from trackmania_rl.games.protocol import Listener
-from trackmania_rl.multiprocess.beat_keeper import BeatKeeper
-from trackmania_rl.multiprocess.collector_logs import sending_logs_to
-from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.games.race_games import MakeGamesBuilder
+from trackmania_rl.multiprocess.collector_logs import LogPipe, sending_logs_to
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
+from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree, set_stream_state
 from trackmania_rl.telemetry.live.mirror import LiveMirror
 from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import BeginTurn, Collector, CollectorParts, TurnTakingCollector, WeightPuller
-from trackmania_rl.training.demonstrations import drive_demonstrations
+from trackmania_rl.training.demonstrations import Demonstration, drive_demonstrations
 
 log = logging.getLogger(__name__)
 
+COMPILING: Final = "numba:compile"
+"""numba's name for compiling a function, or loading one from its cache."""
 
-def collector_process_fn(task: CollectorTask) -> None:
-    """Play races until the learner publishes the run's end; game instances end with this process, however it ends."""
-    for number in OF_THE_TERMINAL:  # which reach every process; the main one ends the run in order
+
+@dataclass(frozen=True)
+class CollectorTask:
+    """Arguments of one collector process."""
+
+    index: int  # number of the collector, from 0
+    name: str  # its name in the seed tree, a new one at each start; its games share its streams
+    maps_folder: Path  # holds tracks and reference lines
+    tracks_folder: Path  # receives the tracks that it generates
+    live_folder: Path  # receives the state of its games for the live page
+    rollouts: RolloutSink  # receives its races
+    run_state: RunStateView  # published by the learner
+    make_games_builder: MakeGamesBuilder  # called with the settings; a function that can be pickled
+    make_agent_builder: MakeAgentBuilder  # called with settings, spaces and seeds; likewise
+    demonstrations: tuple[Demonstration, ...] = ()  # races to drive first
+    progress: CollectorProgress = field(default_factory=CollectorProgress)  # place at which it resumes
+    n_starts_before: int = 0  # starts in this session since its last race came in
+
+
+def collector_process_fn(task: CollectorTask, log_pipe: LogPipe) -> None:
+    """Play races until the learner publishes the end of the run. Game instances end with this process in any case."""
+    for number in OF_THE_TERMINAL:  # they reach every process; the main one ends the run in order
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, end_at_once)
     release_ctrl_c()
-    _end_when_the_parent_is_gone()
-    with sending_logs_to(task.log_pipe), BeatKeeper(task.rollouts.beat) as beats:
+    _end_with_parent()
+    with sending_logs_to(log_pipe), beating_until_it_plays(task.rollouts.beat) as beat:
         task.run_state.pull()
         torch.set_num_threads(1)
         try:
-            _play(task, beats)
+            _play(task, beat)
         except PlainError as error:
             log.error("collector %d: %s", task.index, error)
             needs_a_person = isinstance(error, EnvironmentFaultError)
@@ -59,7 +85,7 @@ def collector_process_fn(task: CollectorTask) -> None:
 
 
 def make_parts(task: CollectorTask, spaces: Spaces, beat: Callable[[], object] = lambda: None) -> CollectorParts:
-    """Make what the collector needs besides its games: networks kept at the newest weights, and the channels."""
+    """Make the collector's parts besides its games: networks with the newest weights, and the channels."""
     settings = task.run_state.settings
     seeds = SeedTree(settings.run.seed)
     builder, device = task.make_agent_builder(settings, spaces, seeds), pick_playing_device(settings, spaces)
@@ -68,7 +94,7 @@ def make_parts(task: CollectorTask, spaces: Spaces, beat: Callable[[], object] =
 
     def puller(kind: WeightsKind, name: str) -> WeightPuller:
         streams[name] = seeds.rng(f"{task.name}/{name}")
-        if name in task.progress.streams:  # it goes on where an earlier session was
+        if name in task.progress.streams:  # resumed from an earlier session
             set_stream_state(streams[name], task.progress.streams[name])
         return WeightPuller(builder.make_actor(builder.make_network(), device, streams[name]), task.run_state, kind)
 
@@ -87,7 +113,7 @@ def make_parts(task: CollectorTask, spaces: Spaces, beat: Callable[[], object] =
 
 
 def make_begin_turn(task: CollectorTask, spaces: Spaces, parts: CollectorParts) -> BeginTurn:
-    """Make what gives a collector that takes turns the random numbers of each turn; its name says nothing else."""
+    """Make the function that reseeds the actors of `parts` for a turn, by the turn's number alone."""
     settings = task.run_state.settings
     seeds = SeedTree(settings.run.seed)
     builder, device = task.make_agent_builder(settings, spaces, seeds), pick_playing_device(settings, spaces)
@@ -100,11 +126,11 @@ def make_begin_turn(task: CollectorTask, spaces: Spaces, parts: CollectorParts) 
     return begin_turn
 
 
-def _play(task: CollectorTask, beats: BeatKeeper) -> None:
+def _play(task: CollectorTask, beat: Callable[[], None]) -> None:
     settings = task.run_state.settings
     builder = task.make_games_builder(settings)
     rng = SeedTree(settings.run.seed).rng(f"{task.name}/games")
-    parts = make_parts(task, builder.spaces, beats.beat)
+    parts = make_parts(task, builder.spaces, beat)
     games = builder.make_games(task.index, task.maps_folder, rng)
     mirror = LiveMirror(games, task.live_folder, task.index, task.maps_folder, builder.spaces.has_image)
     listeners: list[Listener] = [mirror]
@@ -122,26 +148,63 @@ def _play(task: CollectorTask, beats: BeatKeeper) -> None:
             Collector(parts, games).run()
     finally:
         mirror.close()
-        if not games.close():  # such as one that hangs, and whose thread waits for it
+        if not games.close():  # a game hangs, and a thread waits for it
             _kill_children()
 
 
+class _Compilations(event.Listener):
+    """Counts the functions that are being compiled, in any thread."""
+
+    def __init__(self) -> None:
+        self.n_under_way = 0
+        self._lock = threading.Lock()
+
+    def on_start(self, event: Any) -> None:
+        with self._lock:
+            self.n_under_way += 1
+
+    def on_end(self, event: Any) -> None:
+        with self._lock:
+            self.n_under_way -= 1
+
+
+@contextlib.contextmanager
+def beating_until_it_plays(beat: Callable[[], None], every_s: float = BEAT_EVERY_S) -> Iterator[Callable[[], None]]:
+    """Beat from a thread until the main thread first calls the yielded function, and while numba compiles.
+
+    A main thread that hangs later is silent, one that loads or compiles for minutes is not.
+    """
+    compilations = _Compilations()
+    plays = threading.Event()
+
+    def beat_from_main_thread() -> None:
+        plays.set()
+        beat()
+
+    event.register(COMPILING, compilations)
+    try:
+        with beating(beat, lambda: not plays.is_set() or compilations.n_under_way > 0, every_s):
+            yield beat_from_main_thread
+    finally:
+        event.unregister(COMPILING, compilations)
+
+
 def end_at_once(*_: object) -> None:
-    """End with the game instances, wherever the process stands: an exception would get lost while numba compiles."""
+    """Kill the game instances and exit. An exception would be lost while numba compiles."""
     _kill_children()
     os._exit(1)
 
 
 def _kill_children() -> None:
-    """End the game instances: the simulated ones are children, and the real ones are on record."""
+    """Kill the game instances: simulated ones are children, real ones are on record."""
     GameRecords().end_own()
     for game in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             game.kill()
 
 
-def _end_when_the_parent_is_gone() -> None:
-    """Watch the main process, which cannot say goodbye if it is killed; without it nobody reads races any more."""
+def _end_with_parent() -> None:
+    """Watch the main process, which may be killed, and end with it."""
     parent = parent_process()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""The signals of a terminal, which reach every process that it holds."""
+"""Signals of a terminal, which reach all its processes, and the conditions that end a training."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import _thread
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from trackmania_rl.telemetry.statistics import TrainingStatistics
 
 HANG_UP: Final = getattr(signal, "SIGHUP", None)
 OF_THE_TERMINAL: Final = tuple(
     number for number in (signal.SIGINT, getattr(signal, "SIGBREAK", None), HANG_UP) if number is not None
 )
-"""What every process of a terminal is sent: by Ctrl-C, by Ctrl-Break (Windows), and when it is closed (elsewhere)."""
+"""Signals of Ctrl-C, of Ctrl-Break (Windows) and of a closed terminal (elsewhere)."""
 
 
 @contextmanager
 def hold_back_ctrl_c() -> Iterator[None]:
-    """Keep a terminal's signals from processes that are started meanwhile, until each says `release_ctrl_c`.
+    """Block a terminal's signals in processes that are started meanwhile, until each calls `release_ctrl_c`.
 
-    Ctrl-C reaches every process of a terminal, and would end one that still imports its modules with a traceback; so
-    does the end of the terminal. This process gets its own ones afterwards. Windows cannot do so.
+    They would end a process that still imports its modules with a traceback. This process gets its own signals
+    afterwards. No effect on Windows.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -46,3 +50,76 @@ def terminate_main_thread() -> None:
         _thread.interrupt_main(signal.SIGTERM)
     else:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+class StopRequested(KeyboardInterrupt):
+    """Interrupts `StopConditions.interruptibly`. No `except Exception`, as in torch's compiler, catches it."""
+
+
+class StopConditions:
+    """Conditions that end a run. A signal of the terminal, or SIGTERM, ends it in order; a second Ctrl-C at once.
+
+    The constructor installs this process's signal handlers; call it in the main thread.
+
+    Args:
+        max_wall_s: seconds of the clock after which the run ends.
+        max_frames: frames after which it ends.
+        clock: seconds since the start of the command.
+        counts: of the run.
+        max_updates: updates after which the run ends.
+    """
+
+    def __init__(
+        self,
+        max_wall_s: float,
+        max_frames: int,
+        clock: Callable[[], float],
+        counts: TrainingStatistics,
+        max_updates: int = sys.maxsize,
+    ) -> None:
+        self._max_wall_s = max_wall_s
+        self._max_frames = max_frames
+        self._max_updates = max_updates
+        self._clock = clock
+        self._counts = counts
+        self._is_requested = False
+        self._is_interruptible = False
+        for number in (*OF_THE_TERMINAL, signal.SIGTERM):
+            if number != HANG_UP or signal.getsignal(number) != signal.SIG_IGN:  # nohup has it ignored
+                signal.signal(number, self._on_signal)
+
+    def __call__(self) -> bool:
+        """Return whether the run is to end."""
+        return (
+            self._is_requested
+            or self._clock() > self._max_wall_s
+            or self._counts.frames_total >= self._max_frames
+            or self._counts.batches_total >= self._max_updates
+        )
+
+    def interruptibly(self, work: Callable[[], object]) -> None:
+        """Do long work that tests no stop condition. The first signal and the limit of seconds interrupt it.
+
+        Work that begins after either is skipped.
+        """
+        left_s = max(0.0, self._max_wall_s - self._clock())
+        at_limit = threading.Timer(min(left_s, threading.TIMEOUT_MAX), terminate_main_thread)
+        at_limit.daemon = True
+        try:
+            self._is_interruptible = True
+            if not self():
+                at_limit.start()
+                work()
+            self._is_interruptible = False  # here already, so that no signal comes between `try` and `finally`
+        except StopRequested:
+            pass
+        finally:
+            self._is_interruptible = False
+            at_limit.cancel()
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        is_first, self._is_requested = not self._is_requested, True
+        if self._is_interruptible and (is_first or number != signal.SIGINT):
+            raise StopRequested
+        if not is_first and number == signal.SIGINT:
+            raise KeyboardInterrupt

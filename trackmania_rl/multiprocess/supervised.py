@@ -1,155 +1,252 @@
-"""`train.py --supervised`: a small process that starts the training, watches it, and starts it again.
+"""`train.py --supervised`: a small process keeps the training running, as the one job of a `Supervisor`.
 
-It imports no torch and touches no file of the run, so that what ends a training (no memory, a full disk, an error in a
-library) leaves it alone. The training is a process group of its own: signals reach it through here, and whatever is
-left of it after its end is ended before the next one begins.
+It imports no torch and touches no file of the run, so that it survives the cause of a training's end (no memory, a full
+disk, an error in a library). The training is a process group of its own. What is left of it is ended before the next
+start. `WatchedTraining` is the training's side.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
 import psutil
+from typing_extensions import override
 
+from trackmania_rl.channels.heartbeat import Heartbeat, beating, heartbeat_file, open_heartbeat
 from trackmania_rl.errors import ExitCode, PassingError
-from trackmania_rl.multiprocess.ending import descendants_of, end_processes
-from trackmania_rl.multiprocess.restarts import End, PulseWatch, RestartPolicy
-from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL
-from trackmania_rl.multiprocess.watched import Orders, Pulse
+from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL, terminate_main_thread
+from trackmania_rl.multiprocess.supervisor import (
+    HangWatch,
+    Job,
+    KeepsFailingError,
+    Limits,
+    RestartPolicy,
+    Supervisor,
+    descendants_of,
+    end_processes,
+)
 from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 
+POLICY: Final = RestartPolicy(first_delay_s=2.0, longest_delay_s=300.0, most_failures=10)
+DEFAULT_SILENCE_S: Final = 300.0
+"""Until the training sets its limits: it loads its libraries."""
+DEFAULT_STALL_S: Final = 3600.0
+"""Until the training loop begins: it reads a checkpoint, and compiles."""
 LOOK_EVERY_S: Final = 0.5
 FAMILY_EVERY_S: Final = 5.0
-"""How often it is noted which processes belong to the training, for who survives it."""
+"""Interval of noting the training's processes, for those that survive it."""
 FAMILY_ENDS_WITHIN_S: Final = 5.0
-"""Collectors, games and Python's cleaner of shared memory end by themselves when the training has; then they are
-killed."""
+"""Collectors, games and the resource tracker end by themselves after the training; then they are killed."""
+FINAL: Final = (
+    ExitCode.DONE,
+    ExitCode.MISUSED,
+    ExitCode.NOT_SAVED,
+    ExitCode.NEEDS_A_PERSON,
+    ExitCode.INTERRUPTED,
+)
+"""Exit codes after which a training is not started again."""
 SHOW_CURSOR: Final = "\x1b[?25h"
 OWN_PROCESS_GROUP: Final = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 BREAK: Final = getattr(signal, "CTRL_BREAK_EVENT", None)
-"""Windows: the one signal that a process group of its own can be sent."""
+"""Windows: the only signal for a process group of its own."""
+VARIABLE: Final = "TRACKMANIA_RL_SUPERVISED"
+"""Environment variable with a `WatchedTraining` as JSON."""
 
 
-class Supervisor:
-    """Keeps a training going until it is done, stopped, or a person is needed.
+@dataclass(frozen=True)
+class WatchedTraining:
+    """Connection of a training to the process that supervises it."""
+
+    heartbeat_file: str  # see `heartbeat_file`
+    elapsed_s: float = 0.0  # time since the first start of the command
+    because: str = ""  # how the training before it ended; empty for the first one
+
+    def as_environment(self) -> dict[str, str]:
+        """Return the variables of the training's process."""
+        return {VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def by_environment(cls) -> WatchedTraining | None:
+        """Read the supervisor's variable and remove it from the environment; None if there is none."""
+        text = os.environ.pop(VARIABLE, None)
+        return None if text is None else cls(**json.loads(text))
+
+    @contextlib.contextmanager
+    def heartbeat(self) -> Iterator[Heartbeat]:
+        """Beat in a thread, and end the training in order when the supervisor's pipe (standard input) is closed."""
+        heartbeat = open_heartbeat(Path(self.heartbeat_file))
+        has_ended = threading.Event()
+        threading.Thread(target=_end_with_supervisor, args=(has_ended,), name="supervisor-watch", daemon=True).start()
+        try:
+            with beating(heartbeat.beat):
+                yield heartbeat
+        finally:
+            has_ended.set()
+
+
+def _end_with_supervisor(has_ended: threading.Event) -> None:
+    while os.read(0, 1 << 10):
+        pass
+    if not has_ended.is_set():
+        terminate_main_thread()
+
+
+def supervise(command: Sequence[str]) -> int:
+    """Keep the training of a command running until it is done, stopped, or a person is needed; return the exit code.
+
+    Raises:
+        PassingError: if there is no memory for the training's heartbeat.
+    """
+    training = TrainingJob(command)
+    supervisor = Supervisor([training], POLICY, say=lambda line: _say(f"WARNING {line}"))
+    with _signals_to(training.stop), training:
+        try:
+            supervisor.start()
+            while training.exit_code is None:
+                training.wait(LOOK_EVERY_S)
+                supervisor.check()
+        except KeepsFailingError as error:
+            _say(f"error: {error}; a person is needed")
+            return ExitCode.NEEDS_A_PERSON
+    return training.exit_code
+
+
+class TrainingJob(Job):
+    """Training as a `Job`, and a context that ends what is left of it.
 
     Args:
-        command: starts the training.
-        policy: decides when it is started again.
+        command: starts it.
+
+    Attributes:
+        name: see `Job`.
+        exit_code: of the last training; None while it is to be kept running.
     """
 
-    def __init__(self, command: Sequence[str], policy: RestartPolicy | None = None) -> None:
+    name = "the training"
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.exit_code: int | None = None
         self._command = list(command)
-        self._policy = policy or RestartPolicy()
-        self._training: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._family: list[psutil.Process] = []
+        self._family_at_s = 0.0
+        self._heartbeat = Heartbeat()
+        self._heartbeat_file = contextlib.ExitStack()
+        self._most_saved = 0
+        self._watch = HangWatch()
+        self._because = ""
         self._is_stopped = False
         self._began_s = time.monotonic()
 
-    def run(self) -> int:
-        """Supervise; return the exit code.
+    def __enter__(self) -> TrainingJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether a checkpoint held more than any before."""
+        return self._heartbeat.saved > self._most_saved
+
+    def start(self) -> None:
+        """Start the training with a heartbeat of its own.
 
         Raises:
-            PassingError: if there is no memory for the training's pulse.
+            PassingError: if there is no memory for it.
         """
-        because = ""
-        with _signals_to(self._on_signal):
-            while True:
-                exit_code, saved, hung = self._train(because)
-                if self._is_stopped:
-                    return ExitCode.FAILED if exit_code is None else _as_exit_code(exit_code)
-                how = hung or f"ended with {_exit_code_text(exit_code)}"
-                decision = self._policy.decide(exit_code, saved, time.monotonic())
-                if isinstance(decision, End):
-                    if decision.gives_up:
-                        _say(
-                            f"error: the training {how}, and was started so often without learning anything more that "
-                            "a person is needed: what it said before tells the cause; the same command goes on"
-                        )
-                    return decision.exit_code
-                because = f"{how}; it starts again in {decision.after_s:.0f} s"
-                _say(f"WARNING the training {because}")
-                self._wait(decision.after_s)
-                if self._is_stopped:
-                    return ExitCode.DONE
-
-    def _train(self, because: str) -> tuple[int | None, int, str | None]:
-        """Let one training run; (exit code, None if it was killed; what it has saved; how it hung)."""
         try:
-            pulse = Pulse.make()
+            file = self._heartbeat_file.enter_context(heartbeat_file())
+            self._heartbeat = open_heartbeat(file)
         except OSError as error:
             raise PassingError(f"--supervised: there is no room for 64 bytes in shared memory ({error})") from error
-        orders = Orders(str(pulse.path), time.monotonic() - self._began_s, because)
-        training = subprocess.Popen(
+        watched = WatchedTraining(str(file), time.monotonic() - self._began_s, self._because)
+        self._watch = HangWatch()
+        self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,  # whose end the training notices, even if this process is killed
-            env={**os.environ, **orders.as_environment()},
+            env={**os.environ, **watched.as_environment()},
             start_new_session=True,  # so that a signal of the terminal comes once, through here
             creationflags=OWN_PROCESS_GROUP,
         )
-        self._training = training
         if self._is_stopped:  # by a signal that came meanwhile
-            training.terminate()
-        try:
-            hung, family = self._watch(training, pulse)
-            exit_code = None if hung else training.returncode
-            _end_remaining(training, family)
-            return exit_code, pulse.saved, hung
-        finally:
-            self._training = None
-            pulse.remove()
-            if sys.stdout.isatty():  # which a training that was killed may have left without one
-                print(SHOW_CURSOR, end="", flush=True)
+            self.exit_code = None
+            self._process.terminate()
 
-    def _watch(self, training: subprocess.Popen[bytes], pulse: Pulse) -> tuple[str | None, list[psutil.Process]]:
-        """Wait until it ends or hangs; (how it hung, the processes that were seen to belong to it)."""
-        watch = PulseWatch()
-        family: list[psutil.Process] = []
-        last_look_s = family_at_s = time.monotonic()
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                training.wait(LOOK_EVERY_S)
-                return None, family
-            now_s = time.monotonic()
-            if now_s >= family_at_s:
-                family_at_s = now_s + FAMILY_EVERY_S
-                family = descendants_of(training.pid)
-            passed_s, last_look_s = now_s - last_look_s, now_s
-            how = watch.look(pulse.stirs, pulse.ticks, passed_s, pulse.silence_s, pulse.stall_s)
-            if how is not None:
-                family = descendants_of(training.pid)
-                training.kill()
-                training.wait()
-                return how, family
+    @override
+    def failure(self, passed_s: float) -> str | None:
+        process = self._process
+        assert process is not None
+        code = process.poll()
+        if code is not None and (self._is_stopped or code in FINAL):
+            self.exit_code = code if code >= 0 else 128 - code  # as shells have it after a signal
+            return None
+        if code is None and time.monotonic() >= self._family_at_s:
+            self._family_at_s = time.monotonic() + FAMILY_EVERY_S
+            self._family = descendants_of(process.pid)
+        beat = self._heartbeat
+        silence_s, stall_s = beat.silence_s or DEFAULT_SILENCE_S, beat.stall_s or DEFAULT_STALL_S
+        limits = Limits(silence_s, stall_s, silence_s, stall_s)
+        self._because = (
+            f"ended with {_exit_code_text(code)}"
+            if code is not None
+            else self._watch.look(beat, beat.progress_at_s, passed_s, limits) or ""
+        )
+        return self._because or None
 
-    def _wait(self, seconds: float) -> None:
-        deadline_s = time.monotonic() + seconds
-        while not self._is_stopped and time.monotonic() < deadline_s:
-            time.sleep(min(LOOK_EVERY_S, max(0.0, deadline_s - time.monotonic())))
+    def end(self) -> None:
+        """Kill the training, and everything that hung or was stopped and did not notice its end."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            if process.poll() is None:
+                self._family = descendants_of(process.pid)
+                process.kill()
+                process.wait()
+            _end_remaining(process, self._family)
+            self._family = []
+            self._family_at_s = 0.0
+        self._most_saved = max(self._most_saved, self._heartbeat.saved)
+        self._heartbeat = Heartbeat()  # unmaps the file, which Windows removes only then
+        self._heartbeat_file.close()
+        if sys.stdout.isatty():  # a killed training may have hidden the cursor
+            print(SHOW_CURSOR, end="", flush=True)
 
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
-        """Pass a signal on; the training ends in order, and is not started again."""
+    def wait(self, seconds: float) -> None:
+        """Wait for the training's end, or for the time of the next look."""
+        if self._process is None:
+            time.sleep(seconds)
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def stop(self, number: int, _: FrameType | None) -> None:
+        """Pass a signal on: the training ends in order, and is not started again."""
         self._is_stopped = True
-        training = self._training
-        if training is not None:
-            with contextlib.suppress(OSError):
-                training.send_signal(number if BREAK is None else BREAK)
+        if self._process is None:
+            self.exit_code = ExitCode.DONE
+            return
+        with contextlib.suppress(OSError):
+            self._process.send_signal(number if BREAK is None else BREAK)
 
 
 def _end_remaining(training: subprocess.Popen[bytes], family: list[psutil.Process]) -> None:
-    """End what a training has left behind: what hung or was stopped did not notice its end, and real games do not."""
     deadline_s = time.monotonic() + FAMILY_ENDS_WITHIN_S
     while any(process.is_running() for process in family) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     if sys.platform != "win32":
-        with contextlib.suppress(OSError):  # nobody is left
+        with contextlib.suppress(OSError):  # no process is left
             os.killpg(training.pid, signal.SIGKILL)
     end_processes(family)
     records = GameRecords()
@@ -159,7 +256,7 @@ def _end_remaining(training: subprocess.Popen[bytes], family: list[psutil.Proces
 
 @contextlib.contextmanager
 def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have the signals that end a training handled; those that are ignored (nohup) stay so."""
+    """Handle the signals that end a training; those that are ignored (nohup) stay so."""
     numbers = [n for n in (*OF_THE_TERMINAL, signal.SIGTERM) if n != HANG_UP or signal.getsignal(n) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -169,13 +266,7 @@ def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
             signal.signal(number, earlier)
 
 
-def _as_exit_code(exit_code: int) -> int:
-    """As shells have it where a signal ended it."""
-    return exit_code if exit_code >= 0 else 128 - exit_code
-
-
-def _exit_code_text(exit_code: int | None) -> str:
-    assert exit_code is not None
+def _exit_code_text(exit_code: int) -> str:
     if exit_code >= 0:
         return f"exit code {exit_code}"
     with contextlib.suppress(ValueError):
@@ -184,6 +275,6 @@ def _exit_code_text(exit_code: int | None) -> str:
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody may be there to read it
+    with contextlib.suppress(OSError):  # the terminal may be closed
         print(f"{time.strftime('%H:%M:%S')} {text}" if not text.startswith("error") else text, file=sys.stderr)
         sys.stderr.flush()

@@ -1,250 +1,240 @@
-"""Keeps the collector processes alive, and ends them all in good time."""
+"""The supervisor of processes: it detects those that hang, and starts failed ones again under one restart policy.
+
+Collectors, kept games (`scripts/keep_games.py`) and, with `train.py --supervised`, the training itself are its jobs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from multiprocessing.process import BaseProcess
+from typing import Final, Generic, Protocol, TypeVar
 
-from trackmania_rl.channels.protocols import SignsOfLife
-from trackmania_rl.errors import ExitCode, PassingError, UserError
-from trackmania_rl.multiprocess.collector_logs import CollectorLogs
-from trackmania_rl.multiprocess.collector_task import CollectorTask, LogPipe
-from trackmania_rl.multiprocess.ending import end_with_games
-from trackmania_rl.multiprocess.liveness import Bounds, LifeWatch
+import psutil
+
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.errors import PassingError
+from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 
 log = logging.getLogger(__name__)
 
-FIRST_RESTART_DELAY_S = 1.0
-LONGEST_RESTART_DELAY_S = 30.0
-MOST_DOUBLINGS = 10
-GIVE_UP_AFTER_FAILURES = 6
-KILL_AFTER_S = 1.0
-"""A collector that ignores SIGTERM for so long is killed."""
-HAS_SIGTERM: Final = sys.platform != "win32"
-"""On Windows `terminate` ends a process at once, which leaves its games behind: it is killed together with them."""
+MOST_OF_ONE_LOOK_S: Final = 1.0
+"""Largest part of a silence between two looks: the supervisor may have been stopped, or the machine suspended."""
+REMEMBERED_S: Final = 86_400.0
+MOST_DOUBLINGS: Final = 10
+ENDS_WITHIN_S: Final = 5.0
 
 
-class CollectorProcess(Protocol):
-    """A process that plays, on this machine (`multiprocessing.Process` is one) or on another."""
+@dataclass(frozen=True)
+class Limits:
+    """Longest times of a process, in seconds."""
 
-    @property
-    def name(self) -> str:
-        """For the log."""
-        ...
-
-    @property
-    def exitcode(self) -> int | None:
-        """How it ended; None while it runs."""
-        ...
-
-    def is_alive(self) -> bool:
-        """Whether it runs, or waits for its machine."""
-        ...
-
-    def join(self, timeout: float) -> None:
-        """Wait for its end, no longer than so many seconds."""
-        ...
-
-    def terminate(self) -> None:
-        """Ask it to end at once."""
-        ...
+    silence_s: float  # without a heartbeat
+    stall_s: float  # without progress, waits left out
+    first_silence_s: float  # from its start to the first heartbeat: it loads its libraries
+    first_stall_s: float  # from its start to the first progress: it compiles
 
 
-class Placement(Protocol):
-    """Where the collectors of a run are.
+class HangWatch:
+    """Detects that one process hangs, from its start to its end.
 
-    Attributes:
-        logs: handles their log records.
+    Stamps are compared for a change only, never with this process's clock: they may come from another machine.
     """
 
-    logs: CollectorLogs
+    def __init__(self) -> None:
+        self._beat_at_s = self._progress = 0.0
+        self._silent_s = self._stalled_s = 0.0
 
-    def log_pipe(self, name: str) -> LogPipe:
-        """Make what a collector of this name sends its log records to."""
+    def look(self, heartbeat: Heartbeat, progress: float, passed_s: float, limits: Limits) -> str | None:
+        """Return why the process is taken to hang; None if it is not.
+
+        Args:
+            heartbeat: of the process.
+            progress: any number that changes with its progress; 0 before the first.
+            passed_s: time since the last look.
+            limits: in force now.
+        """
+        counted_s = min(passed_s, MOST_OF_ONE_LOOK_S)
+        self._silent_s = self._silent_s + counted_s if heartbeat.at_s == self._beat_at_s else 0.0
+        if progress != self._progress:
+            self._stalled_s = 0.0
+        elif heartbeat.n_waiting == 0:
+            self._stalled_s += counted_s
+        self._beat_at_s, self._progress = heartbeat.at_s, progress
+        if self._silent_s > (limits.silence_s if self._beat_at_s else limits.first_silence_s):
+            return f"has had no heartbeat for {self._silent_s:.0f} s"
+        if self._stalled_s > (limits.stall_s if progress else limits.first_stall_s):
+            return f"has made no progress for {self._stalled_s:.0f} s"
+        return None
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """Delays of restarts, and when restarting ends.
+
+    Attributes:
+        first_delay_s: after the first failure, and after a success. Each further failure doubles the delay.
+        longest_delay_s: largest delay.
+        most_failures: restarting ends when every job has failed so often within a day without a success.
+    """
+
+    first_delay_s: float
+    longest_delay_s: float
+    most_failures: int | None = None
+
+
+class KeepsFailingError(PassingError):
+    """Every job has failed too often; the log holds the messages of each."""
+
+
+class Job(Protocol):
+    """Process that a supervisor keeps running.
+
+    Attributes:
+        name: for the log.
+    """
+
+    name: str
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether it has done, since its last start, what it is for: its failures are forgotten."""
         ...
 
-    def start(self, task: CollectorTask) -> CollectorProcess:
-        """Start a collector.
+    def start(self) -> str | None:
+        """Start it; return why it cannot be started, such as "could not be started (no memory)"."""
+        ...
 
-        Raises:
-            OSError: if it cannot be started.
+    def failure(self, passed_s: float) -> str | None:
+        """Return why it must be started again, such as "died (exit code 1)"; None if it runs.
+
+        Args:
+            passed_s: time since the last call, for its `HangWatch`.
         """
         ...
 
-    def end_by_force(self, process: Any) -> None:
-        """Kill a process of this placement with its games."""
-        ...
-
-    def signs_of_life(self, collector: int) -> SignsOfLife:
-        """Look how a collector is whose process was started."""
+    def end(self) -> None:
+        """Kill what is left of it, and free what it held; called after each failure."""
         ...
 
 
-class CollectorsKeepDyingError(PassingError):
-    """No collector can be kept alive; the log holds what each of them said."""
+AJob = TypeVar("AJob", bound=Job)
 
 
 @dataclass
-class _Post:
-    """One collector's place: the process that fills it now, and its recent failures.
-
-    Attributes:
-        process: None while the next one is waited for.
-        failures: processes in a row that have ended without having delivered anything.
-        has_delivered: whether the process now has.
-        restart_at_s: when the next one is started.
-        watch: over the process now.
-    """
-
-    process: CollectorProcess | None = None
-    failures: int = 0
-    has_delivered: bool = False
-    restart_at_s: float = 0.0
-    watch: LifeWatch = field(default_factory=LifeWatch)
+class _Post(Generic[AJob]):
+    job: AJob
+    failed_at_s: list[float] = field(default_factory=list)
+    restart_at_s: float | None = None
 
 
-class CollectorSupervisor:
-    """Starts `n_collectors` processes through `spawn(index)`, restarts those that die or hang, and stops them.
-
-    A process that has delivered before it ended is started again soon, however often that happens. Those that deliver
-    nothing are started later and later. Only when every collector has failed so `GIVE_UP_AFTER_FAILURES` times in a row
-    it gives up: nobody has delivered anything over all these starts.
+class Supervisor(Generic[AJob]):
+    """Starts jobs, and starts them again when they fail.
 
     Args:
-        spawn: starts collector number `index` and returns its process.
-        on_death: called with the index of a collector that died, before it is started again; frees what it held.
-        n_collectors: how many there are.
-        request_stop: tells every collector that the run ends.
-        signs_of_life: looks how a collector is whose process runs; None if nobody watches.
-        bounds: how long one may be silent, by the settings in force.
-        end_by_force: kills a process with its games.
+        jobs: to keep running.
+        policy: of the restarts.
+        say: logs a line.
+        clock: seconds.
+
+    Attributes:
+        jobs: as given.
+        restarts: number of starts beyond the first ones.
     """
 
     def __init__(
         self,
-        spawn: Callable[[int], CollectorProcess],
-        on_death: Callable[[int], None],
-        n_collectors: int,
-        request_stop: Callable[[], None],
-        signs_of_life: Callable[[int], SignsOfLife] | None = None,
-        bounds: Callable[[], Bounds] | None = None,
-        end_by_force: Callable[[Any], None] = end_with_games,
+        jobs: Sequence[AJob],
+        policy: RestartPolicy,
+        say: Callable[[str], object] = log.warning,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spawn = spawn
-        self._on_death = on_death
-        self._request_stop = request_stop
-        self._signs_of_life = signs_of_life
-        self._bounds = bounds
-        self._end_by_force = end_by_force
-        self._posts = [_Post() for _ in range(n_collectors)]
-        self._last_look_s = time.monotonic()
+        self.jobs = jobs
         self.restarts = 0
+        self._posts = [_Post(job) for job in jobs]
+        self._policy = policy
+        self._say = say
+        self._clock = clock
+        self._last_look_s = clock()
 
     def start(self) -> None:
-        """Start every collector."""
-        for index, post in enumerate(self._posts):
-            self._start(index, post)
-
-    def delivered(self, index: int) -> None:
-        """Note that a race of collector `index` has come in, or a fragment of one."""
-        post = self._posts[index]
-        post.failures = 0
-        post.has_delivered = True
-        post.watch.delivered()
+        """Start every job."""
+        self._last_look_s = self._clock()
+        for post in self._posts:
+            self._start(post)
 
     def check(self) -> None:
-        """End the collectors that hang, and start again those that died, the later the more often they fail.
+        """End the jobs that failed, and start those whose delay is over.
 
         Raises:
-            CollectorsKeepDyingError: when each has failed `GIVE_UP_AFTER_FAILURES` times in a row. As long as one works
-                the run goes on.
-            UserError: if a collector exited with `NEEDS_A_PERSON`.
+            KeepsFailingError: if every job has failed too often. The others keep a run going.
         """
-        now_s = time.monotonic()
+        now_s = self._clock()
         passed_s, self._last_look_s = now_s - self._last_look_s, now_s
-        bounds = None if self._bounds is None else self._bounds()
-        for index, post in enumerate(self._posts):
-            if post.process is None:
-                if now_s >= post.restart_at_s:
-                    self.restarts += 1
-                    self._start(index, post)
-                continue
-            if bounds is not None and post.process.is_alive():
-                self._end_if_it_hangs(index, post, passed_s, bounds)
-            if not post.process.is_alive():
-                exit_code = post.process.exitcode
-                post.process = None
-                self._on_death(index)
-                if exit_code == ExitCode.NEEDS_A_PERSON:
-                    raise UserError(f"collector {index} cannot play, see its message above; the run can be resumed")
-                self._fail(index, post, f"died (exit code {exit_code})")
+        for post in self._posts:
+            if post.restart_at_s is None:
+                how = post.job.failure(passed_s)
+                if how is not None:
+                    self._fail(post, how)
+            elif now_s >= post.restart_at_s:
+                self.restarts += 1
+                self._start(post)
 
-    @property
-    def n_alive(self) -> int:
-        """How many collectors are running."""
-        return sum(post.process is not None and post.process.is_alive() for post in self._posts)
+    def _start(self, post: _Post[AJob]) -> None:
+        post.restart_at_s = None
+        how = post.job.start()
+        if how is not None:
+            self._fail(post, how)
 
-    def stop(self, within_s: float = 1.5) -> None:
-        """Ask every collector to end between two actions.
-
-        One that has not done so within `within_s` seconds waits for something, such as a game that starts up: it is
-        interrupted by SIGTERM, and killed with its games if that does not help either.
-        """
-        self._request_stop()
-        processes = [post.process for post in self._posts if post.process is not None]
-        if HAS_SIGTERM:
-            processes = _not_ended_within(within_s, processes)
-            for process in processes:
-                process.terminate()
-            within_s = KILL_AFTER_S
-        for process in _not_ended_within(within_s, processes):
-            log.warning("%s did not end when asked and is killed", process.name)
-            self._end_by_force(process)
-
-    def _start(self, index: int, post: _Post) -> None:
-        post.has_delivered = False
-        post.watch = LifeWatch()
-        try:
-            post.process = self._spawn(index)
-        except OSError as error:  # no memory or process left, or killed before it had read its task
-            self._on_death(index)
-            self._fail(index, post, f"could not be started ({error})")
-
-    def _end_if_it_hangs(self, index: int, post: _Post, passed_s: float, bounds: Bounds) -> None:
-        assert post.process is not None
-        assert self._signs_of_life is not None
-        why = post.watch.look(self._signs_of_life(index), passed_s, bounds)
-        if why is not None:
-            log.warning("collector %d %s: it is killed with its games", index, why)
-            self._end_by_force(post.process)
-            post.watch = LifeWatch()  # one that the system does not let go at once is not killed over and over
-
-    def _fail(self, index: int, post: _Post, how: str) -> None:
-        """Decide when a collector that has ended is started again.
-
-        Raises:
-            CollectorsKeepDyingError: if it is not.
-        """
-        post.failures += not post.has_delivered
-        if all(one.failures >= GIVE_UP_AFTER_FAILURES for one in self._posts):
-            others = ", and so did all others" if len(self._posts) > 1 else ""
-            raise CollectorsKeepDyingError(
-                f"collector {index} died {post.failures} times in a row without having brought a race (at last it "
-                f"{how}){others}; the messages above say why; nothing learned is lost, the run can be resumed"
+    def _fail(self, post: _Post[AJob], how: str) -> None:
+        now_s = self._clock()
+        for one in self._posts:
+            if one.job.has_succeeded:
+                one.failed_at_s.clear()
+        post.job.end()
+        post.failed_at_s = [at_s for at_s in post.failed_at_s if now_s - at_s < REMEMBERED_S] + [now_s]
+        n_failures, most = len(post.failed_at_s), self._policy.most_failures
+        if most is not None and all(len(one.failed_at_s) >= most for one in self._posts):
+            others = ", and so has each of the others" if len(self._posts) > 1 else ""
+            raise KeepsFailingError(
+                f"{post.job.name} {how}: it has failed {n_failures} times in a row{others}; the messages above say "
+                "why; nothing learned is lost, the run can be resumed"
             )
-        doublings = min(max(post.failures - 1, 0), MOST_DOUBLINGS)
-        delay_s = min(FIRST_RESTART_DELAY_S * 2**doublings, LONGEST_RESTART_DELAY_S)
-        post.restart_at_s = time.monotonic() + delay_s
-        log.warning("collector %d %s; it starts again in %.0f s", index, how, delay_s)
+        delay_s = min(
+            self._policy.first_delay_s * 2 ** min(n_failures - 1, MOST_DOUBLINGS), self._policy.longest_delay_s
+        )
+        post.restart_at_s = now_s + delay_s
+        self._say(f"{post.job.name} {how}; it starts again in {delay_s:.0f} s")
 
 
-def _not_ended_within(seconds: float, processes: list[CollectorProcess]) -> list[CollectorProcess]:
-    """Wait for the processes' end, and return those that have not ended in time."""
-    deadline_s = time.monotonic() + seconds
+def descendants_of(pid: int) -> list[psutil.Process]:
+    """Return the running processes that a process has started, at any depth."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def end_with_games(process: BaseProcess) -> None:
+    """Kill a process of ours, its descendants, and the real games on record as its own.
+
+    Simulated games are its children. Real ones are handed over by Wine or TMLoader, and nobody's children.
+    """
+    assert process.pid is not None
+    descendants = descendants_of(process.pid)
+    process.kill()
+    process.join(ENDS_WITHIN_S)
+    end_processes(descendants)
+    GameRecords().end_games_of(process.pid)
+
+
+def end_processes(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes, stopped ones included, and wait a little for their end."""
+    processes = list(processes)
     for process in processes:
-        process.join(max(0.0, deadline_s - time.monotonic()))
-    return [process for process in processes if process.is_alive()]
+        with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+            process.kill()
+    psutil.wait_procs(processes, timeout=ENDS_WITHIN_S)

@@ -1,145 +1,111 @@
-"""What stands between a learner and collectors on other machines: it knows races and news by reference, and holds none.
+"""Relay between the learner and collectors on other machines: an actor on the learner's machine.
 
-`opening` makes one actor of it per run, on the learner's machine. Here is no word of Ray: what is called a
-*parcel* is a reference to arrays that lie in some machine's object store, and is handed on as it is.
+Races and weights stay in the object stores of their machines; the relay passes references to them, called *parcels*.
 
-A collector's place is its *post*; each process that fills it has a *start*, a number that grows. Who calls with another
-start than the post's current one was replaced, and is refused. Races have *sequence numbers* from 1 on in each start:
-one that was had before is not taken again.
+A collector's place is its *post*. Each process that fills it has a *start*, a growing number: calls with an older start
+are refused. Races have *sequence numbers* from 1 on in each start. A collector reports all its unreleased races in each
+call, and the relay reports the newest number of the learner's news. So a relay that was killed and restarted empty is
+told again what it forgot: posts and news by the learner, races by the collectors.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import ray
+from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+UNREACHABLE: Final = (RayActorError, ConnectionError)
+"""Errors of a call while the relay is being restarted."""
+ASK_AGAIN_AFTER_S: Final = 0.2
 OPEN_QUESTION_S: Final = 5.0
-"""How long a question is kept open until there is something to answer; then it is asked anew."""
+"""Longest wait of a call for an answer."""
+
+
+def start_relay() -> Any:
+    """Start the relay on this machine. Ray restarts it, empty, however often it is killed."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(Relay).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here).remote()
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A race on its way.
+    """Race on its way to the learner."""
 
-    Attributes:
-        collector: whose post.
-        start: of the process that drove it.
-        sequence: its number, from 1 in each start.
-        parcel: where its arrays are, in a list, so that nobody looks inside on the way.
-        waited_s: see `ReceivedRollout`.
-        elapsed_s: likewise.
-    """
-
-    collector: int
-    start: int
-    sequence: int
-    parcel: list[Any]
-    waited_s: float
-    elapsed_s: float
+    collector: int  # number of the post
+    start: int  # of the process that drove it
+    sequence: int  # its number, from 1 in each start
+    parcel: list[Any]  # reference to its arrays, in a list, so that Ray does not resolve it on the way
+    waited_s: float  # see `ReceivedRollout`
+    elapsed_s: float  # likewise
 
 
 @dataclass(frozen=True)
 class News:
-    """What the learner publishes.
+    """Published state of the run."""
 
-    Attributes:
-        number: grows with each publication.
-        settings: those in force, as bytes.
-        frames_total: of the run.
-        is_over: whether the run is to end.
-        weights: version and parcel by kind.
-    """
-
-    number: int
-    settings: bytes
-    frames_total: int
-    is_over: bool
-    weights: dict[str, tuple[int, list[Any]]]
+    number: int  # grows with each publication
+    settings: bytes  # in force, as JSON
+    frames_total: int  # of the run
+    is_over: bool  # whether the run is to end
+    weights: dict[str, tuple[int, list[Any]]]  # version and parcel by kind
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """An answer to the learner.
+    """Answer to the learner."""
 
-    Attributes:
-        epoch: which life of the relay answers; one that came back after it was killed knows nothing of before.
-        offers: races, in the order in which they came.
-        signs: (beats, whether it waits) by collector.
-        logs: log records of collectors.
-        n_older_news: news that came after newer ones since the last answer, and were ignored.
-    """
-
-    epoch: str
-    offers: list[Offer]
-    signs: dict[int, tuple[int, bool]]
-    logs: list[Any]
-    n_older_news: int = 0
+    is_ready: bool  # whether the relay knows its posts; False after a restart
+    news_number: int  # of the newest news that it has; 0 for none
+    offers: list[Offer]  # races, in the order of their arrival
+    heartbeats: dict[int, tuple[float, bool]]  # time of the last heartbeat and whether it waits, by collector
+    logs: list[Any]  # log records of collectors
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer to a collector.
+    """Answer to a collector.
 
     Attributes:
-        epoch: which life of the relay answers.
-        is_current: whether the collector still fills its post; if not, it is to end.
-        is_ready: whether the relay knows its posts; one that came back waits for the learner to tell it.
+        is_current: False if another process fills the post: the collector is to end.
+        is_ready: False after a restart, until the learner has set the posts.
         is_over: whether the run is to end.
-        released: sequence numbers of races that the learner has done with, since the last answer.
-        turn: of the turn to play, if it is given one.
+        released: sequence numbers of reported races that the learner has released.
     """
 
-    epoch: str
     is_current: bool
     is_ready: bool = True
     is_over: bool = False
     released: list[int] = field(default_factory=list)
-    turn: int | None = None
 
 
 @dataclass
 class _Post:
     start: int
     last_sequence: int = 0
-    released: list[int] = field(default_factory=list)
-    n_beats: int = 0
-    is_waiting: bool = False
-    turn: int | None = None
-    is_at_turn: bool = False
-
-    @property
-    def has_news(self) -> bool:
-        return bool(self.released) or self.turn is not None
+    released: set[int] = field(default_factory=set)
+    heartbeat: tuple[float, bool] = (0.0, False)
 
 
 class Relay:
-    """One run's, as an asynchronous object: whatever waits lets the others in.
-
-    Attributes:
-        epoch: of this life.
-    """
+    """Relay of one run, as an asynchronous actor: calls that wait do not block the others."""
 
     def __init__(self) -> None:
-        self.epoch = secrets.token_hex(8)
         self._posts: dict[int, _Post] = {}
         self._is_ready = False
         self._offers: list[Offer] = []
         self._news: News | None = None
         self._logs: list[Any] = []
-        self._n_older_news = 0
         self._changed = asyncio.Condition()
 
     # The learner's calls.
 
     async def set_posts(self, starts: dict[int, int]) -> None:
-        """Say who fills which post. What a former process of a post offered and nobody took is dropped.
-
-        Args:
-            starts: of every post that is open.
-        """
+        """Set the start of every open post. Unreceived offers of other starts are dropped."""
         async with self._changed:
             kept = {collector: post for collector, post in self._posts.items() if starts.get(collector) == post.start}
             self._posts = {collector: kept.get(collector, _Post(start)) for collector, start in starts.items()}
@@ -148,96 +114,68 @@ class Relay:
             self._changed.notify_all()
 
     async def take(self, within_s: float) -> Arrived:
-        """Wait for races or log records; signs of life come with every answer."""
-        await self._wait_for(lambda: self._logs or self._offers, within_s)
+        """Wait for races or log records; return them with the heartbeats."""
+        await self._wait_for(lambda: self._logs or self._offers or not self._is_ready, within_s)
         offers, self._offers = self._offers, []
         logs, self._logs = self._logs, []
-        n_older_news, self._n_older_news = self._n_older_news, 0
-        signs = {collector: (post.n_beats, post.is_waiting) for collector, post in self._posts.items()}
-        return Arrived(self.epoch, offers, signs, logs, n_older_news)
+        heartbeats = {collector: post.heartbeat for collector, post in self._posts.items()}
+        news_number = 0 if self._news is None else self._news.number
+        return Arrived(self._is_ready, news_number, offers, heartbeats, logs)
 
     async def release(self, collector: int, start: int, sequence: int) -> None:
-        """Tell a collector that there is room again for a race."""
+        """Free a collector's room for a race."""
         async with self._changed:
             if (post := self._current(collector, start)) is not None:
-                post.released.append(sequence)
+                post.released.add(sequence)
                 self._changed.notify_all()
 
-    async def give_turn(self, collector: int, number: int) -> None:
-        """Let a collector play."""
-        async with self._changed:
-            if (post := self._posts.get(collector)) is not None:
-                post.turn, post.is_at_turn = number, True
-                self._changed.notify_all()
-
-    async def at_turn(self, collector: int) -> tuple[bool, int]:
-        """Say whether a collector plays a turn, and how many races its process has offered."""
-        post = self._posts.get(collector)
-        return (False, 0) if post is None else (post.is_at_turn, post.last_sequence)
-
-    async def publish(self, news: News) -> str:
-        """Put up the newest news; return the epoch."""
+    async def publish(self, news: News) -> None:
+        """Store news, unless newer news came before."""
         async with self._changed:
             if self._news is None or news.number > self._news.number:
                 self._news = news
                 self._changed.notify_all()
-            elif news.number < self._news.number:  # the same again is what a relay that came back is told
-                self._n_older_news += 1
-        return self.epoch
 
     # The collectors' calls.
 
-    async def offer(self, offer: Offer, epoch: str) -> Answer:
-        """Offer a race; one that was offered before is not taken twice.
+    async def look_in(
+        self, collector: int, start: int, offers: Sequence[Offer], heartbeat: tuple[float, bool], within_s: float
+    ) -> Answer:
+        """Take offers and a heartbeat of a collector; wait for released room or the end of the run.
 
         Args:
-            offer: the race.
-            epoch: of the life of the relay that has taken the races before it. Another one does not take this race, and
-                answers with its own epoch: what was offered before comes first, or it would seem to be had already.
+            collector: number of the post.
+            start: of the process.
+            offers: all its unreleased races in order; those that were taken before are not taken again.
+            heartbeat: time of its last heartbeat, and whether it waits.
+            within_s: longest wait.
         """
+        await self._wait_for(lambda: self._is_ready, within_s)
         if not self._is_ready:
-            return Answer(self.epoch, is_current=True, is_ready=False)
-        if epoch != self.epoch:
-            return Answer(self.epoch, is_current=self._current(offer.collector, offer.start) is not None)
-        async with self._changed:
-            post = self._current(offer.collector, offer.start)
-            if post is not None and offer.sequence > post.last_sequence:
-                post.last_sequence = offer.sequence
-                self._offers.append(offer)
-                self._changed.notify_all()
-        return Answer(self.epoch, is_current=post is not None)
-
-    async def look_in(self, collector: int, start: int, n_beats: int, is_waiting: bool, within_s: float) -> Answer:
-        """Note a sign of life, and wait for room that was released or a turn, which are handed out with the answer."""
-        if not self._is_ready:
-            await self._wait_for(lambda: self._is_ready, within_s)
-        if not self._is_ready:
-            return Answer(self.epoch, is_current=True, is_ready=False)
+            return Answer(is_current=True, is_ready=False)
         if (post := self._current(collector, start)) is None:
-            return Answer(self.epoch, is_current=False)
-        post.n_beats, post.is_waiting = n_beats, is_waiting
-        await self._wait_for(
-            lambda: post.has_news or self._is_over or self._current(collector, start) is not post, within_s
-        )
-        released, post.released = post.released, []
-        turn, post.turn = post.turn, None
-        is_current = self._current(collector, start) is post
-        return Answer(self.epoch, is_current, is_over=self._is_over, released=released, turn=turn)
-
-    async def end_turn(self, collector: int, start: int) -> None:
-        """Note the end of a turn."""
-        async with self._changed:
-            if (post := self._current(collector, start)) is not None:
-                post.is_at_turn = False
+            return Answer(is_current=False)
+        post.heartbeat = heartbeat
+        new = [offer for offer in offers if offer.sequence > post.last_sequence]
+        if new:
+            post.last_sequence = new[-1].sequence
+            async with self._changed:
+                self._offers += new
                 self._changed.notify_all()
+        post.released &= {offer.sequence for offer in offers}  # the collector has heard of the others
+        await self._wait_for(
+            lambda: post.released or self._is_over or self._current(collector, start) is not post, within_s
+        )
+        is_current = self._current(collector, start) is post
+        return Answer(is_current, is_over=self._is_over, released=sorted(post.released))
 
     async def await_news(self, known: int, within_s: float) -> News | None:
-        """Wait for news beyond a number; None if there are none within the time."""
+        """Wait for news beyond a number; None after the time-out."""
         await self._wait_for(lambda: self._news is not None and self._news.number > known, within_s)
         return self._news if self._news is not None and self._news.number > known else None
 
     async def log(self, record: Any) -> None:
-        """Hand on a log record."""
+        """Pass on a log record."""
         async with self._changed:
             self._logs.append(record)
             self._changed.notify_all()
@@ -251,8 +189,8 @@ class Relay:
         return post if post is not None and post.start == start else None
 
     async def _wait_for(self, is_so: Callable[[], object], within_s: float) -> None:
-        """Return when something is so, or after a time."""
-        if within_s <= 0:
+        """Return once a condition holds, or after a time."""
+        if within_s <= 0 or is_so():
             return
         try:
             async with asyncio.timeout(min(within_s, OPEN_QUESTION_S)), self._changed:

@@ -1,6 +1,6 @@
-"""`RunState` from machine to machine: the relay puts up the newest news, and collectors keep one question open.
+"""`RunState` between machines: the relay holds the newest news, and collectors keep a call for newer news open.
 
-Weights are put into the store at most every so often, and fetched by a thread of each collector: neither `publish` nor
+Weights are put into the store at limited intervals, and a thread of each collector fetches them: neither `publish` nor
 `pull_weights` waits for a network.
 """
 
@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import ray
 from ray.exceptions import RayError
+from typing_extensions import override
 
-from trackmania_rl.channels.over_ray.reaching import ASK_AGAIN_AFTER_S, UNREACHABLE
-from trackmania_rl.channels.over_ray.relay import OPEN_QUESTION_S, News
-from trackmania_rl.channels.protocols import NO_WEIGHTS, WeightsKind
-from trackmania_rl.channels.settings_text import settings_as_json
+from trackmania_rl.channels.over_ray.relay import ASK_AGAIN_AFTER_S, OPEN_QUESTION_S, UNREACHABLE, News, start_relay
+from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource
+from trackmania_rl.channels.protocols import (
+    NO_WEIGHTS,
+    ROLLOUT_SLOTS_PER_COLLECTOR,
+    Channels,
+    RunStatePublisher,
+    RunStateView,
+    WeightsKind,
+    settings_as_json,
+)
 from trackmania_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,16 +40,16 @@ WEIGHTS_EVERY_S: Final = 0.5
 WEIGHTS_BYTES_PER_S: Final = 5 << 20
 """Weights are published at most this often, and at most so many bytes a second of each kind."""
 PUBLISH_AT_MOST_EVERY_S: Final = 0.02
-"""The count of frames grows with every race; more often nobody needs to know."""
+"""The frame count grows with every race."""
 
 
-class RayRunState:
-    """The learner's end; see `RunStatePublisher`.
+class RayRunState(RunStatePublisher):
+    """Learner's end; see `RunStatePublisher`.
 
     Args:
-        relay: the run's.
-        settings: those in force.
-        networks: by kind; what they hold is published first.
+        relay: of the run.
+        settings: in force.
+        networks: by kind; the first weights.
     """
 
     def __init__(self, relay: Any, settings: Settings, networks: Mapping[WeightsKind, nn.Module]) -> None:
@@ -54,6 +62,7 @@ class RayRunState:
         self.publish(weights=networks)
         threading.Thread(target=self._send, name="news", daemon=True).start()
 
+    @override
     def publish(
         self,
         *,
@@ -62,7 +71,6 @@ class RayRunState:
         frames_total: int | None = None,
         stop: bool = False,
     ) -> None:
-        """Publish what is given, weights not too often; see `RunStatePublisher`."""
         parcels = self._put(weights or {})
         with self._lock:
             news = self._news
@@ -80,12 +88,13 @@ class RayRunState:
                 self._news = replace(news, number=news.number + 1)
                 self._is_new.set()
 
-    def publish_again(self) -> None:
-        """Tell a relay that was started again what it has forgotten."""
-        self._is_new.set()
+    def require_relay_has(self, news_number: int) -> None:
+        """Publish again unless the relay has the newest news."""
+        if news_number < self._news.number:
+            self._is_new.set()
 
     def view(self) -> RayRunStateView:
-        """Make what a collector is handed when it is started."""
+        """Make a collector's view."""
         return RayRunStateView(self._relay, self._news)
 
     def _put(self, weights: Mapping[WeightsKind, nn.Module]) -> dict[WeightsKind, list[Any]]:
@@ -115,18 +124,18 @@ class RayRunState:
             time.sleep(PUBLISH_AT_MOST_EVERY_S)
 
 
-class RayRunStateView:
-    """A collector's end; see `RunStateView`. `RayRunState.view` makes it.
+class RayRunStateView(RunStateView):
+    """Collector's end; see `RunStateView`. `RayRunState.view` makes it.
 
     Args:
-        relay: the run's.
-        news: what is known at first.
+        relay: of the run.
+        news: the first.
     """
 
     def __init__(self, relay: Any, news: News) -> None:
         self._relay = relay
         self._news = news
-        self._seen = news.settings, Settings.model_validate_json(news.settings)
+        self._pulled = news.settings, Settings.model_validate_json(news.settings)
         self._weights: dict[str, tuple[int, Any]] = {}
         self._follower: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -135,33 +144,33 @@ class RayRunStateView:
         return RayRunStateView, (self._relay, self._news)
 
     @property
+    @override
     def settings(self) -> Settings:
-        """Those in force; see `RunStateView`."""
-        return self._seen[1]
+        return self._pulled[1]
 
     @property
+    @override
     def frames_total(self) -> int:
-        """The whole run's; see `RunStateView`."""
         return self._news.frames_total
 
     @property
+    @override
     def stop_requested(self) -> bool:
-        """Whether the run is to end; see `RunStateView`."""
         if self._follower is None:
             self._follow()
         return self._news.is_over
 
+    @override
     def pull(self) -> bool:
-        """Take over settings that have come since the last look; see `RunStateView`."""
         self._follow()
         text = self._news.settings
-        if text == self._seen[0]:
+        if text == self._pulled[0]:
             return False
-        self._seen = text, Settings.model_validate_json(text)
+        self._pulled = text, Settings.model_validate_json(text)
         return True
 
+    @override
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        """Copy weights that have come since the last look; see `RunStateView`."""
         from torch import as_tensor
 
         from trackmania_rl.agents.flat_parameters import flatten_parameters
@@ -174,20 +183,20 @@ class RayRunStateView:
         return version
 
     def _follow(self) -> None:
-        """Keep a question at the relay from now on; the first weights are waited for."""
+        """Wait for the first weights, and start the thread that waits for news."""
         with self._lock:
             if self._follower is None:
                 self._fetch(self._news)
-                self._follower = threading.Thread(target=self._ask_on_and_on, name="news", daemon=True)
+                self._follower = threading.Thread(target=self._await_news, name="news", daemon=True)
                 self._follower.start()
 
     def _fetch(self, news: News) -> None:
         for kind, (version, parcel) in news.weights.items():
             if version != self._weights.get(kind, (NO_WEIGHTS, None))[0]:
                 self._weights[kind] = version, ray.get(parcel[0])
-        self._news = news  # last, so that who sees it finds its weights
+        self._news = news  # last, so that its weights are here
 
-    def _ask_on_and_on(self) -> None:
+    def _await_news(self) -> None:
         while ray.is_initialized() and not self._news.is_over:
             try:
                 news = ray.get(self._relay.await_news.remote(self._news.number, OPEN_QUESTION_S))
@@ -198,3 +207,29 @@ class RayRunStateView:
             except RayError as error:  # weights of a learner that is gone, or this process ends
                 log.warning("no news of the learner: %s", type(error).__name__)
                 return
+
+
+def open_ray_channels(
+    settings: Settings,
+    frames_shape: tuple[int, int, int, int],
+    networks: Mapping[WeightsKind, nn.Module],
+    games_per_collector: int,
+) -> Channels:
+    """Open the channels of a run whose collectors are actors of the connected cluster.
+
+    Args:
+        settings: in force at the beginning.
+        frames_shape: of the room for one race, (states of the longest race, 1, H, W).
+        networks: by kind; the first weights.
+        games_per_collector: races that leave a collector independently; 1 if it steps its games together.
+    """
+    relay = start_relay()
+    run_state = RayRunState(relay, settings, networks)
+    rollouts = RayRolloutSource(
+        relay,
+        frames_shape,
+        ROLLOUT_SLOTS_PER_COLLECTOR,
+        games_per_collector,
+        on_news_number=run_state.require_relay_has,
+    )
+    return Channels(rollouts, run_state)

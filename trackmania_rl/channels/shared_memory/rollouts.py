@@ -1,361 +1,267 @@
-"""`Rollouts` without pickling a frame: arrays in shared memory, a small header in a pipe.
+"""`Rollouts` in shared memory: arrays in slots, a small header in a pipe.
 
-The learner owns one *set* for each collector: a few shared-memory slots, a pipe of headers and a count of free slots.
-A collector takes a free slot, lets the race's frames be written straight into it, and puts the race; the learner is
-given numpy views of the slot, copies what it keeps into the replay memory, and releases the slot. With no free slot the
-collector waits, so memory stays bounded whatever the learner does, and both sides measure how long they wait. A
-collector that drives several games at once has one more slot for each further game, so that no game waits for
-another's.
+The learner creates a `_Link` for each collector: a few slots, a pipe of headers and a count of free slots. A collector
+takes a free slot, writes the race into it and sends the header. The learner gets numpy views of the slot and releases
+the slot when it has copied what it needs. Without a free slot the collector waits, which bounds the memory.
 
-A collector may be killed at any moment. Nothing it can leave locked or half-written is shared with another one: each
-set has its own pipe and semaphores, a header is small enough for a pipe to take it whole, and the set is thrown away
-and made new when the collector is started again. The learner waits for all pipes at once, so there is nothing beside
-the header that could be missing. Only the learner creates and unlinks memory.
-
-The start method is `spawn`: a `SharedRolloutSink` travels as an argument of the collector's `Process`.
+A collector may be killed at any moment. Each link has its own pipes and semaphores, a header is small enough to enter
+its pipe whole, and the link is made anew when the collector is started again. Only the learner creates and unlinks
+memory. Processes are spawned, with a `SharedRolloutSink` as an argument.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import multiprocessing
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnContext
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
+from typing_extensions import override
 
-from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ChannelError, ReceivedRollout, SignsOfLife
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ChannelError, ReceivedRollout, RolloutSource
 from trackmania_rl.channels.shared_memory.segments import (
+    SHARED_MEMORY_FOLDER,
+    available_shared_memory_bytes,
     create_segment,
     describe_segments_of_others,
     remove_leftover_segments,
-)
-from trackmania_rl.channels.shared_memory.slots import (
-    SHARED_MEMORY_FOLDER,
-    ArrayInSlot,
-    RolloutBounds,
-    RolloutSlot,
-    available_shared_memory_bytes,
     unmap,
 )
-from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
+from trackmania_rl.channels.shared_memory.slots import ArrayInSlot, RolloutBounds, RolloutSlot
+from trackmania_rl.channels.sinks import BaseSink
 
-LOOK_FOR_THE_END_EVERY_S = 0.5
-LONGEST_TEXT_IN_HEADER = 256
-"""Longer texts (the input script) travel in the slot: a header that stays within a few kB enters its pipe whole, so a
-collector killed while sending cannot leave half a header behind."""
+LONGEST_TEXT_IN_HEADER: Final = 256
+"""Longer texts (the input script) are written to the slot. A pipe takes a header of a few kB whole, so that a collector
+killed during the send leaves no half header."""
+SPAWN: Final = multiprocessing.get_context("spawn")
 
 
-@dataclass(frozen=True)
-class RolloutHeader:
-    """All of a rollout except its arrays and long texts.
-
-    Attributes:
-        slot: index of the slot within the collector's set.
-        arrays: the arrays of `rollout_results`.
-        values: the other entries of `rollout_results`.
-        texts: long texts of `end_race_stats`, as UTF-8 bytes in the slot.
-        end_race_stats: the other entries of `end_race_stats`.
-        waited_s: time the collector's games waited for free slots since its last rollout, on average.
-        elapsed_s: time since its last rollout.
-    """
-
-    slot: int
-    arrays: tuple[ArrayInSlot, ...]
-    values: dict[str, Any]
-    texts: tuple[ArrayInSlot, ...]
-    end_race_stats: dict[str, Any]
-    waited_s: float
-    elapsed_s: float
+def make_stop_flag() -> Any:
+    """Make the shared flag for the end of the run. A `multiprocessing.Event` has a lock, which dies with its holder."""
+    return SPAWN.RawValue(ctypes.c_bool, False)
 
 
 @dataclass(frozen=True)
-class _CollectorSet:
-    """What one collector and the learner share; picklable while a process is being spawned."""
+class _Link:
+    """Everything that one collector and the learner share; picklable while a process is being spawned."""
 
     collector: int
     bounds: RolloutBounds
     n_games: int
     memory_names: tuple[str, ...]
-    headers: Connection  # of RolloutHeader: the learner's end
+    headers: Connection  # of (slot, ReceivedRollout with places of arrays): the learner's end
     headers_in: Connection  # the collector's end
-    n_free: Any  # Semaphore: how many slots are free
+    n_free: Any  # Semaphore: number of free slots
     is_free: Any  # shared array of c_bool, one for each slot
-    turn: Any  # Semaphore: a turn to play
-    turn_number: Any  # shared c_int64
+    turns: Connection  # numbers of turns: the collector's end
+    turns_in: Connection  # the learner's end
     n_turns_ended: Any  # shared c_int64
-    n_beats: Any  # shared c_int64
-    n_waiting: Any  # shared c_int64: games that wait for room, and the collector for its turn
-    stop: StopFlag
+    heartbeat: Heartbeat
+    stop: Any  # see `make_stop_flag`
 
     def release(self, slot: int) -> None:
-        """Give a slot that the learner has read back to the collector."""
+        """Return a slot to the collector."""
         self.is_free[slot] = True
         self.n_free.release()
 
 
-class SharedRolloutSink:
-    """A collector's end; see `RolloutSink`. `SharedRolloutSource.open_collector` makes it."""
+class SharedRolloutSink(BaseSink[RolloutSlot]):
+    """Collector's end; `SharedRolloutSource.open_collector` makes it."""
 
-    def __init__(self, shared: _CollectorSet) -> None:
-        self._shared = shared
+    def __init__(self, link: _Link) -> None:
+        super().__init__(link.n_games, link.heartbeat)
+        self._link = link
         self._memories: dict[int, SharedMemory] = {}
-        self._held: dict[int, RolloutSlot] = {}
-        self._lock = threading.Lock()
-        self.waited_s = 0.0
-        self._waited_until_last_put_s = 0.0
-        self._last_put_s: float | None = None
 
-    def __reduce__(self) -> tuple[type[SharedRolloutSink], tuple[_CollectorSet]]:
-        return SharedRolloutSink, (self._shared,)  # on its way to the spawned process, it holds nothing yet
+    def __reduce__(self) -> tuple[type[SharedRolloutSink], tuple[_Link]]:
+        return SharedRolloutSink, (self._link,)  # it holds no slot before it reaches the spawned process
 
-    def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
-        """Take a free slot for a game's next race; see `RolloutSink`."""
-        began_s = time.monotonic()
-        self._last_put_s = self._last_put_s or began_s
-        if game not in self._held:
-            acquired = self._wait_for_slot(began_s + timeout_s)
-            with self._lock:
-                self.waited_s += (time.monotonic() - began_s) / self._shared.n_games
-                if not acquired:
-                    return None
-                index = next(i for i, free in enumerate(self._shared.is_free) if free)
-                self._shared.is_free[index] = False
-                if index not in self._memories:
-                    self._memories[index] = SharedMemory(self._shared.memory_names[index])
-                self._held[game] = RolloutSlot(index, self._memories[index], self._shared.bounds)
-        return self._held[game].frames
-
-    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        """Write a race into its game's slot and tell the learner; see `RolloutSink`."""
-        if game not in self._held:
-            raise ValueError(f"game {game} holds no room: acquire_frames comes before each put")
-        slot = self._held[game]
-        slot.clear()
-        long_texts = {
-            name: value
-            for name, value in end_race_stats.items()
-            if isinstance(value, str) and len(value) > LONGEST_TEXT_IN_HEADER
-        }
-        arrays = tuple(slot.put(k, v) for k, v in rollout_results.items() if isinstance(v, np.ndarray))
-        texts = tuple(slot.put(k, np.frombuffer(v.encode(), dtype=np.uint8)) for k, v in long_texts.items())
-        with self._lock:
-            now_s = time.monotonic()
-            header = RolloutHeader(
-                slot=slot.index,
-                arrays=arrays,
-                values={k: v for k, v in rollout_results.items() if not isinstance(v, np.ndarray)},
-                texts=texts,
-                end_race_stats={k: v for k, v in end_race_stats.items() if k not in long_texts},
-                waited_s=self.waited_s - self._waited_until_last_put_s,
-                elapsed_s=now_s - (self._last_put_s or now_s),
-            )
-            del self._held[game]
-            self._waited_until_last_put_s = self.waited_s
-            self._last_put_s = now_s
-            self._shared.headers_in.send(header)
-
-    def beat(self) -> None:
-        """Say that the collector goes on; see `RolloutSink`."""
-        self._shared.n_beats.value += 1  # two threads may count one beat for two: it changes all the same
-
+    @override
     def await_turn(self) -> int | None:
-        """Wait for a turn; see `RolloutSink`."""
-        with self._waiting():
-            while not self._shared.stop.is_set():
-                self.beat()
-                if self._shared.turn.acquire(timeout=LOOK_FOR_THE_END_EVERY_S):
-                    return int(self._shared.turn_number.value)
-        return None
+        return self._wait(self._take_turn, WAIT_FOREVER_S)
 
+    @override
     def end_turn(self) -> None:
-        """End it; see `RolloutSink`."""
-        self._shared.n_turns_ended.value += 1  # every header of the turn is in its pipe
+        self._link.n_turns_ended.value += 1  # every header of the turn is in its pipe
 
+    @override
     def close(self) -> None:
-        """Unmap the slots; see `RolloutSink`."""
-        self._held.clear()
+        super().close()
         for memory in self._memories.values():
             unmap(memory)
         self._memories.clear()
 
-    def _wait_for_slot(self, deadline_s: float) -> bool:
-        """Take one off the count of free slots; False if the time is over or the run ends."""
-        with self._waiting():
-            while not self._shared.stop.is_set():
-                self.beat()
-                left_s = deadline_s - time.monotonic()
-                if self._shared.n_free.acquire(timeout=max(0.0, min(left_s, LOOK_FOR_THE_END_EVERY_S))):
-                    return True
-                if left_s <= 0:
-                    break
-        return False
+    @property
+    def _run_ends(self) -> bool:
+        return bool(self._link.stop.value)
 
-    @contextlib.contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Tell the learner that there is nothing to expect meanwhile."""
+    def _take_turn(self, timeout_s: float) -> int | None:
+        return self._link.turns.recv() if self._link.turns.poll(timeout_s) else None
+
+    def _take_room(self, timeout_s: float) -> RolloutSlot | None:
+        if not self._link.n_free.acquire(timeout=timeout_s):
+            return None
         with self._lock:
-            self._shared.n_waiting.value += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._shared.n_waiting.value -= 1
+            index = next(i for i, free in enumerate(self._link.is_free) if free)
+            self._link.is_free[index] = False
+            if index not in self._memories:
+                self._memories[index] = SharedMemory(self._link.memory_names[index])
+            return RolloutSlot(index, self._memories[index], self._link.bounds)
+
+    def _pack(self, room: RolloutSlot, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> Any:
+        arrays = {name: value for name, value in rollout_results.items() if isinstance(value, np.ndarray)}
+        texts = {
+            name: np.frombuffer(value.encode(), dtype=np.uint8)
+            for name, value in end_race_stats.items()
+            if isinstance(value, str) and len(value) > LONGEST_TEXT_IN_HEADER
+        }
+        places = room.write({**arrays, **{f"text {name}": text for name, text in texts.items()}})
+        results = {name: places.get(name, value) for name, value in rollout_results.items()}
+        return results, {name: places.get(f"text {name}", value) for name, value in end_race_stats.items()}
+
+    def _send(self, room: RolloutSlot, packed: Any, waited_s: float, elapsed_s: float) -> None:
+        results, stats = packed
+        rollout = ReceivedRollout(self._link.collector, results, stats, waited_s, elapsed_s)
+        self._link.headers_in.send((room.index, rollout))
 
 
-class SharedRolloutSource:
-    """The learner's end, which owns all shared memory; see `RolloutSource`.
+class SharedRolloutSource(RolloutSource):
+    """Learner's end, which owns all shared memory; see `RolloutSource`.
 
-    Memory is made when a collector is opened. What killed runs left behind is removed at once.
+    Segments of killed runs are removed at once. Memory is created when a collector is opened.
 
     Args:
         bounds: size of the largest rollout.
         slots_per_collector: at least 1. With 2, a collector drives into one slot while the learner reads the other.
-        games_per_collector: races that a collector drives at the same time, each into a slot of its own. Those beyond
-            the first have their slots in addition.
-        stop: tells the collectors that the run ends.
+        games_per_collector: races that a collector drives at the same time; each beyond the first adds a slot.
+        stop: see `make_stop_flag`.
     """
 
     def __init__(
-        self, bounds: RolloutBounds, slots_per_collector: int, games_per_collector: int = 1, *, stop: StopFlag
+        self, bounds: RolloutBounds, slots_per_collector: int, games_per_collector: int = 1, *, stop: Any
     ) -> None:
+        self.waited_s = 0.0
         self.left_out: Mapping[str, int] = {}
         self._bounds = bounds
         self._stop = stop
         self._games_per_collector = games_per_collector
         self._slots_per_collector = slots_per_collector + games_per_collector - 1
-        self._context: SpawnContext = multiprocessing.get_context("spawn")
-        self._sets: dict[int, _CollectorSet] = {}
+        self._links: dict[int, _Link] = {}
         self._memories: dict[int, list[SharedMemory]] = {}
         self._n_turns_given: dict[int, int] = {}
         remove_leftover_segments()
         self._available_bytes = available_shared_memory_bytes()
-        self.waited_s = 0.0
 
+    @override
     def open_collector(self, collector: int) -> SharedRolloutSink:
-        """Make a fresh set of slots; see `RolloutSource`."""
         self.close_collector(collector)
         self._require_memory()
-        headers, headers_in = self._context.Pipe(duplex=False)
-        memories = [create_segment(self._bounds.slot_bytes) for _ in range(self._slots_per_collector)]
-        shared = _CollectorSet(
+        n_slots = self._slots_per_collector
+        headers, headers_in = SPAWN.Pipe(duplex=False)
+        turns, turns_in = SPAWN.Pipe(duplex=False)
+        memories = [create_segment(self._bounds.slot_bytes) for _ in range(n_slots)]
+        link = _Link(
             collector=collector,
             bounds=self._bounds,
             n_games=self._games_per_collector,
             memory_names=tuple(memory.name for memory in memories),
             headers=headers,
             headers_in=headers_in,
-            n_free=self._context.Semaphore(self._slots_per_collector),
-            is_free=self._context.RawArray(ctypes.c_bool, [True] * self._slots_per_collector),
-            turn=self._context.Semaphore(0),
-            turn_number=self._context.RawValue(ctypes.c_int64, 0),
-            n_turns_ended=self._context.RawValue(ctypes.c_int64, 0),
-            n_beats=self._context.RawValue(ctypes.c_int64, 0),
-            n_waiting=self._context.RawValue(ctypes.c_int64, 0),
+            n_free=SPAWN.Semaphore(n_slots),
+            is_free=SPAWN.RawArray(ctypes.c_bool, [True] * n_slots),
+            turns=turns,
+            turns_in=turns_in,
+            n_turns_ended=SPAWN.RawValue(ctypes.c_int64, 0),
+            heartbeat=SPAWN.RawValue(Heartbeat),
             stop=self._stop,
         )
         self._memories[collector] = memories
-        self._sets[collector] = shared
+        self._links[collector] = link
         self._n_turns_given[collector] = 0
-        return SharedRolloutSink(shared)
+        return SharedRolloutSink(link)
 
+    @override
     def close_collector(self, collector: int) -> None:
-        """Free a collector's set; see `RolloutSource`."""
-        shared = self._sets.pop(collector, None)
-        if shared is None:
+        link = self._links.pop(collector, None)
+        if link is None:
             return
-        shared.headers.close()
-        shared.headers_in.close()
+        for pipe in (link.headers, link.headers_in, link.turns, link.turns_in):
+            pipe.close()
         for memory in self._memories.pop(collector):
             memory.unlink()
             unmap(memory)
 
+    @override
     def get(self, timeout_s: float) -> ReceivedRollout | None:
-        """Take the next rollout; see `RolloutSource`."""
-        started_s = time.monotonic()
+        began_s = time.monotonic()
         try:
             while (rollout := self._take_one()) is None:
-                left_s = started_s + timeout_s - time.monotonic()
+                left_s = began_s + timeout_s - time.monotonic()
                 if left_s <= 0:
                     break
-                self._wait_for_header(left_s)
+                if self._links:
+                    wait([link.headers for link in self._links.values()], left_s)
+                else:
+                    time.sleep(left_s)
             return rollout
         finally:
-            self.waited_s += time.monotonic() - started_s
+            self.waited_s += time.monotonic() - began_s
 
+    @override
     def give_turn(self, collector: int, number: int) -> None:
-        """Let a collector play; see `RolloutSource`."""
-        if collector in self._sets:
+        if collector in self._links:
             self._n_turns_given[collector] += 1
-            self._sets[collector].turn_number.value = number
-            self._sets[collector].turn.release()
+            self._links[collector].turns_in.send(number)
 
+    @override
     def is_at_turn(self, collector: int) -> bool:
-        """Say whether it plays; see `RolloutSource`."""
-        shared = self._sets.get(collector)
-        return shared is not None and shared.n_turns_ended.value < self._n_turns_given[collector]
+        link = self._links.get(collector)
+        return link is not None and link.n_turns_ended.value < self._n_turns_given[collector]
 
-    def signs_of_life(self, collector: int) -> SignsOfLife:
-        """Look how a collector is; see `RolloutSource`."""
-        shared = self._sets[collector]
-        return SignsOfLife(shared.n_beats.value, is_waiting=shared.n_waiting.value > 0)
+    @override
+    def heartbeat(self, collector: int) -> Heartbeat:
+        return self._links[collector].heartbeat
 
+    @override
     def close(self) -> None:
-        """Free everything; see `RolloutSource`."""
-        for collector in tuple(self._sets):
+        for collector in tuple(self._links):
             self.close_collector(collector)
 
     def _take_one(self) -> ReceivedRollout | None:
-        for collector, shared in tuple(self._sets.items()):
-            if shared.headers.poll():
-                header: RolloutHeader = shared.headers.recv()
-                self._sets[collector] = self._sets.pop(collector)  # to the end of the row: every collector has its turn
-                return _received(shared, self._memories[collector][header.slot], header)
+        for collector, link in tuple(self._links.items()):
+            if link.headers.poll():
+                slot, rollout = link.headers.recv()
+                self._links[collector] = self._links.pop(collector)  # to the end of the row: collectors take turns
+                memory = self._memories[collector][slot]
+                for name, value in rollout.rollout_results.items():
+                    if isinstance(value, ArrayInSlot):
+                        rollout.rollout_results[name] = value.view(memory)
+                        rollout.rollout_results[name].flags.writeable = False
+                for name, value in rollout.end_race_stats.items():
+                    if isinstance(value, ArrayInSlot):
+                        rollout.end_race_stats[name] = value.view(memory).tobytes().decode()
+                rollout.give_back = functools.partial(link.release, slot)
+                return rollout
         return None
 
-    def _wait_for_header(self, timeout_s: float) -> None:
-        pipes = [shared.headers for shared in self._sets.values()]
-        if pipes:
-            wait(pipes, timeout_s)
-        else:
-            time.sleep(timeout_s)
-
     def _require_memory(self) -> None:
-        """Refuse what does not fit: writing beyond the end of shared memory would kill the collector (SIGBUS)."""
+        """Raise `ChannelError` without enough memory: a write beyond its end kills the collector (SIGBUS)."""
         if self._available_bytes is None:
             return
-        needed_bytes = (len(self._sets) + 1) * self._slots_per_collector * self._bounds.slot_bytes
+        needed_bytes = (len(self._links) + 1) * self._slots_per_collector * self._bounds.slot_bytes
         if needed_bytes > self._available_bytes:
             others = describe_segments_of_others()
             raise ChannelError(
-                f"{SHARED_MEMORY_FOLDER} has {self._available_bytes >> 20} MB free; {len(self._sets) + 1} collectors "
+                f"{SHARED_MEMORY_FOLDER} has {self._available_bytes >> 20} MB free; {len(self._links) + 1} collectors "
                 f"with {self._slots_per_collector} rollouts of up to {self._bounds.slot_bytes / 2**20:.1f} MB need "
                 f"{(needed_bytes >> 20) + 1} MB. Lower cutoff_race_longer_than_ms, the image size, n_collectors "
                 "or games_per_collector, or give the machine more "
                 f"(docker run --shm-size=1g){others and f'. {others}'}"
             )
-
-
-def _received(shared: _CollectorSet, memory: SharedMemory, header: RolloutHeader) -> ReceivedRollout:
-    """Make the rollout, its arrays read-only views of its slot."""
-    arrays = {entry.name: entry.view(memory) for entry in header.arrays}
-    for array in arrays.values():
-        array.flags.writeable = False
-    texts = {entry.name: entry.view(memory).tobytes().decode() for entry in header.texts}
-    return ReceivedRollout(
-        shared.collector,
-        arrays | header.values,
-        header.end_race_stats | texts,
-        header.waited_s,
-        header.elapsed_s,
-        functools.partial(shared.release, header.slot),
-    )

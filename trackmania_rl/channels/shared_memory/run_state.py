@@ -1,41 +1,168 @@
-"""`RunState` in shared memory: nothing in it has a lock that a killed process could hold."""
+"""`RunState` in shared memory, without a lock that a killed process could hold; and the opening of both channels."""
 
 from __future__ import annotations
 
+import copy
+import ctypes
 import logging
+import os
+import sys
+import time
 from collections.abc import Mapping
-from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Final
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
 
-from trackmania_rl.channels.protocols import ChannelError, WeightsKind
-from trackmania_rl.channels.shared_memory.settings_board import SettingsBoard
-from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
-from trackmania_rl.channels.shared_memory.weights import SharedWeights
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.channels.protocols import (
+    ROLLOUT_SLOTS_PER_COLLECTOR,
+    ChannelError,
+    Channels,
+    RunStatePublisher,
+    RunStateView,
+    WeightsKind,
+    settings_as_json,
+)
+from trackmania_rl.channels.shared_memory.rollouts import SPAWN, SharedRolloutSource, make_stop_flag
+from trackmania_rl.channels.shared_memory.segments import SHARED_MEMORY_FOLDER, start_resource_tracker
+from trackmania_rl.channels.shared_memory.slots import RolloutBounds
+from trackmania_rl.errors import one_line
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 
 log = logging.getLogger(__name__)
 
+MOST_LOOKS: Final = 50
+LOOK_AGAIN_AFTER_S: Final = 0.002
+"""A write takes milliseconds."""
+LEAST_SETTINGS_BYTES: Final = 1 << 18
+ROOM_TO_GROW: Final = 8
+"""Settings may become that many times as long as the first ones."""
 
-class SharedRunState:
-    """The learner's end; see `RunStatePublisher`.
+
+class SharedVector:
+    """Vector in shared memory behind a sequence counter (seqlock): one process writes, any number read.
+
+    The counter is odd during a write. A reader copies the vector, and again if the counter has changed meanwhile. So a
+    reader that is stopped or killed blocks no other process, and a stopped writer leaves readers with their last copy.
 
     Args:
-        settings: those in force.
-        uncompiled_shared_networks: by kind; their parameters are moved into shared memory.
-        context: of the processes that will share it.
+        vector: its memory is moved into shared memory; version 1.
+        name: of the contents, for errors.
+
+    Raises:
+        ChannelError: if memory is short.
     """
 
-    def __init__(
-        self, settings: Settings, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module], context: BaseContext
-    ) -> None:
-        self.stop_flag = StopFlag(context)
-        self._settings = settings
-        self._board = SettingsBoard(settings, context)
-        self._weights = {kind: SharedWeights(n, context) for kind, n in uncompiled_shared_networks.items()}
-        self._frames_total = context.Value("q", 0, lock=False)  # one writer; a lock could die with a killed reader
+    def __init__(self, vector: Tensor, name: str) -> None:
+        try:
+            self._vector = vector.share_memory_()
+        except RuntimeError as error:  # torch's report of what the system says
+            needed_mb = vector.numel() * vector.element_size() / 2**20
+            raise ChannelError(
+                f"{SHARED_MEMORY_FOLDER} has no room for {name} ({needed_mb:.1f} MB): "
+                f"{one_line(error)}; free some, or give the machine more (docker run --shm-size=1g)"
+            ) from error
+        self._sequence = SPAWN.RawValue(ctypes.c_int64, 2)
 
+    @property
+    def version(self) -> int:
+        """Number of the last write that began."""
+        return int(self._sequence.value + 1) // 2
+
+    def write(self, values: Tensor) -> None:
+        """Overwrite the first entries of the vector."""
+        values = values.to(self._vector.device)  # a copy from a GPU waits for the GPU: before the write begins
+        self._sequence.value |= 1  # odd already after an interrupted write
+        with torch.no_grad():
+            self._vector[: len(values)].copy_(values)
+        self._sequence.value += 1
+
+    def read(self) -> tuple[int, Tensor] | None:
+        """Return the version and a copy of the vector; None if each attempt met a write."""
+        for _ in range(MOST_LOOKS):
+            before = self._sequence.value
+            copied = self._vector.clone() if before % 2 == 0 else None
+            if copied is not None and self._sequence.value == before:
+                return before // 2, copied
+            time.sleep(LOOK_AGAIN_AFTER_S)
+        return None
+
+
+class SharedWeights(SharedVector):
+    """Parameters of a network as a `SharedVector`.
+
+    Args:
+        uncompiled_shared_network: its parameters are moved into shared memory and are version 1.
+    """
+
+    def __init__(self, uncompiled_shared_network: nn.Module) -> None:
+        super().__init__(flatten_parameters(uncompiled_shared_network), "the network's weights")
+
+    def publish(self, network: nn.Module) -> None:
+        """Copy the weights of `network` into shared memory."""
+        self.write(flatten_parameters(network))
+
+    def pull_if_newer(self, network: nn.Module, known_version: int) -> int:
+        """Copy the shared weights into `network`, on any device, unless it has `known_version`; return its version."""
+        if self.version == known_version or (read := self.read()) is None:
+            return known_version
+        version, weights = read
+        with torch.no_grad():
+            flatten_parameters(network).copy_(weights)
+        return version
+
+
+class SharedSettings(SharedVector):
+    """Settings in force as JSON in a `SharedVector`, padded with spaces."""
+
+    def __init__(self, settings: Settings) -> None:
+        text = settings_as_json(settings)
+        self._n_bytes = max(LEAST_SETTINGS_BYTES, ROOM_TO_GROW * len(text))
+        super().__init__(self._padded(text), "the settings")
+
+    def publish(self, settings: Settings) -> None:
+        """Publish settings. Settings that are too long are logged and left out: an edit never ends a run."""
+        text = settings_as_json(settings)
+        if len(text) > self._n_bytes:
+            log.error(
+                "the edited settings are too long for the collectors (%d bytes, at most %d): start the run again to "
+                "use them",
+                len(text),
+                self._n_bytes,
+            )
+            return
+        self.write(self._padded(text))
+
+    def pull(self) -> tuple[int, Settings] | None:
+        """Return the version and the settings; None if each attempt met a write."""
+        if (read := self.read()) is None:
+            return None
+        return read[0], Settings.model_validate_json(read[1].numpy().tobytes())
+
+    def _padded(self, text: bytes) -> Tensor:
+        return torch.frombuffer(bytearray(text.ljust(self._n_bytes)), dtype=torch.uint8)
+
+
+class SharedRunState(RunStatePublisher, RunStateView):
+    """Publisher, and after `view` a collector's view, of the same shared memory.
+
+    Args:
+        settings: in force at the beginning.
+        uncompiled_shared_networks: by kind; their parameters are moved into shared memory.
+    """
+
+    def __init__(self, settings: Settings, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module]) -> None:
+        self.stop_flag = make_stop_flag()
+        self._weights = {kind: SharedWeights(network) for kind, network in uncompiled_shared_networks.items()}
+        self._published = settings
+        self._settings = SharedSettings(settings)
+        self._pulled = 1, settings  # version and settings in one attribute, for any thread
+        self._frames_total = SPAWN.RawValue(ctypes.c_int64, 0)
+
+    @override
     def publish(
         self,
         *,
@@ -44,65 +171,73 @@ class SharedRunState:
         frames_total: int | None = None,
         stop: bool = False,
     ) -> None:
-        """Publish what is given; see `RunStatePublisher`."""
         for kind, network in (weights or {}).items():
             self._weights[kind].publish(network)
         if frames_total is not None:
             self._frames_total.value = frames_total
         if stop:
-            self.stop_flag.set()
-        if settings is not None and settings is not self._settings:
-            self._settings = settings
-            try:
-                self._board.write(settings)
-            except ChannelError as error:  # an edit never ends a run
-                log.error("%s", error)
+            self.stop_flag.value = True
+        if settings is not None and settings is not self._published:
+            self._settings.publish(settings)
+            self._published = settings
 
-    def view(self) -> SharedRunStateView:
-        """Make what a collector is handed when it is spawned."""
-        return SharedRunStateView(self._settings, self._board, self._weights, self._frames_total, self.stop_flag)
-
-
-class SharedRunStateView:
-    """A collector's end; see `RunStateView`. `SharedRunState.view` makes it."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        board: SettingsBoard,
-        weights: Mapping[WeightsKind, SharedWeights],
-        frames_total: Any,  # multiprocessing.Value of a 64-bit integer
-        stop_flag: StopFlag,
-    ) -> None:
-        self._board = board
-        self._weights = weights
-        self._frames_total = frames_total
-        self._stop_flag = stop_flag
-        self._seen = 0, settings  # together, for any thread
-        self.pull()
+    @override
+    def view(self) -> SharedRunState:
+        view = copy.copy(self)
+        view.pull()
+        return view
 
     @property
+    @override
     def settings(self) -> Settings:
-        """Those in force; see `RunStateView`."""
-        return self._seen[1]
+        return self._pulled[1]
 
     @property
+    @override
     def frames_total(self) -> int:
-        """The whole run's; see `RunStateView`."""
         return int(self._frames_total.value)
 
     @property
+    @override
     def stop_requested(self) -> bool:
-        """Whether the run is to end; see `RunStateView`."""
-        return self._stop_flag.is_set()
+        return bool(self.stop_flag.value)
 
+    @override
     def pull(self) -> bool:
-        """Take over settings that were published since the last look; see `RunStateView`."""
-        if self._board.version == self._seen[0] or (read := self._board.read()) is None:
+        if self._settings.version == self._pulled[0] or (pulled := self._settings.pull()) is None:
             return False
-        self._seen = read
+        self._pulled = pulled
         return True
 
+    @override
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        """Copy newer weights; see `RunStateView`."""
         return self._weights[kind].pull_if_newer(network, known_version)
+
+
+def open_channels(
+    settings: Settings, spaces: Spaces, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module]
+) -> Channels:
+    """Open the channels of a run whose processes are spawned on this machine.
+
+    Args:
+        settings: in force at the beginning; they bound the size of a race.
+        spaces: of the games.
+        uncompiled_shared_networks: their parameters are moved into shared memory; the first weights.
+
+    Raises:
+        ChannelError: if there is no shared memory, or too little.
+    """
+    if sys.platform == "linux" and not os.access(SHARED_MEMORY_FOLDER, os.W_OK):
+        raise ChannelError(
+            f"{SHARED_MEMORY_FOLDER} cannot be written to, and processes share their memory there: mount it "
+            "writable (mount -t tmpfs tmpfs /dev/shm; docker run --shm-size=1g)"
+        )
+    start_resource_tracker()
+    run_state = SharedRunState(settings, uncompiled_shared_networks)
+    rollouts = SharedRolloutSource(
+        RolloutBounds.of_game(settings.game, spaces),
+        ROLLOUT_SLOTS_PER_COLLECTOR,
+        games_per_collector=settings.game.rollouts_at_a_time,
+        stop=run_state.stop_flag,
+    )
+    return Channels(rollouts, run_state)

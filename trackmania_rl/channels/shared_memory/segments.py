@@ -1,8 +1,7 @@
-"""Segments of shared memory whose names say whose they are, so that those of a killed run can be told and removed.
+"""Names of shared-memory segments, and removal of those of killed runs.
 
-Python unlinks a process's segments when it ends, even if it is killed: another process, its resource tracker, sees to
-that. If both are killed together, as by the system for lack of memory, nobody does. On Linux the segments then fill
-`/dev/shm`, which is often small, until the machine is restarted.
+Python's resource tracker unlinks the segments of a killed process. If it is killed as well, as by the system for lack
+of memory, the segments fill `/dev/shm` until the machine restarts. Their names hold the process that made them.
 """
 
 from __future__ import annotations
@@ -11,52 +10,81 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
+import signal
 import sys
+from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from typing import Final
 
-from trackmania_rl.channels.shared_memory.slots import SHARED_MEMORY_FOLDER
-
+SHARED_MEMORY_FOLDER: Final = Path("/dev/shm")
+"""Where Linux keeps shared memory; containers often give it 64 MB."""
 PREFIX: Final = "trackmania_rl"
 NAME: Final = re.compile(rf"{PREFIX}_(?P<pid>\d{{1,7}})_(?P<pid_namespace>[0-9a-f]*)[0-9a-f]{{8}}")
 """The token after the process number ends with 8 random digits; macOS allows 30 characters in all."""
 MOST_NAMED: Final = 3
-"""How many of the segments of others are named."""
+"""Largest number of segments that an error names."""
 BYTES_OF_ST_BLOCKS: Final = 512
+
+
+def new_segment_name() -> str:
+    """Return an unused name of a segment of this process."""
+    return f"{PREFIX}_{os.getpid()}_{_pid_namespace()}{secrets.token_hex(4)}"
 
 
 def create_segment(size_bytes: int) -> SharedMemory:
     """Create shared memory of this process."""
     while True:
-        name = f"{PREFIX}_{os.getpid()}_{_pid_namespace()}{secrets.token_hex(4)}"
         with contextlib.suppress(FileExistsError):  # left by an earlier process of this number, and drawn again
-            return SharedMemory(name, create=True, size=size_bytes)
+            return SharedMemory(new_segment_name(), create=True, size=size_bytes)
+
+
+def unmap(memory: SharedMemory) -> None:
+    """Unmap a segment. Where a view of it still exists, the end of the process does."""
+    with contextlib.suppress(BufferError):
+        memory.close()
+
+
+def start_resource_tracker() -> None:
+    """Start Python's resource tracker so that it outlives the terminal; it ignores Ctrl-C and SIGTERM only."""
+    if not hasattr(signal, "SIGHUP"):
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by the tracker
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def available_shared_memory_bytes() -> int | None:
+    """Return the free shared memory; None where it has no limit of its own (Windows, macOS)."""
+    return shutil.disk_usage(SHARED_MEMORY_FOLDER).free if SHARED_MEMORY_FOLDER.is_dir() else None
 
 
 def remove_leftover_segments() -> None:
-    """Unlink the segments of processes that are no more; only on Linux, where segments are files.
+    """Unlink the segments of processes that have ended. Only on Linux, where segments are files.
 
-    Where another process has the number by now, they stay. So do those that another container made, which has process
-    numbers of its own and may share this folder.
+    Segments of other containers stay: these have process numbers of their own and may share the folder.
     """
     if sys.platform != "linux":
         return
     for file in SHARED_MEMORY_FOLDER.glob(f"{PREFIX}_*"):
         named = NAME.fullmatch(file.name)
         if named and named["pid_namespace"] == _pid_namespace() and not _is_running(int(named["pid"])):
-            with contextlib.suppress(OSError):  # another user's, or gone already
+            with contextlib.suppress(OSError):  # another user's, or removed already
                 file.unlink()
 
 
 def describe_segments_of_others() -> str:
-    """Say what takes room in shared memory beside this process's own segments; empty if nothing does."""
+    """Return a sentence on the memory that other processes hold there; empty if there is none."""
     if sys.platform != "linux":
         return ""
     own = f"{PREFIX}_{os.getpid()}_"
     sizes_mb: dict[str, int] = {}
     for file in SHARED_MEMORY_FOLDER.glob("*"):
-        with contextlib.suppress(OSError):  # gone already
-            size_mb = file.stat().st_blocks * BYTES_OF_ST_BLOCKS >> 20  # what was never written takes no room
+        with contextlib.suppress(OSError):  # removed already
+            size_mb = file.stat().st_blocks * BYTES_OF_ST_BLOCKS >> 20  # unwritten pages take no room
             if size_mb > 0 and not file.name.startswith(own):
                 sizes_mb[file.name] = size_mb
     if not sizes_mb:
@@ -70,7 +98,7 @@ def describe_segments_of_others() -> str:
 
 
 def _pid_namespace() -> str:
-    """Name the processes among which this one's number is its own, unlike those of other containers; may be empty."""
+    """Return the number of the process namespace, which differs between containers; empty where there are none."""
     try:
         return f"{os.stat('/proc/self/ns/pid').st_ino:x}"
     except OSError:  # no Linux

@@ -1,49 +1,36 @@
-"""A slot of shared memory that holds one rollout: how large it must be, and where its arrays lie."""
+"""Slot of shared memory for one rollout: its size, and where its arrays are."""
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.channels.protocols import ChannelError
+from trackmania_rl.channels.sinks import Room
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import GameSettings
 
-ALIGNMENT_BYTES = 64
+ALIGNMENT_BYTES: Final = 64
 """Arrays start at multiples of a cache line."""
-OTHER_BYTES_PER_ACTION = 512
-"""Room for what a race holds for each action beside frame, floats and Q values: action, flags, zone, metres, wheels,
-and its share of the input script."""
-OTHER_BYTES_PER_RACE = 1 << 16
-"""Room for what does not grow with the race, and for alignment."""
-SHARED_MEMORY_FOLDER = Path("/dev/shm")
-"""Where Linux keeps shared memory; containers often give it 64 MB."""
+OTHER_BYTES_PER_ACTION: Final = 512
+"""Room for the values of an action beside frame, floats and Q values, and its share of the input script."""
+OTHER_BYTES_PER_RACE: Final = 1 << 16
+"""Room for values that do not grow with the race, and for alignment."""
 
 
 @dataclass(frozen=True)
 class RolloutBounds:
-    """How large a rollout can be.
+    """Size of the largest rollout."""
 
-    Attributes:
-        max_actions: decisions in the longest race.
-        image_height_px: 0 where the observation has no image.
-        image_width_px: 0 where the observation has no image.
-        n_floats: floats that one state has of its own.
-        n_values: entries of one Q-value vector.
-    """
-
-    max_actions: int
-    image_height_px: int
-    image_width_px: int
-    n_floats: int
-    n_values: int
+    max_actions: int  # decisions in the longest race
+    image_height_px: int  # 0 without images
+    image_width_px: int  # 0 without images
+    n_floats: int  # floats that one state has of its own
+    n_values: int  # entries of one Q-value vector
 
     @classmethod
     def of_game(cls, game: GameSettings, spaces: Spaces) -> RolloutBounds:
@@ -63,21 +50,20 @@ class RolloutBounds:
 
     @property
     def frames_bytes(self) -> int:
-        """Size of the frames of the longest race, one byte for each pixel, rounded up to the alignment."""
+        """Size of the frames of the longest race (uint8), aligned."""
         return _aligned(self.max_actions * self.image_height_px * self.image_width_px)
 
     @property
     def slot_bytes(self) -> int:
-        """Size of one slot. The operating system provides a page when it is first written, so length costs nothing."""
+        """Size of one slot. The system provides pages when they are first written, so unused length costs nothing."""
         bytes_per_action = 4 * (self.n_floats + self.n_values) + OTHER_BYTES_PER_ACTION
         return self.frames_bytes + (self.max_actions + 1) * bytes_per_action + OTHER_BYTES_PER_RACE
 
 
 @dataclass(frozen=True)
 class ArrayInSlot:
-    """Where one array lies in a slot."""
+    """Place of one array in a slot."""
 
-    name: str
     offset_bytes: int
     shape: tuple[int, ...]
     dtype: str
@@ -87,66 +73,50 @@ class ArrayInSlot:
         return np.ndarray(self.shape, dtype=self.dtype, buffer=memory.buf, offset=self.offset_bytes)
 
 
-class RolloutSlot:
-    """A slot that a collector holds and writes to.
+class RolloutSlot(Room):
+    """Slot that a collector holds and writes to: the frames first, then the other arrays.
+
+    Args:
+        index: number of the slot in its collector's set.
+        memory: of the slot.
+        bounds: of a rollout.
 
     Attributes:
-        index: the slot's number in its set.
-        frames: (max_actions, 1, H, W) uint8 view of the slot. Frames of the race written here are sent without a copy:
-            put `slot.frames[:T]` into the `rollout_results`.
+        index: as given.
+        frames: (max_actions, 1, H, W) uint8 view of the slot; `frames[:T]` is sent without a copy.
     """
 
     def __init__(self, index: int, memory: SharedMemory, bounds: RolloutBounds) -> None:
-        """Wrap a slot's memory; `SharedRolloutSink` does this."""
+        super().__init__(np.ndarray(bounds.frames_shape, dtype=np.uint8, buffer=memory.buf))
         self.index = index
         self._memory = memory
         self._bounds = bounds
-        self._next_offset_bytes = bounds.frames_bytes
-        self.frames: npt.NDArray[np.uint8] = np.ndarray(bounds.frames_shape, dtype=np.uint8, buffer=memory.buf)
 
-    def clear(self) -> None:
-        """Forget what was written."""
-        self._next_offset_bytes = self._bounds.frames_bytes
-
-    def put(self, name: str, array: npt.NDArray[Any]) -> ArrayInSlot:
-        """Copy an array into the slot, unless it is a leading part of `frames` already.
+    def write(self, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, ArrayInSlot]:
+        """Copy arrays into the slot, in place of earlier ones; return their places.
 
         Raises:
-            ChannelError: if the slot is full.
+            ChannelError: if the slot is too small.
         """
-        is_in_place = (
-            array.size > 0
-            and array.flags.c_contiguous
-            and array.ctypes.data == self.frames.ctypes.data
-            and array.nbytes <= self.frames.nbytes
-        )
-        if is_in_place:
-            return ArrayInSlot(name, 0, array.shape, array.dtype.str)
-        entry = ArrayInSlot(name, self._next_offset_bytes, array.shape, array.dtype.str)
-        if name == "frames" and array.nbytes <= self._bounds.frames_bytes:
-            entry = ArrayInSlot(name, 0, array.shape, array.dtype.str)
-        elif entry.offset_bytes + array.nbytes > self._bounds.slot_bytes:
-            raise ChannelError(
-                f"a rollout does not fit its shared-memory slot: {name} has shape {array.shape}, and the slot is made "
-                f"for races of at most {self._bounds.max_actions} actions ({self._bounds.slot_bytes} bytes). "
-                "Was cutoff_race_longer_than_ms raised while the run was on? That takes effect at the next start"
-            )
-        else:
-            self._next_offset_bytes += _aligned(array.nbytes)
-        entry.view(self._memory)[...] = array
-        return entry
+        places: dict[str, ArrayInSlot] = {}
+        next_offset_bytes = self._bounds.frames_bytes
+        for name, array in arrays.items():
+            is_frames = name == "frames" and array.nbytes <= self._bounds.frames_bytes
+            places[name] = ArrayInSlot(0 if is_frames else next_offset_bytes, array.shape, array.dtype.str)
+            if is_frames:
+                if array.ctypes.data == self.frames.ctypes.data and array.flags.c_contiguous:
+                    continue  # in place already
+            elif next_offset_bytes + array.nbytes > self._bounds.slot_bytes:
+                raise ChannelError(
+                    f"a rollout does not fit its shared-memory slot: {name} has shape {array.shape}, and the slot is "
+                    f"made for races of at most {self._bounds.max_actions} actions ({self._bounds.slot_bytes} bytes). "
+                    "Was cutoff_race_longer_than_ms raised while the run was on? That takes effect at the next start"
+                )
+            else:
+                next_offset_bytes += _aligned(array.nbytes)
+            places[name].view(self._memory)[...] = array
+        return places
 
 
 def _aligned(n_bytes: int) -> int:
     return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def available_shared_memory_bytes() -> int | None:
-    """Look how much shared memory is free; None where the system sets no separate limit (Windows, macOS)."""
-    return shutil.disk_usage(SHARED_MEMORY_FOLDER).free if SHARED_MEMORY_FOLDER.is_dir() else None
-
-
-def unmap(memory: SharedMemory) -> None:
-    """Let go of a slot's memory. Where somebody still holds a view of it (a traceback's locals), its process does."""
-    with contextlib.suppress(BufferError):
-        memory.close()

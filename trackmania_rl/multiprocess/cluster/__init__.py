@@ -1,7 +1,7 @@
-"""Collectors on the machines of a Ray cluster. Without `--cluster` nothing here is imported: it needs that extra.
+"""Collectors on the machines of a Ray cluster. Nothing here is imported without `--cluster`: it needs that extra.
 
-This process shows a token, and asks others for one, unless the user says otherwise by RAY_AUTH_MODE. Without a token of
-the user's there is one for this process and those that it starts.
+Unless RAY_AUTH_MODE is set, this process shows a token and asks others for one. Without a token of the user's it makes
+one for itself and the processes that it starts.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What `doctor.py --cluster` finds: the machines of a cluster, their room, and what is missing on them."""
+"""Checks of `doctor.py --cluster`: the machines of a cluster, their room and their packages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem, warning
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.cluster.connecting import connected, environment, n_places
-from trackmania_rl.multiprocess.cluster.placement import RESOURCE
+from trackmania_rl.multiprocess.cluster.connecting import RESOURCE, connected, environment, n_places
 from trackmania_rl.settings import Settings
 
 ANSWERS_WITHIN_S: Final = 60.0
@@ -25,30 +24,25 @@ LEAST_STORE_BYTES: Final = 200 << 20
 
 @dataclass(frozen=True)
 class OnMachine:
-    """What a machine tells of itself.
+    """Properties of a machine."""
 
-    Attributes:
-        python: version.
-        has_package: whether collectors can be started there.
-    """
-
-    python: str
-    has_package: bool
+    python: str  # version
+    has_package: bool  # whether collectors can be started there
 
 
 def look_there() -> OnMachine:
-    """Tell of the machine that this runs on."""
+    """Return the properties of the machine that this runs on."""
     from importlib.util import find_spec
 
     return OnMachine(platform.python_version(), find_spec("trackmania_rl") is not None)
 
 
 def check_cluster(cluster: str, settings: Settings) -> Iterator[Finding]:
-    """Join a cluster and look at its machines; findings come as they are made.
+    """Join a cluster and yield findings on its machines.
 
     Args:
         cluster: see `connected`.
-        settings: of the run that shall use it.
+        settings: of the run.
     """
     try:
         with connected(cluster):

@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, and the clusters that are made for a first look on one machine."""
+"""Connection to a Ray cluster, and clusters made on one machine for a first look."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ import psutil
 import ray
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.cluster.placement import RESOURCE
-from trackmania_rl.multiprocess.ending import descendants_of, end_processes
+from trackmania_rl.multiprocess.supervisor import descendants_of, end_processes
 from trackmania_rl.places import PROJECT_FOLDER
 
 log = logging.getLogger(__name__)
 
+RESOURCE: Final = "collector"
+"""Ray's resource of machines that take collectors: `ray start --resources '{"collector": 4}'`."""
 AUTO: Final = "auto"
 LOCAL: Final = re.compile(r"local:(\d{1,2})")
 PROBE_WITHIN_S: Final = 10.0
-"""A cluster that does not answer a child process within this time is told at once; Ray itself waits for minutes."""
+"""Ray itself waits for minutes."""
 LOCAL_STORE_BYTES: Final = 256 << 20
 COLLECTORS_PER_LOCAL_NODE: Final = 8
 RAY_GIVES_UP_AFTER_S: Final = 90
-"""A driver that the head does not answer is ended by Ray, unasked: by then the last checkpoint is written."""
+"""Ray ends a driver whose head is lost: by then the last checkpoint is written."""
 MOST_SAID_BYTES: Final = 1 << 20
 HEAD: Final = "joined the head "
 REFUSED: Final = "InvalidAuthToken"
@@ -44,14 +45,14 @@ _PROBE: Final = (
 
 @contextlib.contextmanager
 def connected(cluster: str) -> Iterator[None]:
-    """Be connected to a cluster.
+    """Connect to a cluster.
 
     Args:
         cluster: "auto" for the one that runs on this machine or that RAY_ADDRESS names, HOST:PORT, or "local:N" for N
             nodes that are made on this machine and end with this block.
 
     Raises:
-        UserError: if it cannot be joined, or takes anybody in who can reach it; the text says what to do.
+        UserError: if it cannot be joined, or asks for no token.
     """
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(RAY_GIVES_UP_AFTER_S))
     with contextlib.ExitStack() as closing:
@@ -69,18 +70,18 @@ def connected(cluster: str) -> Iterator[None]:
 
 
 def n_places() -> int:
-    """How many collectors the cluster has room for at the moment, those that play included."""
+    """Return the number of collectors that the cluster has room for, running ones included."""
     return int(ray.cluster_resources().get(RESOURCE, 0))
 
 
 def environment() -> dict[str, str]:
-    """Variables for the collectors' processes: where this package is, on machines that have it in the same place."""
+    """Return variables for the collectors' processes: the path of this package, the same on all machines."""
     path = os.pathsep.join(filter(None, (str(PROJECT_FOLDER), os.environ.get("PYTHONPATH", ""))))
     return {"PYTHONPATH": path}
 
 
 def require_answer(cluster: str) -> None:
-    """Let a child process join a cluster first, as Ray waits for minutes where nobody answers.
+    """Join a cluster in a child process first, as Ray waits for minutes without an answer.
 
     Raises:
         UserError: if it cannot be joined within `PROBE_WITHIN_S`, or is open to others without a token.
@@ -97,7 +98,7 @@ def require_answer(cluster: str) -> None:
 
 
 def _said_by_probe(address: str, variables: dict[str, str]) -> str:
-    """Join in a child process, and return what it said until it had joined, was refused, or the time was over."""
+    """Join in a child process, and return its output until it has joined, is refused, or times out."""
     with tempfile.TemporaryFile() as output:
         command = [sys.executable, "-c", _PROBE, address]
         child = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | variables)
@@ -112,7 +113,7 @@ def _said_by_probe(address: str, variables: dict[str, str]) -> str:
 
 
 def _reason(address: str, said: str) -> str:
-    """Tell in one line why a cluster cannot be joined, by what Ray said."""
+    """Return in one line why a cluster cannot be joined, by Ray's output."""
     text = said.lower()
     if REFUSED in said:
         return (
@@ -145,7 +146,7 @@ def _is_loopback(head: str) -> bool:
 
 
 def _made_here(n_nodes: int, closing: contextlib.ExitStack) -> str:
-    """Make a cluster of nodes on this machine: the learner's, and those of the collectors; one alone is both."""
+    """Make a cluster of nodes on this machine: the learner's, and those of the collectors; a single one is both."""
     from ray.cluster_utils import Cluster
 
     if n_nodes < 1:

@@ -29,8 +29,6 @@ GREET_EVERY_S: Final = 60.0
 COMES_BACK_WITHIN_S: Final = 2.0
 SETTLED_AFTER_S: Final = 60.0
 """An end after this age does not count as a repeated failure."""
-FIRST_DELAY_S: Final = 1.0
-LONGEST_DELAY_S: Final = 60.0
 FOCUS_AFTER_S: Final = 20.0
 """Time from a client's connection until a race has surely begun and the game can take the keyboard."""
 
@@ -88,7 +86,7 @@ class _Game:
 
 
 class GameKeeper:
-    """Keeper of one game.
+    """One game as a `Job` of a `Supervisor`.
 
     Args:
         launcher: of the game.
@@ -100,6 +98,8 @@ class GameKeeper:
 
     Attributes:
         port: where the game listens.
+        name: see `Job`.
+        clients: connected to the game now; set before each `failure`.
     """
 
     def __init__(
@@ -112,6 +112,8 @@ class GameKeeper:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.port = launcher.port
+        self.name = f"the game at port {self.port}"
+        self.clients: Collection[Client] = ()
         self._launcher = launcher
         self._max_age_s = max_age_s
         self._greets_within_s = greets_within_s
@@ -121,62 +123,47 @@ class GameKeeper:
         self._game: _Game | None = None
         self._attempt: GreetingAttempt | None = None
         self._has_started_once = False
-        self._n_failures = 0
-        self._start_at_s = 0.0
 
     @property
     def is_starting(self) -> bool:
         """Whether the game is started, but has not greeted yet."""
         return self._game is not None and not self._game.has_greeted
 
-    def step(self, clients: Collection[Client]) -> None:
-        """Check the game once, and start or end it as needed.
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the game has run for a while; see `Job`."""
+        return self._game is not None and self._clock() - self._game.started_at_s >= SETTLED_AFTER_S
 
-        Args:
-            clients: connected to it now.
+    def start(self) -> str | None:
+        """Start the game; see `Job`.
 
         Raises:
             UserError: if its first start fails.
         """
-        now_s, game = self._clock(), self._game
-        if game is None:
-            if now_s >= self._start_at_s:
-                self._start()
-            return
-        age_s = now_s - game.started_at_s
-        if (reason := self._why_not_well(game, clients, now_s)) is not None:
-            log.warning("the game at port %d %s: it is started again", self.port, reason)
-            self._end(is_failure=age_s < SETTLED_AFTER_S)
-        elif age_s > self._max_age_s:
-            log.info("the game at port %d has run for %g s: it is started again", self.port, self._max_age_s)
-            self._end(is_failure=False)
-
-    def close(self) -> None:
-        """End the game."""
-        self._drop_attempt()
-        self._game = None
-        self._launcher.kill()
-
-    def _start(self) -> None:
         try:
             self._launcher.start()
         except (GameError, UserError) as error:
             if not self._has_started_once and isinstance(error, UserError):
                 raise
-            delay_s = self._end(is_failure=True)
-            log.warning("the game at port %d cannot be started now: %s; next try in %g s", self.port, error, delay_s)
-            return
+            return f"cannot be started now: {error}"
         self._game = _Game(self._clock())
         self._has_started_once = True
         log.info("the game at port %d is started", self.port)
+        return None
 
-    def _end(self, is_failure: bool) -> float:
-        """End the game and return the delay of its next start, which doubles with each failure."""
-        self.close()
-        self._n_failures = self._n_failures + 1 if is_failure else 0
-        delay_s = min(FIRST_DELAY_S * 2 ** min(self._n_failures - 1, 10), LONGEST_DELAY_S) if is_failure else 0.0
-        self._start_at_s = self._clock() + delay_s
-        return delay_s
+    def failure(self, _: float) -> str | None:
+        """Return why the game must be restarted, by the state of its connections in `clients`; see `Job`."""
+        assert self._game is not None
+        now_s = self._clock()
+        if (reason := self._why_not_well(self._game, self.clients, now_s)) is not None:
+            return reason
+        return f"has run for {self._max_age_s:g} s" if now_s - self._game.started_at_s > self._max_age_s else None
+
+    def end(self) -> None:
+        """End the game; see `Job`."""
+        self._drop_attempt()
+        self._game = None
+        self._launcher.kill()
 
     def _why_not_well(self, game: _Game, clients: Collection[Client], now_s: float) -> str | None:
         if not self._launcher.is_alive():

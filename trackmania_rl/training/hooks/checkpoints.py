@@ -149,6 +149,7 @@ class SaveCheckpoints(Hook):
             self.trainer.save_checkpoint(state)
             log.warning("the disk is too full for the replay memory: the checkpoint is written without it")
         self.run.statistics.checkpoint_written()
+        self.run.heartbeat.saved = self.run.statistics.frames_total + self.run.statistics.batches_total
 
     def _last_good_one(self) -> str:
         manifests = find_manifests(self.run.folder.path)

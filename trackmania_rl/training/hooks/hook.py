@@ -17,6 +17,7 @@ import numpy.typing as npt
 from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.agent import Agent
+from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
 from trackmania_rl.experience_replay.memory import Memory
 from trackmania_rl.race.progress import CollectorProgress
@@ -63,6 +64,7 @@ class RunContext:
         session: number of this start of the run, from 1.
         reference_lines_m: (N, 3) points of each map's reference line, for pictures; none for generators.
         progress: of each collector, by its number.
+        heartbeat: of this process.
         race: the newest race; its arrays are valid at the point `batch_process` only.
         record: the newest race that has ended, in figures.
     """
@@ -79,6 +81,7 @@ class RunContext:
     reference_lines_m: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     maps_folder: Path = Path("maps")
     progress: dict[int, CollectorProgress] = field(default_factory=dict)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
     race: ReceivedRollout | None = None
     record: RaceRecord = field(init=False, repr=False)
 

@@ -67,6 +67,7 @@ class TellStatus(Hook):
     def begin(self) -> None:
         """Write the first status and start the thread."""
         self._file = StatusFile(self.run.folder.path)
+        self._stamp_progress()
         self._status = self._status_now()
         self._file.write(self._status)
         self._thread.start()
@@ -76,7 +77,8 @@ class TellStatus(Hook):
         self._raced_at_s = time.monotonic()
 
     def tick(self) -> None:
-        """Copy the run's figures in the thread that changes them."""
+        """Stamp this pass of the training loop, and copy the run's figures in the thread that changes them."""
+        self._stamp_progress()
         if self._is_due.is_due(EVERY_S):
             self._status = self._status_now()
 
@@ -91,7 +93,13 @@ class TellStatus(Hook):
     def _write_repeatedly(self) -> None:
         while not self._ends.wait(EVERY_S):
             assert self._status is not None
-            self._file.write(self._status.model_copy(update={"told_at_s": time.monotonic()}))
+            heartbeat = self.run.heartbeat
+            heartbeat.beat()
+            stamps = {"told_at_s": heartbeat.at_s, "ticked_at_s": heartbeat.progress_at_s}
+            self._file.write(self._status.model_copy(update=stamps))
+
+    def _stamp_progress(self) -> None:
+        self.run.heartbeat.progress(self.run.settings.run.learner_silence_s, LEARNER_STALL_S)
 
     def _status_now(self, *, is_over: bool = False) -> RunStatus:
         statistics, now_s = self.run.statistics, time.monotonic()
@@ -101,11 +109,11 @@ class TellStatus(Hook):
         return RunStatus(
             is_over=is_over,
             told_at_s=now_s,
-            ticked_at_s=now_s,
+            ticked_at_s=self.run.heartbeat.progress_at_s,
             raced_at_s=self._raced_at_s,
             saved_at_s=None if saved_s is None else now_s - (statistics.elapsed_s - saved_s),
-            silence_s=self.run.settings.run.learner_silence_s,
-            stall_s=LEARNER_STALL_S,
+            silence_s=self.run.heartbeat.silence_s,
+            stall_s=self.run.heartbeat.stall_s,
             figures={
                 "frames_total": statistics.frames_total,
                 "races_total": statistics.races_total,

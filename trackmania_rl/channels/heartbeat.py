@@ -1,0 +1,103 @@
+"""Heartbeat of a process: one record in shared memory, which the process writes and its supervisor reads."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from trackmania_rl.channels.shared_memory.segments import SHARED_MEMORY_FOLDER, new_segment_name
+
+BEAT_EVERY_S: Final = 1.0
+
+
+class Heartbeat(ctypes.Structure):
+    """Time stamps of one process, and the limits that it asks for. There is no lock that a killed process could hold.
+
+    `Heartbeat()` is in memory of this process. `multiprocessing.RawValue(Heartbeat)` shares one with a spawned process,
+    `heartbeat_file` with any other. Times are those of `time.monotonic`, which no change of the clock moves.
+
+    Attributes:
+        at_s: time of the last heartbeat; 0 before the first.
+        progress_at_s: time of the last pass of the training loop.
+        n_waiting: threads that wait for room or for a turn. No progress is expected meanwhile.
+        silence_s: longest time without a heartbeat; 0 for the supervisor's default.
+        stall_s: longest time without progress, likewise.
+        saved: frames and updates in the last checkpoint that this process has written.
+    """
+
+    _fields_ = (
+        ("at_s", ctypes.c_double),
+        ("progress_at_s", ctypes.c_double),
+        ("n_waiting", ctypes.c_int64),
+        ("silence_s", ctypes.c_double),
+        ("stall_s", ctypes.c_double),
+        ("saved", ctypes.c_int64),
+    )
+    at_s: float
+    progress_at_s: float
+    n_waiting: int
+    silence_s: float
+    stall_s: float
+    saved: int
+
+    def beat(self) -> None:
+        """Stamp the heartbeat."""
+        self.at_s = time.monotonic()
+
+    def progress(self, silence_s: float, stall_s: float) -> None:
+        """Stamp a pass of the training loop and set the limits."""
+        self.silence_s, self.stall_s = silence_s, stall_s
+        self.progress_at_s = time.monotonic()
+
+
+@contextlib.contextmanager
+def heartbeat_file() -> Iterator[Path]:
+    """Create a file that holds a `Heartbeat` for a process that is not spawned by `multiprocessing`.
+
+    Raises:
+        OSError: if there is no room for it.
+    """
+    folder = SHARED_MEMORY_FOLDER if os.access(SHARED_MEMORY_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
+    path = folder / new_segment_name()
+    try:
+        path.write_bytes(bytes(Heartbeat()))
+        yield path
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def open_heartbeat(path: Path) -> Heartbeat:
+    """Map the heartbeat in a file of `heartbeat_file`."""
+    with path.open("r+b") as file:
+        return Heartbeat.from_buffer(mmap.mmap(file.fileno(), ctypes.sizeof(Heartbeat)))
+
+
+@contextlib.contextmanager
+def beating(
+    beat: Callable[[], object], is_needed: Callable[[], bool] = lambda: True, every_s: float = BEAT_EVERY_S
+) -> Iterator[None]:
+    """Call `beat` regularly from a thread of its own, while `is_needed()`.
+
+    A stopped process is silent all the same.
+    """
+    ends = threading.Event()
+
+    def run() -> None:
+        while not ends.wait(every_s):
+            if is_needed():
+                beat()
+
+    threading.Thread(target=run, name="heartbeat", daemon=True).start()
+    try:
+        yield
+    finally:
+        ends.set()

@@ -1,0 +1,264 @@
+"""Collectors as actors of a Ray cluster: their process, their placement, and the channels to them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import psutil
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from typing_extensions import override
+
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource, RaySink
+from trackmania_rl.channels.over_ray.run_state import open_ray_channels
+from trackmania_rl.channels.protocols import Channels, WeightsKind
+from trackmania_rl.channels.shared_memory.slots import RolloutBounds
+from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.multiprocess.cluster.connecting import RESOURCE, connected, environment
+from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn, end_at_once
+from trackmania_rl.multiprocess.collectors import Placement
+from trackmania_rl.multiprocess.supervisor import descendants_of, end_processes
+from trackmania_rl.places import SHIPPED_FOLDER
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 0.2
+"""Shortest interval between questions to an actor: the supervisor looks hundreds of times a second."""
+LONELY_LOOK_EVERY_S: Final = 0.5
+KILLED: Final = -9
+ASK_HEAD_EVERY_S: Final = 2.0
+HEAD_LOST_AFTER_S: Final = 15.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Process of a collector in the cluster."""
+
+    node_id: str  # Ray's name of the machine
+    pid: int  # of the process there
+    began_s: float  # its start, which tells it from a later process of this number
+
+
+class CollectorHost:
+    """Actor that is one collector; its process is that collector's, and its games end with it."""
+
+    def place(self) -> Place:
+        """Return the place of this process."""
+        pid = os.getpid()
+        return Place(ray.get_runtime_context().get_node_id(), pid, psutil.Process(pid).create_time())
+
+    def play(self, task: CollectorTask, relay: Any) -> None:
+        """Play until the run ends, another process fills the post, or the learner's machine is out of reach."""
+        assert isinstance(task.rollouts, RaySink)
+        silence_s = task.run_state.settings.run.collector_silence_s
+        threading.Thread(target=_end_when_alone, args=(task.rollouts, silence_s), daemon=True).start()
+        with tempfile.TemporaryDirectory(prefix="trackmania_rl_collector_") as folder:
+            collector_process_fn(_on_this_machine(task, Path(folder)), RelayLogs(relay))
+
+
+def _on_this_machine(task: CollectorTask, folder: Path) -> CollectorTask:
+    """Replace a task's folders by those of this machine."""
+    maps_folder = next((one for one in (task.maps_folder, SHIPPED_FOLDER / "maps") if one.is_dir()), None)
+    if maps_folder is None:
+        raise UserError(f"{socket.gethostname()} has no folder {task.maps_folder}: copy the maps there")
+    return replace(task, maps_folder=maps_folder, tracks_folder=folder / "tracks", live_folder=folder / "live")
+
+
+def _end_when_alone(rollouts: RaySink, silence_s: float) -> None:
+    while True:
+        time.sleep(LONELY_LOOK_EVERY_S)
+        if rollouts.is_refused:
+            log.warning("another process plays in the place of this collector: it ends")
+            end_at_once()
+        if time.monotonic() - rollouts.answered_s > silence_s:
+            end_at_once()
+
+
+class RelayLogs:
+    """`LogPipe` to the relay of a run."""
+
+    def __init__(self, relay: Any) -> None:
+        self._relay = relay
+
+    def send(self, record: logging.LogRecord, /) -> None:
+        """Send a record without waiting."""
+        self._relay.log.remote(record)
+
+
+def end_there(place: Place) -> None:
+    """Kill the process of a collector with its games, stopped or hung; runs on its machine."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(place.pid)
+        if process.create_time() == place.began_s:
+            end_processes([process, *descendants_of(place.pid)])
+
+
+class RemoteCollector:
+    """Process of a collector in the cluster, see `Placement.start`.
+
+    Args:
+        task: of the collector.
+        relay: of the run.
+        variables: environment of its process.
+    """
+
+    def __init__(self, task: CollectorTask, relay: Any, variables: dict[str, str]) -> None:
+        self.name = f"collector {task.index}"
+        self.exitcode: int | None = None
+        self.place: Place | None = None
+        options: dict[str, Any] = {"num_cpus": 0, "resources": {RESOURCE: 1}, "max_restarts": 0}
+        options["runtime_env"] = {"env_vars": variables}
+        self._actor = cast("Any", ray.remote(CollectorHost).options(**options).remote())
+        self._asked_place = self._actor.place.remote()
+        self._end = self._actor.play.remote(task, relay)
+        self._looked_s = 0.0
+        self._ends: list[Any] = []
+
+    def is_alive(self) -> bool:
+        """Return whether it plays, or waits for a machine."""
+        now_s = time.monotonic()
+        if self.exitcode is None and now_s - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = now_s
+            self._look(0.0)
+        return self.exitcode is None
+
+    def join(self, timeout: float) -> None:
+        """Wait for its end."""
+        if self.exitcode is None:
+            self._look(timeout)
+
+    def terminate(self) -> None:
+        """Kill it: an actor cannot be interrupted otherwise."""
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it with its games. On a machine that is out of reach it ends by itself."""
+        ray.kill(self._actor)
+        if self.place is not None and self.exitcode is None:
+            there = NodeAffinitySchedulingStrategy(self.place.node_id, soft=False)
+            self._ends.append(ray.remote(end_there).options(num_cpus=0, scheduling_strategy=there).remote(self.place))
+        self.exitcode = KILLED if self.exitcode is None else self.exitcode
+
+    def _look(self, within_s: float) -> None:
+        if self.place is None:
+            with contextlib.suppress(GetTimeoutError, RayError):
+                self.place = ray.get(self._asked_place, timeout=0)
+        try:
+            ray.get(self._end, timeout=within_s)
+            self.exitcode = 0
+        except GetTimeoutError:
+            return
+        except RayError as error:
+            log.debug("%s ended: %s", self.name, error)
+            self.exitcode = 1
+        ray.kill(self._actor)  # it would wait for calls, in the room of the next one
+
+
+class HeadLostError(PassingError):
+    """The cluster's head does not answer: no actor could be placed, and Ray would end this process by itself."""
+
+
+class OnCluster(Placement):
+    """`Placement` on the machines of a cluster.
+
+    Args:
+        rollouts: the collectors' channel.
+    """
+
+    def __init__(self, rollouts: RayRolloutSource) -> None:
+        super().__init__(rollouts)
+        self._relay = rollouts.relay
+        self._collectors: dict[int, RemoteCollector] = {}
+        self._head_answered_s = time.monotonic()
+        threading.Thread(target=self._ask_head, name="head", daemon=True).start()  # a call does not return without it
+        self._has_said_that_one_waits = False
+
+    @override
+    def start(self, task: CollectorTask) -> RemoteCollector:
+        self._collectors[task.index] = RemoteCollector(task, self._relay, environment())
+        return self._collectors[task.index]
+
+    @override
+    def end_by_force(self, process: RemoteCollector) -> None:
+        process.kill()
+
+    def heartbeat(self, collector: int) -> Heartbeat:
+        """Return a collector's heartbeat. A collector that waits for a machine is well.
+
+        Raises:
+            HeadLostError: if the cluster's head no longer answers.
+        """
+        if time.monotonic() - self._head_answered_s > HEAD_LOST_AFTER_S:
+            raise HeadLostError(
+                f"the head of the Ray cluster has not answered for {HEAD_LOST_AFTER_S:.0f} s: start it again, and then "
+                "the same command, which goes on from the last checkpoint"
+            )
+        heartbeat = super().heartbeat(collector)
+        if self._collectors[collector].place is None:
+            heartbeat.at_s, heartbeat.n_waiting = time.monotonic(), 1
+            if not self._has_said_that_one_waits and ray.available_resources().get(RESOURCE, 0.0) < 1.0:
+                self._has_said_that_one_waits = True
+                log.warning(
+                    "the cluster has no room for collector %d, which waits: start Ray on another machine with "
+                    "--resources '{\"%s\": N}', or lower n_collectors",
+                    collector,
+                    RESOURCE,
+                )
+        return heartbeat
+
+    def _ask_head(self) -> None:
+        while True:
+            try:
+                ray.nodes()
+            except RayError:
+                return
+            self._head_answered_s = time.monotonic()
+            time.sleep(ASK_HEAD_EVERY_S)
+
+
+@contextlib.contextmanager
+def on_cluster(
+    cluster: str, settings: Settings, spaces: Spaces, networks: Mapping[WeightsKind, nn.Module]
+) -> Iterator[tuple[Channels, OnCluster]]:
+    """Join a cluster and open a run's channels over it.
+
+    Args:
+        cluster: see `connected`.
+        settings: in force at the beginning.
+        spaces: of the games.
+        networks: the first weights.
+
+    Raises:
+        UserError: if the cluster cannot be joined, or the sampling is synchronous.
+    """
+    if settings.sync.is_synchronous:
+        raise UserError(
+            'sampling = "synchronous" is for one machine, as its turns would wait for the network: leave --cluster '
+            'out, or set sampling = "asynchronous"'
+        )
+    with connected(cluster):
+        channels = open_ray_channels(
+            settings,
+            RolloutBounds.of_game(settings.game, spaces).frames_shape,
+            networks,
+            games_per_collector=settings.game.rollouts_at_a_time,
+        )
+        assert isinstance(channels.rollouts, RayRolloutSource)
+        yield channels, OnCluster(channels.rollouts)

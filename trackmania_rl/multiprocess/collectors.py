@@ -1,0 +1,272 @@
+"""The collectors of a run as jobs of a `Supervisor`, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from typing_extensions import override
+
+from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.protocols import RolloutSource, RunStateView
+from trackmania_rl.errors import ExitCode, UserError
+from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
+from trackmania_rl.multiprocess.collector_logs import CollectorLogs
+from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
+from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
+from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
+from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.settings import Settings
+from trackmania_rl.telemetry.live.feed import FOLDER
+from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
+from trackmania_rl.tmi_interaction.race_machine import START_WITHIN_S
+from trackmania_rl.training.demonstrations import Demonstration
+from trackmania_rl.training.hooks.hook import RunContext
+
+log = logging.getLogger(__name__)
+
+POLICY: Final = RestartPolicy(first_delay_s=1.0, longest_delay_s=30.0, most_failures=6)
+FIRST_BEAT_WITHIN_S: Final = 300.0
+"""A new process loads its libraries, perhaps from a cold disk with a virus scanner."""
+FIRST_RACE_LATER_S: Final = 600.0
+"""Extra time for a new process's first race, since it compiles."""
+STARTS_OF_A_GAME: Final = 3
+"""Starts of a failing game before its collector ends by itself."""
+SLOWEST_SPEED: Final = 0.5
+"""Slowest game, as a share of real time, or of `running_speed` if that is below 1."""
+KILL_AFTER_S: Final = 1.0
+"""A collector that ignores SIGTERM for so long is killed."""
+HAS_SIGTERM: Final = sys.platform != "win32"
+"""On Windows `terminate` ends a process at once, without its games: it is killed together with them."""
+
+
+def limits_of_collectors(settings: Settings) -> Limits:
+    """Derive the limits from the longest race, the limits of a game's start and `collector_silence_s`."""
+    game, silence_s = settings.game, settings.run.collector_silence_s
+    longest_race_s = game.cutoff_race_longer_than_ms / 1000 / (SLOWEST_SPEED * min(1.0, game.running_speed))
+    start_s = LISTENS_WITHIN_S + START_WITHIN_S + game.tmi_protection_timeout_s
+    stall_s = silence_s + longest_race_s + (0.0 if game.is_in_process else STARTS_OF_A_GAME * start_s)
+    return Limits(silence_s, stall_s, max(silence_s, FIRST_BEAT_WITHIN_S), stall_s + FIRST_RACE_LATER_S)
+
+
+class Placement:
+    """Starts collectors as processes of this machine; a subclass starts them on others.
+
+    Args:
+        rollouts: their channel.
+
+    Attributes:
+        logs: handles their log records.
+    """
+
+    def __init__(self, rollouts: RolloutSource) -> None:
+        self.logs = CollectorLogs()
+        self._rollouts = rollouts
+
+    def start(self, task: CollectorTask) -> Any:
+        """Start a collector; return its process, which has the methods of `multiprocessing.Process`.
+
+        Raises:
+            OSError: if it cannot be started.
+        """
+        name = f"collector {task.index}"
+        with hold_back_ctrl_c(), self.logs.open(name) as pipe:  # only the collector keeps this end
+            process = multiprocessing.get_context("spawn").Process(
+                target=collector_process_fn, args=(task, pipe), name=name, daemon=False
+            )
+            process.start()
+        return process
+
+    def end_by_force(self, process: Any) -> None:
+        """Kill a process with its games."""
+        end_with_games(process)
+
+    def heartbeat(self, collector: int) -> Heartbeat:
+        """Return the heartbeat of a collector that was started."""
+        return self._rollouts.heartbeat(collector)
+
+
+class CollectorJob(Job):
+    """One collector as a `Job`.
+
+    Args:
+        index: of the collector.
+        make_task: makes the task of each process.
+        placement: starts it.
+        rollouts: its channel.
+        run_state: holds the settings.
+
+    Attributes:
+        name: see `Job`.
+        process: the running process.
+        n_delivered: rollouts of this process that have come in.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        make_task: Callable[[int], CollectorTask],
+        placement: Placement,
+        rollouts: RolloutSource,
+        run_state: RunStateView,
+    ) -> None:
+        self.name = f"collector {index}"
+        self.process: Any = None
+        self.n_delivered = 0
+        self._index = index
+        self._make_task = make_task
+        self._placement = placement
+        self._rollouts = rollouts
+        self._run_state = run_state
+        self._watch = HangWatch()
+
+    @property
+    @override
+    def has_succeeded(self) -> bool:
+        return self.n_delivered > 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.is_alive()
+
+    @override
+    def start(self) -> str | None:
+        self.n_delivered = 0
+        self._watch = HangWatch()
+        try:
+            self.process = self._placement.start(self._make_task(self._index))
+        except OSError as error:  # no memory or process left, or killed before it had read its task
+            return f"could not be started ({error})"
+        return None
+
+    def failure(self, passed_s: float) -> str | None:
+        """Return how the process died or hangs; see `Job`.
+
+        Raises:
+            UserError: if it exited with `NEEDS_A_PERSON`.
+        """
+        if self.process.is_alive():
+            self._run_state.pull()
+            limits = limits_of_collectors(self._run_state.settings)
+            heartbeat = self._placement.heartbeat(self._index)
+            how = self._watch.look(heartbeat, self.n_delivered, passed_s, limits)
+            return how and f"{how} and is killed with its games"
+        if self.process.exitcode == ExitCode.NEEDS_A_PERSON:
+            self.end()
+            raise UserError(f"{self.name} cannot play, see its message above; the run can be resumed")
+        return f"died (exit code {self.process.exitcode})"
+
+    @override
+    def end(self) -> None:
+        if self.is_alive:
+            self._placement.end_by_force(self.process)
+        self.process = None
+        self._rollouts.close_collector(self._index)
+
+
+class Collectors(Supervisor[CollectorJob]):
+    """Supervisor of a run's collectors.
+
+    Args:
+        jobs: one for each collector.
+        request_stop: publishes the end of the run.
+        end_by_force: kills a process with its games.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[CollectorJob],
+        request_stop: Callable[[], object],
+        end_by_force: Callable[[Any], None] = end_with_games,
+    ) -> None:
+        super().__init__(jobs, POLICY, log.warning, lambda: time.monotonic())
+        self._request_stop = request_stop
+        self._end_by_force = end_by_force
+
+    def delivered(self, index: int) -> None:
+        """Note that a rollout of a collector has come in."""
+        self.jobs[index].n_delivered += 1
+
+    @property
+    def n_alive(self) -> int:
+        """Number of running collectors."""
+        return sum(job.is_alive for job in self.jobs)
+
+    def stop(self, within_s: float = 1.5) -> None:
+        """Ask every collector to end between two actions.
+
+        A collector that still runs after `within_s` waits, such as for the start of a game. It gets SIGTERM, and is
+        then killed with its games.
+        """
+        self._request_stop()
+        running = [job for job in self.jobs if job.process is not None]
+        if HAS_SIGTERM:
+            running = _not_ended_within(within_s, running)
+            for job in running:
+                job.process.terminate()
+            within_s = KILL_AFTER_S
+        for job in _not_ended_within(within_s, running):
+            log.warning("%s did not end when asked and is killed", job.name)
+            self._end_by_force(job.process)
+
+
+def _not_ended_within(seconds: float, jobs: list[CollectorJob]) -> list[CollectorJob]:
+    """Wait for the end of processes; return the jobs that still run."""
+    deadline_s = time.monotonic() + seconds
+    for job in jobs:
+        job.process.join(max(0.0, deadline_s - time.monotonic()))
+    return [job for job in jobs if job.is_alive]
+
+
+def make_collectors(
+    run: RunContext,
+    placement: Placement,
+    demonstrations: tuple[Demonstration, ...] = (),
+    games: MakeGamesBuilder = make_games_builder,
+    agent: MakeAgentBuilder = make_agent_builder,
+) -> Collectors:
+    """Make the collectors of a run.
+
+    In a run without races, they share the demonstrations. Each collector resumes at its `run.progress`. Its random
+    streams resume at its first start in a session only: after a crash they begin anew, as their last numbers may have
+    caused it.
+    """
+    channels, folder = run.channels, run.folder
+    run_state = channels.run_state.view()
+    n_collectors = run_state.settings.game.n_collectors
+    n_starts: Counter[int] = Counter()
+    n_starts_at: Counter[tuple[int, int]] = Counter()  # by collector, and how many races it had then
+
+    def make_task(index: int) -> CollectorTask:
+        progress = run.progress.get(index, CollectorProgress())
+        n_starts[index] += 1
+        n_starts_at[index, progress.n_races] += 1
+        is_new = run_state.frames_total == 0
+        return CollectorTask(
+            index=index,
+            name=f"collector-{index}/session-{run.session}/start-{n_starts[index]}",
+            maps_folder=run.maps_folder,
+            tracks_folder=folder.path / "generated_tracks" / f"collector-{index}",
+            live_folder=folder.path / FOLDER,
+            rollouts=channels.rollouts.open_collector(index),
+            run_state=run_state,
+            make_games_builder=games,
+            make_agent_builder=agent,
+            demonstrations=demonstrations[index::n_collectors] if is_new else (),
+            progress=progress if n_starts[index] == 1 else replace(progress, streams={}),
+            n_starts_before=n_starts_at[index, progress.n_races] - 1,
+        )
+
+    return Collectors(
+        [CollectorJob(index, make_task, placement, channels.rollouts, run_state) for index in range(n_collectors)],
+        lambda: channels.run_state.publish(stop=True),
+        placement.end_by_force,
+    )
