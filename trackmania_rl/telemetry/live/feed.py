@@ -121,7 +121,8 @@ class LiveRace:
         part = file.with_suffix(".part")
         with part.open("wb") as opened:
             np.savez(opened, **{name: value for name, value in vars(self).items() if value is not None})
-        part.replace(file)
+        file.unlink(missing_ok=True)  # some file systems flush a file to the disk that replaces another one
+        part.rename(file)
 
     @classmethod
     def load(cls, file: Path) -> LiveRace | None:

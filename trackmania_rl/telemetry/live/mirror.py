@@ -147,33 +147,45 @@ class LiveMirror:
         except TypeError:  # an own environment has no car
             self._has_motion = False
             return
-        controls = actions_of_game(self._games.game).controls(decision.actions[rows])
-        q_values = decision.q_values[rows]
         for place, game in enumerate(ids.tolist()):
-            entry = self._entries[game]
-            if entry is None:
-                continue
             if np.isnan(self._start_m[game]):
                 self._start_m[game] = self._starts_at_m(game, motion, place)
-            gas, brake, steer = controls[place].tolist()
-            self._cars[game] = LiveCar(
-                collector=self._collector,
-                game=game,
-                map_name=entry.map_name,
-                track=_track(entry),
-                race_time_ms=int(motion.race_time_ms[place]),
-                position=tuple(motion.position_m[place].tolist()),
-                speed_mps=float(motion.speed_m_s[place]),
-                steer=steer,
-                gas=bool(gas),
-                brake=bool(brake),
-                gear=int(motion.car[place, _GEAR]),
-                zone=int(motion.zone_idx[place]),
-                meters_advanced=float(motion.meters[place] - self._start_m[game]),
-                is_explo=entry.is_explo,
-                q_values=q_values[place].tolist() if np.isfinite(q_values[place]).all() else None,
-                told_s=now_s,
-            )
+        q_values = decision.q_values[rows]
+        columns = (
+            ids,
+            motion.race_time_ms,
+            motion.position_m,
+            motion.speed_m_s,
+            actions_of_game(self._games.game).controls(decision.actions[rows]),
+            motion.car[:, _GEAR].astype(int),
+            motion.zone_idx,
+            motion.meters - self._start_m[ids],
+            q_values,
+            np.isfinite(q_values).all(axis=1),
+        )
+        for game, time_ms, position_m, speed, (gas, brake, steer), gear, zone, meters, values, has_values in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            entry = self._entries[game]
+            if entry is not None:
+                self._cars[game] = LiveCar(
+                    collector=self._collector,
+                    game=game,
+                    map_name=entry.map_name,
+                    track=_track(entry),
+                    race_time_ms=time_ms,
+                    position=tuple(position_m),
+                    speed_mps=speed,
+                    steer=steer,
+                    gas=bool(gas),
+                    brake=bool(brake),
+                    gear=gear,
+                    zone=zone,
+                    meters_advanced=meters,
+                    is_explo=entry.is_explo,
+                    q_values=values if has_values else None,
+                    told_s=now_s,
+                )
 
     def _starts_at_m(self, game: int, motion: Motion, place: int) -> float:
         """Return the metres along the line in a race's first state."""
