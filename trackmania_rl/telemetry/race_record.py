@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
 import os
 import time
@@ -193,54 +193,54 @@ class RaceLog:
 
 def last_session(path: Path) -> int:
     """Return the session of the last readable line of a `races.jsonl`; 0 without one."""
-    if not path.is_file():
-        return 0
-    with path.open("rb") as file:
-        size_bytes = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size_bytes - BLOCK_BYTES))
-        lines = file.read(BLOCK_BYTES).splitlines()
-    for line in reversed(lines):
-        try:
+    for _, line in _lines_backwards(path) if path.is_file() else ():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
             return int(json.loads(line)["session"])
-        except (ValueError, KeyError, TypeError):  # cut short, by a power cut or at the beginning of the block
-            continue
     return 0
 
 
 def cut_off_torn_line(path: Path) -> None:
-    """Remove what follows the last line break. Only the end of the file is read."""
-    with path.open("rb+") as file:
-        size_bytes = whole_bytes = file.seek(0, os.SEEK_END)
-        after_break = 0  # bytes of a block until its last line break, that one included
-        while whole_bytes > 0 and after_break == 0:
-            block_begins_at = max(0, whole_bytes - BLOCK_BYTES)
-            file.seek(block_begins_at)
-            after_break = file.read(whole_bytes - block_begins_at).rfind(b"\n") + 1
-            whole_bytes = block_begins_at + after_break
-        if whole_bytes < size_bytes:
-            file.truncate(whole_bytes)
+    """Remove what follows the last line break."""
+    for offset, line in _lines_backwards(path):
+        if line:
+            os.truncate(path, offset)
+        return
+
+
+def _lines_backwards(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield offset and bytes of each line from the end of a file, first what follows the last line break."""
+    with path.open("rb") as file:
+        begin = file.seek(0, os.SEEK_END)
+        rest = b""
+        while begin > 0:
+            end, begin = begin, max(0, begin - BLOCK_BYTES)
+            file.seek(begin)
+            lines = (file.read(end - begin) + rest).split(b"\n")
+            rest = lines.pop(0) if begin > 0 else b""
+            offset = begin + len(rest) + sum(len(line) + 1 for line in lines) - (begin == 0)
+            for line in reversed(lines):
+                offset -= len(line)
+                yield offset, line
+                offset -= 1
 
 
 def _move_away_after(path: Path, frames_total: int) -> int:
     """Move the last lines, those beyond `frames_total`, to `UNDONE_FILE`; return their number."""
-    size_bytes = path.stat().st_size
-    read_bytes, lines, n_undone = 0, list[bytes](), 0
-    while n_undone == len(lines) and read_bytes < size_bytes:  # only the file's end is read
-        read_bytes = min(size_bytes, max(BLOCK_BYTES, 2 * read_bytes))
-        with path.open("rb") as file:
-            file.seek(size_bytes - read_bytes)
-            lines = [line + b"\n" for line in file.read().split(b"\n")[:-1]]
-        if read_bytes < size_bytes:
-            del lines[0]  # its beginning was not read
-        n_undone = sum(1 for _ in itertools.takewhile(lambda line: _is_beyond(line, frames_total), reversed(lines)))
-    undone = lines[len(lines) - n_undone :]
+    undone: list[bytes] = []
+    first_offset = 0
+    for offset, line in _lines_backwards(path):
+        if line and not _is_beyond(line, frames_total):
+            break
+        if line:
+            undone.append(line + b"\n")
+            first_offset = offset
     if undone:
         with path.with_name(UNDONE_FILE).open("ab") as file:
-            file.writelines(undone)
+            file.writelines(reversed(undone))
             file.flush()
             os.fsync(file.fileno())
-        os.truncate(path, size_bytes - sum(map(len, undone)))
-    return n_undone
+        os.truncate(path, first_offset)
+    return len(undone)
 
 
 def _is_beyond(line: bytes, frames_total: int) -> bool:
