@@ -89,10 +89,12 @@ def test_the_usual_places_are_searched(tmp_path, documents, monkeypatch):
     if "drive_c" in documents and os.name != "posix":
         pytest.skip("Wine is for Linux")
     monkeypatch.delenv("WINEPREFIX", raising=False)
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(tmp_path))
     if documents.startswith("prefix"):
         monkeypatch.setenv("WINEPREFIX", str(tmp_path / "prefix"))
     expected = tmp_path / documents / "TMInterface" / "Plugins"
     expected.parent.mkdir(parents=True)
-    assert find_plugins_folder("", home=tmp_path) == expected
+    assert find_plugins_folder("") == expected
     assert expected.is_dir()
     assert find_plugins_folder(str(tmp_path / documents / "TrackMania")) == expected

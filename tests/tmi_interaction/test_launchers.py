@@ -323,7 +323,8 @@ def test_commands_and_maps_of_a_new_game(make, game, tmp_path):
     launcher.check_map("My\\A01.Challenge.Gbx")
 
 
-def test_the_command_of_windows(tmp_path):
+def test_the_command_of_windows(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     program = tmp_path / "TMLoader.exe"
     user = NO_USER.model_copy(update={"tmloader_path": str(program), "tmloader_profile_name": "my profile"})
     with pytest.raises(UserError, match=r"tmloader_path = .*there is no such file"):
@@ -334,11 +335,11 @@ def test_the_command_of_windows(tmp_path):
     with pytest.raises(UserError, match="tmloader_profile_name = 'a\"b'"):
         start_command(8478, user.model_copy(update={"tmloader_profile_name": 'a"b'}), "win32")
     with pytest.raises(UserError, match="at its usual place"):
-        find_tmloader(NO_USER, tmp_path)
+        find_tmloader(NO_USER)
     usual = tmp_path / "AppData" / "Local" / "TMLoader" / "TMLoader.exe"
     usual.parent.mkdir(parents=True)
     usual.touch()
-    assert find_tmloader(NO_USER, tmp_path) == usual
+    assert find_tmloader(NO_USER) == usual
 
 
 def test_the_command_of_linux(tmp_path, monkeypatch):

@@ -60,13 +60,12 @@ class Installation:
     version: int
 
 
-def find_plugins_folder(trackmania_base_path: str, home: Path | None = None) -> Path:
+def find_plugins_folder(trackmania_base_path: str) -> Path:
     """Find TMInterface's folder of plugins; make it where only TMInterface's own folder exists.
 
     Args:
         trackmania_base_path: the game's folder in the user's documents, beside which TMInterface has its own. If
             empty, the usual places are searched, including Wine's and Proton's.
-        home: the user's home folder.
 
     Raises:
         PluginFileError: with the folders that were searched.
@@ -75,7 +74,7 @@ def find_plugins_folder(trackmania_base_path: str, home: Path | None = None) -> 
         base = Path(trackmania_base_path).expanduser()
         documents = [base.parent, base]
     else:
-        documents = _usual_documents_folders(home or Path.home())
+        documents = _usual_documents_folders()
     for folder in documents:
         if (folder / TMINTERFACE).is_dir():
             plugins = folder / TMINTERFACE / PLUGINS
@@ -163,7 +162,8 @@ def _version_of(text: str | None) -> int | None:
     return int(line[1]) if line else None
 
 
-def _usual_documents_folders(home: Path) -> list[Path]:
+def _usual_documents_folders() -> list[Path]:
+    home = Path.home()
     folders = [home / "Documents", home / "OneDrive" / "Documents"]
     if sys.platform == "win32":
         return [platformdirs.user_documents_path(), *folders]

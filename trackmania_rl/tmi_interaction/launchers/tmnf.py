@@ -256,7 +256,7 @@ def split_game_command(command: str, which: Callable[[str], str | None] = shutil
     return words
 
 
-def find_tmloader(user: UserSettings, home: Path | None = None) -> Path:
+def find_tmloader(user: UserSettings) -> Path:
     """Return TMLoader's program: that of the settings, or the one at its usual place.
 
     Raises:
@@ -270,7 +270,7 @@ def find_tmloader(user: UserSettings, home: Path | None = None) -> Path:
                 "correct it in user_config.py"
             )
         return program
-    program = (home or Path.home()) / USUAL_TMLOADER
+    program = Path.home() / USUAL_TMLOADER
     if not program.is_file():
         raise UserError(
             f"the game's launcher TMLoader is not at its usual place {program}: install it, or set tmloader_path in "
