@@ -81,35 +81,12 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.FloorDiv: operator.floordiv,
 }
 
-MOST_COPIED: Final = 1_000_000
-"""Entries of named values that other values contain; `x = (x, x)` thirty times would be a billion."""
+MOST_ENTRIES: Final = 10_000
 LARGEST_NUMBER: Final = 1e30
 
 
 class _NotPlainError(Exception):
     pass
-
-
-class _Values(dict[str, Any]):
-    """Values by name. `again` bounds how much of them other values contain."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._left = MOST_COPIED
-
-    def again(self, name: str) -> Any:
-        value = self.get(name, NOT_WORKED_OUT)
-        if value is NOT_WORKED_OUT:
-            raise _NotPlainError
-        self._count(value)
-        return value
-
-    def _count(self, value: Any) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise _NotPlainError
-        for entry in value if isinstance(value, tuple) else value.values() if isinstance(value, dict) else ():
-            self._count(entry)
 
 
 def read_linesight_config(file: Path) -> dict[str, Any]:
@@ -122,7 +99,7 @@ def read_linesight_config(file: Path) -> dict[str, Any]:
         tree = ast.parse(read_bounded_text(file, LARGEST_CONFIG_BYTES))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
         raise UserError(f"{file} is no Python file: {error}") from error
-    values = _Values()
+    values: dict[str, Any] = {}
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -216,23 +193,23 @@ def _what_fits(known: dict[str, Any], wanted: dict[str, Any]) -> tuple[dict[str,
     return taken, list(problems.values())
 
 
-def _set(values: _Values, name: str, node: ast.expr) -> None:
+def _set(values: dict[str, Any], name: str, node: ast.expr) -> None:
     try:
         values[name] = _value(node, values)
     except (_NotPlainError, ArithmeticError, TypeError, RecursionError):
         values[name] = NOT_WORKED_OUT  # whatever it was before
 
 
-def _value(node: ast.expr, names: _Values) -> Any:
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
         case ast.JoinedStr(values=parts) if all(isinstance(part, ast.Constant) for part in parts):
             return "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
-        case ast.Name(id=name):
-            return names.again(name)
+        case ast.Name(id=name) if names.get(name, NOT_WORKED_OUT) is not NOT_WORKED_OUT:
+            return names[name]
         case ast.Tuple(elts=entries) | ast.List(elts=entries):
-            return tuple(_value(entry, names) for entry in entries)
+            return tuple(_entry(entry, names) for entry in entries)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand, names)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
@@ -242,19 +219,28 @@ def _value(node: ast.expr, names: _Values) -> Any:
         case ast.Call(func=ast.Attribute(value=ast.Name(id="np"), attr="float32"), args=[argument], keywords=[]):
             return float(_value(argument, names))
         case ast.Call(func=ast.Name(id="repeat"), args=[repeated, count], keywords=[]):
-            return {"repeat": _value(repeated, names), "times": _value(count, names)}
+            return {"repeat": _entry(repeated, names), "times": _entry(count, names)}
         case _:
             raise _NotPlainError
 
 
+def _entry(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """Evaluate an entry of a list. Named lists are refused: `x = (x, x)` sixty times would be 2**60 entries."""
+    value = _value(node, names)
+    if isinstance(value, tuple | dict) and not isinstance(node, ast.Tuple | ast.List | ast.Call):
+        raise _NotPlainError
+    return value
+
+
 def _combine(op: type[ast.operator], left: Any, right: Any) -> Any:
     """Apply an operator to numbers, or concatenate lists."""
-    are_numbers = isinstance(left, int | float) and isinstance(right, int | float)
-    if are_numbers or (op is ast.Add and isinstance(left, tuple) and isinstance(right, tuple)):
-        if are_numbers and max(abs(left), abs(right)) > LARGEST_NUMBER and math.inf not in (abs(left), abs(right)):
-            raise _NotPlainError
-        return _OPERATORS[op](left, right)
-    raise _NotPlainError
+    if op is ast.Add and isinstance(left, tuple) and isinstance(right, tuple) and len(left + right) <= MOST_ENTRIES:
+        return left + right
+    if not isinstance(left, int | float) or not isinstance(right, int | float):
+        raise _NotPlainError
+    if max(abs(left), abs(right)) > LARGEST_NUMBER and math.inf not in (abs(left), abs(right)):
+        raise _NotPlainError
+    return _OPERATORS[op](left, right)
 
 
 def _memory_schedules(schedule: object) -> dict[str, Any]:
