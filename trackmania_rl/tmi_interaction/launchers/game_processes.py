@@ -56,12 +56,12 @@ class ProcessIdentity(NamedTuple):
         return self.pid == other.pid and abs(self.created_at_s - other.created_at_s) < SAME_START_WITHIN_S
 
     def open(self) -> psutil.Process | None:
-        """Return this process; None if it has ended, even if its number is in use again."""
+        """Return this process; None if it has ended, even if its number is in use again (perhaps by another user)."""
         try:
             process = psutil.Process(self.pid)
             is_same = self.is_same(ProcessIdentity.of(process))
             return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
-        except psutil.NoSuchProcess:
+        except psutil.Error:
             return None
 
 
