@@ -141,6 +141,35 @@ def layout(live: LiveSettings) -> ObservationLayout:
     return ObservationLayout(live.current.observation)
 
 
+class KeepingLogger:
+    """Logger that keeps its calls: name of the method, and arguments."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def do(self, work: Callable[["KeepingLogger"], object]) -> None:
+        work(self)
+
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        return lambda *arguments: self.calls.append((method, *arguments))
+
+    def of(self, *methods: str) -> list[tuple[Any, ...]]:
+        """The arguments of the calls of some methods."""
+        return [arguments for method, *arguments in self.calls if method in methods]
+
+    def n_figures(self, prefix: str) -> int:
+        """The number of calls with a figure of such a name."""
+        return sum(any(name.startswith(prefix) for name in values) for values, _ in self.of("log_figures"))
+
+
+@pytest.fixture
+def logger(monkeypatch: pytest.MonkeyPatch) -> KeepingLogger:
+    """The only logger of runs."""
+    logger = KeepingLogger()
+    monkeypatch.setattr(figures, "open_loggers", lambda *_: [logger])
+    return logger
+
+
 class FedRollouts(LocalRollouts):
     """Is empty when the learner has asked in vain."""
 

@@ -1,9 +1,7 @@
 """Diagnostics of a run: their numbers against a computation by hand, and when a set is drawn, of which races."""
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +15,10 @@ from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.diagnostics import Data, load_data
 from trackmania_rl.training.diagnostics import realised_returns
-from trackmania_rl.training.hooks import figures, recordings
+from trackmania_rl.training.hooks import recordings
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics
 
-from .conftest import MakeRace, MakeRun
+from .conftest import KeepingLogger, MakeRace, MakeRun
 
 RNG = np.random.default_rng(3)
 
@@ -77,23 +75,6 @@ def test_errors_are_those_of_the_loss_and_cost_no_random_number(make_run: MakeRu
 # ------------------------------------------------------------------------------------------------ when a set is drawn
 
 
-class KeepingLogger:
-    """Keeps the names of pictures."""
-
-    def __init__(self) -> None:
-        self.pictures: list[tuple[str, tuple[int, ...]]] = []
-
-    def log_picture(self, name: str, picture: np.ndarray, _: int) -> None:
-        if name.startswith("rollout/diagnostics/"):
-            self.pictures.append((name, picture.shape))
-
-    def do(self, work: Callable[["KeepingLogger"], object]) -> None:
-        work(self)
-
-    def __getattr__(self, _: str) -> Any:
-        return lambda *_: None
-
-
 class Drawn:
     """A drawing process that has ended; it left one picture of the data that it was given."""
 
@@ -120,11 +101,11 @@ def test_a_set_is_of_the_newest_evaluated_race(
     live: LiveSettings,
     make_run: MakeRun,
     make_race: MakeRace,
+    logger: KeepingLogger,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    logger, drawn = KeepingLogger(), Drawn()
-    monkeypatch.setattr(figures, "open_loggers", lambda *_: [logger])
+    drawn = Drawn()
     monkeypatch.setattr(recordings, "Drawing", drawn)
     run = make_run()
     hook = run.hook(DrawDiagnostics)
@@ -137,7 +118,8 @@ def test_a_set_is_of_the_newest_evaluated_race(
     hook.tick()
     assert torch.equal(flatten_parameters(run.agent.exploration_network), before)
     assert torch.equal(run.buffer.generator.get_state(), generator), "training draws the same random numbers after it"
-    assert logger.pictures == [("rollout/diagnostics/largest_errors/valley", (5, 7, 3))]
+    [(name, picture, _)] = logger.of("log_picture")
+    assert (name, picture.shape) == ("rollout/diagnostics/largest_errors/valley", (5, 7, 3))
     [data] = drawn.data
     assert data["about"].frames_total == 30 + 60 + 31 + 32 + 34
     assert len(data["about"].driven_m) == 34

@@ -1,8 +1,6 @@
 """Recordings of evaluated races: which ones are kept, their files and films, and what loggers get."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,38 +8,16 @@ import torch
 from tensordict import TensorDict
 
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.training.hooks import figures, recordings
+from trackmania_rl.training.hooks import recordings
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.recordings import RecordEvaluations
 
-from .conftest import MakeRace, MakeRun, edit
+from .conftest import KeepingLogger, MakeRace, MakeRun, edit
 
 
-class KeepingLogger:
-    """Keeps what it is told of kept races."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str, int]] = []
-
-    def log_film(self, name: str, film: Path, step: int) -> None:
-        assert film.is_file()
-        self.told.append((name, film.name, step))
-
-    def log_recording(self, name: str, recording: Path, step: int) -> None:
-        self.told.append((name, recording.name, step))
-
-    def do(self, work: Callable[["KeepingLogger"], object]) -> None:
-        work(self)
-
-    def __getattr__(self, _: str) -> Any:
-        return lambda *_: None
-
-
-@pytest.fixture
-def logger(monkeypatch: pytest.MonkeyPatch) -> KeepingLogger:
-    logger = KeepingLogger()
-    monkeypatch.setattr(figures, "open_loggers", lambda *_: [logger])
-    return logger
+def told(logger: KeepingLogger) -> list[tuple[str, str, int]]:
+    """The logged films and recordings: name, file and frames."""
+    return [(name, file.name, frames) for name, file, frames in logger.of("log_film", "log_recording")]
 
 
 def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
@@ -67,7 +43,7 @@ def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
     assert hook._drawing.has_ended(150)  # it gives way to all others
     hook.tick()
     name = "000000000066_valley"
-    assert logger.told == [("recording/valley", f"{name}.pt", 66), ("rollout/film/valley", f"{name}.mp4", 66)]
+    assert told(logger) == [("recording/valley", f"{name}.pt", 66), ("rollout/film/valley", f"{name}.mp4", 66)]
     assert {file.name for file in folder.iterdir()} == {f"{name}.{end}" for end in ("gif", "mp4", "pt", "inputs")}
     recording = TensorDict(torch.load(folder / f"{name}.pt", weights_only=True), batch_size=[23])
     floats = kept.rollout_results["state_float"]
@@ -79,7 +55,7 @@ def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
     run.train_on(make_race(24, False, is_explo=False, inputs="0.00 press up\n") for _ in range(2))
     hook.end()
     assert "no film of the evaluated race 000000000114_valley could be made: error: " in caplog.text
-    assert [name for name, _, _ in logger.told][2:] == ["recording/valley"]
+    assert [name for name, _, _ in told(logger)][2:] == ["recording/valley"]
 
 
 def test_only_the_newest_recordings_stay(
@@ -97,7 +73,7 @@ def test_only_the_newest_recordings_stay(
         run.train_on([make_race(20, True, is_explo=False)])
     kept = sorted(file.name for file in run.context.folder.recordings.iterdir())
     assert kept == ["000000000080_valley.pt", "000000000120_valley.pt"]
-    assert len(logger.told) == 3
+    assert len(told(logger)) == 3
     run.train_on([make_race(20, True, is_explo=False)])
     assert run.hook(SaveCheckpoints).try_to_save()
     assert make_run().hook(RecordEvaluations).state_dict() == {"since_last": {"valley": 1}}

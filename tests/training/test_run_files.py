@@ -27,50 +27,19 @@ from trackmania_rl.telemetry.learning_summary import iterate_races
 from trackmania_rl.telemetry.page.tails import LineTail
 from trackmania_rl.telemetry.race_record import UNDONE_FILE
 from trackmania_rl.telemetry.run_status import STATUS_FILE, read_status
-from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks import hook as hook_module
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.races import WriteRaceLog
 from trackmania_rl.training.hooks.status import TellStatus
 from trackmania_rl.training.race_stream import race_columns
 
-from .conftest import LocalRun, MakeRace, MakeRun, edit
+from .conftest import KeepingLogger, LocalRun, MakeRace, MakeRun, edit
 
 BeginRun = Callable[..., LocalRun]
 
 
-class Writer:
-    """Logger that counts what it is given."""
-
-    def __init__(self) -> None:
-        self.n_races = 0
-        self.n_rows = 0
-
-    def log_figures(self, values: dict[str, float], _: int) -> None:
-        self.n_races += any(name.startswith("rollout/meters/") for name in values)
-        self.n_rows += "train/speed/actions_per_s" in values
-
-    def do(self, work: Callable[["Writer"], object]) -> None:
-        work(self)
-
-    def __getattr__(self, _: str) -> Any:
-        return lambda *_: None
-
-
 @pytest.fixture
-def writers(monkeypatch: pytest.MonkeyPatch) -> list[Writer]:
-    made: list[Writer] = []
-
-    def open_loggers(*_: object) -> list[Writer]:
-        made.append(Writer())
-        return made[-1:]
-
-    monkeypatch.setattr(figures, "open_loggers", open_loggers)
-    return made
-
-
-@pytest.fixture
-def begin_run(live: LiveSettings, make_run: MakeRun, writers: list[Writer]) -> BeginRun:
+def begin_run(live: LiveSettings, make_run: MakeRun, logger: KeepingLogger) -> BeginRun:
     """`begin_run(name=value, ...)` begins a run, or resumes it, with these settings and a clock set by `_tick`."""
     intervals = ("checkpoint_interval_s", "tensorboard_interval_s")
 
@@ -106,7 +75,7 @@ def _drivers(run: LocalRun) -> list[str]:
 def test_a_full_disk_costs_lines_but_not_the_run(
     begin_run: BeginRun,
     make_race: MakeRace,
-    writers: list[Writer],
+    logger: KeepingLogger,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -122,7 +91,7 @@ def test_a_full_disk_costs_lines_but_not_the_run(
     assert caplog.text.count("cannot be written: No space left on device; the run goes on") == 1
     _take(run, make_race(17, True))  # there is space again
     _take(run, make_race(17, True))
-    assert writers[0].n_races == 6
+    assert logger.n_figures("rollout/meters/") == 6
     run.close_files()
     assert len(run.context.folder.races.read_text().splitlines()) == 3
 
@@ -205,7 +174,7 @@ def test_a_new_run_has_checkpoints_soon_after_its_first_finish(
 
 def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
     make_race: MakeRace,
-    writers: list[Writer],
+    logger: KeepingLogger,
     begin_run: BeginRun,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -219,7 +188,7 @@ def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
         _take(run, make_race(17, True))
     assert run.context.statistics.maps["valley"].explored.n_races == 4
     assert len(run.context.folder.races.read_text().splitlines()) == 2
-    assert (writers[-1].n_races, writers[-1].n_rows) == (2, 2)
+    assert (logger.n_figures("rollout/meters/"), logger.n_figures("train/speed/actions_per_s")) == (2, 2)
     assert caplog.text.count("wait for space") == caplog.text.count("are written again") == 1
 
 
@@ -296,7 +265,7 @@ def test_drivers_are_kept_as_often_as_configured_and_evaluate_as_the_run_did(
     assert _drivers(run) == ["000000007500.driver"]
 
 
-@pytest.mark.usefixtures("writers")
+@pytest.mark.usefixtures("logger")
 @pytest.mark.parametrize("is_folder", [True, False])
 def test_a_new_run_begins_with_the_networks_of_another_and_keeps_its_own_from_then_on(
     make_run: MakeRun, caplog: pytest.LogCaptureFixture, is_folder: bool
@@ -316,7 +285,7 @@ def test_a_new_run_begins_with_the_networks_of_another_and_keeps_its_own_from_th
     assert fresh.agent.updates == 0
 
 
-@pytest.mark.usefixtures("writers")
+@pytest.mark.usefixtures("logger")
 def test_a_new_run_begins_with_a_driver_and_refuses_what_does_not_fit(
     live: LiveSettings, make_run: MakeRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,14 +1,7 @@
 """Collectors play the map cycle on games of any kind, with the newest weights.
 
 One thread, one loop: receive from the games that wait, decide with one pass through the network, send. A race that has
-ended is put into the rollout sink, and the map cycle's next one begins in its game. `multiprocess/collector_process.py`
-runs a collector in a process.
-
-With synchronous sampling (`TurnTakingCollector`) collectors and learner take turns, so that the same seed gives the
-same run. In a turn each collector plays a race in every game, or the actions of one fragment, by the weights, frame
-count and settings at the turn's beginning. Its random numbers depend on the seed and on the turn's number, and its
-place in the map cycle on the races that it has sent. Races in fragments that are under way between two turns can be
-driven again by the decisions that were sent. So a run that was interrupted resumes as the same run.
+ended is put into the rollout sink, and the map cycle's next one begins in its game.
 """
 
 from __future__ import annotations
@@ -337,7 +330,12 @@ BeginTurn = Callable[[int], object]
 
 
 class TurnTakingCollector(Collector):
-    """Collector that plays in turns.
+    """Collector that takes turns with the learner (synchronous sampling), so that the same seed gives the same run.
+
+    In a turn it plays a race in every game, or the actions of one fragment, by the weights, frame count and settings at
+    the turn's beginning. Its random numbers depend on the seed and the turn's number, and its place in the map cycle on
+    the races that it has sent. Races that an earlier session had under way are driven again by the decisions that were
+    sent, so an interrupted run resumes as the same run.
 
     Args:
         parts: see `Collector`; actors are replaced at each turn.

@@ -19,7 +19,7 @@ from tensordict import TensorDictBase
 
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.diagnostics import list_pictures, save_data
+from trackmania_rl.telemetry.diagnostics import list_pictures, save_data, speeds_m_s
 from trackmania_rl.training.diagnostics import RecentRace, Subject, copy_of_race, gather
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
@@ -40,14 +40,8 @@ RECENT_RACES: Final = 10
 class Drawing:
     """A module of this project that draws in a process of its own, out of reach of the terminal's Ctrl-C.
 
-    Args:
-        module: name of the module.
-        arguments: of its command line.
-        gives_way: whether the process stays in this session: Linux shares the processor evenly among sessions, and
-            niceness counts within each.
-
-    Raises:
-        OSError: if it cannot be started.
+    If it `gives_way`, it stays in this session: Linux shares the processor evenly among sessions, and niceness counts
+    within each.
     """
 
     def __init__(self, module: str, *arguments: str, gives_way: bool = False) -> None:
@@ -179,9 +173,8 @@ class RecordEvaluations(_Draws):
         assert self.run.race is not None
         results, game = self.run.race.rollout_results, self.run.settings.game
         speed_m_s = gear = None
-        if "position_m" in results and len(results["position_m"]) > 1:
-            steps_m = np.linalg.norm(np.diff(results["position_m"], axis=0), axis=1)
-            speed_m_s = np.append(steps_m, steps_m[-1]).astype(np.float32) * (1000 / game.ms_per_action)
+        if "position_m" in results:
+            speed_m_s = speeds_m_s(results["position_m"], game.ms_per_action / 1000).astype(np.float32)
         if "car_gear_and_wheels" in results:
             gear = results["car_gear_and_wheels"][:, CAR_COLUMNS.index("gear")].astype(np.int64)
         columns = RaceColumns.of_game(game, results.get("q_values"))
@@ -218,8 +211,7 @@ def _file(stem: Path, ending: str) -> Path:
 class DrawDiagnostics(_Draws):
     """Draws plots of values, quantiles, errors and expectations every `pictures_interval_s` into diagnostics/.
 
-    A set is of one map: of those whose races are evaluated the one with the fewest sets. Gathering its data computes
-    no gradient and draws no random numbers, so it changes nothing of what a run learns.
+    A set is of one map: of those whose races are evaluated the one with the fewest sets.
     """
 
     def __init__(self) -> None:

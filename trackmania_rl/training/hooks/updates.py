@@ -102,9 +102,8 @@ class NumbersNotFiniteError(PassingError):
 class WatchNumbers(Hook):
     """Checks each update's loss and gradient, and weights before they are saved or published.
 
-    Agents skip the step of a gradient that is not finite, so a single such update is only counted. `MOST_IN_A_ROW` of
-    them end the run. So do networks or an optimizer's state that are not finite, because they stay so. Hooks that save
-    or publish weights call `require_sound` or `require_sound_networks` first.
+    Agents skip the step of a gradient that is not finite, so such an update is only counted. `MOST_IN_A_ROW` of them
+    end the run, as do networks or an optimizer's state that are not finite.
     """
 
     def __init__(self) -> None:
