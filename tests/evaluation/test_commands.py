@@ -162,7 +162,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(
         shutil.copyfile(run_folder / SETTINGS_FILE, tmp_path / name / SETTINGS_FILE)
         if name != "without":
             shutil.copytree(run_folder / "checkpoints", tmp_path / name / "checkpoints")
-    weights = tmp_path / "damaged" / "checkpoints" / "000001" / "averaged.safetensors"
+    weights = tmp_path / "damaged" / "checkpoints" / "000001" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
     (tmp_path / "short.driver").write_bytes(driver_file.read_bytes()[:2000])
     real = {"map_name": "real", "map_path": "Real.Challenge.Gbx", "reference_line": "curve.npy"}

@@ -19,7 +19,7 @@ from trackmania_rl.race.rewards import RewardedRace, is_finite_as_stored, reward
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
 if TYPE_CHECKING:
-    from trackmania_rl.training.hooks.hook import RunContext
+    from trackmania_rl.training.trainer import RunTrainer
 
 log = logging.getLogger(__name__)
 
@@ -38,27 +38,14 @@ class RaceStream:
 
     With synchronous sampling the races of a turn are yielded in the order of the collectors, which play at the same
     time. The run ends between two turns.
-
-    Args:
-        run: has the channels; `run.race` becomes the newest race.
-        should_stop: returns whether the run ends.
-        on_tick: called after each race or round, and when no race has arrived.
-        on_turn: called before each turn.
     """
 
     init_random_frames = 0
 
-    def __init__(
-        self,
-        run: RunContext,
-        should_stop: Callable[[], bool],
-        on_tick: Callable[[], None],
-        on_turn: Callable[[], None],
-    ) -> None:
-        self._run = run
+    def __init__(self, trainer: RunTrainer, should_stop: Callable[[], bool]) -> None:
+        self._trainer = trainer
+        self._run = trainer.run
         self._should_stop = should_stop
-        self._on_tick = on_tick
-        self._on_turn = on_turn
         self.n_turns = 0
         self.is_between_turns = True
 
@@ -80,7 +67,7 @@ class RaceStream:
             run.race = race
             given = run.reward(race.rollout_results, run.settings, run.statistics.frames_total)
             yield race_columns(race, reward_as_stored(given, len(race.rollout_results["actions"])))
-            self._on_tick()
+            self._trainer.tick()
 
     def _rounds_without_races(self) -> Iterator[TensorDict]:
         """Yield rounds of `FRAMES_PER_ROUND` masked frames; the first has none, for updates left by a resumed run."""
@@ -89,21 +76,21 @@ class RaceStream:
             # An empty batch would count as one frame. Masked frames do not count.
             mask = torch.full((FRAMES_PER_ROUND,), counts)
             yield TensorDict({("collector", "mask"): mask}, batch_size=[FRAMES_PER_ROUND])
-            self._on_tick()
+            self._trainer.tick()
             counts = True
 
     def _races(self) -> Iterator[ReceivedRollout]:
         while not self._should_stop():
             race = self._run.channels.rollouts.get(POLL_S)
             if race is None:
-                self._on_tick()
+                self._trainer.tick()
             else:
                 yield race
 
     def _races_of_turns(self) -> Iterator[ReceivedRollout]:
         collectors = range(self._run.settings.game.n_collectors)
         while not self._should_stop():
-            self._on_turn()
+            self._trainer.begin_turn()
             self.is_between_turns = False
             for collector in collectors:
                 self._run.channels.rollouts.give_turn(collector, self.n_turns)
@@ -124,7 +111,7 @@ class RaceStream:
             if race is not None:
                 early[race.collector].append(race)
             elif is_at_turn:
-                self._on_tick()
+                self._trainer.tick()
             else:
                 break
 

@@ -54,7 +54,7 @@ class RunTrainer(Trainer):
         self._ticks = Interval()
         self._logs: dict[str, Interval] = {}
         self._broke_off = False
-        self._stream = RaceStream(run, should_stop, self.tick, self._begin_turn)
+        self._stream = RaceStream(self, should_stop)
         super().__init__(
             collector=self._stream,
             total_frames=sys.maxsize,
@@ -111,7 +111,8 @@ class RunTrainer(Trainer):
         super().train()
         self._broke_off = False
 
-    def _begin_turn(self) -> None:
+    def begin_turn(self) -> None:
+        """Call the hooks' `begin_turn`."""
         for hook in self.hooks:
             hook.begin_turn()
 
