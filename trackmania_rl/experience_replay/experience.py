@@ -1,4 +1,4 @@
-"""One transition written out in full: what the replay memory holds in columns."""
+"""One transition in full; the replay memory holds columns."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from trackmania_rl.experience_replay.transitions import Transitions
 class Experience:
     """An n-step transition, before the mini-race logic of `buffer_collate_function`.
 
-    The memory holds no such objects: `buffer[i]` makes one of its columns, and `buffer.extend` writes some to them.
+    `buffer[i]` returns one, and `buffer.extend` stores some.
 
     Attributes:
-        state_img: (1, H, W) uint8; H = W = 0 where the observation has no image. Read from a memory whose images have S
-            frames, (S, H, W).
+        state_img: (1, H, W) uint8, when read (S, H, W) with S frames; H = W = 0 without an image.
         state_float: (float_input_dim,) float32.
         state_potential: shaping potential of the state.
         action: index into the inputs; or (D,) float32.
-        n_steps: actions between the state and the next state; at most the configured number.
-        rewards: (n_steps_max,) float32; `rewards[k]` is the discounted sum of the first k + 1 rewards. Beyond `n_steps`
-            it stays at its last value.
-        gammas: (n_steps_max,) float32; `gammas[k]` = gamma^(k + 1), the discount of what follows `rewards[k]`.
+        n_steps: actions between the state and the next state.
+        rewards: (n_steps_max,) float32; `rewards[k]` is the discounted sum of the first k + 1 rewards, constant beyond
+            `n_steps`.
+        gammas: (n_steps_max,) float32; `gammas[k]` = gamma^(k + 1).
         next_state_img: like `state_img`.
         next_state_float: like `state_float`.
         next_state_potential: 0 at the finish.
-        terminal_actions: actions from the state to the finish, `NEVER_FINISHES` where the race was not finished.
+        terminal_actions: actions from the state to the finish; `NEVER_FINISHES` if the race was cut off.
     """
 
     state_img: npt.NDArray[np.uint8]
@@ -49,7 +48,7 @@ class Experience:
 
     @staticmethod
     def of(transition: Transitions, gamma: float) -> Experience:
-        """Write out a single transition."""
+        """Convert a single transition."""
         of_state = {name: column for name, column in vars(transition).items() if name != "entries"}
         columns = {name: column[0].numpy(force=True) for name, column in of_state.items()}
         n_steps, terminal_actions = int(columns["n_steps"]), int(columns["terminal_actions"])
@@ -70,7 +69,7 @@ class Experience:
         )
 
     def single_rewards(self) -> npt.NDArray[np.float32]:
-        """Undo the sums: (n_steps,) the reward of each action, not discounted."""
+        """Return the rewards (n_steps,) of single actions, not discounted."""
         sums = np.asarray(self.rewards[: self.n_steps], dtype=np.float64)
         discounts = np.append(1.0, self.gammas[: self.n_steps - 1])
         return (np.diff(sums, prepend=0.0) / discounts).astype(np.float32)
@@ -79,10 +78,10 @@ class Experience:
 def rows_of_experiences(experiences: Sequence[Experience]) -> RowColumns:
     """Return transitions as rows, n_steps + 1 of each: its state, n_steps - 1 fillers, its next state.
 
-    Fillers are never read: a transition that ends there is cut by its mini-race's end, and has no next state.
+    Fillers are never next states: a transition that ends there ends with its mini-race.
 
     Raises:
-        ValueError: if an image has several frames; the memory stores one, and puts images together when it is read.
+        ValueError: if an image has several frames; the memory stores one per row.
     """
     if any(len(experience.state_img) != 1 for experience in experiences):
         raise ValueError("an Experience to store has an image of one frame, (1, H, W)")

@@ -1,8 +1,8 @@
-"""Mini-races: what the learner sees of a transition.
+"""Mini-races: the cut of sampled transitions to a horizon of fixed duration.
 
-The agent does not estimate the time to a finish that is minutes away, but the rewards of the next few seconds. Each
-sampled state is put at a random point of a *mini-race* of fixed duration; what lies beyond the mini-race's end does not
-count, so that the sum is bounded and gamma may be 1.
+The agent estimates the rewards of the next few seconds instead of the time to a finish that is minutes away. Each
+sampled state is at a random point of a *mini-race*; rewards beyond the mini-race's end do not count, so that the sum is
+bounded and gamma may be 1.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from trackmania_rl.settings import ReplaySettings
 
 @dataclass
 class MiniRaceRules:
-    """How transitions become mini-races.
-
-    Mutable, and shared by the train and the test buffer: set a field, and the next batch of either follows it.
+    """Parameters of mini-races, shared by the train and the test buffer. A changed field applies to the next batch.
 
     Attributes:
-        gamma: discount of one action; follows a schedule, hence is not stored with the transitions.
-        duration_actions: length of a mini-race; None for no mini-races: the time elapsed is 0, and nothing is cut.
+        gamma: discount of one action; scheduled, hence not stored with the transitions.
+        duration_actions: length of a mini-race; None for no mini-races: the elapsed time is 0, and nothing is cut.
         oversample_long_term_steps: elapsed times from 1 to this - 2 x `oversample_maximum_term_steps` (long horizons)
             are drawn twice as often as later ones.
         oversample_maximum_term_steps: elapsed time 0 (the full horizon) is drawn 2 x this + 1 times as often as later
@@ -51,7 +49,7 @@ class MiniRaceRules:
 
     @staticmethod
     def from_settings(settings: ReplaySettings, gamma: float) -> MiniRaceRules:
-        """Make the rules that a configuration asks for."""
+        """Make the rules of a configuration."""
         return MiniRaceRules(
             gamma=gamma,
             duration_actions=settings.temporal_mini_race_duration_actions,
@@ -59,17 +57,15 @@ class MiniRaceRules:
         )
 
     def follow(self, settings: ReplaySettings) -> None:
-        """Take over an edited configuration; the discount has a schedule of its own."""
+        """Apply an edited configuration, without the discount, which is scheduled."""
         self.duration_actions = settings.temporal_mini_race_duration_actions
         self.oversample_long_term_steps = settings.oversample_long_term_steps
 
     def draw_elapsed_actions(self, n: int, generator: torch.Generator) -> torch.Tensor:
-        """Draw times already elapsed, (n,) int64 on the generator's device, from 0 to `duration_actions - 1`.
+        """Draw elapsed times, (n,) int64 on the generator's device, from 0 to `duration_actions - 1`.
 
-        Without mini-races they are 0.
-
-        abs(uniform integer in [-long + maximum, duration + maximum)) - maximum, at least 0: the absolute value folds
-        the negative draws over the short times, the subtraction gathers the shortest at 0.
+        abs(uniform integer in [-long + maximum, duration + maximum)) - maximum, at least 0: the absolute value doubles
+        the short times, the subtraction gathers the shortest at 0. Without mini-races the times are 0.
         """
         if self.duration_actions is None:
             return torch.zeros(n, dtype=torch.int64, device=generator.device)
@@ -83,9 +79,9 @@ def cut_to_mini_races(transitions: Transitions, elapsed: torch.Tensor, rules: Mi
     """Cut transitions to mini-races, see `buffer_collate_function`.
 
     Args:
-        transitions: B of them; taken over, and changed.
-        elapsed: (B,) int64, actions of the mini-race that are over at each state.
-        rules: discount and mini-races at this moment.
+        transitions: B of them; changed, and used in the batch.
+        elapsed: (B,) int64, elapsed actions of the mini-race at each state.
+        rules: discount and mini-races.
     """
     discounts, of_rewards, is_beyond = _discounts(rules.gamma, transitions.rewards.shape[1], elapsed.device)
     duration_actions = NEVER_FINISHES if rules.duration_actions is None else rules.duration_actions
@@ -93,7 +89,7 @@ def cut_to_mini_races(transitions: Transitions, elapsed: torch.Tensor, rules: Mi
     n_steps = torch.minimum(transitions.n_steps, actions_left)  # (B,) after the cut
     is_terminal = n_steps >= torch.minimum(transitions.terminal_actions, actions_left)  # (B,)
     gamma_n = discounts.take(n_steps).masked_fill_(is_terminal, 0.0)  # (B,)
-    # A mask rather than a product: what comes after a transition may be uninitialised, thus not even a number.
+    # A mask rather than a product: rows after a transition may be uninitialised, even NaN.
     discounted = transitions.rewards * of_rewards  # (B, n_steps_max)
     rewards = discounted.masked_fill_(is_beyond.index_select(0, n_steps), 0.0).sum(1)  # (B,)
     shaping = gamma_n * transitions.next_state_potential - transitions.state_potential  # (B,)
@@ -113,7 +109,7 @@ def cut_to_mini_races(transitions: Transitions, elapsed: torch.Tensor, rules: Mi
         "index": transitions.index,
         "weight": torch.ones_like(gamma_n),
     }
-    # Without tensordict's checks of each entry, which take a seventh of the time to draw a batch of 64.
+    # tensordict's checks of each entry would take a seventh of the time to draw a batch of 64.
     return TensorDict._new_unsafe(batch | transitions.entries, batch_size=elapsed.shape)
 
 

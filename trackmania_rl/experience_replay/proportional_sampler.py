@@ -16,20 +16,18 @@ IMPORTANCE_WEIGHT = "importance_weight"
 class ProportionalSampler(RandomSampler):
     """Proportional prioritized replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), sections 3.3 and 3.4.
 
-    Transition i is drawn with probability p_i / sum(p), p_i = (abs(error_i) + epsilon)^alpha, and its loss is to be
-    multiplied by (1 / (N P(i)))^beta, divided by the largest of these weights in the batch. A transition that was never
-    trained on has the largest priority seen so far, or 1 if that is larger.
+    Transition i is drawn with probability p_i / sum(p), p_i = (abs(error_i) + epsilon)^alpha. Its loss is multiplied by
+    (1 / (N P(i)))^beta, divided by the largest of these weights in the batch. A new transition has the largest priority
+    so far, at least 1.
 
-    Drawing is one cumulative sum and one binary search over all priorities, on any device, without a tree or a compiled
-    extension. For a million transitions that is short beside a learning step.
-
-    All attributes may be set at any time. A priority keeps the alpha it was computed with until the transition is
-    trained on again. Exponents belong to the configuration and priorities to the storage, so the sampler has no state.
+    Drawing is one cumulative sum and one binary search over all priorities, on any device, which is short beside an
+    update even for a million transitions. Attributes may be set at any time; a priority keeps its alpha until its
+    transition is trained on again.
 
     Attributes:
-        alpha: 0 draws evenly and leaves the priorities unread.
-        beta: 0 leaves the bias of uneven drawing alone, 1 corrects it fully.
-        epsilon: keeps transitions with no error in play.
+        alpha: 0 draws evenly.
+        beta: from 0, no correction of the bias of uneven drawing, to 1, full correction.
+        epsilon: keeps transitions without error in play.
     """
 
     def __init__(self, alpha: float = 0.0, beta: float = 1.0, epsilon: float = 1e-3) -> None:
@@ -64,12 +62,12 @@ class ProportionalSampler(RandomSampler):
     def update_priority(
         self, index: Any, priority: torch.Tensor, *, storage: TransitionStorage | None = None
     ) -> dict[str, Any] | None:
-        """Set the priorities of transitions by their errors.
+        """Set priorities by errors.
 
         Args:
-            index: (B,) int64. Overwritten transitions are ignored. Of a transition drawn twice the larger error counts.
+            index: (B,) int64. Overwritten transitions are ignored. The larger error of a transition drawn twice counts.
             priority: (B,) absolute errors.
-            storage: passed by the replay buffer.
+            storage: required; the replay buffer passes it.
 
         Raises:
             TypeError: if called without a storage.

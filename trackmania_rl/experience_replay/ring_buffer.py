@@ -12,16 +12,15 @@ import numpy as np
 import torch
 
 NEVER_FINISHES = 2**31 - 1
-"""`steps_to_finish` of a race that was cut off: no mini-race ends there, values are bootstrapped beyond it."""
+"""`steps_to_finish` of a race that was cut off; values are bootstrapped beyond its end."""
 
 
 @dataclass
 class RowColumns:
-    """R consecutive rows, column by column. Row t of a race is its state t and the action taken there.
+    """R consecutive rows in columns. Row t of a race is its state t and the action taken there.
 
-    A race of T actions has T + 1 rows. In the last one, the state at its end, action and reward mean nothing.
-
-    The types are those of the ring; a race to be stored may have wider ones, on any device.
+    A race of T actions has T + 1 rows; action and reward of the last row have no meaning. A race to be stored may have
+    numpy arrays as columns, and wider types.
 
     Attributes:
         frames: (R, 1, H, W) uint8; (R, 1, 0, 0) without an image.
@@ -29,8 +28,7 @@ class RowColumns:
         actions: (R,) int16, or (R, D) float32.
         rewards: (R,) float32, of the single action from this row to the next.
         potentials: (R,) float32, shaping potential of the state.
-        n_steps: (R,) int16, how many actions the transition from this row spans; 0 in a race's last row, where none
-            starts.
+        n_steps: (R,) int16, number of actions of the transition from this row; 0 in a race's last row.
         steps_to_finish: (R,) int32, actions to the finish, or `NEVER_FINISHES`.
     """
 
@@ -46,11 +44,11 @@ class RowColumns:
         return int(self.actions.shape[0])  # of a tensor, several times as fast as its len()
 
     def by_name(self) -> dict[str, torch.Tensor]:
-        """Return the columns by their names, without a copy."""
+        """Return the columns by name, without a copy."""
         return {name: getattr(self, name) for name in COLUMN_NAMES}
 
     def beginning_at(self, row: int) -> RowColumns:
-        """Return these rows from one of them on; views."""
+        """Return views of the rows from `row` on."""
         return self if row == 0 else RowColumns(**{name: column[row:] for name, column in self.by_name().items()})
 
     @staticmethod
@@ -61,15 +59,7 @@ class RowColumns:
         device: torch.device,
         action_shape: tuple[int, ...] = (),
     ) -> RowColumns:
-        """Make uninitialised columns.
-
-        Args:
-            n_rows: R.
-            n_floats: F.
-            image_size_px: (H, W); (0, 0) for no image.
-            device: where they live.
-            action_shape: () of an index, or (D,) of numbers.
-        """
+        """Make uninitialised columns for R rows; arguments as of `RingBuffer`."""
 
         def column(dtype: torch.dtype, *row_shape: int) -> torch.Tensor:
             return torch.empty((n_rows, *row_shape), dtype=dtype, device=device)
@@ -90,11 +80,11 @@ COLUMN_NAMES = tuple(field.name for field in fields(RowColumns))
 
 @dataclass(frozen=True)
 class RingRows:
-    """The rows that a ring buffer holds at this moment, to be read piece by piece before more come.
+    """The present rows of a ring buffer, not copied; valid until more are stored.
 
     Attributes:
-        ring: holds them.
-        first_row, end_row: their numbers, the latter excluded.
+        ring: the ring buffer.
+        first_row, end_row: numbers of the rows, the latter excluded.
     """
 
     ring: RingBuffer
@@ -102,11 +92,11 @@ class RingRows:
     end_row: int
 
     def columns(self) -> dict[str, torch.Tensor]:
-        """Give the ring's columns by name, as they lie."""
+        """Return the ring's columns by name, in the ring's order."""
         return self.ring.columns.by_name()
 
     def read(self, first_row: int, end_row: int) -> dict[str, torch.Tensor]:
-        """Copy some of the rows into host memory, column by column, oldest first."""
+        """Copy rows into host memory, by column, oldest first."""
         return {
             name: torch.cat([piece.cpu() for _, piece in _pieces(column, first_row, end_row)])
             for name, column in self.columns().items()
@@ -114,29 +104,28 @@ class RingRows:
 
 
 class RingBuffer:
-    """A ring of rows; the oldest are overwritten.
+    """Ring of rows; the oldest are overwritten.
 
-    Rows are numbered for ever, in the order in which they came: row `r` lies at position `r % capacity`, and is there
-    as long as `first_row <= r < end_row`. Numbers stay valid when the ring grows. A transition only refers to later
-    rows of its own race, so that it is whole as long as its first row is there.
+    Rows have consecutive numbers. Row `r` is at position `r % capacity`, as long as `first_row <= r < end_row`. A
+    transition refers to later rows of its own race only, so it is complete as long as its first row is there.
 
     Args:
         capacity: number of rows.
-        n_floats: floats of one state.
+        n_floats: F, floats of one state.
         image_size_px: (height, width) of a frame; (0, 0) for no image.
-        device: where the columns live.
+        device: of the columns.
         action_shape: () of an index, or (D,) of numbers.
 
     Raises:
-        ValueError: if there is no room for a row, or states have no float.
+        ValueError: if capacity or number of floats is below 1.
 
     Attributes:
         columns: the rows, by position.
-        capacity: how many rows fit.
+        capacity: number of rows that fit.
         first_row: number of the oldest row.
-        end_row: number of the next row to come.
-        origin: another one after `load_state_dict`: rows of the same number and origin are the same.
-        lock: held while rows are written or gathered: a prefetching thread may do the latter.
+        end_row: number of the next row.
+        origin: changes at `load_state_dict`; rows of the same number and origin are the same.
+        lock: held while rows are written or gathered, as a prefetching thread may gather.
     """
 
     def __init__(
@@ -168,7 +157,7 @@ class RingBuffer:
 
     @property
     def device(self) -> torch.device:
-        """Where the columns live."""
+        """The device of the columns."""
         return self.columns.actions.device
 
     def __len__(self) -> int:
@@ -176,14 +165,12 @@ class RingBuffer:
 
     @staticmethod
     def bytes_per_row(n_floats: int, image_size_px: tuple[int, int], action_shape: tuple[int, ...] = ()) -> int:
-        """Compute the memory that one row takes; times the capacity, it is what a device must have free."""
+        """Compute the memory of one row."""
         row = RowColumns.empty(1, n_floats, image_size_px, torch.device("cpu"), action_shape)
         return sum(column.nbytes for column in row.by_name().values())
 
     def append(self, race: RowColumns) -> range:
-        """Store a race after the others; a full ring overwrites its oldest rows.
-
-        Of a race longer than the whole ring only the end stays.
+        """Store a race after the others, over the oldest rows; of a race longer than the ring, store the end.
 
         Returns:
             The numbers of its rows; those below `first_row` did not fit.
@@ -209,13 +196,11 @@ class RingBuffer:
         return rows
 
     def resize(self, capacity: int) -> None:
-        """Change how many rows fit. Growing keeps everything; shrinking drops the oldest rows.
-
-        Old and new columns are there side by side for a moment; where there is no room for that, all stays as it is.
+        """Change the capacity; shrinking drops the oldest rows. Old and new columns exist at once for a moment.
 
         Raises:
-            ValueError: if there is to be no room for a single row.
-            RuntimeError: if the memory does not suffice; on a GPU it is a `torch.OutOfMemoryError`.
+            ValueError: if the capacity is below 1.
+            RuntimeError: if allocation fails (on a GPU `torch.OutOfMemoryError`); nothing changes then.
         """
         if capacity < 1:
             raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
@@ -232,28 +217,25 @@ class RingBuffer:
             self._take(RowColumns(**new_columns))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the filled rows, oldest first, in host memory, and their numbers: tensors and whole numbers only."""
+        """Return the filled rows, oldest first, in host memory, and their numbers."""
         with self.lock:
-            return self.state_to_write() | {"columns": self.rows().read(self.first_row, self.end_row)}
+            state = self.state_to_write()
+            return state | {"columns": state["columns"].read(self.first_row, self.end_row)}
 
     def state_to_write(self) -> dict[str, Any]:
-        """Return the same as `state_dict`, with `RingRows` in place of the columns: nothing is copied."""
+        """Return `state_dict()` with `RingRows`, which are not copied, in place of the columns."""
         return {
             "capacity": self.capacity,
             "first_row": self.first_row,
             "end_row": self.end_row,
-            "columns": self.rows(),
+            "columns": RingRows(self, self.first_row, self.end_row),
         }
 
-    def rows(self) -> RingRows:
-        """Return the rows that are here now."""
-        return RingRows(self, self.first_row, self.end_row)
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, its capacity included: the same rows at the same positions.
+        """Restore rows, numbers and capacity.
 
         Raises:
-            ValueError: if the rows have another shape than this ring's, or their numbers do not fit together.
+            ValueError: if the rows have another shape than this ring's, or their numbers are inconsistent.
         """
         capacity, first_row, end_row = (int(state[name]) for name in ("capacity", "first_row", "end_row"))
         if not (0 <= first_row <= end_row and end_row - first_row <= capacity):
@@ -269,7 +251,7 @@ class RingBuffer:
                     f"{tuple(column.shape[1:])} {column.dtype}: was the observation changed since?"
                 )
         with self.lock:
-            self.first_row = self.end_row = 0  # nothing of the present content is worth moving
+            self.first_row = self.end_row = 0  # drops the present rows
             self.resize(capacity)
             self.first_row, self.end_row, self.origin = first_row, end_row, object()
             for name, target in self._targets.items():

@@ -20,8 +20,8 @@ class Transitions:
     """B transitions in columns.
 
     Attributes:
-        index: (B,) int64, their numbers, see `TransitionStorage`.
-        state_img: (B, S, H, W) uint8, S frames of which the newest is last; H = W = 0 without an image.
+        index: (B,) int64, see `TransitionStorage`.
+        state_img: (B, S, H, W) uint8, S frames, the newest last; H = W = 0 without an image.
         state_float: (B, F) float32, with the floats of views.
         state_potential: (B,) float32.
         action: (B,) int16, or (B, D) float32.
@@ -51,22 +51,19 @@ class Transitions:
 class TransitionStorage(Storage):
     """First-in-first-out list of the rows of a `RingBuffer` at which a transition of this side starts.
 
-    A transition's *index* is the number of its first row, which never changes and is never used again: the sampler
-    draws it, `get` and `update_priority` take it. `storage[i]` takes places in the list, from the oldest transition on.
+    A transition's *index* is the number of its first row, which is never used again: the sampler draws it, `get` and
+    `update_priority` take it. `storage[i]` takes places in the list, the oldest first.
 
-    Two storages share one ring buffer. Each compares its list with the ring's oldest row at every access, and drops
-    transitions whose rows were overwritten.
-
-    A priority is kept for each transition (see `ProportionalSampler`).
+    Two storages share one ring buffer. Each drops transitions whose rows were overwritten when it is read.
 
     Args:
         ring: the rows.
         n_steps_max: the largest `n_steps` in the ring buffer.
-        views: what is read of the rows around a transition's.
+        views: views of the rows around a transition.
 
     Attributes:
         ring, n_steps_max, views: as given.
-        new_priority: () float32 tensor on the ring buffer's device: the priority a new transition gets.
+        new_priority: () float32 on the ring's device, the priority of new transitions (see `ProportionalSampler`).
     """
 
     def __init__(self, ring: RingBuffer, n_steps_max: int, views: Views = NO_VIEWS) -> None:
@@ -80,8 +77,8 @@ class TransitionStorage(Storage):
         self._empty()
 
     def _empty(self) -> None:
-        # The live part of both lists is [_start, _end). Appending moves the end, dropping moves the start. When the
-        # end is reached, the live part moves to the front of new lists, which are long enough to make that rare.
+        # The live part of both lists is [_start, _end). At the end of the lists it moves to the front of new ones,
+        # which are long enough to make that rare.
         self._index = torch.empty(0, dtype=torch.int64, device=self.device)
         self._priorities = torch.empty(0, dtype=torch.float32, device=self.device)
         self._start = 0
@@ -91,13 +88,13 @@ class TransitionStorage(Storage):
 
     @property
     def index(self) -> torch.Tensor:
-        """(len(self),) int64, ascending: the index of every transition. A view."""
+        """(len(self),) int64, ascending; a view."""
         self._drop_overwritten()
         return self._index[self._start : self._end]
 
     @property
     def priorities(self) -> torch.Tensor:
-        """(len(self),) float32, one for each of `index`. A view: write to it to change them."""
+        """(len(self),) float32, of each of `index`; a writable view."""
         self._drop_overwritten()
         return self._priorities[self._start : self._end]
 
@@ -106,7 +103,7 @@ class TransitionStorage(Storage):
         return self._end - self._start
 
     def __getitem__(self, place: Any) -> Transitions:
-        """Gather the transitions at places (slice, tensor) of the list."""
+        """Gather the transitions at places (slice, tensor)."""
         return self.get(self.index[place])
 
     def get(self, index: torch.Tensor) -> Transitions:
@@ -115,7 +112,7 @@ class TransitionStorage(Storage):
         position = index % capacity
         step_positions = (position.unsqueeze(1) + self._steps) % capacity  # (B, n_steps_max)
         n_steps = columns.n_steps.take(position).long()
-        # States and next states are gathered together: a small batch costs as much as the number of calls.
+        # States and next states are gathered in one call: for small batches the number of calls counts.
         both = torch.cat((position, (position + n_steps) % capacity))  # (2 B,)
         around = views.around(both)
         state_img, next_state_img = views.images(around).chunk(2)
@@ -137,7 +134,7 @@ class TransitionStorage(Storage):
         )
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> NoReturn:
-        """Refuse: rows are only added after the others."""
+        """Raise TypeError: rows are only added after the others."""
         raise TypeError("transitions are added after the others: use extend()")
 
     def contains(self, index: int) -> bool:
@@ -145,13 +142,10 @@ class TransitionStorage(Storage):
         return bool((self.index == index).any())
 
     def append(self, index: npt.ArrayLike) -> int:
-        """Add transitions after the others, except those whose rows are already overwritten.
+        """Add transitions whose rows are in the ring; return their number.
 
         Args:
-            index: (n,), ascending and above all that are there.
-
-        Returns:
-            Number of transitions added.
+            index: (n,), ascending and above all present ones.
         """
         index = np.asarray(index, dtype=np.int64)
         if len(index) and index[0] < self.ring.first_row:  # a race longer than the ring
@@ -167,7 +161,7 @@ class TransitionStorage(Storage):
         return n_new
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this side's index and priorities, in host memory; the ring buffer is not part of it."""
+        """Return index and priorities, in host memory."""
         return {
             "index": self.index.cpu().clone(),
             "priorities": self.priorities.cpu().clone(),
@@ -175,7 +169,7 @@ class TransitionStorage(Storage):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the ring buffer must have been restored before.
+        """Restore the state, after that of the ring buffer.
 
         Raises:
             ValueError: if a transition starts at a row that the ring buffer does not hold.
@@ -204,7 +198,6 @@ class TransitionStorage(Storage):
         self._first_row_seen = first_row
 
     def _move_to_front(self, size: int) -> None:
-        """Move the live part of both lists to the front of new ones with room for `size` transitions."""
         live = slice(self._start, self._end)
         index, priorities = self._index.new_empty(size), self._priorities.new_empty(size)
         self._start, self._end = 0, live.stop - live.start
