@@ -17,7 +17,6 @@ from torchrl.envs.transforms import Transform
 from trackmania_rl.buffer_utilities import (
     apply_replay_settings,
     make_buffers,
-    resize_buffers,
 )
 from trackmania_rl.experience_replay.mini_race import cut_to_mini_races
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
@@ -172,7 +171,7 @@ def test_a_restored_memory_goes_on_with_the_same_batches(alpha):
     buffer, buffer_test = make(replay)
     for seed in range(4):
         add_race(buffer, buffer_test, 14, seed % 2 == 0, seed)
-    resize_buffers(buffer, 41)
+    buffer.ring.resize(41)
     add_race(buffer, buffer_test, 9, True, seed=9)
     buffer.update_priority(buffer.sample()["index"], torch.linspace(0, 3, replay.batch_size))
     file = io.BytesIO()

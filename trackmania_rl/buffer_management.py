@@ -1,4 +1,4 @@
-"""From a race as it was driven to transitions in the replay buffers."""
+"""From a rollout to transitions in the replay buffers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings import ReplaySettings
 
 TEST_SIDE_REDRAW_PROBABILITY: Final = 0.1
-"""Probability, at each step of a race, of drawing the side of the train/test split again."""
+"""Probability, at each step of a race, of a new draw of the side of the train/test split."""
 
 
 def fill_buffer_from_rollout_with_n_steps_rule(
@@ -29,28 +29,27 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     fragment: Fragment | None = None,
     soft_horizon_actions: int | None = None,
 ) -> int:
-    """Store a race's T + 1 rows and add its T transitions to the train or the test side; or those of a part of a race.
+    """Store the T + 1 rows of a race or fragment, and add its T transitions to the train or the test side.
 
-    From every state but the last starts a transition of `n_steps` actions, fewer at the race's end and, if so
-    configured, before the first exploratory action after its own: rewards earned by exploring are not credited to the
-    policy. The race's last state is the next state of its last action: terminal at the finish (but for
-    `no_done_at_end`), while the value of the state in which a race was cut off is bootstrapped.
+    From every state but the last starts a transition of `n_steps` actions. It is shorter at the race's end and, if so
+    configured, before the first exploratory action after its own, whose rewards are not the policy's. The last state of
+    a finished race is terminal (but for `no_done_at_end`); that of a race that was cut off is bootstrapped.
 
     Args:
         buffer: train side.
         buffer_test: test side, over the same rows.
-        rollout_results: what `GameInstanceManager.rollout()` returned; with `race_time` if the race was finished. An
-            episode of another environment says `terminated` instead.
-        rewarded: what its actions and states are worth.
+        rollout_results: of `GameInstanceManager.rollout()`, with `race_time` if the race was finished; episodes of
+            other environments have `terminated` instead.
+        rewarded: rewards and potentials.
         replay_settings: n-step rule and test share.
-        fragment: what of the rollout is new, where it is a part of its race, or earlier ones were.
-        soft_horizon_actions: no transition spans a multiple of so many actions of its race; None for no such limit.
+        fragment: the part that was not stored before; None for all.
+        soft_horizon_actions: no transition spans a multiple of so many actions of its race; None for no limit.
 
     Returns:
-        The number of transitions added to both sides together: all, unless the race is longer than the whole memory.
+        The number of transitions added to both sides: all, unless the race is longer than the memory.
 
     Raises:
-        ValueError: if the arrays of the race do not fit together or not the buffers.
+        ValueError: if the arrays' shapes do not fit one another or the buffers.
     """
     new = fragment or Fragment.whole(len(rollout_results["actions"]))
     n_transitions = new.end_transition - new.first_transition
@@ -77,12 +76,9 @@ def rows_of_rollout(
     race_row: int = 0,
     soft_horizon_actions: int | None = None,
 ) -> RowColumns:
-    """Return the rows of a rollout, for `buffer.extend`; arguments and errors are those of the function above.
+    """Return the T + 1 rows of a rollout as arrays, not copied where possible; arguments as above.
 
     `race_row` is the number of the rollout's first state in its race.
-
-    Returns:
-        T + 1 rows of T actions; frames and floats are the rollout's own memory.
     """
     actions = np.asarray(rollout_results["actions"])
     state_float = np.asarray(rollout_results["state_float"], dtype=np.float32)
@@ -120,9 +116,9 @@ def n_steps_of_transitions(
     """Count the actions that the transition from each state of a race spans.
 
     Args:
-        action_was_greedy: (T,) of the action taken in each state.
+        action_was_greedy: (T,).
         n_steps_max: configured n.
-        discard_non_greedy: whether a transition ends before the first exploratory action after its own.
+        discard_non_greedy: end a transition before the first exploratory action after its own.
 
     Returns:
         (T,) int64, from 1 to n_steps_max.
@@ -138,10 +134,9 @@ def n_steps_of_transitions(
 def draw_test_side(
     n_transitions: int, test_ratio: float, redraw_probability: float, generator: torch.Generator
 ) -> npt.NDArray[np.bool_]:
-    """Draw which transitions of a race are kept for tests, in runs.
+    """Draw the transitions of a race that are kept for tests, in runs, because neighbours are nearly alike.
 
-    Neighbouring transitions are nearly alike, so that drawing each for itself would put into the training set a twin of
-    every test transition. The side is drawn at the start and, at each later step, again with `redraw_probability`.
+    The side is drawn at the start, and at each later step with `redraw_probability`.
 
     Returns:
         (n_transitions,) bool, True with probability `test_ratio` everywhere.
@@ -155,7 +150,7 @@ def draw_test_side(
 
 
 def _with_last(of_actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Add a zero for the race's last state, in which there is no action: (T, ...) becomes (T + 1, ...)."""
+    """Append a zero for the last state: (T, ...) becomes (T + 1, ...)."""
     of_states = np.zeros((len(of_actions) + 1, *of_actions.shape[1:]), dtype=of_actions.dtype)
     of_states[:-1] = of_actions
     return of_states

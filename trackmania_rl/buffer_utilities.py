@@ -28,18 +28,17 @@ SAVED_AS: Final = "replay_buffer.pt"
 
 
 class MiniRaceReplayBuffer(ReplayBuffer):
-    """A torchrl `ReplayBuffer` of transitions over a shared `RingBuffer`, which samples mini-races.
+    """torchrl `ReplayBuffer` of transitions over a shared `RingBuffer`, which samples mini-races.
 
-    `buffer[i]` is the i-th oldest `Experience`; `buffer.sample()` draws a batch with `buffer_collate_function`;
-    `buffer.update_priority(batch["index"], errors)` is torchrl's. An index refers to the same transition for ever.
-    `append_transform` takes torchrl's transforms of sampled batches. Data are written without transforms.
+    `buffer[i]` is the i-th oldest `Experience`. `append_transform` takes torchrl's transforms of sampled batches; they
+    do not apply to stored data.
 
     Args:
-        storage: the transitions; its rows are shared with the buffer of the other side.
-        rules: the mini-races, likewise shared.
+        storage: the transitions; its ring is shared with the buffer of the other side.
+        rules: of mini-races; shared as well.
         sampler: draws transitions.
         batch_size: of `sample()` without an argument.
-        generator: the source of all randomness, on the ring buffer's device.
+        generator: source of randomness, on the ring buffer's device.
 
     Attributes:
         write_count: number of transitions ever added.
@@ -68,7 +67,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         self.generator = generator
 
     def __getitem__(self, index: Any) -> Any:
-        """Read the `Experience` at a place (whole number), or the mini-races of several (slice, tensor)."""
+        """Return the `Experience` at a place (int), or the mini-races at several (slice, tensor)."""
         with self.ring.lock:
             if not isinstance(index, int):
                 return super().__getitem__(index)
@@ -77,21 +76,21 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             return Experience.of(transition, self.rules.gamma)
 
     def add(self, data: Experience) -> int:
-        """Write one transition; return its index."""
+        """Store one transition; return its index."""
         return int(self.extend([data])[0])
 
     def extend(
         self, data: RowColumns | TensorDictBase | Sequence[Experience], *, update_priority: bool | None = None
     ) -> torch.Tensor:
-        """Write a race or transitions after all that is there.
+        """Store a race or transitions after the others.
 
         Args:
             data: a race's rows, as `RowColumns` or a TensorDict with its columns; a transition starts at each row whose
                 `n_steps` is not 0. Or transitions.
-            update_priority: of torchrl's signature; ignored.
+            update_priority: ignored.
 
         Returns:
-            The index (n,) int64 of the transitions stored; of a race longer than the whole memory, those of its end.
+            The index (n,) int64 of the stored transitions; of a race longer than the memory, those of its end.
 
         Raises:
             ValueError: if the rows have another shape than the ring buffer's.
@@ -109,13 +108,10 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             return self.storage.index[len(self) - n_added :].clone()
 
     def append_index(self, index: npt.ArrayLike) -> int:
-        """Add transitions whose rows are in the ring buffer already, for this side of the train/test split.
+        """Add the transitions of stored rows to this side; return the number of those still in the ring.
 
         Args:
-            index: (n,), ascending and above all that are there.
-
-        Returns:
-            Number of transitions added: all whose rows are still there.
+            index: (n,), ascending and above all present ones.
         """
         with self._replay_lock, self._write_lock:
             n_added: int = self.storage.append(index)
@@ -123,17 +119,17 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         return n_added
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Drop all transitions of this side."""
+        """Remove all transitions of this side."""
         self.storage._empty()
         if empty_write_count:
             self.write_count = 0
 
     def set_batch_size(self, batch_size: int) -> None:
-        """Change what `sample()` draws without an argument."""
+        """Change the batch size of `sample()` without an argument."""
         self._batch_size = batch_size
 
     def blank_batch(self) -> TensorDict:
-        """Make a batch of zeros in the form of `sample()`'s, to compile the update before the first race."""
+        """Return a batch of zeros in the form of `sample()`'s."""
         frame_size_px = self.ring.columns.frames.shape[-2:]
         n_floats = self.ring.columns.state_floats.shape[-1]
         action_shape = tuple(self.ring.columns.actions.shape[1:])
@@ -146,25 +142,25 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         return buffer_collate_function(transitions, rules=self.rules, generator=generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this side needs to go on exactly: the ring buffer, too, which the other side shares.
-
-        Only tensors in host memory, numbers, text and dictionaries, hence readable with `weights_only=True`.
-        """
+        """Return the state of the shared ring buffer and of this side; loads with `weights_only=True`."""
         return {"ring": self.ring.state_dict(), "generator": self.generator.get_state()} | self.side_state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, the ring buffer's capacity included; the other side comes next.
+        """Restore the ring buffer, its capacity included, and this side; the other side is restored afterwards.
 
-        On another type of device all is the same but for the random numbers that are drawn from now on.
+        On another type of device the random state is not restored.
 
         Raises:
-            ValueError: if it does not fit this run's observation, or is damaged.
+            ValueError: if the state does not fit this run's observation, or is damaged.
         """
-        self.load_shared_state_dict(state_dict)
+        self.ring.load_state_dict(state_dict["ring"])
+        self.ring.columns.n_steps.clamp_(max=self.storage.n_steps_max)  # the setting may have been larger
+        if len(state_dict["generator"]) == len(self.generator.get_state()):  # else of another type of device
+            self.generator.set_state(state_dict["generator"])
         self.load_side_state_dict(state_dict)
 
     def side_state_dict(self) -> dict[str, Any]:
-        """Return what is this side's alone."""
+        """Return the state of this side alone."""
         return {
             "storage": self.storage.state_dict(),
             "writer": {"write_count": self.write_count},
@@ -172,30 +168,22 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         }
 
     def load_side_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `side_state_dict` returned; the ring buffer must have been restored before."""
+        """Restore this side, after the ring buffer."""
         self.storage.load_state_dict(state_dict["storage"])
         self.write_count = int(state_dict["writer"]["write_count"])
-        self.transform.load_state_dict(state_dict["transform"], strict=False)  # others may be named by now
-
-    def load_shared_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what both sides share."""
-        self.ring.load_state_dict(state_dict["ring"])
-        # Transitions may have been longer than they are configured to be now; those that are cut are as valid.
-        self.ring.columns.n_steps.clamp_(max=self.storage.n_steps_max)
-        if len(state_dict["generator"]) == len(self.generator.get_state()):  # else of another type of device
-            self.generator.set_state(state_dict["generator"])
+        self.transform.load_state_dict(state_dict["transform"], strict=False)  # the setting may name others now
 
     def dumps(self, path: str | Path) -> None:
-        """Save `state_dict` in a folder, which is made where it is missing."""
+        """Save the state in a folder, which is created if missing."""
         Path(path).mkdir(parents=True, exist_ok=True)
         torch.save(self.state_dict(), Path(path) / SAVED_AS)
 
     def loads(self, path: str | Path) -> None:
-        """Load what `dumps` saved, see `load_state_dict`; nothing in the file is run."""
+        """Load the state that `dumps` saved."""
         self.load_state_dict(torch.load(Path(path) / SAVED_AS, weights_only=True))
 
     def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
-        # torchrl lets go of its lock before it collates; and weights must be there before any transform.
+        # torchrl releases its lock before it collates, and sets weights after the transforms.
         with self.ring.lock, self._replay_lock:
             index, info = self._sampler.sample(self._storage, batch_size)
             batch = self._collate_fn(self._storage.get(index))
@@ -216,22 +204,20 @@ def make_buffers(
     views: Views = NO_VIEWS,
     action_shape: tuple[int, ...] = (),
 ) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
-    """Make the train and the test buffer over one ring buffer.
-
-    It has as many rows as `memory_size_schedule` says for frame 0; `resize_buffers` follows the schedule.
+    """Make the train and the test buffer over one ring buffer, with `memory_size_schedule`'s rows of frame 0.
 
     Args:
         settings: the replay group of the configuration.
-        n_floats: floats that one state has of its own.
+        n_floats: floats of one state, without views.
         image_size_px: (height, width) of a frame; (0, 0) for no image.
-        device: where the rows live and batches come to lie.
-        generator: the source of all randomness, on the same device.
-        gamma: discount at first; set `buffer.rules.gamma` to follow the schedule.
-        views: what batches show of the rows around a transition's.
+        device: of the rows and of batches.
+        generator: source of randomness, on the same device.
+        gamma: initial discount; `buffer.rules.gamma` changes it.
+        views: views of the rows around a transition.
         action_shape: () of an index, or (D,) of numbers.
 
     Returns:
-        (buffer, buffer_test): nothing in the latter is ever to be trained on.
+        (buffer, buffer_test); the latter is not for training.
     """
     ring = RingBuffer(settings.memory_size_schedule[0][1], n_floats, image_size_px, device, action_shape)
     rules = MiniRaceRules.from_settings(settings, gamma)
@@ -250,17 +236,11 @@ def make_buffers(
 def apply_replay_settings(
     buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, settings: ReplaySettings
 ) -> None:
-    """Follow an edited configuration without losing content: batch size, mini-races, priorities."""
+    """Apply an edited configuration: batch size, mini-races, priorities."""
     buffer.rules.follow(settings)
     buffer.sampler.alpha = settings.prio_alpha
     for side in (buffer, buffer_test):
         side.set_batch_size(settings.batch_size)
-
-
-def resize_buffers(buffer: MiniRaceReplayBuffer, memory_size: int) -> None:
-    """Let the memory (both sides, as they share it) hold `memory_size` rows; growing loses nothing."""
-    if memory_size != buffer.ring.capacity:
-        buffer.ring.resize(memory_size)
 
 
 def buffer_collate_function(
@@ -268,30 +248,27 @@ def buffer_collate_function(
 ) -> TensorDict:
     """Put transitions at random points of mini-races.
 
-    An elapsed time is drawn for each; only the next `actions_left` = duration - elapsed count. A transition of n steps
-    is cut to min(n, actions_left). It is terminal, and its next state's value has no part in the target, when the cut
-    transition reaches the finish or the mini-race's end. A race that was cut off (no progress, too long) was not over:
-    there the value of the last state is bootstrapped as anywhere else.
+    With `actions_left` = duration - elapsed time, a transition of n steps is cut to min(n, actions_left). It is
+    terminal, without bootstrapping, if it then reaches the finish or the mini-race's end. The last state of a race that
+    was cut off (no progress, too long) is bootstrapped.
 
-    Shaping is gamma^n phi(next) - phi(state), with phi = 0 at *every* terminal end, be it of the race or the mini-race.
-    The time elapsed belongs to the state, so the mini-race's end is an absorbing state like the finish; the shaping
-    terms of any course then sum up to -phi(first state), whatever is driven, which leaves the best policy what it was
-    (Ng, Harada and Russell 1999; phi = 0 at every terminal state: Grzes 2017, "Reward shaping in episodic reinforcement
-    learning"). Counting phi(next) at the mini-race's end would instead pay for standing well then.
+    Shaping is gamma^n phi(next) - phi(state), with phi = 0 at every terminal end. The elapsed time is part of the
+    state, so the mini-race's end is an absorbing state like the finish. The shaping terms of any course then sum up to
+    -phi(first state), which leaves the optimal policy unchanged (Ng, Harada and Russell 1999; phi = 0 at every terminal
+    state: Grzes 2017, "Reward shaping in episodic reinforcement learning").
 
     Args:
-        transitions: B of them, as `TransitionStorage.get` gathers them; taken over.
-        rules: discount and mini-races at this moment.
+        transitions: B of them, of `TransitionStorage.get`; changed, and used in the batch.
+        rules: discount and mini-races.
         generator: draws the elapsed times, on the transitions' device.
 
     Returns:
-        The batch (B,), on the transitions' device: `state_img` (B, S, H, W) uint8, S frames of which the newest is
-        last, H = W = 0 without an image; `state_float` (B, F) float32, of which `ELAPSED_ACTIONS_FLOAT` is the elapsed
-        time; `action` (B,) int64, or (B, D) float32; `reward` (B,) float32, the discounted n-step sum with shaping;
-        `next_state_img` and `next_state_float`, without meaning where `gamma_n` is 0; `gamma_n` (B,) float32, the
-        factor of the next state's value, 0 where the mini-race ends; `n_steps` (B,) the actions until then; `index`
-        (B,) int64, for `update_priority`; `weight` (B,) float32, the importance, a factor of the loss: 1, but where the
-        sampler draws by priority; and what views read for batches.
+        The batch (B,), on the transitions' device: `state_img` (B, S, H, W) uint8, the newest frame last, H = W = 0
+        without an image; `state_float` (B, F) float32, where `ELAPSED_ACTIONS_FLOAT` is the elapsed time; `action` (B,)
+        int64, or (B, D) float32; `reward` (B,) float32, the discounted n-step sum with shaping; `next_state_img` and
+        `next_state_float`, without meaning where `gamma_n` is 0; `gamma_n` (B,) float32, the factor of the next state's
+        value, 0 where the mini-race ends; `n_steps` (B,), the actions until the next state; `index` (B,) int64, for
+        `update_priority`; `weight` (B,) float32, the importance weight, 1 without priorities; and entries of views.
     """
     elapsed = rules.draw_elapsed_actions(len(transitions.index), generator)
     return cut_to_mini_races(transitions, elapsed, rules)

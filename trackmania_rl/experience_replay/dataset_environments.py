@@ -1,4 +1,4 @@
-"""What a data set says of the environment that its races were driven in, and whether a run can learn from them."""
+"""The environment of a data set, and its compatibility with a run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from trackmania_rl.settings import NamedPart, Settings
 from trackmania_rl.settings.game import RACES
 
 GROUPS_OF_AN_ENVIRONMENT: Final = ("game", "observation", "reward")
-"""Groups of settings that `TrackMania/Race-v0` is made of."""
+"""Groups of settings of `TrackMania/Race-v0`."""
 OF_MACHINES: Final = {"n_collectors", "games_per_collector", "base_tmi_port", "demonstrations"}
-"""Settings of these groups that are none of an environment."""
+"""Settings of these groups that do not belong to an environment."""
 MEANING: Final = (
     "actions",
     "observation_blocks",
@@ -38,33 +38,32 @@ MEANING: Final = (
     "engine_ticks_per_action",
     "inputs",
 )
-"""Settings that say what a float or an action means, which the shapes alone do not tell."""
+"""Settings that change the meaning of floats or actions, but not always their shapes."""
 
 
 def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | None:
-    """Say how the environment of a configuration is made again, wherever this project is installed.
+    """Return the specification of a configuration's environment, valid on any machine with this project.
 
     Args:
-        settings: a run's.
-        maps: see `make_race_env`; none for those of the map cycle. Of whole paths only the last part is written.
+        settings: of a run.
+        maps: see `make_race_env`; none for those of the map cycle. Only the last part of paths is written.
 
     Returns:
-        None where the configuration plays other games than races, which have no id of Gymnasium, or are made of what
-        cannot be written down.
+        None for own environments without a Gymnasium id, or with arguments that are not JSON.
     """
     games = settings.game.games
     if games != RACES:
         env = games.keywords.get("env") if isinstance(games, NamedPart) else None
         return _written_down(gymnasium.spec(env)) if isinstance(env, str) else None
     spec = copy.deepcopy(gymnasium.spec(RACE_ID))
-    overrides = _values(settings) | {"schedule_stretch": 1.0}  # schedules are stretched already
+    overrides = _values(settings) | {"schedule_stretch": 1.0}  # schedules are already stretched
     names = [portable(name) for name in maps]
     spec.kwargs = {"maps": names, "overrides": overrides, "reward": TRAINER, "normalize": False}
     return spec
 
 
 def _written_down(spec: EnvSpec) -> EnvSpec | None:
-    """Return a specification if it can be written down as JSON, which a function that makes an environment cannot."""
+    """Return a specification; None if it is not JSON."""
     try:
         spec.to_json()
     except (TypeError, ValueError):
@@ -73,7 +72,7 @@ def _written_down(spec: EnvSpec) -> EnvSpec | None:
 
 
 def describe_spaces(observation: Space[Any], action: Space[Any]) -> str:
-    """Say in a few words what an observation and an action are."""
+    """Describe spaces in a few words."""
     parts = observation.spaces if isinstance(observation, Dict) else {FLOATS: observation}
     seen = " and ".join(f"{name} {part.shape}" if isinstance(part, Box) else f"{part}" for name, part in parts.items())
     if isinstance(action, Discrete):
@@ -86,18 +85,18 @@ def describe_spaces(observation: Space[Any], action: Space[Any]) -> str:
 def check_fits(
     name: str, observation: Space[Any], action: Space[Any], spec: EnvSpec | None, settings: Settings, form: EpisodeForm
 ) -> None:
-    """Make sure that a data set holds what a run's memory can take.
+    """Check that a data set fits a run's memory.
 
     Args:
         name: of the data set, for errors.
-        observation: of the data set.
+        observation: space of the data set.
         action: likewise.
-        spec: of its environment, if it says.
+        spec: of its environment; None if unknown.
         settings: of the run.
-        form: likewise.
+        form: of the run.
 
     Raises:
-        UserError: naming both sides' shapes, or the settings that differ.
+        UserError: with both sides' shapes, or the settings that differ.
     """
     wanted, wanted_action = form.observation_space, form.spaces.action
     if not (_is_like(observation, wanted) and _is_like(action, wanted_action)):
@@ -124,7 +123,7 @@ def check_fits(
 
 
 def _is_like(given: Space[Any], wanted: Space[Any]) -> bool:
-    """Whether values of a space can be taken for those of another one: shapes, numbers of actions, their bounds."""
+    """Return whether shapes, numbers of actions and bounds are those of `wanted`."""
     if isinstance(wanted, Dict):
         if not isinstance(given, Dict) or given.spaces.keys() != wanted.spaces.keys():
             return False
@@ -140,7 +139,7 @@ def _is_like(given: Space[Any], wanted: Space[Any]) -> bool:
 
 
 def _values(settings: Settings) -> dict[str, Any]:
-    """The settings that an environment is made of, by name, as JSON has them."""
+    """Return the settings of an environment by name, in JSON's types."""
     values = settings.model_dump(mode="json", include=set(GROUPS_OF_AN_ENVIRONMENT))
     flat = {name: value for group in values.values() for name, value in group.items() if name not in OF_MACHINES}
     for entry in flat["map_cycle"]:
@@ -149,9 +148,9 @@ def _values(settings: Settings) -> dict[str, Any]:
 
 
 def _without_home(folder: Path) -> str:
-    """Name a folder so that its owner does not show: from the project's, or by its last part where it is at home."""
+    """Return a folder without the user's name: relative to the project, or the last part if it is in the home."""
     if folder.is_relative_to(PROJECT_FOLDER):
         return folder.relative_to(PROJECT_FOLDER).as_posix()
-    with contextlib.suppress(RuntimeError):  # nobody is at home
+    with contextlib.suppress(RuntimeError):  # there is no home
         return folder.name if folder.is_relative_to(Path.home()) else str(folder)
     return str(folder)

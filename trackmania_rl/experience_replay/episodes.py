@@ -1,4 +1,4 @@
-"""Races as episodes: what a data set holds of each, and the way there and back."""
+"""Races as episodes of data sets, and the conversions in both directions."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ RACE_TIME: Final = "race_time_ms"
 GREEDY: Final = "action_was_greedy"
 POTENTIALS: Final = "potentials"
 OF_ACTIONS: Final = (GREEDY, "position_m")
-"""Columns of a race without a row for its last state; an episode has an empty one there, as Gymnasium's infos."""
+"""Columns of a race without a row for its last state; episodes have a row of zeros there."""
 OF_STATES: Final = (METERS, "current_zone_idx", "car_gear_and_wheels")
-"""Columns of a race that its reward may be computed from, see `Races.rollout_results`."""
+"""Columns of a race from which its reward may be computed, see `Races.rollout_results`."""
 COLUMNS: Final = (*OF_STATES, *OF_ACTIONS, RACE_TIME, POTENTIALS)
-"""What is looked for among an episode's infos; there may be others."""
+"""Infos of an episode that are used; there may be others."""
 
 
 @dataclass(frozen=True)
 class EpisodeForm:
-    """What the episodes of a data set are made of that fits a run.
+    """Form of the episodes that fit a run.
 
     Attributes:
         spaces: of the run's games.
-        has_elapsed: whether a state's floats begin with the time in the mini-race, as races show it; environments of
-            somebody's own know nothing of it.
+        has_elapsed: whether a state's floats begin with the time in the mini-race; those of own environments do not.
     """
 
     spaces: Spaces
@@ -49,22 +48,22 @@ class EpisodeForm:
 
     @classmethod
     def of_run(cls, settings: Settings, spaces: Spaces) -> EpisodeForm:
-        """That of a run's settings and spaces."""
+        """Return the form of a run."""
         return cls(spaces, has_elapsed=settings.game.games == RACES)
 
     @property
     def n_floats(self) -> int:
-        """How many floats a state has in an episode."""
+        """Floats of a state in an episode."""
         return self.spaces.n_floats - (not self.has_elapsed)
 
     @property
     def first_action(self) -> int:
-        """The number of the first action, where there is a choice among a few: 0 here, but perhaps not in a file."""
+        """Number of the first discrete action, which may differ from 0; 0 for continuous ones."""
         return int(self.spaces.action.start) if isinstance(self.spaces.action, Discrete) else 0
 
     @property
     def observation_space(self) -> Space[Any]:
-        """The floats (F,), not normalized, and with an image a dictionary of both, as `TrackMania/Race-v0` has them."""
+        """Space of the floats (F,), not normalized; with an image a dictionary of both, as in `TrackMania/Race-v0`."""
         floats = Box(-np.inf, np.inf, (self.n_floats,), np.float32)
         if not self.spaces.has_image:
             return floats
@@ -73,7 +72,7 @@ class EpisodeForm:
 
 @dataclass(frozen=True)
 class Episode:
-    """A race of T actions, as a data set has it.
+    """A race of T actions in a data set.
 
     Attributes:
         observations: (T + 1, F) float32, not normalized; with an image a dictionary of `floats` and of `image`
@@ -81,8 +80,8 @@ class Episode:
         actions: (T,) int64, or (T, D) float32.
         rewards: (T,) float32, without shaping potentials.
         is_finished: whether the last state is terminal; else the race was cut off.
-        infos: further columns, T + 1 rows each.
-        about: plain values: `map`, `source` and the like.
+        infos: further columns of T + 1 rows.
+        about: plain values such as `map` and `source`.
     """
 
     observations: Array | dict[str, Array]
@@ -106,15 +105,15 @@ def episode_of_race(
     ms_per_action: int,
     about: Mapping[str, Any],
 ) -> Episode:
-    """Make an episode of a race that was just driven; copies.
+    """Make an episode of a rollout; copies.
 
     Args:
-        rollout_results: its columns, see `Races.rollout_results`.
-        rewards: (T,) of its actions.
-        race_time_ms: its length.
+        rollout_results: see `Races.rollout_results`.
+        rewards: (T,).
+        race_time_ms: duration of the race.
         form: of the episode.
         ms_per_action: game time between two decisions.
-        about: what is told of the race.
+        about: see `Episode`.
     """
     n_actions = len(rollout_results["actions"])
     infos = {name: np.array(rollout_results[name]) for name in OF_STATES}
@@ -132,25 +131,22 @@ def episode_of_race(
 
 
 def episodes_of_memory(columns: Mapping[str, Array], form: EpisodeForm, source: str) -> Iterator[Episode]:
-    """Take the races of a replay memory apart.
-
-    The oldest one may have lost its beginning. Which way its race went on is in `n_steps`: where a transition ends
-    before an exploratory action, that is found again.
+    """Yield the races of a replay memory. The oldest one may have lost its beginning.
 
     Args:
         columns: the ring buffer's rows, the oldest first, see `RowColumns`.
         form: of the episodes.
-        source: where they are from.
+        source: see `Episode.about`.
     """
     n_steps = columns["n_steps"].astype(np.int64)
     last_rows = np.flatnonzero(n_steps == 0)
     first_rows = np.append(0, last_rows + 1)[:-1]
     for first, last in zip(first_rows.tolist(), last_rows.tolist(), strict=True):
-        if last == first:  # nothing but the end is left of the oldest race
+        if last == first:  # only the end of the oldest race is left
             continue
         of_states, of_actions = slice(first, last + 1), slice(first, last)
         was_greedy = np.ones(last - first + 1, dtype=np.bool_)
-        # A transition of one action that does not lead to the race's end was cut short by what came next.
+        # A transition of one action before the race's end was cut by an exploratory action.
         was_greedy[1:-1] = n_steps[first : last - 1] > 1 if n_steps.max() > 1 else True
         yield Episode(
             observations=_observations(
@@ -165,10 +161,10 @@ def episodes_of_memory(columns: Mapping[str, Array], form: EpisodeForm, source: 
 
 
 def rollout_of_episode(episode: Episode, form: EpisodeForm) -> dict[str, Any]:
-    """Make of an episode what the learner is given of a race: `rollout_results`, as far as there are columns.
+    """Return the `rollout_results` of an episode, as far as there are columns.
 
     Raises:
-        UserError: if the episode does not fit together, or holds what no race can; the text says what.
+        UserError: if columns do not fit the form or one another, or hold invalid values.
     """
     _check(episode, form)
     n_actions = len(episode.actions)
@@ -189,7 +185,7 @@ def rollout_of_episode(episode: Episode, form: EpisodeForm) -> dict[str, Any]:
 
 
 def recorded_reward(episode: Episode) -> RewardedRace | None:
-    """Return an episode's own rewards; None where it has the columns to compute those of another configuration."""
+    """Return an episode's own rewards; None if it has the columns to compute those of another configuration."""
     if METERS in episode.infos and RACE_TIME in episode.infos:
         return None
     none = np.zeros(len(episode.actions) + 1, dtype=np.float32)
@@ -197,7 +193,7 @@ def recorded_reward(episode: Episode) -> RewardedRace | None:
 
 
 def _observations(frames: Array, floats: Array, actions: Array, form: EpisodeForm) -> Array | dict[str, Array]:
-    """Put states together as agents see them: the floats, and with an image (T + 1, S, H, W)."""
+    """Return the states as agents observe them: floats, and with an image (T + 1, S, H, W)."""
     rows = np.arange(len(floats))
     images, seen = form.spaces.views.look(frames[None], floats[None], actions[None], np.zeros_like(rows), rows)
     if not form.has_elapsed:
@@ -206,19 +202,18 @@ def _observations(frames: Array, floats: Array, actions: Array, form: EpisodeFor
 
 
 def _with_elapsed(floats: Array, form: EpisodeForm) -> npt.NDArray[np.float32]:
-    """A memory's states' own floats; the time in the mini-race is 0 there until they are sampled."""
+    """Return the floats that the memory stores; the time in the mini-race is 0."""
     floats = floats.astype(np.float32, copy=False)
     floats = floats if form.has_elapsed else np.insert(floats, ELAPSED_ACTIONS_FLOAT, 0.0, axis=1)
     return floats[:, : form.spaces.n_own_floats]
 
 
 def _numbered(actions: Any, form: EpisodeForm) -> Array:
-    """Actions of a race as an episode has them; a copy."""
+    """Return the actions with the episode's numbers; a copy."""
     return np.array(actions, dtype=form.spaces.action_dtype) + form.spaces.action_dtype(form.first_action)  # type: ignore[no-any-return]
 
 
 def _with_last(of_actions: Array) -> Array:
-    """Add a row of zeros for the last state."""
     return np.concatenate((of_actions, np.zeros_like(of_actions[:1])))
 
 

@@ -1,4 +1,4 @@
-"""The replay memory of a run: the protocol that a memory of one's own implements, and the memory that ships."""
+"""The replay memory of a run: the protocol of memories, and the memory that ships."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from typing_extensions import override
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_rollout
 from trackmania_rl.buffer_utilities import (
     MiniRaceReplayBuffer,
     apply_replay_settings,
     buffer_collate_function,
-    resize_buffers,
 )
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
@@ -30,7 +30,7 @@ from trackmania_rl.schedules import linear, staircase
 from trackmania_rl.settings import Settings, SettingsError
 
 SHARE_OF_FREE_MEMORY: Final = 0.7
-"""How much of a GPU's free memory the replay may take: networks, batches and the collectors' networks come on top."""
+"""Largest share of a GPU's free memory for the replay; networks and batches need the rest."""
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +41,11 @@ class RewardedRollout:
 
     Attributes:
         results: `rollout_results` of T actions: `actions` (T, ...), `action_was_greedy` (T,), `state_float` (T + 1, F),
-            `frames` (T + 1, 1, H, W), and `race_time` (or `terminated`) if the race was finished. The arrays are valid
-            during `extend` only.
+            `frames` (T + 1, 1, H, W), and `race_time` (or `terminated`) if the race was finished. Valid in `extend`.
         rewarded: rewards (T,) of the actions and shaping potentials (T + 1,) of the states.
-        settings: the settings in force.
+        settings: settings in force.
         frames_total: actions of the run so far.
-        fragment: the part of the rollout that was not stored before; None for all of it.
+        fragment: the part that was not stored before; None for all.
     """
 
     results: Mapping[str, Any]
@@ -56,7 +55,7 @@ class RewardedRollout:
     fragment: Fragment | None = None
 
     def new(self) -> Fragment:
-        """Return the part of the rollout that was not stored before."""
+        """Return the part that was not stored before."""
         return self.fragment or Fragment.whole(len(self.results["actions"]))
 
     def transitions(self, index: torch.Tensor, spaces: Spaces) -> Transitions:
@@ -68,13 +67,11 @@ class RewardedRollout:
         return TransitionStorage(ring, replay.n_steps, spaces.views).get(index)
 
     def mini_races(self, spaces: Spaces, generator: torch.Generator) -> TensorDict:
-        """Return the new transitions (n,) as a training batch in host memory, for a memory that stores such batches.
-
-        Each transition is put at a random point of a mini-race, see `buffer_collate_function`.
+        """Return the new transitions (n,) as a batch of `buffer_collate_function` in host memory.
 
         Args:
             spaces: of the run's games.
-            generator: draws the points, on the CPU.
+            generator: draws elapsed times, on the CPU.
         """
         new, gamma = self.new(), linear(self.settings.agent.gamma_schedule, self.frames_total)
         transitions = self.transitions(torch.arange(new.first_transition, new.end_transition), spaces)
@@ -84,9 +81,7 @@ class RewardedRollout:
 
 @runtime_checkable
 class Memory(Protocol):
-    """What races are stored in and batches are sampled from.
-
-    A memory derives from this class and writes the three abstract methods. The others are optional.
+    """Stores races and samples batches. A memory derives from this class; the abstract methods suffice.
 
     Attributes:
         capacity: the largest possible length; None if there is no limit.
@@ -104,13 +99,13 @@ class Memory(Protocol):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how much is stored, in the unit of `memory_size_start_learn_schedule`; 0 if nothing can be drawn."""
+        """Return the size, in the unit of `memory_size_start_learn_schedule`; 0 if nothing can be drawn."""
 
     def follow(self, settings: Settings, frames_total: int) -> None:
         """Apply the settings in force; called before each round of updates."""
 
     def update_priority(self, batch: TensorDictBase) -> None:
-        """Take the errors `td_error` (n,) of a batch that `sample` has drawn."""
+        """Use the errors `td_error` (n,) of a sampled batch."""
 
     @property
     def priorities(self) -> torch.Tensor | None:
@@ -122,15 +117,15 @@ class Memory(Protocol):
         return None
 
     def blank_batch(self) -> TensorDictBase | None:
-        """Return a batch of zeros in the form of `sample`'s, to compile the update early; None to compile it later."""
+        """Return a batch of zeros, to compile the update before the first race; None to compile it later."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what checkpoints hold of this memory: numbers, texts, tensors, and lists and dicts of these."""
+        """Return the state for checkpoints: numbers, texts, tensors, and lists and dicts of these."""
         return {}
 
     def state_to_write(self) -> dict[str, Any]:
-        """Return `state_dict()`, with the rows of a ring buffer as `RingRows`, which are not copied."""
+        """Return `state_dict()` with the rows of a ring buffer as `RingRows`, which are not copied."""
         return self.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -166,15 +161,15 @@ class MiniRaceMemory(Memory):
         self._refused_capacity: int | None = None
 
     @property
+    @override
     def capacity(self) -> int:  # type: ignore[override]
-        """Number of states that fit."""
         return self.buffer.ring.capacity
 
     def __len__(self) -> int:
         return len(self.buffer.ring) if len(self.buffer) > 0 else 0
 
+    @override
     def extend(self, rollout: RewardedRollout) -> int:
-        """Store a race, or a fragment of one; return the number of transitions added to both sides."""
         return fill_buffer_from_rollout_with_n_steps_rule(
             self.buffer,
             self.buffer_test,
@@ -185,21 +180,21 @@ class MiniRaceMemory(Memory):
             soft_horizon_actions=rollout.settings.game.soft_horizon_actions,
         )
 
+    @override
     def sample(self, n: int) -> TensorDictBase:
-        """Draw a batch of mini-races."""
         batch: TensorDictBase = self.buffer.sample(n)
         return batch
 
+    @override
     def sample_test(self, n: int) -> TensorDictBase | None:
-        """Draw a batch of the test side."""
         return self.buffer_test.sample(n) if len(self.buffer_test) > 0 else None
 
+    @override
     def blank_batch(self) -> TensorDictBase:
-        """Return a batch of zeros."""
         return self.buffer.blank_batch()
 
+    @override
     def follow(self, settings: Settings, frames_total: int) -> None:
-        """Apply edited settings, the discount of this moment and the scheduled size."""
         self._settings = settings
         apply_replay_settings(self.buffer, self.buffer_test, settings.replay)
         self.buffer.rules.gamma = linear(settings.agent.gamma_schedule, frames_total)
@@ -210,7 +205,8 @@ class MiniRaceMemory(Memory):
         if capacity == self._refused_capacity:
             return
         try:
-            resize_buffers(self.buffer, capacity)
+            if capacity != self.capacity:
+                self.buffer.ring.resize(capacity)
         except RuntimeError:  # torch's error on any device
             self._refused_capacity = capacity
             log.error(
@@ -220,38 +216,37 @@ class MiniRaceMemory(Memory):
                 f"{self.capacity:,}",
             )
 
+    @override
     def update_priority(self, batch: TensorDictBase) -> None:
-        """Take the errors of a batch, if drawing is by priority.
-
-        Errors near the end of a mini-race do not count, because they are small for any network.
-        """
         if self.buffer.sampler.alpha == 0:
             return
         index, td_error = batch["index"], batch["td_error"]
         replay = self._settings.replay
         if replay.temporal_mini_race_duration_actions is not None:
             horizon_actions = replay.temporal_mini_race_duration_actions - replay.oversample_long_term_steps
+            # Errors near the end of a mini-race are small for any network, and do not count.
             is_early = batch["state_float"][:, ELAPSED_ACTIONS_FLOAT] < horizon_actions
             index, td_error = index[is_early], td_error[is_early.to(td_error.device)]
         if len(index) > 0:
             self.buffer.update_priority(index, td_error)
 
     @property
+    @override
     def priorities(self) -> torch.Tensor | None:
-        """Those of the train side."""
         return None if self.buffer.sampler.alpha == 0 else self.buffer.storage.priorities
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of both sides and of their ring buffer."""
         return self.buffer.state_dict() | {"test": self.buffer_test.side_state_dict()}
 
+    @override
     def state_to_write(self) -> dict[str, Any]:
-        """Return the same, with the rows as `RingRows`."""
         shared = {"ring": self.buffer.ring.state_to_write(), "generator": self.buffer.generator.get_state()}
         return shared | self.buffer.side_state_dict() | {"test": self.buffer_test.side_state_dict()}
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore both sides; the size is that of the checkpoint, at most the largest of the schedule."""
+        # The capacity is that of the checkpoint, at most the largest of the schedule.
         ring = state_dict["ring"]
         sizes = [size for _, size in self._settings.replay.memory_size_schedule]
         most = max(*sizes, self.capacity, int(ring["end_row"]) - int(ring["first_row"]))
@@ -267,17 +262,14 @@ def pick_replay_device(
     image_size_px: tuple[int, int],
     action_shape: tuple[int, ...] = (),
 ) -> torch.device:
-    """Return the device for the replay memory: the training device if it has room, else the host's.
-
-    While the memory grows, old columns are there beside new ones. Copying batches from the host for each update costs
-    less than a training that ends with "out of memory" days later.
+    """Return the device for the replay memory: the training device if old and new columns fit at each growth, else CPU.
 
     Args:
-        training_device: where the network learns.
+        training_device: of the network.
         schedule: `memory_size_schedule`, (frame, rows) in ascending order.
-        n_floats: floats of one state.
-        image_size_px: (height, width) of a frame; (0, 0) for no image.
-        action_shape: () of an index, or (D,) of numbers.
+        n_floats: see `RingBuffer`, likewise the others.
+        image_size_px: of a frame.
+        action_shape: of an action.
     """
     if training_device.type != "cuda":
         return training_device

@@ -1,7 +1,7 @@
-"""Minari's files: finding, reading and writing data sets. Minari itself is imported only where one is used.
+"""Files of data sets in Minari's format. Minari is imported only when one is used.
 
-HDF5 can name other files, hold terabytes in a kilobyte and contain cycles. A data set as Minari writes it does not, so
-`_read_metadata` and `_require_plain_episode` refuse all of that before Minari and HDF5 read the files.
+HDF5 files can name other files, hold terabytes in a kilobyte and contain cycles. `_read_metadata` and
+`_require_plain_episode` reject that before Minari reads the files.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ LARGEST_SPACE: Final = 10_000_000
 """Numbers in an observation or action."""
 LARGEST_EPISODE_BYTES: Final = 1 << 30
 LARGEST_PACKING: Final = 20
-"""How many times its place on disk a part of an episode may be; Minari packs nothing but JPEG pictures."""
+"""Largest ratio of a part's size to its size on disk; Minari compresses only JPEG pictures."""
 SMALL_BYTES: Final = 1 << 16
-"""Which may be packed to any size."""
+"""Parts up to this size may be compressed at any ratio."""
 MOST_EPISODES: Final = 10_000_000
 MOST_PARTS: Final = 1000
 """Of one episode."""
 DATA: Final = "data"
-"""Folder of a data set that holds its files."""
+"""Folder of the files in a data set's folder."""
 DAMAGED: Final = (
     *(OSError, ValueError, KeyError, IndexError, TypeError, AssertionError, NotImplementedError),
     *(RuntimeError, AttributeError, MemoryError),
 )
-"""What Minari and what it reads files with raise where these are not what they should be."""
+"""Exceptions of Minari and h5py for damaged files."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class DataSet:
     """A data set on this machine.
 
     Attributes:
-        name: as somebody named it, for messages.
-        data: Minari's own object.
+        name: as given, for messages.
+        data: Minari's object.
     """
 
     name: str
@@ -60,34 +60,34 @@ class DataSet:
 
     @property
     def id(self) -> str:
-        """Its name among all data sets."""
+        """Minari's id."""
         return str(self.data.id)
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """Folder of the files."""
         return Path(self.data.storage.data_path)
 
     @property
     def observation_space(self) -> Space[Any]:
-        """Of its environment."""
+        """Observation space of the environment."""
         space: Space[Any] = self.data.observation_space
         return space
 
     @property
     def action_space(self) -> Space[Any]:
-        """Likewise."""
+        """Action space of the environment."""
         space: Space[Any] = self.data.action_space
         return space
 
     @property
     def env_spec(self) -> EnvSpec | None:
-        """How its environment is made, if it says."""
+        """Specification of the environment; None if unknown."""
         spec: EnvSpec | None = self.data.env_spec
         return spec
 
     def episodes(self) -> Iterator[Episode]:
-        """Read one episode after the other.
+        """Yield the episodes.
 
         Raises:
             UserError: if one is damaged.
@@ -112,7 +112,7 @@ class DataSet:
             ) from error
 
     def _checked(self) -> Iterator[None]:
-        """Look at each episode before it is read."""
+        """Validate each episode before it is read."""
         import h5py
 
         has_jpeg = bool(getattr(self.data.storage, "jpeg_encoding", True))
@@ -135,11 +135,11 @@ def open_dataset(text: str, folder: Path) -> DataSet:
     """Open a data set.
 
     Args:
-        text: its id among Minari's own ($MINARI_DATASETS_PATH, or ~/.minari/datasets), or its folder.
-        folder: where a relative path begins.
+        text: an id in Minari's folder ($MINARI_DATASETS_PATH, or ~/.minari/datasets), or a folder.
+        folder: base of a relative path.
 
     Raises:
-        UserError: if there is none of this name, it is damaged, or Minari is missing.
+        UserError: if it does not exist or is damaged, or Minari is missing.
     """
     minari, _ = _minari()
     path = _find(text, folder)
@@ -162,18 +162,18 @@ def write_dataset(
     description: str,
     folder: Path | None = None,
 ) -> DataSet:
-    """Write a data set; it appears as a whole, or not at all.
+    """Write a data set, atomically.
 
     Args:
         dataset_id: NAMESPACE/NAME-vNUMBER.
-        episodes: taken one by one, and written at once.
-        form: of all of them.
-        spec: how the environment is made again, if that can be said.
-        description: of what it holds.
-        folder: in which the data set's own folder is made; None for Minari's.
+        episodes: written one by one.
+        form: of all episodes.
+        spec: of the environment; None if unknown.
+        description: of the data set.
+        folder: parent of the data set's folder; None for Minari's.
 
     Raises:
-        UserError: if the id is none, there is one of this id, no episode came, or the disk says no.
+        UserError: if the id is invalid or exists, there is no episode, or writing fails.
     """
     minari, storage_class = _minari()
     _check_id(dataset_id)
@@ -195,7 +195,7 @@ def write_dataset(
             raise UserError("there is no race to write: none was driven or kept")
         storage.update_episode_metadata(about)
         replace_patiently(temporary, target)
-    except (OSError, RuntimeError) as error:  # the second is HDF5's where the disk is full
+    except (OSError, RuntimeError) as error:  # HDF5's error of a full disk is a RuntimeError
         reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
         raise UserError(f"{target} cannot be written: {reason}") from error
     finally:
@@ -204,11 +204,11 @@ def write_dataset(
 
 
 def _buffers(episodes: Iterable[Episode], about: list[Mapping[str, Any]]) -> Iterator[Any]:
-    """Hand episodes to Minari, and note what is told of each."""
+    """Yield Minari's form of the episodes, and collect what is known about each."""
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     for episode in episodes:
-        # Without the folders of this machine, as the data set may go to others.
+        # Without folders of this machine, as data sets are shared.
         about.append({name: portable(of) if isinstance(of, str) else of for name, of in episode.about.items()})
         is_last = np.arange(len(episode.actions)) == len(episode.actions) - 1
         yield EpisodeBuffer(
@@ -222,7 +222,7 @@ def _buffers(episodes: Iterable[Episode], about: list[Mapping[str, Any]]) -> Ite
 
 
 def _find(text: str, folder: Path) -> Path:
-    """Return the folder that holds a data set's files."""
+    """Return the folder of a data set's files."""
     looked_in = [folder / text, _root() / text]
     for path in looked_in:
         for data in (path / DATA, path):
@@ -235,7 +235,7 @@ def _find(text: str, folder: Path) -> Path:
 
 
 def _root() -> Path:
-    """Where Minari keeps data sets; unlike asking Minari, this makes no folder."""
+    """Return Minari's folder, without creating it."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
 
 
@@ -252,14 +252,14 @@ def _check_id(dataset_id: str) -> None:
 
 
 def _minari() -> tuple[Any, Any]:
-    """Import Minari: the package, and its class of files.
+    """Import Minari; return the package and its storage class.
 
     Raises:
         UserError: if it is not installed.
     """
     try:
         import minari
-        from minari.dataset._storages import hdf5_storage  # noqa: F401  # its own optional package
+        from minari.dataset._storages import hdf5_storage  # noqa: F401  # needs h5py
         from minari.dataset.minari_storage import MinariStorage
     except ImportError as error:
         raise UserError(
@@ -269,15 +269,14 @@ def _minari() -> tuple[Any, Any]:
 
 
 def _read_metadata(data: Path) -> dict[str, Any]:
-    """Read what a data set says of itself.
+    """Read and validate the metadata of a data set.
 
     Args:
         data: the folder of its files.
 
     Raises:
-        UserError: if its files are no files, or too large.
-        ValueError: if it is none of Minari's in HDF5, or asks for more memory than a data set may.
-        KeyError: if it does not say what its observations and actions are.
+        UserError: if the files are not regular, or too large.
+        ValueError: if it is not in Minari's HDF5 format, or its sizes exceed the limits.
     """
     metadata = parse_json(read_bounded(data / METADATA, LARGEST_METADATA_BYTES), allow_infinity=True)
     open_regular(data / MAIN_FILE, LARGEST_FILE_BYTES).close()
@@ -285,7 +284,7 @@ def _read_metadata(data: Path) -> dict[str, Any]:
         raise ValueError("its format is not hdf5")
     for name in ("observation_space", "action_space"):
         if name not in metadata:
-            # Minari would make the environment that the file names, whatever that runs.
+            # Minari would make the environment that the file names, which may run any code.
             raise ValueError("it does not say what its observations and actions are")
         if _numbers_in(parse_json(str(metadata[name]), allow_infinity=True)) > LARGEST_SPACE:
             raise ValueError(f"its {name} is of more than {LARGEST_SPACE:,} numbers")
@@ -296,21 +295,21 @@ def _read_metadata(data: Path) -> dict[str, Any]:
 
 
 def _require_plain_episode(group: Any, has_jpeg: bool) -> None:
-    """See that an episode is data that lies in this file, and of bounded size.
+    """Check that an episode is in this file and of bounded size.
 
     Args:
-        group: of h5py, which holds the episode.
-        has_jpeg: whether pictures may be kept as JPEG.
+        group: h5py's group of the episode.
+        has_jpeg: whether pictures may be JPEG.
 
     Raises:
-        ValueError: if it is anything else.
+        ValueError: if it is not.
     """
     import h5py
 
     parts: list[Any] = []
 
     def look_at(name: str, link: Any) -> str | None:
-        """Tell what is wrong, which ends the visit; HDF5 bears no exception."""
+        """Return an error, which ends the visit; HDF5 does not propagate exceptions."""
         if not isinstance(link, h5py.HardLink):
             return f"{name[:100]!r} lies in another place or another file"
         if len(parts) >= MOST_PARTS or name.count("/") > 20:
@@ -330,13 +329,13 @@ def _require_plain_episode(group: Any, has_jpeg: bool) -> None:
 
 
 def _bytes_of(part: Any, has_jpeg: bool) -> int:
-    """How much memory one part of an episode takes; raises `ValueError` where that is far more than on disk."""
+    """Return the memory that a part of an episode takes; raise ValueError if it is far more than on disk."""
     if part.is_virtual or part.external:
         raise ValueError(f"{part.name[:100]!r} lies in another file")
     n_bytes = math.prod(part.shape or ()) * part.dtype.itemsize
     if n_bytes > SMALL_BYTES + LARGEST_PACKING * part.id.get_storage_size():
         raise ValueError(f"{part.name[:100]!r} is of {n_bytes:,} bytes, packed into {part.id.get_storage_size():,}")
-    if part.dtype.kind == "O":  # entries of any length, which may all lie in the same place
+    if part.dtype.kind == "O":  # entries of any length, which may share their memory
         if part.ndim != 1:
             raise ValueError(f"{part.name[:100]!r} is no list of numbers or texts")
         for place in range(len(part)):
@@ -354,18 +353,18 @@ def _bytes_of_pictures(part: Any) -> int:
     n_bytes = 0
     for packed in part:
         try:
-            with Image.open(io.BytesIO(packed)) as picture:  # which reads the head alone
+            with Image.open(io.BytesIO(packed)) as picture:  # reads the header only
                 width_px, height_px = picture.size
         except Image.DecompressionBombError as error:
             raise ValueError(f"{part.name[:100]!r} holds a picture of far more than a screen") from error
         except (UnidentifiedImageError, TypeError, OSError):
-            return n_bytes  # numbers, not pictures; or Minari says so
+            return n_bytes  # not pictures, or Minari raises an error
         n_bytes += 3 * width_px * height_px
     return n_bytes
 
 
 def _numbers_in(space: Any) -> int:
-    """How many numbers a space, as Minari writes it, has to hold."""
+    """Count the numbers of a value of a space in Minari's JSON form."""
     if not isinstance(space, dict):
         raise ValueError("a space is no space")
     subspaces = space.get("subspaces", ())
