@@ -43,7 +43,7 @@ def main() -> int:
     arguments = parse_arguments()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
-        from trackmania_rl.doctor.checks import examine
+        from trackmania_rl.doctor.examination import examine
     except (ImportError, OSError) as error:  # which every later check would need
         # Windows' ways of saying that a library of the system is missing, which torch needs.
         is_of_windows = sys.platform == "win32" and (isinstance(error, OSError) or "DLL" in str(error))

@@ -8,17 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trackmania_rl.doctor import checks, play
-from trackmania_rl.doctor.checks import (
-    check_disk,
-    check_distribution,
-    check_game,
-    check_packages,
-    check_ports,
-    check_start,
-    examine,
-    pinned,
-)
+from trackmania_rl.doctor import checks, examination
+from trackmania_rl.doctor.checks import check_disk, check_game, check_ports, check_start
+from trackmania_rl.doctor.examination import check_distribution, check_packages, examine, pinned
 from trackmania_rl.doctor.findings import Check, Context, Level
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import load_settings
@@ -48,7 +40,7 @@ def machine(monkeypatch, tmp_path):
         memory = SimpleNamespace(total=96 * GIB, available=available_bytes)
         disk = SimpleNamespace(free=free_disk_bytes)
         for name, stand_in in {
-            "sys": SimpleNamespace(platform=platform, version_info=python),
+            "sys": SimpleNamespace(platform=platform),
             "platform": SimpleNamespace(system=lambda: "Linux", release=lambda: "6.1"),
             "usable_cores": lambda: 4,
             "psutil": SimpleNamespace(virtual_memory=lambda: memory),
@@ -57,10 +49,11 @@ def machine(monkeypatch, tmp_path):
                 which=lambda program: f"/usr/bin/{program}" if program in programs else None,
             ),
             "_gpu": lambda: gpu,
-            "_installed_version": {"numpy": "2.4.6", "torch": "2.13.0+cpu"}.get,
             "open_windows": open_windows,
         }.items():
             monkeypatch.setattr(checks, name, stand_in)
+        monkeypatch.setattr(examination, "sys", SimpleNamespace(version_info=python))
+        monkeypatch.setattr(examination, "_installed_version", {"numpy": "2.4.6", "torch": "2.13.0+cpu"}.get)
         for variable in ("HOME", "USERPROFILE"):
             monkeypatch.setenv(variable, str(tmp_path))
 
@@ -311,7 +304,7 @@ def test_everything_is_checked(machine, repository_root, tmp_path, platform):
 @pytest.mark.parametrize("is_there", [True, False])
 def test_without_the_real_game_the_simulated_one_is_played(repository_root, tmp_path, monkeypatch, is_there):
     played = []
-    monkeypatch.setattr(play, "check_play", lambda of, file: played.append(of.settings.game) or [])
+    monkeypatch.setattr(examination, "check_play", lambda of, file: played.append(of.settings.game) or [])
     overrides = ["game_command=sh start.sh {port}"] if is_there else []
     entry = {"map_name": "m", "map_path": "m.Challenge.Gbx", "reference_line": "valley_0.5m.npy"}
     overrides.append(f"map_cycle={({**entry, 'is_explo': True, 'fill_buffer': True},)!r}")

@@ -1,32 +1,27 @@
-"""The doctor's checks, as two tables: all checks, and those that a run must pass before it starts."""
+"""Checks of the machine, the maps and the game, as two tables: of the doctor, and of a run before it starts."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
 import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from importlib.metadata import Distribution
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import psutil
 import torch
 from filelock import Timeout
-from packaging.requirements import InvalidRequirement, Requirement
 
 from trackmania_rl.agents.devices import pick_device, usable_cores, why_unusable
 from trackmania_rl.doctor.findings import GUIDE, Check, Context, Finding, Level, ok, problem, warning
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.settings import Settings, SettingsError, load_settings
+from trackmania_rl.settings import Settings
 from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.telemetry.loggers import missing_packages
 from trackmania_rl.tmi_interaction.launchers import make_launcher
@@ -39,11 +34,6 @@ from trackmania_rl.tmi_interaction.launchers.tmnf import CHALLENGES, check_profi
 from trackmania_rl.tmi_interaction.tminterface2 import GameError
 from trackmania_rl.track.game_map import load_map_files, named_maps, what_misses_checkpoints
 
-OLDEST_PYTHON: Final = (3, 11)
-NEWEST_TESTED_PYTHON: Final = (3, 12)
-MAY_BE_MISSING: Final = frozenset({"pywin32", "python-xlib"})
-"""Packages for the game's window only."""
-INSTALL: Final = f"python -m pip install {'-r requirements.txt' if IS_CHECKOUT else DISTRIBUTION}"
 GAME_BYTES: Final = 1 << 30
 """Memory of one instance of the real game."""
 PROCESS_BYTES: Final = 600 << 20
@@ -65,55 +55,6 @@ USUAL_DOCUMENTS: Final = tuple(
 GREETS_WITHIN_S: Final = 5.0
 
 log = logging.getLogger(__name__)
-
-
-def examine(
-    config_file: Path,
-    overrides: Sequence[str],
-    output_folder: Path,
-    project: Path,
-    picture_file: Path | None = None,
-) -> Iterator[Finding]:
-    """Run all checks.
-
-    Args:
-        config_file: the configuration.
-        overrides: `name=value` texts that replace its settings.
-        output_folder: of runs.
-        project: folder of requirements.txt and maps.
-        picture_file: picture of the game, which is played for some seconds; None to play none.
-    """
-    yield from check_python()
-    if IS_CHECKOUT:
-        yield from check_packages(pinned(project / "requirements.txt"))
-    else:
-        yield from check_distribution(importlib.metadata.distribution(DISTRIBUTION))
-    try:
-        settings = load_settings(config_file, overrides)
-    except SettingsError as error:
-        yield problem(Check.CONFIGURATION, error)
-        return
-    yield ok(Check.CONFIGURATION, f"{config_file} holds no mistake")
-    context = Context(settings, output_folder, project)
-    can_play = True
-    for check in ALL_CHECKS:
-        for finding in check(context):
-            yield finding
-            can_play &= finding.level is not Level.PROBLEM or check not in CHECKS_OF_PLAYING
-    if picture_file is None:
-        return
-    from trackmania_rl.doctor.play import SHIPPED_MAP, check_play  # not by a run, which imports this module
-
-    if not can_play:
-        is_real = settings.game.game != "simulated"
-        wanted = "the real game" if is_real else "this configuration"
-        driven = "the simulated game" if is_real else f"the shipped track {SHIPPED_MAP.map_name}"
-        text = f"{wanted} cannot be played yet, because of the problems above; {driven} is driven in its place"
-        yield warning(Check.GAME, text)
-        changes = {"game": "simulated", "game_transport": "socket", "map_cycle": (SHIPPED_MAP,), "maps_folder": "maps"}
-        game = settings.game.model_copy(update={**changes, "games_are_kept": False})
-        context = replace(context, settings=settings.model_copy(update={"game": game}))
-    yield from check_play(context, picture_file)
 
 
 def check_start(context: Context) -> None:
@@ -192,77 +133,6 @@ def _gpu() -> str | None:
     if not torch.cuda.is_available():
         return None
     return f"{torch.cuda.get_device_name()}, {_gib(torch.cuda.get_device_properties(0).total_memory)}"
-
-
-def check_python() -> Iterator[Finding]:
-    """Check the interpreter's version."""
-    version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info[:2] < OLDEST_PYTHON:
-        yield problem(Check.PYTHON, f"Python {version} is too old: 3.11 or 3.12 is needed")
-    elif sys.version_info[:2] > NEWEST_TESTED_PYTHON:
-        yield warning(Check.PYTHON, f"Python {version} is newer than what is tested, 3.11 and 3.12")
-    else:
-        yield ok(Check.PYTHON, f"Python {version}")
-
-
-def check_packages(wanted_packages: Iterable[Requirement]) -> Iterator[Finding]:
-    """Compare the installed packages with the versions that are tested together."""
-    n_right = 0
-    for wanted in wanted_packages:
-        installed = _installed_version(wanted.name)
-        if installed is None:
-            finding = warning if wanted.name in MAY_BE_MISSING else problem
-            yield finding(Check.PACKAGES, f"{wanted.name} is not installed: {INSTALL}")
-        elif not wanted.specifier.contains(installed, prereleases=True):
-            tested = str(wanted.specifier).removeprefix("==")
-            yield warning(Check.PACKAGES, f"{wanted.name} is {installed}, and {tested} is what is tested: {INSTALL}")
-        else:
-            n_right += 1
-    yield ok(Check.PACKAGES, f"{n_right} packages have the tested versions")
-
-
-def check_distribution(distribution: Distribution) -> Iterator[Finding]:
-    """Check the packages that an installed wheel requires, and name the extras that are not installed."""
-    declared = [Requirement(text) for text in distribution.requires or ()]
-    yield from check_packages([package for package in declared if _is_needed(package)])
-    missing = [
-        extra
-        for extra in distribution.metadata.get_all("Provides-Extra", [])
-        if extra != "test"
-        and any(
-            not _is_needed(package) and _is_needed(package, extra) and _installed_version(package.name) is None
-            for package in declared
-        )
-    ]
-    if missing:
-        command = f'python -m pip install "{DISTRIBUTION}[{missing[0]}]"'
-        yield ok(
-            Check.PACKAGES, f"extras that are not installed: {', '.join(missing)}; to install the first: {command}"
-        )
-
-
-def _installed_version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def pinned(requirements: Path) -> list[Requirement]:
-    """Return the requirements `name==version` that apply to this system."""
-    found = []
-    for line in requirements.read_text(encoding="utf-8").splitlines():
-        try:
-            requirement = Requirement(line.partition("#")[0].strip())
-        except InvalidRequirement:  # a comment, a folder or an option
-            continue
-        if len(requirement.specifier) == 1 and _is_needed(requirement):
-            found.append(requirement)
-    return found
-
-
-def _is_needed(package: Requirement, extra: str = "") -> bool:
-    return package.marker is None or package.marker.evaluate({"extra": extra})
 
 
 def check_loggers(context: Context) -> Iterator[Finding]:
