@@ -172,7 +172,7 @@ def test_forced_starts_accelerate_steer_and_never_brake(driver: TrainedDriver, b
 
 def test_a_checkpoint_that_cannot_drive_is_refused(run_folder: Path, tmp_path: Path) -> None:
     newest = run_folder / "checkpoints" / "000001"
-    with pytest.raises(CheckpointError, match="it holds no 'CountRaces'"):
+    with pytest.raises(CheckpointError, match="it holds no 'agent'"):
         load_driver(run_folder, save_checkpoint(tmp_path, {"hooks": {}}, 0))
     shutil.copyfile(run_folder / SETTINGS_FILE, tmp_path / SETTINGS_FILE)
     write_changes(tmp_path / SETTINGS_FILE, {"float_hidden_dim": 17})

@@ -31,6 +31,7 @@ from trackmania_rl.training.hooks.races import WriteRaceLog
 from .conftest import edit
 
 N_COLLECTORS, N_GAMES = 2, 3
+TIMED = ("wall_s", "session", "learning")
 GENERATED = {
     "map_name": "many",
     "generator": {"difficulty": (0.0, 0.4), "first_seed": 0, "last_seed": 99, "races_per_track": 2},
@@ -147,9 +148,9 @@ def digest_of(state: Any) -> Any:
 
 
 def races_of(folder: RunFolder) -> list[dict[str, Any]]:
-    """The race log without times, and without how often the run was started."""
+    """The race log without what depends on the clock, and without how often the run was started."""
     lines = [json.loads(line) for line in folder.races.read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in ("wall_s", "session")} for line in lines]
+    return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
 
 
 PlayRun = Callable[..., tuple[list[dict[str, Any]], Any]]
