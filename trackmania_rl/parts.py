@@ -12,7 +12,7 @@ from typing import Any
 
 from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER, SHIPPED_FOLDER
 from trackmania_rl.settings import NamedPart, SettingsError, make_importable
-from trackmania_rl.settings.named_part import BY_NAME_ONLY
+from trackmania_rl.settings.values import BY_NAME_ONLY
 
 
 def load_part(part: str | NamedPart, setting: str) -> Any:

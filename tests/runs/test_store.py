@@ -24,7 +24,6 @@ from trackmania_rl.runs import (
     load_checkpoint,
     load_newest,
     read_checkpoint,
-    records,
     save_best_run,
     save_checkpoint,
 )
@@ -196,7 +195,7 @@ def test_a_best_run_that_cannot_be_kept_leaves_nothing(
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(records.np, "save", fail)
+    monkeypatch.setattr(store_module.np, "save", fail)
     with pytest.raises(CheckpointError, match="valley_31250: No space left"):
         save_best_run(tmp_path, "valley", 31_250, "", np.zeros((1, 3), np.float32), settings)
     assert files_of(tmp_path) == []

@@ -41,8 +41,7 @@ from trackmania_rl.runs.reading import (
     load_one,
     read_checkpoint,
 )
-from trackmania_rl.runs.records import save_best_run
-from trackmania_rl.runs.store import CheckpointFacts, CheckpointStore, require_disk, save_checkpoint
+from trackmania_rl.runs.store import CheckpointFacts, CheckpointStore, require_disk, save_best_run, save_checkpoint
 from trackmania_rl.settings.run_folder import CHECKPOINTS, RACES_FILE, RunFolder
 
 FIRST_CHECKPOINT_AFTER_S: Final = 15.0

@@ -1,4 +1,4 @@
-"""Writing checkpoints: a folder that is complete or absent, at the cost of what is new."""
+"""Writing checkpoints, at the cost of what is new, and best races: folders that are complete or absent."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import safetensors.torch
 import torch
 
@@ -36,7 +38,9 @@ from trackmania_rl.runs.manifest import (
 )
 from trackmania_rl.runs.memory_rows import bytes_of_others, delete_others, plan_segments, write_rows
 from trackmania_rl.runs.reading import NETWORKS, LoadedCheckpoint, find_manifests
+from trackmania_rl.settings import Settings
 from trackmania_rl.settings.run_folder import CHECKPOINTS
+from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
 
 DAMAGED: Final = ".damaged"
 """Ending of a checkpoint's folder that could not be read when the run resumed."""
@@ -220,6 +224,53 @@ class CheckpointStore:
 def save_checkpoint(run_folder: Path, state: Mapping[str, Any], minimum_free_disk_mb: int, keep: int = 2) -> Path:
     """Write a checkpoint of a run that is not training, as `CheckpointStore.save` does."""
     return CheckpointStore(run_folder).save(state, minimum_free_disk_mb, keep=keep)
+
+
+def save_best_run(
+    best_runs_folder: Path,
+    map_name: str,
+    race_time_ms: int,
+    input_script: str,
+    q_values: npt.NDArray[np.float32],
+    settings: Settings,
+) -> Path:
+    """Write a record: `{map}_{time}/` with `{map}_{time}.inputs`, `q_values.npy` and `settings.toml`.
+
+    Args:
+        best_runs_folder: `RunFolder.best_runs`.
+        map_name: the map cycle's name of the map.
+        race_time_ms: the finish time.
+        input_script: the race's inputs as TMInterface's `load` command reads them.
+        q_values: (T, A) float32, the network's values of all actions at each decision.
+        settings: in force; written without this machine's paths and names.
+
+    Returns:
+        The record's folder, complete. An existing one is left as it is.
+
+    Raises:
+        CheckpointError: if the disk is full or fails.
+    """
+    name = f"{map_name}_{race_time_ms}"
+    folder, temporary = best_runs_folder / name, best_runs_folder / f".{name}.tmp"
+    try:
+        if folder.exists():
+            return folder
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
+        temporary.mkdir(parents=True)
+        (temporary / f"{name}.inputs").write_text(input_script, encoding="utf-8")
+        np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
+        text = handed_on_text(settings, f"Settings of the race {name}")
+        (temporary / SETTINGS_FILE).write_text(text, encoding="utf-8")
+        for written in temporary.iterdir():
+            with written.open("rb+") as opened:
+                os.fsync(opened.fileno())
+        sync_folder(temporary)
+        replace_patiently(temporary, folder)
+        sync_folder(best_runs_folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(f"cannot keep the record {folder}: {error.strerror}") from error
+    return folder
 
 
 def require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> None:

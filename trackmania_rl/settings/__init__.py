@@ -25,14 +25,16 @@ from trackmania_rl.settings.groups import (
 from trackmania_rl.settings.loading import (
     SettingsError,
     changed_settings,
+    code_of_driver,
+    differences_of_driver,
+    driver_values,
     load_settings,
     make_importable,
     parse_override,
     settings_from_flat,
+    settings_of_driver,
 )
-from trackmania_rl.settings.named_part import NamedPart
-from trackmania_rl.settings.of_driver import code_of_driver, differences_of_driver, driver_values, settings_of_driver
-from trackmania_rl.settings.values import shifts_of
+from trackmania_rl.settings.values import NamedPart, shifts_of
 
 __all__ = [
     "DRIVER_SETTINGS",

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from trackmania_rl.settings.game import RACES, GameSettings
-from trackmania_rl.settings.named_part import NamedPart
 from trackmania_rl.settings.values import (
     OF_DRIVER,
     RESTART,
@@ -26,6 +25,7 @@ from trackmania_rl.settings.values import (
     Group,
     LearningRateSchedule,
     Loggers,
+    NamedPart,
     NonNegativeFloat,
     NonNegativeInt,
     Part,

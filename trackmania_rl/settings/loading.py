@@ -1,4 +1,4 @@
-"""Loading of configuration files as validated settings."""
+"""Loading of configuration files as validated settings, and the settings that are stored with a driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import runpy
 import sys
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -19,7 +19,18 @@ from pydantic import ValidationError
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded
 from trackmania_rl.settings.descriptions import describe_range
-from trackmania_rl.settings.groups import DEFAULTS, NO_LONGER_READ, OTHER_WORDS, REMOVED, Settings, groups
+from trackmania_rl.settings.game import MapEntry
+from trackmania_rl.settings.groups import (
+    DEFAULTS,
+    DRIVER_SETTINGS,
+    NO_LONGER_READ,
+    NOTHING,
+    OTHER_WORDS,
+    REMOVED,
+    Settings,
+    groups,
+)
+from trackmania_rl.settings.values import names_in
 
 USER_FILE = "user_config.py"
 """Paths and names of this machine and its owner."""
@@ -301,3 +312,85 @@ def _one_line(error: Any, present: Mapping[str, Any]) -> str:
     setting = str(location[0])
     allowed = f"; allowed: {describe_range(setting)}" if setting in DEFAULTS else ""
     return f"{name} = {value}: {message[0].lower() + message[1:]}{_example(setting, present)}{allowed}"
+
+
+_WITHOUT_LEARNING: Final[Mapping[str, Any]] = {
+    "n_collectors": 1,
+    "demonstrations": (),
+    "offline": (),
+    "oversample_long_term_steps": 0,
+    "gamma_schedule": ((0, 1.0),),
+    "final_speed_reward_per_m_per_s": 0.0,
+    "engineered_speedslide_reward_schedule": NOTHING,
+    "engineered_neoslide_reward_schedule": NOTHING,
+    "engineered_kamikaze_reward_schedule": NOTHING,
+    "engineered_close_to_vcp_reward_schedule": NOTHING,
+    "shaped_reward_dist_to_cur_vcp": 0.0,
+    "shaped_reward_point_to_vcp_ahead": 0.0,
+}
+"""Settings of learning, with values that fit any driver."""
+STATISTICS: Final = "state_normalization"
+"""May lack a block that is not observed."""
+DRIVER_PARTS: Final = ("games", "agent", "network")
+"""Settings of a driver that name code."""
+
+
+def driver_values(settings: Settings) -> dict[str, Any]:
+    """Return a driver's settings by name, in JSON's types.
+
+    Raises:
+        SettingsError: if an argument of one of its parts cannot be written.
+    """
+    values: dict[str, Any] = {}
+    for name, group in settings:
+        try:
+            dumped = group.model_dump(mode="json", include=set(DRIVER_SETTINGS), warnings=False)
+        except ValueError as error:  # pydantic's PydanticSerializationError
+            raise SettingsError(f"a driver's settings are written as JSON, but in {name}: {error}") from None
+        values |= dumped
+    return values
+
+
+def settings_of_driver(values: Mapping[str, Any], map_cycle: Sequence[MapEntry], around: Settings) -> Settings:
+    """Merge a driver's settings into this machine's configuration.
+
+    Args:
+        values: as `driver_values` returns them, of an untrusted file.
+        map_cycle: of the driver.
+        around: this machine's configuration.
+
+    Raises:
+        SettingsError: if a setting is missing, unknown or wrong.
+    """
+    values, problems = without_removed(values)
+    if problems:
+        raise SettingsError(f"its settings: {'; '.join(problems)}")
+    if values.keys() != DRIVER_SETTINGS:
+        lacking, unknown = sorted(DRIVER_SETTINGS - values.keys()), sorted(values.keys() - DRIVER_SETTINGS)
+        raise SettingsError(
+            "another version of this program packed it: of its settings this one misses "
+            f"{', '.join(lacking) or 'none'}, and does not know {', '.join(unknown)[:200]!r}"
+        )
+    others = {**around.flat(), **_WITHOUT_LEARNING, "map_cycle": tuple(map_cycle)}
+    return settings_from_flat({**others, **values}, "its settings")
+
+
+def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list[str]:
+    """List a driver's settings (`driver_values`) that differ from a configuration's.
+
+    Statistics that only one of them has do not count.
+    """
+    theirs, ours = values, driver_values(settings)
+    differ = [name for name, value in ours.items() if theirs.get(name) != value]
+    statistics = theirs.get(STATISTICS)
+    if STATISTICS in differ and isinstance(statistics, Mapping):
+        in_both = statistics.keys() & ours[STATISTICS].keys()
+        if all(statistics[block] == ours[STATISTICS][block] for block in in_both):
+            differ.remove(STATISTICS)
+    return sorted(differ)
+
+
+def code_of_driver(settings: Settings) -> list[tuple[str, str]]:
+    """List the imports of a driver's settings, as (setting, "module:attribute") pairs."""
+    flat = settings.flat()
+    return [(setting, name) for setting in DRIVER_PARTS for name in names_in(flat[setting])]

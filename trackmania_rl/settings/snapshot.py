@@ -32,7 +32,7 @@ from trackmania_rl.settings.loading import (
     settings_from_values,
     values_in,
 )
-from trackmania_rl.settings.named_part import BY_NAME_ONLY, NamedPart
+from trackmania_rl.settings.values import BY_NAME_ONLY, NamedPart
 
 SETTINGS_FILE: Final = "settings.toml"
 OLD_FILE: Final = Path("config", "config.py")
