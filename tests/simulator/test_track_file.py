@@ -9,13 +9,14 @@ from trackmania_rl.simulator.tracks.track_design import (
     CHECKPOINT,
     TrackDesign,
     close_lap,
+    lap_mismatch_m,
     lay_out,
     left,
     right,
     straight,
+    turn_radius_m,
 )
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track, read_line
-from trackmania_rl.simulator.tracks.track_geometry import lap_mismatch_m, turn_radius_m
 from trackmania_rl.simulator.tracks.world import Edge, Surface, build_ribbon
 
 STRAIGHT_LINE = np.stack([np.full(401, 100.0), np.full(401, 12.0), 100.0 + 0.5 * np.arange(401)], axis=1)

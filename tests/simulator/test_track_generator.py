@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.simulator.physics.scripted_driver import drive
-from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M, find_crossing, turn_radius_m
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import (
     LARGEST_EXTENT_M,
@@ -18,7 +18,6 @@ from trackmania_rl.simulator.tracks.track_generator import (
     TrackRecipe,
     generate_track,
 )
-from trackmania_rl.simulator.tracks.track_geometry import find_crossing, turn_radius_m
 from trackmania_rl.simulator.tracks.track_phrases import Character
 
 DIFFICULTIES = (0.0, 0.5, 1.0)

@@ -25,8 +25,8 @@ from trackmania_rl.simulator.tracks.track_design import (
     TrackDesign,
     moving_average,
     resample,
+    turn_radius_m,
 )
-from trackmania_rl.simulator.tracks.track_geometry import turn_radius_m
 from trackmania_rl.track.pieces import CELL_M, road_kind
 from trackmania_rl.track.placed_blocks import BlockGrid, Road, roads_of
 

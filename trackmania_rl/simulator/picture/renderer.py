@@ -260,7 +260,7 @@ class Renderer:
         frames: npt.NDArray[np.uint8],
         rows: npt.NDArray[np.int64],
     ) -> None:
-        """Draw the gray pictures of several races on this track: OpenCV's COLOR_BGRA2GRAY of `render`.
+        """Draw gray pictures of several races on this track: OpenCV's COLOR_BGRA2GRAY of `render`; raise as it does.
 
         Args:
             races: (n,) int64, numbers of races.
@@ -268,9 +268,6 @@ class Renderer:
             passed_checkpoints: (K,) int64, as of `render`.
             frames: (K, R, height_px, width_px) uint8, C order. A race's picture is written to its row.
             rows: (K,) int64, 0..R-1.
-
-        Raises:
-            ValueError: as of `render`.
         """
         height_px, width_px = frames.shape[2:]
         self._gray_easel = self._easel_of_size(self._gray_easel, width_px, height_px, GRAYS)
@@ -288,11 +285,7 @@ class Renderer:
 
 
 def scene_of_track(track: Track) -> Scenery | BlockScene:
-    """Prepare a track for drawing.
-
-    Raises:
-        ValueError: if the road has a surface without a colour.
-    """
+    """Prepare a track for drawing; raise as `Renderer`."""
     return make_scenery(track) if track.mesh_world is None else scene_of_world(track.mesh_world)
 
 

@@ -70,11 +70,7 @@ class Scenery(NamedTuple):
 
 
 def make_scenery(track: Track) -> Scenery:
-    """Prepare a track for drawing.
-
-    Raises:
-        ValueError: if the road has a surface without a colour.
-    """
+    """Prepare a track for drawing; raise ValueError if the road has a surface without a colour."""
     ribbon = track.ribbon
     last = len(ribbon.station_m) - 1
     is_change = (np.diff(ribbon.surface) != 0) | (np.diff(ribbon.edge) != 0) | np.diff(ribbon.has_road)

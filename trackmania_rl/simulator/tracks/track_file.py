@@ -17,11 +17,12 @@ from pydantic_core import ErrorDetails
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import parse_npy, parse_toml, read_bounded, read_bounded_text, within
-from trackmania_rl.simulator.tracks.track_design import moving_average, resample
-from trackmania_rl.simulator.tracks.track_geometry import (
+from trackmania_rl.simulator.tracks.track_design import (
     MAX_LAP_MISMATCH_M,
     find_crossing,
     lap_mismatch_m,
+    moving_average,
+    resample,
     turn_radius_m,
 )
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Surface, Track, build_ribbon

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.tracks.track_design import (
+    BRIDGE_CLEARANCE_M,
     CHECKPOINT,
     LINE_SPACING_M,
     CheckpointMark,
@@ -25,12 +26,14 @@ from trackmania_rl.simulator.tracks.track_design import (
     Piece,
     TrackDesign,
     file_in_the_way,
+    find_clash,
+    find_crossing,
     lay_out,
     straight,
     trace,
+    turn_radius_m,
     write_track,
 )
-from trackmania_rl.simulator.tracks.track_geometry import BRIDGE_CLEARANCE_M, find_clash, find_crossing, turn_radius_m
 from trackmania_rl.simulator.tracks.track_phrases import JUMP_SLOPE, LEAST_INNER_RADIUS_M, Character, draw_phrase
 
 GENERATOR_VERSION: Final = 1  # counts up whenever the same seed and difficulty give another track than before
