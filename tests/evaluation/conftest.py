@@ -2,9 +2,6 @@
 
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,15 +14,13 @@ from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.runs import RunFolder, save_checkpoint
 from trackmania_rl.runs.driver_file import write_driver
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.driver_loading import pack_run
 from trackmania_rl.training.hooks.hook import RunContext
-
-MakeScript = Callable[..., tuple[int, str, str]]
 
 RADIUS_M, LENGTH_M = 80.0, 60.0
 FORWARD = 0
@@ -34,7 +29,7 @@ TRAINING_S = 567.5
 
 
 @pytest.fixture(scope="session")
-def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def maps_folder(tmp_path_factory):
     """`curve.npy` bends to one side: full throttle along its wall arrives."""
     folder = tmp_path_factory.mktemp("maps with spaces")
     angle = np.arange(0, LENGTH_M, 0.5) / RADIUS_M
@@ -46,18 +41,18 @@ def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, maps_folder: Path) -> Path:
+def run_folder(tmp_path_factory, repository_root, maps_folder):
     """`save/{run_name}` with a configuration and a checkpoint as the trainer writes it."""
     return _make_run(tmp_path_factory, repository_root, maps_folder)
 
 
 @pytest.fixture(scope="session")
-def run_in_own_environment(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, maps_folder: Path) -> Path:
+def run_in_own_environment(tmp_path_factory, repository_root, maps_folder):
     """The same of a run in a Gymnasium environment that renders nothing."""
     return _make_run(tmp_path_factory, repository_root, maps_folder, "games=examples.hovering:HoveringGames")
 
 
-def _make_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, maps_folder: Path, *more: str) -> Path:
+def _make_run(tmp_path_factory, repository_root, maps_folder, *more):
     folder = tmp_path_factory.mktemp("run")
     entry = {"map_name": "bend", "map_path": "curve.npy", "reference_line": "curve.npy"}
     cycle = tuple(entry | {"is_explo": is_explo, "fill_buffer": True} for is_explo in (True, False))
@@ -76,21 +71,21 @@ def _make_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, m
 
 
 @pytest.fixture(scope="session")
-def run_settings(run_folder: Path) -> Settings:
+def run_settings(run_folder):
     return load_settings(run_folder / "settings.toml")
 
 
 @pytest.fixture(scope="session")
-def driver_file(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def driver_file(run_folder, tmp_path_factory):
     """What that run has learned, as one file."""
     return write_driver(tmp_path_factory.mktemp("drivers") / "tested.driver", pack_run(run_folder))
 
 
 @pytest.fixture
-def script(script_module, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> MakeScript:
+def script(script_module, monkeypatch, capsys):
     """`script(name, *arguments)` runs a script's `main` in this process; returns exit code, output and errors."""
 
-    def run(name: str, *arguments: object) -> tuple[int, str, str]:
+    def run(name, *arguments):
         module = script_module(name)
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
         try:
@@ -104,12 +99,12 @@ def script(script_module, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 @pytest.fixture
-def taken_port() -> Iterator[int]:
+def taken_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
-def _checkpoint_state(live: LiveSettings, scratch: Path) -> Mapping[str, Any]:
+def _checkpoint_state(live, scratch):
     """What the trainer saves, but for online and target weights: only the averaged ones are to drive."""
     settings, seeds = live.current, SeedTree(live.current.run.seed)
     spaces = make_games_builder(settings).spaces

@@ -14,18 +14,16 @@ import numpy as np
 import psutil
 import pytest
 
-from trackmania_rl.settings import DRIVER_SETTINGS, MapEntry, Settings, load_settings
+from trackmania_rl.settings import DRIVER_SETTINGS, MapEntry, load_settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_own, write_changes
 from trackmania_rl.telemetry import diagnostics
 from trackmania_rl.track.named_maps import map_entries
 from trackmania_rl.training.diagnostics import drive_and_gather, load_subject
 
-from .conftest import FORWARD, FRAMES_TOTAL, TRAINING_S, MakeScript
+from .conftest import FORWARD, FRAMES_TOTAL, TRAINING_S
 
 
-def test_evaluate_says_which_share_of_generated_tracks_is_finished(
-    script: MakeScript, run_folder: Path, tmp_path: Path
-) -> None:
+def test_evaluate_says_which_share_of_generated_tracks_is_finished(script, run_folder, tmp_path):
     code, out, err = script(
         *("evaluate", run_folder, "--map", "generated:0.2:3-4", "--no-video"),
         *("--json", tmp_path / "r.json", "--output", tmp_path / "out"),
@@ -39,9 +37,7 @@ def test_evaluate_says_which_share_of_generated_tracks_is_finished(
     assert (tmp_path / "out" / "generated_tracks" / "generated_0.200_3.toml").is_file(), "for replay_inputs.py"
 
 
-def test_an_own_environment_has_returns_and_lengths(
-    script: MakeScript, run_in_own_environment: Path, tmp_path: Path
-) -> None:
+def test_an_own_environment_has_returns_and_lengths(script, run_in_own_environment, tmp_path):
     reports = []
     for name in ("first", "second"):
         code, out, err = script(
@@ -62,9 +58,7 @@ def test_an_own_environment_has_returns_and_lengths(
     assert "renders no RGB arrays" in err
 
 
-def test_evaluate_writes_what_replay_inputs_plays_to_the_millisecond(
-    script: MakeScript, run_folder: Path, maps_folder: Path, tmp_path: Path
-) -> None:
+def test_evaluate_writes_what_replay_inputs_plays_to_the_millisecond(script, run_folder, maps_folder, tmp_path):
     code, out, err = script(
         *("evaluate", run_folder, "--races", 3, "--json", tmp_path / "r.json"),
         *("--output", tmp_path / "out", "--video-size", "64x48"),
@@ -93,9 +87,7 @@ def test_evaluate_writes_what_replay_inputs_plays_to_the_millisecond(
     assert f"({figures['best_ms']} ms)" in out
 
 
-def test_a_run_is_packed_shown_and_driven_elsewhere(
-    script: MakeScript, run_folder: Path, maps_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_packed_shown_and_driven_elsewhere(script, run_folder, maps_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = script("tools/driver", "pack", run_folder)
     assert (code, err, out) == (0, "", "wrote simulated.driver (0.0 MB)\n")
@@ -113,9 +105,7 @@ def test_a_run_is_packed_shown_and_driven_elsewhere(
     assert Path(report["maps"][0]["inputs_file"]).parent == Path("evaluation/simulated")
 
 
-def test_settings_of_a_driver_become_a_configuration(
-    script: MakeScript, driver_file: Path, run_settings: Settings, repository_root: Path, tmp_path: Path
-) -> None:
+def test_settings_of_a_driver_become_a_configuration(script, driver_file, run_settings, repository_root, tmp_path):
     shutil.copytree(repository_root / "config_files", tmp_path / "config_files")
     file = tmp_path / "config_files" / "config_bend.py"
     code, out, err = script("tools/driver", "configuration", driver_file, "-o", file)
@@ -128,13 +118,8 @@ def test_settings_of_a_driver_become_a_configuration(
 
 
 def test_diagnostics_are_of_races_driven_by_a_checkpoint_or_a_driver(
-    run_folder: Path,
-    driver_file: Path,
-    maps_folder: Path,
-    tmp_path: Path,
-    script: MakeScript,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    run_folder, driver_file, maps_folder, tmp_path, script, monkeypatch
+):
     for checkpoint in (None, driver_file):
         subject, actor = load_subject(run_folder, checkpoint)
         assert subject.frames_total == FRAMES_TOTAL
@@ -154,9 +139,7 @@ def test_diagnostics_are_of_races_driven_by_a_checkpoint_or_a_driver(
     assert str(tmp_path / "diagnostics" / drawn["file"]) in out
 
 
-def test_what_the_user_can_mend_is_told_in_one_line(
-    script: MakeScript, run_folder: Path, driver_file: Path, tmp_path: Path, taken_port: int
-) -> None:
+def test_what_the_user_can_mend_is_told_in_one_line(script, run_folder, driver_file, tmp_path, taken_port):
     for name in ("without", "damaged", "real"):
         (tmp_path / name).mkdir()
         shutil.copyfile(run_folder / SETTINGS_FILE, tmp_path / name / SETTINGS_FILE)
@@ -172,7 +155,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(
     (tmp_path / "bad.inputs").write_text("0.00 press up\n0.10 jump up\n")
     (tmp_path / "noise.inputs").write_bytes(b"\xff\x00")
     (tmp_path / "good.inputs").write_text("0.00 press up\n")
-    cases: list[tuple[str, str, tuple[object, ...]]] = [
+    cases = [
         ("evaluate", "no such run folder or driver's file", (tmp_path / "absent",)),
         ("evaluate", "no run folder", (tmp_path,)),
         ("evaluate", "no checkpoint yet", (tmp_path / "without",)),
@@ -213,7 +196,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_interrupting_leaves_no_game_behind(repository_root: Path, tmp_path: Path) -> None:
+def test_interrupting_leaves_no_game_behind(repository_root, tmp_path):
     (tmp_path / "long.inputs").write_text("0.00 press up\n600.00 rel up\n")
     command = [sys.executable, repository_root / "scripts" / "replay_inputs.py", tmp_path / "long.inputs"]
     process = subprocess.Popen(

@@ -1,27 +1,19 @@
 """`scripts/tools/dataset.py` as its users meet it."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from trackmania_rl.settings import Settings
-
-Dataset = Callable[..., tuple[int, str, str]]
 FORWARD = "0.00 press up\n"
 
 
 @pytest.fixture
-def dataset(
-    script_module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Dataset:
+def dataset(script_module, tmp_path, monkeypatch, capsys):
     """`dataset(*words)` runs a command line; returns exit code, output and errors."""
     pytest.importorskip("minari", reason='python -m pip install "minari[hdf5]"')
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     module = script_module("tools/dataset")
 
-    def run(*words: object) -> tuple[int, str, str]:
+    def run(*words):
         try:
             code = module.main([str(word) for word in words])
         except SystemExit as end:  # argparse
@@ -32,9 +24,7 @@ def dataset(
     return run
 
 
-def test_a_drivers_races_are_recorded_by_one_command(
-    dataset: Dataset, run_folder: Path, run_settings: Settings
-) -> None:
+def test_a_drivers_races_are_recorded_by_one_command(dataset, run_folder, run_settings):
     import minari
 
     code, output, errors = dataset("record", run_folder, "--races", 3, "--forced-actions", 4, "--id", "tested/bend-v0")
@@ -64,9 +54,7 @@ def test_a_drivers_races_are_recorded_by_one_command(
     env.close()
 
 
-def test_inputs_are_recorded_and_looked_at(
-    dataset: Dataset, run_folder: Path, maps_folder: Path, repository_root: Path, tmp_path: Path
-) -> None:
+def test_inputs_are_recorded_and_looked_at(dataset, run_folder, maps_folder, repository_root, tmp_path):
     inputs = tmp_path / "forward.inputs"
     inputs.write_text(FORWARD)
     asleep = tmp_path / "asleep.inputs"
@@ -90,7 +78,7 @@ def test_inputs_are_recorded_and_looked_at(
     assert "one_every_n_zone_centers_in_inputs is 20 there and 10 here" in errors
 
 
-def test_mistakes_are_told_in_one_line(dataset: Dataset, run_folder: Path) -> None:
+def test_mistakes_are_told_in_one_line(dataset, run_folder):
     cases = {
         "absent.inputs": ("record", "absent.inputs", "--id", "tested/x-v0"),
         "save/absent": ("record", "save/absent", "--id", "tested/x-v0"),

@@ -2,9 +2,6 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -28,15 +25,13 @@ from trackmania_rl.runs.driver_file import (
     write_driver,
 )
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, Settings, differences_of_driver, load_settings
+from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, differences_of_driver, load_settings
 from trackmania_rl.track.named_maps import map_entries
 from trackmania_rl.training.driver_loading import pack_run
 from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
-Edit = Callable[[dict[str, Any]], object]
 
-
-def edited(driver_file: Path, target: Path, edit: Edit, weights: Mapping[str, torch.Tensor] | None = None) -> Path:
+def edited(driver_file, target, edit, weights=None):
     """A driver's file whose card was edited, with the right check sum."""
     driver = read_driver(driver_file)
     card = driver.card.model_dump(mode="json")
@@ -46,19 +41,19 @@ def edited(driver_file: Path, target: Path, edit: Edit, weights: Mapping[str, to
         """Any card, also one that is refused."""
 
         @staticmethod
-        def model_dump(mode: str) -> dict[str, Any]:
+        def model_dump(mode):
             return card
 
-    return write_driver(target, DriverFile(Card(), driver.weights if weights is None else weights))  # type: ignore[arg-type]
+    return write_driver(target, DriverFile(Card(), driver.weights if weights is None else weights))
 
 
-def with_settings(**values: Any) -> Edit:
+def with_settings(**values):
     return lambda card: card["settings"].update(values)
 
 
 def test_a_driver_holds_weights_meaning_and_times_and_nothing_of_its_machine(
-    driver_file: Path, run_folder: Path, maps_folder: Path, tmp_path: Path
-) -> None:
+    driver_file, run_folder, maps_folder, tmp_path
+):
     driver = read_driver(driver_file)
     averaged = read_checkpoint(run_folder / "checkpoints" / "000001")["agent"]["averaged"]
     assert driver.weights.keys() == averaged.keys()
@@ -79,9 +74,7 @@ def test_a_driver_holds_weights_meaning_and_times_and_nothing_of_its_machine(
     assert load(content).keys() == driver.weights.keys(), "others can read ours"
 
 
-def test_a_file_drives_as_its_run_does(
-    driver_file: Path, run_folder: Path, run_settings: Settings, maps_folder: Path, repository_root: Path
-) -> None:
+def test_a_file_drives_as_its_run_does(driver_file, run_folder, run_settings, maps_folder, repository_root):
     [bend] = map_entries(run_settings, maps_folder)
     drivers = load_driver(run_folder), load_driver(driver_file), load_driver(run_folder, driver_file)
     with contextlib.closing(InProcessGames(1, run_settings.game, run_settings.observation, maps_folder)) as games:
@@ -95,9 +88,7 @@ def test_a_file_drives_as_its_run_does(
     assert [entry.map_name for entry in settings.game.map_cycle] == ["bend"]
 
 
-def test_a_driver_that_ships_finishes_its_track(
-    repository_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_ships_finishes_its_track(repository_root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # it is found from anywhere
     driver = load_driver("drivers/ring.driver", torch_device="cpu")
     settings, maps_folder = driver.settings, repository_root / "maps"
@@ -109,9 +100,7 @@ def test_a_driver_that_ships_finishes_its_track(
 
 
 @pytest.mark.parametrize("config", ["config_sac.py", "config_lidar.py", "config_tmnf.py"])
-def test_drivers_of_other_configurations_load_beside_the_default_one(
-    config: str, repository_root: Path, tmp_path: Path
-) -> None:
+def test_drivers_of_other_configurations_load_beside_the_default_one(config, repository_root, tmp_path):
     sizes = {"conv_channels": (2, 2), "conv_kernel_sizes": (8, 8), "conv_strides": (8, 8), "float_hidden_dim": 8}
     sizes |= {"dense_hidden_dimension": 8}
     settings = load_settings(repository_root / "config_files" / config, sizes)
@@ -130,8 +119,8 @@ def test_drivers_of_other_configurations_load_beside_the_default_one(
         assert loaded.agent.agent.keywords["alpha_init"] == 0.002, "a part's arguments come with it"
 
 
-def test_a_driver_with_settings_that_are_constants_now_is_read(driver_file: Path, tmp_path: Path) -> None:
-    def of_an_earlier_version(card: dict[str, Any]) -> None:
+def test_a_driver_with_settings_that_are_constants_now_is_read(driver_file, tmp_path):
+    def of_an_earlier_version(card):
         card["settings"] |= {"road_ahead_zone_centers": 20, "ms_per_engine_tick": 10}
         card["settings"]["state_normalization"].pop("road_ahead")
 
@@ -150,9 +139,7 @@ def test_a_driver_with_settings_that_are_constants_now_is_read(driver_file: Path
 
 @hypothesis.settings(max_examples=25)
 @given(share=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), noise=st.binary(max_size=300))
-def test_damaged_and_other_bytes_are_refused(
-    driver_file: Path, tmp_path_factory: Any, share: float, bit: int, noise: bytes
-) -> None:
+def test_damaged_and_other_bytes_are_refused(driver_file, tmp_path_factory, share, bit, noise):
     content, file = driver_file.read_bytes(), tmp_path_factory.getbasetemp() / "damaged.driver"
     at = int(share * len(content))
     flipped = bytearray(content)
@@ -170,9 +157,7 @@ json_values = st.recursive(
 
 @hypothesis.settings(max_examples=10)
 @given(name=st.sampled_from(sorted(DRIVER_SETTINGS)), value=json_values)
-def test_any_settings_in_a_driver_are_used_or_refused(
-    driver_file: Path, tmp_path_factory: Any, name: str, value: object
-) -> None:
+def test_any_settings_in_a_driver_are_used_or_refused(driver_file, tmp_path_factory, name, value):
     file = tmp_path_factory.getbasetemp() / "settings.driver"
     try:
         edited(driver_file, file, with_settings(**{name: value}))
@@ -182,7 +167,7 @@ def test_any_settings_in_a_driver_are_used_or_refused(
         load_driver(file)
 
 
-def refused(content: bytes, file: Path) -> None:
+def refused(content, file):
     """Somebody's bytes are no driver, and that is said in one line."""
     file.write_bytes(content)
     with pytest.raises(DriverFileError) as told:
@@ -191,10 +176,10 @@ def refused(content: bytes, file: Path) -> None:
     assert "\n" not in str(told.value)
 
 
-def test_what_is_wrong_with_a_driver_is_told(driver_file: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_driver_is_told(driver_file, tmp_path):
     weights = read_driver(driver_file).weights
     name, *_ = weights
-    cases: dict[str, tuple[Edit, dict[str, torch.Tensor] | None]] = {
+    cases = {
         "its format is 2, this program reads format 1": (lambda card: card.update(format_version=2), None),
         "are not finite numbers": (lambda card: None, {**weights, name: weights[name] * float("nan")}),
         "far larger network": (with_settings(float_hidden_dim=100_000), None),
@@ -223,7 +208,7 @@ def test_what_is_wrong_with_a_driver_is_told(driver_file: Path, tmp_path: Path) 
         assert "\n" not in str(error.value)
 
 
-def test_files_that_are_no_drivers_are_refused(driver_file: Path, run_folder: Path, tmp_path: Path) -> None:
+def test_files_that_are_no_drivers_are_refused(driver_file, run_folder, tmp_path):
     content = driver_file.read_bytes()
     for length in (LARGEST_HEADER_BYTES + 1, 2**63, len(content)):
         refused(length.to_bytes(8, "little") + content[8:], tmp_path / "long.driver")
@@ -251,9 +236,7 @@ class Network(IQN_Network):
 """
 
 
-def test_a_driver_imports_nothing_that_its_user_does_not_name(
-    driver_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_driver_imports_nothing_that_its_user_does_not_name(driver_file, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "parts_of_a_stranger.py").write_text(OWN_NETWORK)
     file = edited(driver_file, tmp_path / "own.driver", with_settings(network="parts_of_a_stranger:Network"))
@@ -274,7 +257,7 @@ def test_a_driver_imports_nothing_that_its_user_does_not_name(
             load_driver(edited(driver_file, file, with_settings(agent=part)))
 
 
-def test_a_packed_run_that_is_none_is_told(tmp_path: Path, run_folder: Path) -> None:
+def test_a_packed_run_that_is_none_is_told(tmp_path, run_folder):
     with pytest.raises(UserError, match="no such run folder"):
         pack_run(tmp_path / "absent")
     (tmp_path / "file").write_text("in the way")

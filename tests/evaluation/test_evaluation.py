@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,12 @@ import torch
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
-from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import CheckpointError, read_checkpoint, save_checkpoint
-from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, write_changes
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
@@ -33,18 +31,18 @@ from trackmania_rl.training.evaluation import (
 
 
 @pytest.fixture(scope="module")
-def driver(run_folder: Path) -> TrainedDriver:
+def driver(run_folder):
     return load_driver(run_folder)
 
 
 @pytest.fixture(scope="module")
-def manager(run_settings: Settings, maps_folder: Path) -> GameInstanceManager:
+def manager(run_settings, maps_folder):
     launcher = SimulatedGameLauncher(find_free_port(), maps_folder)
     return GameInstanceManager(run_settings.game, run_settings.observation, launcher)
 
 
 @pytest.fixture(scope="module")
-def games(manager: GameInstanceManager) -> Iterator[Games]:
+def games(manager):
     with contextlib.closing(SocketGames([manager])) as games:
         yield games
 
@@ -52,17 +50,17 @@ def games(manager: GameInstanceManager) -> Iterator[Games]:
 class RecordingInferer:
     """Keeps what it is shown, and always decides for action 4."""
 
-    def act_batch(self, frames: np.ndarray, floats: np.ndarray) -> BatchDecision:
+    def act_batch(self, frames, floats):
         self.frames, self.floats = frames, floats
         return BatchDecision(np.array([4]), np.array([True]), np.zeros((1, 12), dtype=np.float32))
 
 
 @pytest.fixture
-def bend(run_settings: Settings, maps_folder: Path) -> MapEntry:
+def bend(run_settings, maps_folder):
     return map_entries(run_settings, maps_folder)[0]
 
 
-def test_the_driver_has_the_checkpoints_averaged_weights(driver: TrainedDriver, run_folder: Path) -> None:
+def test_the_driver_has_the_checkpoints_averaged_weights(driver, run_folder):
     state = read_checkpoint(run_folder / "checkpoints" / "000001")["agent"]
     for name, weights in driver.actor.network.state_dict().items():
         assert torch.equal(weights, state["averaged"][name])
@@ -72,9 +70,7 @@ def test_the_driver_has_the_checkpoints_averaged_weights(driver: TrainedDriver, 
     assert driver.training_s == 567.5
 
 
-def test_races_differ_by_their_forced_start_only_and_repeat_exactly(
-    driver: TrainedDriver, games: Games, bend: MapEntry
-) -> None:
+def test_races_differ_by_their_forced_start_only_and_repeat_exactly(driver, games, bend):
     evaluation = evaluate_map(driver, games, bend, n_races=4, n_forced_actions=12)
     again = evaluate_map(driver, games, bend, n_races=4, n_forced_actions=12)
     assert again == evaluation
@@ -85,9 +81,7 @@ def test_races_differ_by_their_forced_start_only_and_repeat_exactly(
     assert evaluation.best_race.race_time_ms == min(evaluation.finish_times_ms)
 
 
-def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(
-    driver: TrainedDriver, manager: GameInstanceManager, games: Games, bend: MapEntry
-) -> None:
+def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(driver, manager, games, bend):
     expected = evaluate_map(driver, games, bend, n_races=2)
     play = manager.play
 
@@ -108,7 +102,7 @@ def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(
         manager.play = play
 
 
-def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder: Path) -> None:
+def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder):
     driver = load_driver(str(run_folder), str(run_folder / "checkpoints" / "000001"))
     with contextlib.closing(make_race_env(config=driver.settings)) as env:
         observation, info = env.reset()
@@ -117,9 +111,7 @@ def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder: Path)
     assert info["race_finished"]
 
 
-def test_a_driver_sees_floats_normalized_or_not_and_an_image_if_it_was_trained_with_one(
-    repository_root: Path, run_settings: Settings
-) -> None:
+def test_a_driver_sees_floats_normalized_or_not_and_an_image_if_it_was_trained_with_one(repository_root, run_settings):
     inferer, layout = RecordingInferer(), ObservationLayout(run_settings.observation)
     image = {"image_width_px": 40, "image_height_px": 30, "frames_per_state": 3}
     settings = load_settings(repository_root / "config_files" / "config.py", image)
@@ -140,10 +132,10 @@ def test_a_driver_sees_floats_normalized_or_not_and_an_image_if_it_was_trained_w
             driver.act(wrong)
 
 
-def test_a_maps_figures() -> None:
+def test_a_maps_figures():
     entry = MapEntry(map_name="m", map_path="m", reference_line="m", is_explo=False, fill_buffer=False)
 
-    def race(finished: bool, time_ms: int, meters: float) -> EvaluatedRace:
+    def race(finished, time_ms, meters):
         return EvaluatedRace(0, finished, time_ms, None, meters, 20.0, (), "", np.zeros((1, 12), np.float32))
 
     races = (race(True, 3000, 50.0), race(False, 900, 70.0), race(True, 2000, 50.0), race(True, 2500, 50.0))
@@ -156,7 +148,7 @@ def test_a_maps_figures() -> None:
     assert none_finished.best_race_name == "m_unfinished_41m"
 
 
-def test_forced_starts_accelerate_steer_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
+def test_forced_starts_accelerate_steer_and_never_brake(driver, bend):
     forward_and_turns = {0, 1, 2}
     assert set(forced_actions(driver.settings, driver.spaces, bend, 2, 300).tolist()) == forward_and_turns
     settings = driver.settings
@@ -170,7 +162,7 @@ def test_forced_starts_accelerate_steer_and_never_brake(driver: TrainedDriver, b
     np.testing.assert_array_equal(drawn, forced_actions(analog, race_spaces(analog), bend, 2, 300))
 
 
-def test_a_checkpoint_that_cannot_drive_is_refused(run_folder: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_drive_is_refused(run_folder, tmp_path):
     newest = run_folder / "checkpoints" / "000001"
     with pytest.raises(CheckpointError, match="it holds no 'agent'"):
         load_driver(run_folder, save_checkpoint(tmp_path, {"hooks": {}}, 0))

@@ -27,9 +27,7 @@ assert PAGE.count("code-block:: python") == len(BLOCKS) == len(PRINTED)
 
 
 @pytest.mark.parametrize(("block", "printed"), list(zip(BLOCKS, PRINTED, strict=True)), ids=range(1, len(BLOCKS) + 1))
-def test_a_block_can_be_copied_alone(
-    block: str, printed: str, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_block_can_be_copied_alone(block, printed, run_folder, monkeypatch, capsys):
     for package, imported in {"rtgym": "RealTime-v0", "stable_baselines3": "stable_baselines3"}.items():
         if imported in block:
             pytest.importorskip(package, reason=f"python -m pip install {package}")

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,22 +12,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import plugin_host
 import script_interface
 from plugin_game import PluginGame
-from raw_client import RawClient
-from served_games import ServedGame, ServedPlugin, ServedServer
+from served_games import ServedPlugin, ServedServer
 
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.server.game import SimulatedGame
-from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 
 @pytest.fixture(autouse=True)
-def _hear_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def _hear_the_log(caplog):
     caplog.set_level(logging.INFO)
 
 
 @pytest.fixture(scope="session")
-def library(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(pytestconfig, tmp_path_factory):
     """The host, built once for all sessions with the same sources; skips where it cannot be built."""
     missing = plugin_host.what_is_missing()
     if missing is not None:
@@ -38,14 +35,14 @@ def library(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
-def interface(shared_data_folder: Path) -> Path | None:
+def interface(shared_data_folder):
     """All that TMInterface declares, where its file is; without it the host registers only what it can do."""
     path = shared_data_folder / script_interface.FILE_NAME
     return path if path.is_file() else None
 
 
 @pytest.fixture
-def maps_folder(tmp_path: Path) -> Path:
+def maps_folder(tmp_path):
     line_m = np.zeros((121, 3))
     line_m[:, 2] = 0.5 * np.arange(121)
     np.save(tmp_path / "short line.npy", line_m)
@@ -55,10 +52,10 @@ def maps_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_simulated(maps_folder: Path) -> Callable[[Track | None], SimulatedGame]:
+def make_simulated(maps_folder):
     """Make a game that is not served yet, with a race on a track or in the menus."""
 
-    def make(track: Track | None) -> SimulatedGame:
+    def make(track):
         game = SimulatedGame(maps_folder, maps_folder)
         if track is not None:
             game.race = SimulatedRace(track)
@@ -72,11 +69,11 @@ def make_simulated(maps_folder: Path) -> Callable[[Track | None], SimulatedGame]
 
 
 @pytest.fixture
-def make_server(make_simulated: Callable[[Track | None], SimulatedGame]) -> Iterator[Callable[..., ServedServer]]:
+def make_server(make_simulated):
     """Serve a game, with a race on a track or in the menus, by the simulated game's own server."""
-    running: list[ServedServer] = []
+    running = []
 
-    def make(track: Track | None = None) -> ServedServer:
+    def make(track=None):
         running.append(ServedServer(make_simulated(track)))
         return running[-1]
 
@@ -86,13 +83,11 @@ def make_server(make_simulated: Callable[[Track | None], SimulatedGame]) -> Iter
 
 
 @pytest.fixture
-def make_played(
-    library: Path, interface: Path | None, make_simulated: Callable[[Track | None], SimulatedGame]
-) -> Iterator[Callable[..., ServedPlugin]]:
+def make_played(library, interface, make_simulated):
     """Serve such a game by our plugin; further arguments are those of `PluginGame`."""
-    running: list[ServedPlugin] = []
+    running = []
 
-    def make(track: Track | None = None, **arguments) -> ServedPlugin:
+    def make(track=None, **arguments):
         port = find_free_port()
         arguments = {"commands_after_startup": (f"set custom_port {port}",), "interface": interface} | arguments
         running.append(ServedPlugin(PluginGame(make_simulated(track), library, **arguments), port))
@@ -104,43 +99,43 @@ def make_played(
 
 
 @pytest.fixture(params=["server", "plugin"])
-def make_served(request: pytest.FixtureRequest) -> Callable[..., ServedGame]:
+def make_served(request):
     """Either of the two, for tests of what every game must do."""
     return request.getfixturevalue({"server": "make_server", "plugin": "make_played"}[request.param])
 
 
 @pytest.fixture
-def served(make_served: Callable[..., ServedGame], straight_track: Track) -> ServedGame:
+def served(make_served, straight_track):
     return make_served(straight_track)
 
 
 @pytest.fixture
-def client(served: ServedGame) -> RawClient:
+def client(served):
     """A client of either game at the step of race time 0, which it has not answered yet."""
     return _at_the_start(served)
 
 
 @pytest.fixture
-def server(make_server: Callable[..., ServedServer], straight_track: Track) -> ServedServer:
+def server(make_server, straight_track):
     return make_server(straight_track)
 
 
 @pytest.fixture
-def server_client(server: ServedServer) -> RawClient:
+def server_client(server):
     return _at_the_start(server)
 
 
 @pytest.fixture
-def played(make_played: Callable[..., ServedPlugin], straight_track: Track) -> ServedPlugin:
+def played(make_played, straight_track):
     return make_played(straight_track)
 
 
 @pytest.fixture
-def plugin_client(played: ServedPlugin) -> RawClient:
+def plugin_client(played):
     return _at_the_start(played)
 
 
-def _at_the_start(served: ServedGame) -> RawClient:
+def _at_the_start(served):
     client = served.connect()
     client.begin_race()
     return client

@@ -71,31 +71,31 @@ class PluginGame:
 
     def __init__(
         self,
-        game: SimulatedGame,
-        library: Path,
-        startup_frames: int = 0,  # before the menus are reached
-        stored_variables: dict[str, float] | None = None,  # that TMInterface kept of an earlier session
-        commands_after_startup: tuple[str, ...] = (),  # run when the menus are reached
-        interface: Path | None = None,  # a file with all that TMInterface declares
-        unknowns: Unknowns = Unknowns(),
-    ) -> None:
+        game,
+        library,
+        startup_frames=0,  # before the menus are reached
+        stored_variables=None,  # that TMInterface kept of an earlier session
+        commands_after_startup=(),  # run when the menus are reached
+        interface=None,  # a file with all that TMInterface declares
+        unknowns=Unknowns(),
+    ):
         self.game = game
         self._unknowns = unknowns
-        self._told_state: int | None = None
+        self._told_state = None
         self._is_rewound = False
-        self._clocks_before_rewind_ms: tuple[int, int] | None = None
-        self._drawn: list[tuple[SimulatedRace, bytes] | None] = [None, None]
+        self._clocks_before_rewind_ms = None
+        self._drawn = [None, None]
         self.speed = 1.0
         self.is_stopping = False
         self._startup_frames = startup_frames
         self._commands_after_startup = commands_after_startup
-        self._set_inputs: dict[Input, int] = {}
+        self._set_inputs = {}
         self.host = PluginHost(library, SCRIPT, self, interface)
         for name, value in (stored_variables or {}).items():
             self.host.call("store_variable", name.encode(), ctypes.c_double(value))
         self.host.call("main")
 
-    def run(self) -> None:
+    def run(self):
         """Play until `is_stopping` is set."""
         if self._startup_frames == 0:
             self._reach_menus()
@@ -116,11 +116,11 @@ class PluginGame:
                 time.sleep(max(IDLE_FRAME_S, began_s + ticks * TICK_S / max(self.speed, 1.0) - time.monotonic()))
         self.host.call("disabled")
 
-    def _reach_menus(self) -> None:
+    def _reach_menus(self):
         for command in self._commands_after_startup:
             self._run_text(command)
 
-    def _draw_frame(self) -> None:
+    def _draw_frame(self):
         """Draw a frame, and tell the script."""
         state = self.game_state()
         if state != self._told_state and not self._unknowns.states_are_untold:
@@ -131,7 +131,7 @@ class PluginGame:
             self._drawn = [self._drawn[1], None if race is None else (race, race.save_state())]
         self.host.call("render")
 
-    def _ticks_due(self) -> int:
+    def _ticks_due(self):
         race = self.game.race
         if race is None or self.speed == 0:
             return 0
@@ -141,12 +141,12 @@ class PluginGame:
         return max(1, min(TICKS_PER_FRAME, round(speed)))
 
     @property
-    def _stands_still(self) -> bool:
+    def _stands_still(self):
         """Whether no tick comes any more before the next frame, though some were due when the last one was drawn."""
         is_cut_short = self._unknowns.rewind_ends_frame and self._is_rewound
         return is_cut_short or (self.speed == 0 and not self._unknowns.speed_waits)
 
-    def _tick(self) -> bool:
+    def _tick(self):
         """Make a tick and report it; False if the race is not the same any more, or stands still."""
         race = self._race
         if race is None:
@@ -167,16 +167,16 @@ class PluginGame:
             self.host.call("lap_count_changed", *laps)
         return self._race is race
 
-    def _report_checkpoint(self, race: SimulatedRace) -> None:
+    def _report_checkpoint(self, race):
         if (checkpoints := race.take_checkpoint_event()) is not None:
             self.host.call("checkpoint_count_changed", *checkpoints)
 
-    def _report_step(self, race: SimulatedRace) -> None:
+    def _report_step(self, race):
         if race.tick_time_ms >= 0 or not self._unknowns.countdown_is_silent:
             self.host.call("run_step")
 
     @property
-    def _race(self) -> SimulatedRace | None:
+    def _race(self):
         """The race, with the inputs that the script set one by one made together."""
         race = self.game.race
         if self._set_inputs and race is not None:
@@ -186,12 +186,12 @@ class PluginGame:
 
     # What the script calls.
 
-    def game_state(self) -> int:
+    def game_state(self):
         if self._startup_frames > 0:
             return STATE_STARTUP
         return STATE_MENUS if self.game.race is None else STATE_LOCAL_RACE
 
-    def race_clock(self, in_race, race_time_ms, tick_time_ms, is_finished, speed_km_h) -> None:
+    def race_clock(self, in_race, race_time_ms, tick_time_ms, is_finished, speed_km_h):
         race = self._race
         if race is None:
             return
@@ -203,12 +203,12 @@ class PluginGame:
         is_finished[0] = race.is_finished
         speed_km_h[0] = int(3.6 * math.hypot(*race.car["velocity_m_s"][0].tolist()))
 
-    def save_state(self, buffer, capacity: int) -> int:
+    def save_state(self, buffer, capacity):
         race = self._race
         assert race is not None, "the script may only save a state in a race"
         return _copy(race.save_state(), buffer, capacity)
 
-    def restore_state(self, blob, n_bytes: int) -> None:
+    def restore_state(self, blob, n_bytes):
         race = self._race
         assert race is not None, "the script may only rewind in a race"
         self._is_rewound = True
@@ -219,32 +219,32 @@ class PluginGame:
         except StateBlobError as error:
             logger.error("rewind failed: %s", error)
 
-    def set_input(self, input_type: int, value: int) -> None:
+    def set_input(self, input_type, value):
         assert self.game.race is not None, "the script may only drive in a race"
         self._set_inputs[INPUTS[input_type]] = value
 
-    def set_speed(self, speed: float) -> None:
+    def set_speed(self, speed):
         assert math.isfinite(speed), "the script must refuse impossible speeds"
         assert speed >= 0, "the script must refuse impossible speeds"
         self.speed = speed
 
-    def give_up(self) -> None:
+    def give_up(self):
         race = self._race
         assert race is not None, "the script may only give up a race"
         race.give_up()
 
-    def prevent_finish(self) -> None:
+    def prevent_finish(self):
         race = self._race
         assert race is not None, "the script may only undo a race's finish"
         race.prevent_finish()
 
-    def reset_camera(self) -> None:
+    def reset_camera(self):
         """The simulated game has no camera to reset."""
 
-    def run_command(self, text, n_bytes: int) -> None:
+    def run_command(self, text, n_bytes):
         self._run_text(ctypes.string_at(text, n_bytes).decode(errors="replace"))
 
-    def _run_text(self, text: str) -> None:
+    def _run_text(self, text):
         words = text.split()
         if len(words) == 3 and words[:2] == ["set", "custom_port"]:
             if not self.host.set_variable("custom_port", float(words[2])):
@@ -252,11 +252,11 @@ class PluginGame:
         elif not self.host.run_custom_command(text):
             self.game.run_command(text)
 
-    def input_script(self, buffer, capacity: int) -> int:
+    def input_script(self, buffer, capacity):
         race = self._race
         return _copy(b"" if race is None else race.input_script().encode(), buffer, capacity)
 
-    def capture(self, pixels, width_px: int, height_px: int) -> None:
+    def capture(self, pixels, width_px, height_px):
         race = self._race
         if self._unknowns.frame_is_late:
             race = None
@@ -267,20 +267,20 @@ class PluginGame:
         if race is not None:
             _copy(race.render(width_px, height_px).tobytes(), pixels, width_px * height_px * 4)
 
-    def toggle_interface(self, is_shown: int) -> None:
+    def toggle_interface(self, is_shown):
         """The simulated game has no race interface."""
 
-    def log(self, text: bytes, severity: int) -> None:
+    def log(self, text, severity):
         logger.log(SEVERITIES[severity], "%s", text.decode(errors="replace"))
 
 
-def _copy(data: bytes, buffer, capacity: int) -> int:
+def _copy(data, buffer, capacity):
     assert len(data) <= capacity
     ctypes.memmove(buffer, data, len(data))
     return len(data)
 
 
-def main() -> None:
+def main():
     """Run the game as a process, with the arguments of scripts/simulated_game.py that the launcher gives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)

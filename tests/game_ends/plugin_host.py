@@ -47,7 +47,7 @@ class HostError(Exception):
     """The host cannot be built, or the script does not compile."""
 
 
-def what_is_missing() -> str | None:
+def what_is_missing():
     """Why the host cannot be built here; None if it can."""
     if shutil.which("g++") is None:
         return "no g++ is installed"
@@ -56,7 +56,7 @@ def what_is_missing() -> str | None:
     return None
 
 
-def build(folder: Path) -> Path:
+def build(folder):
     """Compile the host, unless it was with these sources; returns the library.
 
     Raises:
@@ -103,7 +103,7 @@ class PluginHost:
         HostError: if the script does not compile, or the interface cannot be registered, or is not what the host does.
     """
 
-    def __init__(self, library: Path, script: Path, game: object, interface: Path | None = None) -> None:
+    def __init__(self, library, script, game, interface=None):
         with tempfile.TemporaryDirectory() as folder:
             self._library = ctypes.CDLL(shutil.copy(library, folder))
         # Kept here, since the library only keeps the addresses.
@@ -113,19 +113,19 @@ class PluginHost:
         if self._library.host_open(str(script).encode(), ctypes.byref(self._functions), declared.encode()) != 0:
             raise HostError(f"{script} does not compile:\n{self._library.host_messages().decode(errors='replace')}")
 
-    def call(self, name: str, *arguments: object) -> int:
+    def call(self, name, *arguments):
         """Call `host_NAME` of the library: a callback of the script, or what TMInterface does with it (host.h)."""
         return getattr(self._library, f"host_{name}")(*arguments)
 
-    def set_variable(self, name: str, value: float) -> bool:
+    def set_variable(self, name, value):
         """Set a variable; False if the plugin registered none of this name."""
         return bool(self.call("set_variable", name.encode(), ctypes.c_double(value)))
 
-    def run_custom_command(self, name: str) -> bool:
+    def run_custom_command(self, name):
         """Run a console command of the plugin's; False if it registered none of this name."""
         return bool(self.call("run_custom_command", name.encode()))
 
-    def counters(self) -> Counters:
+    def counters(self):
         values = [ctypes.c_int64() for _ in range(4)]
         self._library.host_counters(*(ctypes.byref(value) for value in values))
         return Counters(*(value.value for value in values))

@@ -6,7 +6,6 @@ leaves out is said where the host fills it in (host/registry.cpp).
 
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 FILE_NAME = "tminterface_api.as.predefined"
 """Among the shared data that tests look for."""
@@ -27,10 +26,10 @@ class InterfaceFileError(Exception):
     """A file of declarations holds something that this reader does not know."""
 
 
-def read_declarations(path: Path) -> list[Declaration]:
+def read_declarations(path):
     """Read a file of declarations, in its order, but with each type before its members."""
     text = re.sub(r"//.*", "", path.read_text())
-    declarations: list[Declaration] = []
+    declarations = []
     for head, body in _statements(text):
         if body is not None and (match := re.fullmatch(r"namespace ([\w:]+)", head)):
             for inner_head, inner_body in _statements(body):
@@ -41,23 +40,23 @@ def read_declarations(path: Path) -> list[Declaration]:
     return [replace(one, text=_qualified(one, types)) for one in declarations]
 
 
-def as_text(declarations: list[Declaration]) -> str:
+def as_text(declarations):
     """What the host takes: a line each, with tabs between the columns."""
     return "".join(f"{one.kind}\t{one.scope}\t{one.text}\n" for one in declarations)
 
 
-def _qualified(declaration: Declaration, types: set[str]) -> str:
+def _qualified(declaration, types):
     """Write `A::B` in full where it means a type in a namespace around; the engine looks in the global one only."""
     around = declaration.scope.split("::")
 
-    def in_full(match: re.Match[str]) -> str:
+    def in_full(match):
         names = ("::".join((*around[:depth], match[0])) for depth in range(len(around), -1, -1))
         return next((name for name in names if name in types), match[0])
 
     return re.sub(r"\b\w+(?:::\w+)+", in_full, declaration.text)
 
 
-def _declared(head: str, body: str | None, namespace: str) -> list[Declaration]:
+def _declared(head, body, namespace):
     if body is None:
         return [Declaration(_kind_of_global(head), namespace, head.removeprefix("funcdef "))]
     if match := re.fullmatch(r"enum (\w+)", head):
@@ -73,7 +72,7 @@ def _declared(head: str, body: str | None, namespace: str) -> list[Declaration]:
     raise InterfaceFileError(f"neither class nor enum: {head!r}")
 
 
-def _kind_of_type(members: list[str]) -> str:
+def _kind_of_type(members):
     """Tell a type that is copied from one that is counted: the file names the destructor of the former first.
 
     A type that can neither be made nor destroyed by a script is one of the game's own objects.
@@ -84,7 +83,7 @@ def _kind_of_type(members: list[str]) -> str:
     return "value" if of_a_life[0] == "destructor" else "ref"
 
 
-def _kind_of_member(type_name: str, text: str) -> str:
+def _kind_of_member(type_name, text):
     if text == f"~{type_name}()":
         return "destructor"
     if text.startswith(f"{type_name}("):
@@ -92,7 +91,7 @@ def _kind_of_member(type_name: str, text: str) -> str:
     return "method" if "(" in text else "property"
 
 
-def _kind_of_global(text: str) -> str:
+def _kind_of_global(text):
     if text.startswith("funcdef "):
         return "funcdef"
     if "(" in text:
@@ -102,13 +101,13 @@ def _kind_of_global(text: str) -> str:
     raise InterfaceFileError(f"neither function nor constant: {text!r}")
 
 
-def _inside(namespace: str, name: str) -> str:
+def _inside(namespace, name):
     return f"{namespace}::{name}" if namespace else name
 
 
-def _statements(text: str) -> list[tuple[str, str | None]]:
+def _statements(text):
     """Split at semicolons and braces: (what stands before, what stands between the braces, if there are any)."""
-    found: list[tuple[str, str | None]] = []
+    found = []
     at = 0
     while match := re.compile(r"\s*([^;{}]+?)\s*([;{])").match(text, at):
         at = match.end()
@@ -123,7 +122,7 @@ def _statements(text: str) -> list[tuple[str, str | None]]:
     return found
 
 
-def _closing_brace(text: str, at: int) -> int:
+def _closing_brace(text, at):
     depth = 1
     for end in range(at, len(text)):
         depth += {"{": 1, "}": -1}.get(text[end], 0)

@@ -3,13 +3,9 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
 
-from plugin_game import PluginGame
 from raw_client import SERVED_WITHIN_S, RawClient, int32s
 
-from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.server.game import SimulatedGame
 from trackmania_rl.simulator.server.server import GameServer
 
 
@@ -22,23 +18,23 @@ class ServedGame:
         run: plays until `_ask_to_stop` is called.
     """
 
-    def __init__(self, simulated: SimulatedGame, port: int, run: Callable[[], None]) -> None:
+    def __init__(self, simulated, port, run):
         self.simulated = simulated
         self.port = port
-        self.clients: list[RawClient] = []
+        self.clients = []
         self.thread = threading.Thread(target=run)
         self.thread.start()
 
     @property
-    def race(self) -> SimulatedRace:
+    def race(self):
         assert self.simulated.race is not None
         return self.simulated.race
 
-    def connect(self) -> RawClient:
+    def connect(self):
         self.clients.append(RawClient(self.port))
         return self.clients[-1]
 
-    def close(self) -> None:
+    def close(self):
         """Stop the game; fails the test if it does not stop."""
         self._ask_to_stop()
         for client in self.clients:
@@ -46,29 +42,29 @@ class ServedGame:
         self.thread.join(SERVED_WITHIN_S)
         assert not self.thread.is_alive()
 
-    def _ask_to_stop(self) -> None:
+    def _ask_to_stop(self):
         raise NotImplementedError
 
 
 class ServedServer(ServedGame):
     """The simulated game's own server."""
 
-    def __init__(self, simulated: SimulatedGame) -> None:
+    def __init__(self, simulated):
         self.server = GameServer(simulated, port=0)
         super().__init__(simulated, self.server.port, self.server.run)
 
-    def _ask_to_stop(self) -> None:
+    def _ask_to_stop(self):
         self.server.stop()
 
 
 class ServedPlugin(ServedGame):
     """A game with our plugin, whose script looks at its sockets once in a frame."""
 
-    def __init__(self, game: PluginGame, port: int) -> None:
+    def __init__(self, game, port):
         self.game = game
         super().__init__(game.game, port, game.run)
 
-    def _ask_to_stop(self) -> None:
+    def _ask_to_stop(self):
         self.game.is_stopping = True
         for client in self.clients:
             with contextlib.suppress(OSError):
@@ -77,7 +73,7 @@ class ServedPlugin(ServedGame):
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", self.port), timeout=0.1).close()
 
-    def close(self) -> None:
+    def close(self):
         """Stop, and check that the script never did what would hurt a real game."""
         super().close()
         counters = self.game.host.counters()

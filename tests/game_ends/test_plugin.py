@@ -48,7 +48,7 @@ def test_our_client_learns_the_version_of_our_plugin(make_played):
 class NoGame:
     """A game that is asked nothing."""
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name):
         if name not in FUNCTION_TYPES:
             raise AttributeError(name)
         return lambda *_: 0

@@ -1,23 +1,20 @@
 """Tracks, settings and planned races for games of both kinds."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer, make_buffers
-from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.buffer_utilities import make_buffers
+from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 
 IMAGE_PX = (40, 30)
 
 
-def make_memory(settings: Settings, spaces: Spaces) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
+def make_memory(settings, spaces):
     """Make both sides of a small replay memory for these spaces."""
     return make_buffers(
         settings.replay.model_copy(update={"memory_size_schedule": ((0, 500),)}),
@@ -31,7 +28,7 @@ def make_memory(settings: Settings, spaces: Spaces) -> tuple[MiniRaceReplayBuffe
 
 
 @pytest.fixture(scope="session")
-def maps_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> Path:
+def maps_folder(tmp_path_factory, repository_root):
     """`straight`: 60 m with two checkpoints; `gates`: the same with twenty; and the shipped tracks."""
     folder = tmp_path_factory.mktemp("maps")
     np.save(folder / "straight_0.5m.npy", np.arange(0.0, 60.0, 0.5)[:, None] * np.array([0, 0, 1.0]) + (0, 100, 0))
@@ -48,10 +45,10 @@ def maps_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path)
 
 
 @pytest.fixture(scope="session")
-def make_settings(repository_root: Path) -> Callable[..., Settings]:
+def make_settings(repository_root):
     """`make_settings(has_image, *overrides)`."""
 
-    def make(has_image: bool, *overrides: str) -> Settings:
+    def make(has_image, *overrides):
         width, height = IMAGE_PX if has_image else (0, 0)
         image = (f"image_width_px={width}", f"image_height_px={height}")
         return load_settings(repository_root / "config_files" / "config.py", (*image, *overrides))
@@ -60,10 +57,10 @@ def make_settings(repository_root: Path) -> Callable[..., Settings]:
 
 
 @pytest.fixture(scope="session")
-def entry_of() -> Callable[[str], MapEntry]:
+def entry_of():
     """`entry_of(name)` is a map cycle's line for a track."""
 
-    def make(name: str) -> MapEntry:
+    def make(name):
         return MapEntry(
             map_name=name,
             map_path=f"{name}.toml",
@@ -76,11 +73,11 @@ def entry_of() -> Callable[[str], MapEntry]:
 
 
 @pytest.fixture(scope="session")
-def open_socket_game(maps_folder: Path) -> Callable[[Settings], AbstractContextManager[GameInstanceManager]]:
+def open_socket_game(maps_folder):
     """`with open_socket_game(settings) as manager`: a game in a process of its own, reached through its socket."""
 
     @contextmanager
-    def open_game(settings: Settings) -> Iterator[GameInstanceManager]:
+    def open_game(settings):
         game = settings.game.model_copy(update={"maps_folder": str(maps_folder)})
         manager = GameInstanceManager(game, settings.observation, SimulatedGameLauncher(find_free_port(), maps_folder))
         try:

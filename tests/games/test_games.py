@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,10 @@ import pytest
 
 from trackmania_rl.games import in_process
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.protocol import Games
-from trackmania_rl.games.race_games import Floats, RaceGames, games_for
+from trackmania_rl.games.race_games import RaceGames, games_for
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
-from trackmania_rl.settings import MapEntry, Settings, SettingsError
+from trackmania_rl.settings import MapEntry, SettingsError
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
@@ -29,8 +28,6 @@ from trackmania_rl.track.generated_maps import GeneratedMaps
 FORWARD, COAST = 0, 3
 N_ACTIONS = 12
 
-Rollout = tuple[dict[str, Any], dict[str, Any]]
-
 
 @dataclass(frozen=True)
 class PlannedRace:
@@ -40,19 +37,19 @@ class PlannedRace:
     actions: Sequence[int]
     seed: int = 0
 
-    def decision(self, index: int) -> PolicyDecision:
+    def decision(self, index):
         action = self.actions[index] if index < len(self.actions) else FORWARD
         q_values = np.random.default_rng((self.seed, index)).standard_normal(N_ACTIONS, dtype=np.float32)
         return PolicyDecision(action, index % 3 == 0, q_values)
 
 
-def wandering(seed: int, n_actions: int = 200) -> PlannedRace:
+def wandering(seed, n_actions=200):
     """Mostly forward, so that the car arrives, with some of everything."""
     return PlannedRace("straight", np.random.default_rng(seed).choice([0, 0, 0, 0, 1, 2, 3, 4, 5], n_actions), seed)
 
 
 @pytest.fixture(scope="module")
-def scripted(maps_folder: Path, make_settings: Callable[..., Settings]) -> Callable[[str], PlannedRace]:
+def scripted(maps_folder, make_settings):
     """`scripted(name)`: the scripted driver's race on a track, to its finish."""
     action_of_keys = {
         (keys.accelerate, keys.brake, keys.left, keys.right): action
@@ -60,7 +57,7 @@ def scripted(maps_folder: Path, make_settings: Callable[..., Settings]) -> Calla
     }
 
     @functools.cache
-    def race(name: str) -> PlannedRace:
+    def race(name):
         report = drive(load_track(maps_folder / f"{name}.toml"))
         return PlannedRace(name, [action_of_keys[tuple(keys)] for keys in report.keys.tolist()])
 
@@ -68,16 +65,16 @@ def scripted(maps_folder: Path, make_settings: Callable[..., Settings]) -> Calla
 
 
 @pytest.fixture(scope="module")
-def three_laps(scripted: Callable[[str], PlannedRace]) -> PlannedRace:
+def three_laps(scripted):
     """The scripted driver's race on the ring."""
     return scripted("ring")
 
 
-def play_in_process(games: Games, entry_of: Callable[[str], MapEntry], plans: Sequence[Any]):
+def play_in_process(games, entry_of, plans):
     """Play all races at the same time, one in each game; return them and what was received until they ended."""
     for game, plan in enumerate(plans):
         games.begin(game, entry_of(plan.map_name))
-    rollouts: dict[int, Rollout] = {}
+    rollouts = {}
     n_decided, all_received = [0] * len(plans), []
     while len(rollouts) < len(plans):
         received = games.recv()
@@ -108,7 +105,7 @@ def play_in_process(games: Games, entry_of: Callable[[str], MapEntry], plans: Se
     return [rollouts[game] for game in range(len(plans))], all_received
 
 
-def play_through_socket(manager, entry_of: Callable[[str], MapEntry], plans: Sequence[PlannedRace]):
+def play_through_socket(manager, entry_of, plans):
     """Play the races one after the other."""
     rollouts = []
     for plan in plans:
@@ -117,7 +114,7 @@ def play_through_socket(manager, entry_of: Callable[[str], MapEntry], plans: Seq
     return rollouts
 
 
-def assert_same(ours: Rollout, theirs: Rollout) -> None:
+def assert_same(ours, theirs):
     results, expected = ours[0], theirs[0]
     assert results.keys() == expected.keys()
     for name, value in expected.items():
@@ -134,10 +131,10 @@ def assert_same(ours: Rollout, theirs: Rollout) -> None:
 
 
 @pytest.fixture
-def play_both_ways(maps_folder: Path, entry_of: Callable[[str], MapEntry], open_socket_game: Any):
+def play_both_ways(maps_folder, entry_of, open_socket_game):
     """`play_both_ways(settings, plans)`: the races through the socket, after the same ones in this process."""
 
-    def play(settings: Settings, plans: Sequence[Any], n_times: int = 1) -> list[Rollout]:
+    def play(settings, plans, n_times=1):
         with open_socket_game(settings) as manager:
             expected = play_through_socket(manager, entry_of, plans)
         games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
@@ -150,9 +147,7 @@ def play_both_ways(maps_folder: Path, entry_of: Callable[[str], MapEntry], open_
 
 
 @pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
-def test_the_same_bytes_as_through_the_socket(
-    has_image: bool, make_settings, play_both_ways, three_laps: PlannedRace
-) -> None:
+def test_the_same_bytes_as_through_the_socket(has_image, make_settings, play_both_ways, three_laps):
     standing = PlannedRace("straight", [COAST] * 1000)
     turning_back = PlannedRace("ring", [*three_laps.actions[:150], *[6] * 1000], seed=5)
     many_gates = PlannedRace("gates", [])
@@ -175,8 +170,8 @@ ROAD = "('mini_race_time_actions', 'speed_m_s', 'road_ahead')"
     [(False, RANGES, "track", 19), (True, RANGES, "picture", 19), (False, ROAD, "track", 20 * 7)],
 )
 def test_ranges_and_the_road_ahead_are_the_same_through_the_socket(
-    has_image: bool, blocks: str, source: str, n_floats: int, make_settings, play_both_ways, three_laps: PlannedRace
-) -> None:
+    has_image, blocks, source, n_floats, make_settings, play_both_ways, three_laps
+):
     options = (f"observation_blocks={blocks}", f"range_finder_source={source}", "fourier_wavelengths={}")
     settings = make_settings(has_image, *options, "cutoff_race_longer_than_ms=5000")
     expected = play_both_ways(settings, [wandering(1), three_laps, wandering(2)])
@@ -192,7 +187,7 @@ class AnalogRace:
     map_name: str
     seed: int
 
-    def decision(self, index: int) -> PolicyDecision:
+    def decision(self, index):
         rng = np.random.default_rng((self.seed, index))
         steer = 0.3 * np.sin(0.2 * index + self.seed) + rng.normal(0, 0.1)
         action = np.array([steer, rng.random() - 0.1, rng.random() - 0.9], dtype=np.float32)
@@ -200,7 +195,7 @@ class AnalogRace:
 
 
 @pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
-def test_analog_races_are_the_same_bytes_as_through_the_socket(has_image: bool, make_settings, play_both_ways) -> None:
+def test_analog_races_are_the_same_bytes_as_through_the_socket(has_image, make_settings, play_both_ways):
     settings = make_settings(has_image, "actions=analog", "cutoff_race_longer_than_ms=9000")
     plans = [AnalogRace("straight", 0), AnalogRace("straight", 1), AnalogRace("ring", 5)]
     results, stats = play_both_ways(settings, plans)[0]
@@ -214,7 +209,7 @@ def test_analog_races_are_the_same_bytes_as_through_the_socket(has_image: bool, 
     assert " steer " in stats["inputs"]
 
 
-def test_races_are_cut_off_alike(make_settings, play_both_ways) -> None:
+def test_races_are_cut_off_alike(make_settings, play_both_ways):
     settings = make_settings(False, "cutoff_race_longer_than_ms=2600")
     expected = play_both_ways(settings, [wandering(1), PlannedRace("straight", []), PlannedRace("ring", [])])
     assert expected[2][1]["cutoff_reason"] == "too_long"
@@ -222,8 +217,8 @@ def test_races_are_cut_off_alike(make_settings, play_both_ways) -> None:
         assert (len(results["actions"]), stats["cutoff_reason"]) == (17, "horizon")
 
 
-RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_races.json").read_text())
-RECORDED_RACES: dict[str, tuple[bool, tuple[str, ...], tuple[str, ...]]] = {
+RECORDED = json.loads(Path(__file__).with_name("recorded_races.json").read_text())
+RECORDED_RACES = {
     # (image, settings, tracks); a track with ! is driven by the scripted driver, to the finish
     "floats": (False, (), ("valley!", "kart!", "ring!", "hills", "jump", "rally", "speedway")),
     "horizon": (False, ("horizon=40",), ("valley!", "kart", "rally")),
@@ -240,21 +235,21 @@ RECORDED_RACES: dict[str, tuple[bool, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value):
     if isinstance(value, float):
         value = round(value, 9)
     content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def digests_of(race: Rollout) -> dict[str, str]:
+def digests_of(race):
     """Digest of each column and figure of a race but its timings."""
     results, stats = race
     columns = {name: digest_of(value) for name, value in results.items()}
     return columns | {f"stats {name}": digest_of(value) for name, value in stats.items() if name != "timings_ms"}
 
 
-def digest_of_simulator(maps_folder: Path) -> str:
+def digest_of_simulator(maps_folder):
     """Digest of physics and pictures alone, which may have other last digits on another processor."""
     track = load_track(maps_folder / "valley.toml")
     race = SimulatedRace(track)
@@ -263,12 +258,10 @@ def digest_of_simulator(maps_folder: Path) -> str:
 
 
 @pytest.mark.parametrize("case", RECORDED_RACES)
-def test_races_on_the_shipped_tracks_are_the_recorded_bytes(
-    case: str, make_settings, play_both_ways, scripted: Callable[[str], PlannedRace], maps_folder: Path
-) -> None:
+def test_races_on_the_shipped_tracks_are_the_recorded_bytes(case, make_settings, play_both_ways, scripted, maps_folder):
     has_image, overrides, tracks = RECORDED_RACES[case]
     settings = make_settings(has_image, *overrides)
-    plans: list[Any] = []
+    plans = []
     for seed, track in enumerate(tracks):
         if settings.game.actions == "analog":
             plans.append(AnalogRace(track, seed))
@@ -282,11 +275,11 @@ def test_races_on_the_shipped_tracks_are_the_recorded_bytes(
     assert races == RECORDED[case]
 
 
-def test_in_halves_every_game_drives_its_own_race(maps_folder: Path, make_settings, entry_of) -> None:
+def test_in_halves_every_game_drives_its_own_race(maps_folder, make_settings, entry_of):
     settings, plans = make_settings(False), [wandering(seed) for seed in range(5)]
     alternating = settings.sync.model_copy(update={"sampling": "alternating"})
 
-    def make(numbers: Any) -> Games:
+    def make(numbers):
         return InProcessGames(len(numbers), settings.game, settings.observation, maps_folder)
 
     expected, _ = play_in_process(games_for(settings.sync, range(5), make), entry_of, plans)
@@ -305,11 +298,11 @@ def test_in_halves_every_game_drives_its_own_race(maps_folder: Path, make_settin
     assert games.close()
 
 
-def one_decision(action: int) -> BatchDecision:
+def one_decision(action):
     return BatchDecision(np.array([action]), np.array([True]), np.zeros((1, 12), dtype=np.float32))
 
 
-def settings_on(maps_folder: Path, settings: Settings) -> Settings:
+def settings_on(maps_folder, settings):
     return settings.model_copy(update={"game": settings.game.model_copy(update={"maps_folder": str(maps_folder)})})
 
 
@@ -318,13 +311,13 @@ class TwoFloats(RaceGames):
     own_std: Any = (2.0, 1.0)
     calls = 0
 
-    def own_floats(self, floats: Floats) -> Any:
+    def own_floats(self, floats):
         self.calls += 1
         speed_m_s = np.linalg.norm(floats[:, self.layout["velocity_m_s"]], axis=1)
         return np.stack((speed_m_s, np.full(len(floats), self.calls)), axis=1)  # tells when it was asked
 
 
-def test_floats_of_ones_own_are_kept_as_they_were_shown(maps_folder: Path, make_settings, entry_of) -> None:
+def test_floats_of_ones_own_are_kept_as_they_were_shown(maps_folder, make_settings, entry_of):
     settings, rng, plans = make_settings(False), np.random.default_rng(0), [wandering(1), wandering(2)]
     builder, plain = TwoFloats(settings), RaceGames(settings)
     assert builder.spaces.n_floats == plain.spaces.n_floats + 2
@@ -355,9 +348,7 @@ def test_floats_of_ones_own_are_kept_as_they_were_shown(maps_folder: Path, make_
     np.testing.assert_array_equal(columns["state_float"][:-1], shown)
 
 
-def test_maps_in_memory_are_bounded_and_one_in_use_stays(
-    maps_folder: Path, make_settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maps_in_memory_are_bounded_and_one_in_use_stays(maps_folder, make_settings, tmp_path, monkeypatch):
     generator = {"difficulty": 0.4, "first_seed": 0, "last_seed": 9}
     entry = MapEntry(map_name="made", generator=generator, is_explo=True, fill_buffer=True)
     generated = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))

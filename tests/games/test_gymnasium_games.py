@@ -1,7 +1,5 @@
 """Somebody's own Gymnasium environment as games: spaces, episodes, rewards, ends, and what cannot be learned."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,13 @@ from gymnasium import spaces
 
 from trackmania_rl.buffer_management import rows_of_rollout
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.gymnasium_games import EnvironmentFaultError, GymnasiumGames, SteppedEnvs
+from trackmania_rl.games.gymnasium_games import EnvironmentFaultError, GymnasiumGames
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.rewards import RaceReward, RewardedRace
 from trackmania_rl.run import train
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import MapEntry, Settings, SettingsError, load_settings, settings_from_flat
+from trackmania_rl.settings import MapEntry, SettingsError, load_settings, settings_from_flat
 from trackmania_rl.training.evaluation import EvaluatedEpisode, TrainedDriver, evaluate_environment
 
 from .conftest import make_memory
@@ -35,17 +33,17 @@ class Counting(gymnasium.Env[Any, Any]):
     observation_space = spaces.Dict({"began": spaces.Box(-np.inf, np.inf, (1,)), "n": spaces.Box(0.0, 10.0, (1,))})
     action_space: spaces.Space[Any] = spaces.Discrete(3, start=2)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.n, self.began, self.actions = 0, float(self.np_random.random()), []
         return self._seen(), {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         self.n += 1
         self.actions.append(action)
         return self._seen(), float(np.sum(action)), self.n == EPISODE and np.ndim(action) == 0, self.n == EPISODE, {}
 
-    def _seen(self) -> Any:
+    def _seen(self):
         return {"began": np.array([self.began], np.float32), "n": np.array([self.n], np.float32)}
 
 
@@ -58,45 +56,45 @@ class Unbounded(Counting):
 
 
 class Lists(Counting):
-    observation_space = spaces.Sequence(spaces.Discrete(3))  # type: ignore[assignment]
+    observation_space = spaces.Sequence(spaces.Discrete(3))
 
 
 class OldReset(Counting):
-    def reset(self) -> Any:  # type: ignore[override]
+    def reset(self):
         return super().reset()[0]
 
 
 class LacksAnEntry(Counting):
-    def _seen(self) -> Any:
+    def _seen(self):
         return {"n": np.zeros(1, np.float32)}
 
 
 class ObservesTooMuch(Counting):
-    def _seen(self) -> Any:
+    def _seen(self):
         return {**super()._seen(), "n": np.zeros(1 + self.n, np.float32)}
 
 
 class RewardsAnArray(Counting):
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         observation, _, *ends = super().step(action)
         return observation, np.ones(1), *ends
 
 
 class OldStep(Counting):
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         return super().step(action)[:4]
 
 
 @pytest.fixture
-def settings(repository_root: Path) -> Settings:
+def settings(repository_root):
     return load_settings(repository_root / "config_files" / "config.py", {"games_per_collector": 2})
 
 
-def games_of(settings: Settings, env: Any, seed: int = 1) -> SteppedEnvs:
+def games_of(settings, env, seed=1):
     return GymnasiumGames(settings, env=env).make_games(0, Path(), np.random.default_rng(seed))
 
 
-def decide(games: SteppedEnvs, action: Any) -> Any:
+def decide(games, action):
     received = games.recv()
     n = len(received.ids)
     decision = BatchDecision(np.array([action] * n), np.ones(n, dtype=bool), np.full((n, 3), 0.5, dtype=np.float32))
@@ -104,7 +102,7 @@ def decide(games: SteppedEnvs, action: Any) -> Any:
     return received
 
 
-def test_spaces_are_those_of_the_environment(settings: Settings) -> None:
+def test_spaces_are_those_of_the_environment(settings):
     of_choice, of_numbers = (GymnasiumGames(settings, env=env).spaces for env in (Counting, CountingNumbers))
     assert of_choice.action == spaces.Discrete(3, start=2)
     assert of_choice.float_mean == (50.0, 0.0, 5.0)
@@ -114,7 +112,7 @@ def test_spaces_are_those_of_the_environment(settings: Settings) -> None:
     assert of_numbers.n_values == 1
 
 
-def test_an_episode_becomes_a_race(settings: Settings) -> None:
+def test_an_episode_becomes_a_race(settings):
     games = games_of(settings, Counting)
     games.begin(0, ENTRY)
     for n in range(EPISODE):
@@ -127,7 +125,7 @@ def test_an_episode_becomes_a_race(settings: Settings) -> None:
     race = received.ended[0]
     assert race.rollout_results["state_float"][:, 2].tolist() == [0, 1, 2, 3, 4, 5], "the last one is the true one"
     assert race.rollout_results["actions"].tolist() == [1] * EPISODE
-    assert games._envs[0].unwrapped.actions == [3] * EPISODE, "which begin at 2 there"  # type: ignore[attr-defined]
+    assert games._envs[0].unwrapped.actions == [3] * EPISODE, "which begin at 2 there"
     assert race.rollout_results["terminated"]
     assert race.end_race_stats["meters"] == 15.0
     rewarded = RaceReward(settings, GymnasiumGames(settings, env=Counting).spaces, SeedTree(0))(
@@ -137,7 +135,7 @@ def test_an_episode_becomes_a_race(settings: Settings) -> None:
     assert rewarded.potentials.tolist() == [0.0] * (EPISODE + 1)
 
 
-def test_actions_may_be_numbers_and_episodes_truncated(settings: Settings) -> None:
+def test_actions_may_be_numbers_and_episodes_truncated(settings):
     games = games_of(settings, CountingNumbers)
     games.begin(1, ENTRY)
     for _ in range(EPISODE):
@@ -149,8 +147,8 @@ def test_actions_may_be_numbers_and_episodes_truncated(settings: Settings) -> No
     assert race.end_race_stats["cutoff_reason"] == "truncated"
 
 
-def test_episodes_begin_by_the_runs_seed(settings: Settings) -> None:
-    def beginnings(seed: int) -> list[float]:
+def test_episodes_begin_by_the_runs_seed(settings):
+    def beginnings(seed):
         games = games_of(settings, Counting, seed)
         for game in (0, 1, 0):
             games.begin(game, ENTRY)
@@ -168,12 +166,12 @@ def test_episodes_begin_by_the_runs_seed(settings: Settings) -> None:
         (Lists, r"Lists has the observations Sequence\(.*cannot be flattened to floats"),
     ],
 )
-def test_what_cannot_be_learned_is_told(settings: Settings, env: Any, message: str) -> None:
+def test_what_cannot_be_learned_is_told(settings, env, message):
     with pytest.raises(SettingsError, match=message):
         GymnasiumGames(settings, env=env)
 
 
-def test_a_part_that_makes_no_games_is_named(settings: Settings) -> None:
+def test_a_part_that_makes_no_games_is_named(settings):
     game = settings.game.model_copy(update={"games": "builtins:id"})
     with pytest.raises(SettingsError, match=r"games = 'builtins:id' made a int; it needs spaces"):
         make_games_builder(settings.model_copy(update={"game": game}))
@@ -189,7 +187,7 @@ def test_a_part_that_makes_no_games_is_named(settings: Settings) -> None:
         (LacksAnEntry, r"LacksAnEntry breaks Gymnasium's API: the observation .* does not fit Dict.*'began'"),
     ],
 )
-def test_an_environment_that_breaks_the_api_is_named_with_its_fault(settings: Settings, env: Any, fault: str) -> None:
+def test_an_environment_that_breaks_the_api_is_named_with_its_fault(settings, env, fault):
     for sound in (Counting, CountingNumbers):
         GymnasiumGames(settings, env=sound).check()
     with pytest.raises(EnvironmentFaultError, match=rf"^games: {fault}") as told:
@@ -197,7 +195,7 @@ def test_an_environment_that_breaks_the_api_is_named_with_its_fault(settings: Se
     assert "\n" not in str(told.value)
 
 
-def test_a_training_checks_its_environment_before_anything_starts(repository_root: Path, tmp_path: Path) -> None:
+def test_a_training_checks_its_environment_before_anything_starts(repository_root, tmp_path):
     settings = load_settings(
         repository_root / "config_files" / "config_cartpole.py", {"games": partial(GymnasiumGames, env=OldStep)}
     )
@@ -209,42 +207,42 @@ def test_a_training_checks_its_environment_before_anything_starts(repository_roo
 class Drawn(Counting):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012
 
-    def __init__(self, render_mode: str | None = None) -> None:
+    def __init__(self, render_mode=None):
         self.render_mode = render_mode
 
-    def render(self) -> Any:
+    def render(self):
         return np.full((16, 24, 3), 40 * self.n, np.uint8)
 
 
 class AlwaysFirst:
     """Actor that keeps what it is shown."""
 
-    def __init__(self) -> None:
-        self.floats: list[Any] = []
+    def __init__(self):
+        self.floats = []
 
-    def act_batch(self, images: Any, floats: Any) -> BatchDecision:
+    def act_batch(self, images, floats):
         self.floats.append(floats)
         return BatchDecision(np.zeros(1, np.int64), np.ones(1, dtype=bool), np.zeros((1, 3), np.float32))
 
 
-def driver_of(settings: Settings, env: Any) -> TrainedDriver:
+def driver_of(settings, env):
     given = settings_from_flat({**settings.flat(), "games": partial(GymnasiumGames, env=env)})
     spaces = make_games_builder(given).spaces
-    return TrainedDriver(given, spaces, AlwaysFirst(), 0, 0.0, Path())  # type: ignore[arg-type]
+    return TrainedDriver(given, spaces, AlwaysFirst(), 0, 0.0, Path())
 
 
-def test_a_driver_acts_on_the_environments_own_observation(settings: Settings) -> None:
+def test_a_driver_acts_on_the_environments_own_observation(settings):
     driver, env = driver_of(settings, Counting), Counting()
     observation, _ = env.reset(seed=3)
     assert driver.act(observation) == 2, "the first one, which is 2 there"
-    np.testing.assert_array_equal(driver.actor.floats[0], [[0, observation["began"][0], 0]])  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(driver.actor.floats[0], [[0, observation["began"][0], 0]])
     env.step(driver.act(observation))
     for wrong in ({"n": np.zeros(1)}, np.zeros(3), {"began": np.zeros(2), "n": np.zeros(1)}):
         with pytest.raises(UserError, match=r"act: the driver takes an observation of Dict"):
             driver.act(wrong)
 
 
-def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings: Settings, tmp_path: Path) -> None:
+def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings, tmp_path):
     episodes = evaluate_environment(driver_of(settings, Drawn), 2, tmp_path / "film.mp4")
     assert episodes == [EvaluatedEpisode(10.0, EPISODE, "terminated")] * 2
     film = cv2.VideoCapture(str(tmp_path / "film.mp4"))
@@ -257,7 +255,7 @@ def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings: Settings, 
     assert [file.name for file in tmp_path.iterdir()] == ["film.mp4"]
 
 
-def test_a_horizon_beyond_an_ids_own_limit_is_given_to_it(settings: Settings) -> None:
+def test_a_horizon_beyond_an_ids_own_limit_is_given_to_it(settings):
     for horizon, limit in ((700, 700), (100, 500), (None, 500)):
         game = settings.game.model_copy(update={"horizon": horizon})
         games = games_of(settings.model_copy(update={"game": game}), "CartPole-v1")
@@ -266,7 +264,7 @@ def test_a_horizon_beyond_an_ids_own_limit_is_given_to_it(settings: Settings) ->
 
 
 @pytest.mark.parametrize(("env", "actions"), [(Counting, (2, 0, 1)), (CountingNumbers, ((0.5, -1), (0.25, 1), (1, 1)))])
-def test_views_are_seen_as_they_are_learned_from(settings: Settings, env: Any, actions: Any) -> None:
+def test_views_are_seen_as_they_are_learned_from(settings, env, actions):
     views = {
         "before": {"column": "floats", "shift": [-3, -1]},
         "acted": {"column": "actions", "shift": -1},

@@ -3,21 +3,16 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games import socket_games
-from trackmania_rl.games.protocol import Received
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.races import EndedRace, Observation, RaceEnd
-from trackmania_rl.settings import GameSettings, MapEntry
-from trackmania_rl.tmi_interaction.game_instance_manager import Decide, GameKeepsFailingError
+from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
 
 N_ACTIONS_IN_RACE = 5
 N_FLOATS = 3
@@ -26,14 +21,14 @@ N_FLOATS = 3
 class FakeDriver:
     """Asks for as many decisions as a short race has, and remembers what it was told."""
 
-    def __init__(self, game: GameSettings) -> None:
+    def __init__(self, game):
         self.game = game
-        self.actions: list[list[int]] = []
-        self.before_race: Callable[[], None] = lambda: None
-        self.loses_at: int | None = None
+        self.actions = []
+        self.before_race = lambda: None
+        self.loses_at = None
         self.is_closed = False
 
-    def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None) -> EndedRace:
+    def play(self, map_entry, decide, frames):
         self.before_race()
         self.actions.append([])
         action = 0
@@ -47,10 +42,10 @@ class FakeDriver:
         end = RaceEnd("too_long", 50 * action, 1, 1.0, (), last=self._observation(action))
         return EndedRace(end, {"actions": np.array(self.actions[-1])}, {"race_finished": False})
 
-    def close(self) -> None:
+    def close(self):
         self.is_closed = True
 
-    def _observation(self, action: int) -> Observation:
+    def _observation(self, action):
         frame = np.zeros((1, self.game.image_height_px, self.game.image_width_px), dtype=np.uint8)
         floats = np.full(N_FLOATS, action, dtype=np.float32)
         return Observation(frame, floats, floats, 7 + action, float(action), 50 * action, floats, 2.0 * action)
@@ -59,21 +54,19 @@ class FakeDriver:
 class Rig:
     """Games, and a loop that begins race after race in each of them and answers every state with its own number."""
 
-    def __init__(
-        self, settings: GameSettings, entry: MapEntry, n_games: int = 3, *, all_together: bool = False
-    ) -> None:
+    def __init__(self, settings, entry, n_games=3, *, all_together=False):
         self.drivers = [FakeDriver(settings) for _ in range(n_games)]
         self.games = SocketGames(self.drivers, all_together=all_together)
         self.entry = entry
-        self.batches: list[Received] = []
-        self.ended: list[int] = []
-        self.lost: list[int] = []
+        self.batches = []
+        self.ended = []
+        self.lost = []
 
-    def begin_all(self) -> None:
+    def begin_all(self):
         for game in range(self.games.n_games):
             self.games.begin(game, self.entry)
 
-    def play_once(self) -> None:
+    def play_once(self):
         received = self.games.recv()
         n = len(received.ids)
         if n > 0:
@@ -86,7 +79,7 @@ class Rig:
         for game in (*received.ended, *received.lost):
             self.games.begin(game, self.entry)
 
-    def play_until(self, is_over: Callable[[], bool], within_s: float = 60.0) -> None:
+    def play_until(self, is_over, within_s=60.0):
         deadline_s = time.monotonic() + within_s
         while not is_over():
             assert time.monotonic() < deadline_s, f"races ended: {self.ended}, lost: {self.lost}"
@@ -94,11 +87,11 @@ class Rig:
 
 
 @pytest.fixture
-def make_rig(make_settings: Any, entry_of: Any) -> Iterator[Callable[..., Rig]]:
+def make_rig(make_settings, entry_of):
     """`make_rig(n_games=3)`; races are under way in all games, and are closed after the test."""
-    rigs: list[Rig] = []
+    rigs = []
 
-    def make(n_games: int = 3, begins: bool = True, all_together: bool = False) -> Rig:
+    def make(n_games=3, begins=True, all_together=False):
         rigs.append(Rig(make_settings(True).game, entry_of("straight"), n_games, all_together=all_together))
         if begins:
             rigs[-1].begin_all()
@@ -109,11 +102,11 @@ def make_rig(make_settings: Any, entry_of: Any) -> Iterator[Callable[..., Rig]]:
         rig.games.close()
 
 
-def fail() -> None:
+def fail():
     raise GameKeepsFailingError("3 game instances in a row failed")
 
 
-def test_each_game_gets_its_own_answers_and_every_race_comes_out(make_rig: Callable[..., Rig]) -> None:
+def test_each_game_gets_its_own_answers_and_every_race_comes_out(make_rig):
     rig = make_rig()
     rig.play_until(lambda: min(map(rig.ended.count, range(3))) >= 4 and any(len(r.ids) == 3 for r in rig.batches))
     for driver in rig.drivers:
@@ -126,7 +119,7 @@ def test_each_game_gets_its_own_answers_and_every_race_comes_out(make_rig: Calla
         assert (received.is_first == (received.floats[:, 0] == 0)).all()
 
 
-def test_all_games_are_waited_for_where_chance_must_not_decide(make_rig: Callable[..., Rig]) -> None:
+def test_all_games_are_waited_for_where_chance_must_not_decide(make_rig):
     rig = make_rig(all_together=True)
     rig.drivers[1].before_race = lambda: time.sleep(0.25)
     rig.drivers[2].loses_at = 3
@@ -137,7 +130,7 @@ def test_all_games_are_waited_for_where_chance_must_not_decide(make_rig: Callabl
         assert driver.actions[0] in ([0, 1, 2, 3, 4], [0, 1, 2, 0, 1, 2, 3, 4])
 
 
-def test_a_game_that_hangs_holds_up_nobody_and_not_the_end(make_rig: Callable[..., Rig]) -> None:
+def test_a_game_that_hangs_holds_up_nobody_and_not_the_end(make_rig):
     rig = make_rig(begins=False)
     hangs = threading.Event()
     rig.drivers[1].before_race = hangs.wait
@@ -148,9 +141,7 @@ def test_a_game_that_hangs_holds_up_nobody_and_not_the_end(make_rig: Callable[..
     hangs.set()
 
 
-def test_a_game_that_keeps_failing_is_lost_after_a_while_and_may_try_another_race(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_game_that_keeps_failing_is_lost_after_a_while_and_may_try_another_race(make_rig, monkeypatch, caplog):
     monkeypatch.setattr(socket_games, "RETRY_FAILING_GAME_AFTER_S", 0.05)
     rig = make_rig(begins=False)
     failures = iter([fail, fail])
@@ -163,9 +154,7 @@ def test_a_game_that_keeps_failing_is_lost_after_a_while_and_may_try_another_rac
 
 
 @pytest.mark.parametrize("n_games", [1, 3])
-def test_when_no_game_plays_any_more_its_error_is_raised(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, n_games: int
-) -> None:
+def test_when_no_game_plays_any_more_its_error_is_raised(make_rig, monkeypatch, n_games):
     monkeypatch.setattr(socket_games, "FIRST_GAME_WITHIN_S", 0.2)
     rig = make_rig(n_games, begins=False)
     for driver in rig.drivers:
@@ -177,11 +166,11 @@ def test_when_no_game_plays_any_more_its_error_is_raised(
     assert all(driver.is_closed for driver in rig.drivers)
 
 
-def test_a_mistake_of_the_user_is_raised_and_another_race_may_begin(make_rig: Callable[..., Rig]) -> None:
+def test_a_mistake_of_the_user_is_raised_and_another_race_may_begin(make_rig):
     rig = make_rig(begins=False)
     refusals = iter([UserError("port 8480 is in use")])
 
-    def refuse_once() -> None:
+    def refuse_once():
         for error in refusals:
             raise error
 

@@ -2,17 +2,15 @@
 
 import pickle
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.settings import load_settings
 
 from .published_network import PublishedNetwork
 
@@ -38,7 +36,7 @@ STATISTICS = {
 }
 
 
-def published_network(settings: Settings) -> "PublishedNetwork":
+def published_network(settings):
     """The published network in the sizes of a configuration, with random weights."""
     layout = ObservationLayout(settings.observation)
     agent = settings.agent
@@ -73,7 +71,7 @@ def make_gradients(network, seed):
         parameter.grad = torch.randn(parameter.shape, generator=generator) * 1e-2
 
 
-def write_run(folder: Path, settings: Settings, *, prefix: str = "", n_steps: int = 7, statistics=None) -> WrittenRun:
+def write_run(folder, settings, *, prefix="", n_steps=7, statistics=None):
     folder.mkdir(parents=True)
     torch.manual_seed(5)
     online, target = published_network(settings), published_network(settings)
@@ -92,27 +90,27 @@ def write_run(folder: Path, settings: Settings, *, prefix: str = "", n_steps: in
 
 
 @pytest.fixture(scope="session")
-def full_size_config(repository_root: Path) -> Path:
+def full_size_config(repository_root):
     return repository_root / "config_files" / "config_tmnf.py"
 
 
 @pytest.fixture(scope="session")
-def small_settings(full_size_config: Path) -> Settings:
+def small_settings(full_size_config):
     return load_settings(full_size_config, SMALL)
 
 
 @pytest.fixture
-def small_run(tmp_path: Path, small_settings: Settings) -> WrittenRun:
+def small_run(tmp_path, small_settings):
     return write_run(tmp_path / "linesight" / "small", small_settings, prefix="_orig_mod.")
 
 
 @pytest.fixture
-def tool(script_module: Callable[[str], ModuleType]) -> Callable[..., int]:
+def tool(script_module):
     """`tool("NAME", *words)` runs scripts/tools/NAME.py as from a command line."""
     return lambda name, *words: script_module(f"tools/{name}").main([str(word) for word in words])
 
 
 @pytest.fixture(scope="session")
-def small_words() -> list[str]:
+def small_words():
     """--set ... for the small sizes."""
     return [word for text in SMALL for word in ("--set", text)]

@@ -2,7 +2,6 @@
 
 import random
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -111,7 +110,7 @@ GOOD = b"""# a race
 PIECES = (b"\x00", b"\xff\xfe", b";" * 900, b"\n", b" ", b"-", b":", b".", b"9" * 30, b"-1", b"\xc2\xb2", b"nan", GOOD)
 
 
-def mutated(rng: random.Random) -> bytes:
+def mutated(rng):
     """A good script with something cut out of it or put into it."""
     data = bytearray(GOOD * rng.choice((1, 1, 1, 40)))
     for _ in range(rng.randint(1, 6)):
@@ -121,7 +120,7 @@ def mutated(rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def is_read_or_refused(file: Path) -> bool:
+def is_read_or_refused(file):
     """Return whether the file is a script. Any error but one for the user fails the test."""
     try:
         events = read_input_script(file)
@@ -141,7 +140,7 @@ def is_read_or_refused(file: Path) -> bool:
 
 
 @pytest.mark.parametrize("n_files", [200, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_damaged_files_are_read_or_refused(tmp_path: Path, n_files: int) -> None:
+def test_damaged_files_are_read_or_refused(tmp_path, n_files):
     rng, file, n_read = random.Random(n_files), tmp_path / "mutated.inputs", 0
     for _ in range(n_files):
         file.write_bytes(mutated(rng))
@@ -161,13 +160,13 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path, n_files: int) -> None
         pytest.param(b"\xff\xfe0\x00 \x00p\x00", id="another encoding"),
     ],
 )
-def test_extremes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
+def test_extremes_are_read_or_refused(tmp_path, content):
     file = tmp_path / "extreme.inputs"
     file.write_bytes(content)
     is_read_or_refused(file)
 
 
-def test_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
+def test_a_folder_and_a_missing_file_are_named(tmp_path):
     with pytest.raises(InputScriptError, match="is not a file"):
         read_input_script(tmp_path)
     with pytest.raises(InputScriptError, match="cannot be read: No such file"):

@@ -1,21 +1,17 @@
 """Small states of runs, and what tells whether two are the same."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
+from trackmania_rl.experience_replay.ring_buffer import RowColumns
 from trackmania_rl.runs import CheckpointStore
 
 N_FLOATS = 5
 IMAGE_SIZE_PX = (2, 3)
 
 
-def make_state(number: int) -> dict[str, Any]:
+def make_state(number):
     """A state with all that one may hold, each of a size of its own."""
     torch.manual_seed(number)
     network = torch.nn.Linear(3, 2)
@@ -41,7 +37,7 @@ def make_state(number: int) -> dict[str, Any]:
     }
 
 
-def rows(first: int, n: int) -> RowColumns:
+def rows(first, n):
     """Rows whose every column tells their number."""
     numbers = torch.arange(first, first + n)
     columns = RowColumns.empty(n, N_FLOATS, IMAGE_SIZE_PX, torch.device("cpu"))
@@ -51,18 +47,18 @@ def rows(first: int, n: int) -> RowColumns:
     return columns
 
 
-def with_rows(state: dict[str, Any], ring: RingBuffer) -> dict[str, Any]:
+def with_rows(state, ring):
     """The state of a run whose replay memory this is."""
     return state | {"hooks": {"StoreRaces": {"transitions_stored": 5, "buffers": {"ring": ring.state_to_write()}}}}
 
 
-def ring_of(state: dict[str, Any]) -> dict[str, Any]:
+def ring_of(state):
     """The ring buffer's state in such a state."""
-    ring: dict[str, Any] = state["hooks"]["StoreRaces"]["buffers"]["ring"]
+    ring = state["hooks"]["StoreRaces"]["buffers"]["ring"]
     return ring
 
 
-def assert_same(actual: Any, expected: Any) -> None:
+def assert_same(actual, expected):
     assert type(actual) is type(expected) or isinstance(expected, dict)
     if isinstance(expected, torch.Tensor):
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
@@ -78,12 +74,12 @@ def assert_same(actual: Any, expected: Any) -> None:
         assert repr(actual) == repr(expected)
 
 
-def files_of(folder: Path) -> list[str]:
+def files_of(folder):
     return sorted(file.name for file in folder.iterdir())
 
 
 @pytest.fixture
-def save(tmp_path: Path) -> Callable[..., Path]:
+def save(tmp_path):
     """`save(number)` writes the checkpoint of a state."""
     store = CheckpointStore(tmp_path)
     return lambda number, **how: store.save(make_state(number), 0, **how)

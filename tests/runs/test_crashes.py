@@ -1,15 +1,11 @@
 """A writer that fails or is killed at any step leaves the checkpoint before, or the new one, whole; and no garbage."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
 import zlib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,27 +21,27 @@ STEPS = ("fsync", "replace", "mkdir", "unlink", "rmdir")
 KILLED = 9
 
 
-def fail() -> None:
+def fail():
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def interrupt() -> None:
+def interrupt():
     raise KeyboardInterrupt
 
 
-ENDS: dict[str, Callable[[], object]] = {
+ENDS = {
     "it is killed": lambda: os._exit(KILLED),
     "the disk fails": fail,
     "a second Ctrl-C": interrupt,
 }
 
 
-def save_until(step: int, end: Callable[[], object], save: Callable[[], object]) -> str:
+def save_until(step, end, save):
     """Write a checkpoint until a step, which ends it; return what came of it."""
     n_done = 0
 
-    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
-        def count(*arguments: Any, **named: Any) -> Any:
+    def counted(original):
+        def count(*arguments, **named):
             nonlocal n_done
             n_done += 1
             if n_done == step:
@@ -68,7 +64,7 @@ def save_until(step: int, end: Callable[[], object], save: Callable[[], object])
     return "done" if n_done < step else "written all the same"
 
 
-def in_a_fork(function: Callable[[], str]) -> str:
+def in_a_fork(function):
     """What a function returns in a process of its own, or that it was killed."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -86,7 +82,7 @@ def in_a_fork(function: Callable[[], str]) -> str:
 
 
 @pytest.fixture
-def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RingBuffer:
+def ring(tmp_path, monkeypatch):
     """Eleven rows of a ring of 8, of which the second checkpoint in tmp_path/run holds 8 in two files."""
     row_bytes = RingBuffer.bytes_per_row(N_FLOATS, IMAGE_SIZE_PX)
     monkeypatch.setattr(memory_rows, "SMALL_SEGMENT_BYTES", row_bytes)
@@ -99,7 +95,7 @@ def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RingBuffer:
     return ring
 
 
-def saved_in(folder: Path, ring: RingBuffer) -> Callable[[], Path]:
+def saved_in(folder, ring):
     """Get ready to write the third checkpoint, with five more rows."""
     store = CheckpointStore(folder)
     loaded = load_newest(folder)
@@ -111,7 +107,7 @@ def saved_in(folder: Path, ring: RingBuffer) -> Callable[[], Path]:
     return lambda: store.save(with_rows(make_state(3), mine), 0)
 
 
-def assert_is_whole(folder: Path, caplog: pytest.LogCaptureFixture, numbers: tuple[int, ...]) -> None:
+def assert_is_whole(folder, caplog, numbers):
     caplog.clear()
     loaded = load_newest(folder)
     assert loaded is not None
@@ -127,7 +123,7 @@ def assert_is_whole(folder: Path, caplog: pytest.LogCaptureFixture, numbers: tup
     assert_same(state, make_state(number))
 
 
-def assert_next_one_clears_up(folder: Path, ring: RingBuffer) -> None:
+def assert_next_one_clears_up(folder, ring):
     saved_in(folder, ring)()
     checkpoints = folder / "checkpoints"
     assert len([name for name in files_of(checkpoints) if name != "memory"]) == 2, files_of(checkpoints)
@@ -135,10 +131,8 @@ def assert_next_one_clears_up(folder: Path, ring: RingBuffer) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_writer_that_ends_at_any_step_leaves_a_whole_checkpoint(
-    tmp_path: Path, ring: RingBuffer, caplog: pytest.LogCaptureFixture, end: str
-) -> None:
-    ended: list[str] = []
+def test_a_writer_that_ends_at_any_step_leaves_a_whole_checkpoint(tmp_path, ring, caplog, end):
+    ended = []
     while True:
         folder = Path(shutil.copytree(tmp_path / "run", tmp_path / f"ended_{len(ended)}"))
         save = saved_in(folder, ring)

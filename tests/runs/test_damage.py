@@ -1,7 +1,5 @@
 """Damaged checkpoints are refused by name, code in them is not run, and those of format 3 load."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -25,7 +23,7 @@ DAMAGES = ("flip a bit", "flip a bit", "cut short", "add bytes", "overwrite", "s
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """A checkpoint whose rows are in three files."""
     folder = tmp_path_factory.mktemp("whole")
     row_bytes = RingBuffer.bytes_per_row(N_FLOATS, IMAGE_SIZE_PX)
@@ -38,12 +36,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def good(whole: Path, tmp_path: Path) -> Path:
+def good(whole, tmp_path):
     """A copy of it."""
     return Path(shutil.copytree(whole.parent, tmp_path / "run")) / whole.name
 
 
-def damage(how: str, folder: Path, rng: random.Random) -> None:
+def damage(how, folder, rng):
     """Damage one file of a checkpoint or of its rows."""
     files = sorted(file for file in folder.parent.rglob("*") if file.is_file())
     file, other = rng.sample(files, 2)
@@ -68,17 +66,17 @@ def damage(how: str, folder: Path, rng: random.Random) -> None:
             file.mkdir()
 
 
-def test_the_good_one_loads(good: Path) -> None:
+def test_the_good_one_loads(good):
     assert_is_whole(good)
 
 
-def assert_is_whole(folder: Path) -> None:
+def assert_is_whole(folder):
     state = read_checkpoint(folder)
     assert_same(ring_of(state)["columns"], rows(0, 11).by_name())
     assert_same({key: value for key, value in state.items() if key != "hooks"}, make_state(1))
 
 
-def problem_of(folder: Path) -> str:
+def problem_of(folder):
     """The error of a damaged checkpoint; "" if the damage changed nothing, such as a bit of a zip's dates."""
     try:
         assert_is_whole(folder)
@@ -87,7 +85,7 @@ def problem_of(folder: Path) -> str:
     return ""
 
 
-def test_random_damage_is_refused_or_changes_nothing(good: Path, tmp_path: Path) -> None:
+def test_random_damage_is_refused_or_changes_nothing(good, tmp_path):
     n_refused = 0
     for number in range(N_RANDOM):
         folder = tmp_path / f"damaged_{number}"
@@ -104,14 +102,14 @@ def test_random_damage_is_refused_or_changes_nothing(good: Path, tmp_path: Path)
 class Code:
     """Makes a folder when it is unpickled."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def __reduce__(self):
         return os.mkdir, (str(self.folder),)
 
 
-def test_code_is_not_run(good: Path, tmp_path: Path) -> None:
+def test_code_is_not_run(good, tmp_path):
     manifest = Manifest.model_validate(json.loads((good / "manifest.json").read_bytes())["manifest"])
     content = pickle.dumps({"agent": Code(tmp_path / "run by state.pt")})
     (good / "state.pt").write_bytes(content)
@@ -135,7 +133,7 @@ def test_code_is_not_run(good: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("run by*"))
 
 
-def test_a_checkpoint_of_format_3_loads_and_is_the_one_before_the_next(tmp_path: Path) -> None:
+def test_a_checkpoint_of_format_3_loads_and_is_the_one_before_the_next(tmp_path):
     run = Path(shutil.copytree(Path(__file__).parent / "format_3", tmp_path / "run"))
     loaded = load_newest(run)
     assert loaded is not None

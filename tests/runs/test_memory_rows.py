@@ -1,39 +1,34 @@
 """The replay memory's rows on disk, against a naive oracle: what a ring's own state says."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.runs import CheckpointStore, find_manifests, load_newest, memory_rows
-from trackmania_rl.runs.reading import LoadedCheckpoint
 
 from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, ring_of, rows, with_rows
 
 ROW_BYTES = RingBuffer.bytes_per_row(N_FLOATS, IMAGE_SIZE_PX)
 
 
-def new_ring(capacity: int = 20) -> RingBuffer:
+def new_ring(capacity=20):
     return RingBuffer(capacity, N_FLOATS, IMAGE_SIZE_PX)
 
 
-def fill(ring: RingBuffer, n: int) -> None:
+def fill(ring, n):
     ring.append(rows(ring.end_row, n))
 
 
 class Run:
     """A run that saves its ring, is killed, and goes on."""
 
-    def __init__(self, folder: Path, ring: RingBuffer) -> None:
+    def __init__(self, folder, ring):
         folder.mkdir(exist_ok=True)
         self.folder, self.ring, self.number = folder, ring, 0
         self.store = CheckpointStore(folder)
 
-    def save(self, keep: int = 2) -> int:
+    def save(self, keep=2):
         """Save; return how many rows that wrote."""
         self.number += 1
         before = set(self.segments())
@@ -42,31 +37,31 @@ class Run:
         first_and_end = (map(int, name.split("-")[:2]) for name in new)
         return sum(end - first for first, end in first_and_end)
 
-    def load(self) -> LoadedCheckpoint:
+    def load(self):
         loaded = load_newest(self.folder)
         assert loaded is not None
         return loaded
 
-    def go_on(self) -> None:
+    def go_on(self):
         """Begin a process of its own with what was saved."""
         loaded = self.load()
         self.ring, self.store = new_ring(), CheckpointStore(self.folder)
         self.ring.load_state_dict(ring_of(loaded.state))
         self.store.go_on_from(loaded, self.ring)
 
-    def segments(self) -> list[str]:
+    def segments(self):
         folder = self.folder / "checkpoints" / "memory"
         return files_of(folder) if folder.is_dir() else []
 
 
 @pytest.fixture
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_segments(monkeypatch):
     monkeypatch.setattr(memory_rows, "SEGMENT_BYTES", 7 * ROW_BYTES)
     monkeypatch.setattr(memory_rows, "SMALL_SEGMENT_BYTES", 3 * ROW_BYTES)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path):
     return Run(tmp_path, new_ring())
 
 
@@ -82,9 +77,7 @@ def run(tmp_path: Path) -> Run:
         max_size=14,
     )
 )
-def test_what_is_loaded_is_what_the_ring_held(
-    tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int]]
-) -> None:
+def test_what_is_loaded_is_what_the_ring_held(tmp_path_factory, operations):
     run = Run(tmp_path_factory.mktemp("run"), new_ring())
     run.save()
     for operation, n in operations:
@@ -109,7 +102,7 @@ def test_what_is_loaded_is_what_the_ring_held(
 
 
 @pytest.mark.usefixtures("small_segments")
-def test_a_checkpoint_writes_what_is_new(run: Run) -> None:
+def test_a_checkpoint_writes_what_is_new(run):
     written = []
     for n_new in (5, 5, 4, 0, 2, 2, 7):
         fill(run.ring, n_new) if n_new else None
@@ -122,7 +115,7 @@ def test_a_checkpoint_writes_what_is_new(run: Run) -> None:
     assert run.store.written_bytes == run.load().manifest.n_bytes + 3 * ROW_BYTES
 
 
-def test_rows_are_written_again_where_their_file_is_gone_or_the_ring_is_another_one(run: Run) -> None:
+def test_rows_are_written_again_where_their_file_is_gone_or_the_ring_is_another_one(run):
     fill(run.ring, 9)
     run.save()
     (run.folder / "checkpoints" / "memory" / run.segments()[0]).unlink()
@@ -132,7 +125,7 @@ def test_rows_are_written_again_where_their_file_is_gone_or_the_ring_is_another_
     assert run.save() == 9
 
 
-def _damage(run: Run, name: str) -> None:
+def _damage(run, name):
     file = run.folder / "checkpoints" / "memory" / name
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -140,7 +133,7 @@ def _damage(run: Run, name: str) -> None:
 
 
 @pytest.mark.usefixtures("small_segments")
-def test_damaged_rows_are_those_of_an_older_checkpoint_then_or_none(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_rows_are_those_of_an_older_checkpoint_then_or_none(run, caplog):
     fill(run.ring, 5)
     run.save()
     fill(run.ring, 4)
@@ -159,7 +152,7 @@ def test_damaged_rows_are_those_of_an_older_checkpoint_then_or_none(run: Run, ca
     assert len(caplog.records) == 1
 
 
-def test_rows_are_left_out_where_they_are_not_asked_for(run: Run) -> None:
+def test_rows_are_left_out_where_they_are_not_asked_for(run):
     fill(run.ring, 5)
     run.save()
     (run.folder / "checkpoints" / "memory" / run.segments()[0]).unlink()

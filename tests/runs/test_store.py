@@ -1,10 +1,7 @@
 """A run's folder: checkpoints, of which the newest whole one and the best are kept, and best races."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,14 +25,12 @@ from trackmania_rl.runs import (
     save_checkpoint,
 )
 from trackmania_rl.runs import store as store_module
-from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.settings import load_settings
 
 from .conftest import assert_same, files_of, make_state
 
-Save = Callable[..., Path]
 
-
-def test_what_was_saved_is_loaded(tmp_path: Path, save: Save) -> None:
+def test_what_was_saved_is_loaded(tmp_path, save):
     assert load_checkpoint(tmp_path) is None
     folder = save(5)
     state = load_checkpoint(tmp_path)
@@ -44,7 +39,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path, save: Save) -> None:
     assert_same(read_checkpoint(Path(moved)), state)
 
 
-def test_a_checkpoint_is_a_manifest_and_files_that_other_programs_can_open(tmp_path: Path) -> None:
+def test_a_checkpoint_is_a_manifest_and_files_that_other_programs_can_open(tmp_path):
     facts = CheckpointFacts(session=3, frames=400, updates=50, score=(1.0, -21.5), settings={"seed": 7})
     folder = CheckpointStore(tmp_path).save(make_state(1), 0, facts)
     sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
@@ -61,7 +56,7 @@ def test_a_checkpoint_is_a_manifest_and_files_that_other_programs_can_open(tmp_p
     assert manifest.n_bytes == sum(sizes.values())
 
 
-def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
+def test_the_last_ones_and_the_best_are_kept(tmp_path):
     store = CheckpointStore(tmp_path)
     scores = (None, (0.5, 0.0), (0.9, -20.0), (0.9, -19.0), (0.4, 0.0), (0.9, -19.5), None, None)
     kept = []
@@ -74,9 +69,7 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     assert [read_checkpoint(folder)["number"] for folder in found] == [8, 7, 4]
 
 
-def test_a_damaged_one_is_told_and_the_newest_whole_one_is_taken(
-    tmp_path: Path, save: Save, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_one_is_told_and_the_newest_whole_one_is_taken(tmp_path, save, caplog):
     for number in (1, 2, 3):
         folder = save(number, keep=3)
     file = folder / "state.pt"
@@ -92,7 +85,7 @@ def test_a_damaged_one_is_told_and_the_newest_whole_one_is_taken(
     assert "\n" not in said
 
     store = CheckpointStore(tmp_path)
-    store.go_on_from(loaded, SimpleNamespace(origin=None))  # type: ignore[arg-type]
+    store.go_on_from(loaded, SimpleNamespace(origin=None))
     assert files_of(tmp_path / "checkpoints") == ["000001", "000002.damaged", "000003.damaged"]
     store.save(make_state(4), 0, keep=2)
     assert files_of(tmp_path / "checkpoints") == ["000001", "000002.damaged", "000003.damaged", "000004"]
@@ -100,7 +93,7 @@ def test_a_damaged_one_is_told_and_the_newest_whole_one_is_taken(
     assert files_of(tmp_path / "checkpoints") == ["000004", "000005"]  # nobody would go on from before these
 
 
-def test_a_run_never_begins_anew_over_checkpoints_that_are_all_damaged(tmp_path: Path, save: Save) -> None:
+def test_a_run_never_begins_anew_over_checkpoints_that_are_all_damaged(tmp_path, save):
     for number in (1, 2):
         (save(number) / "state.pt").write_bytes(b"broken")
     with pytest.raises(CheckpointError, match=r"000002: .*None of the 2 checkpoints .* another run_name") as caught:
@@ -108,7 +101,7 @@ def test_a_run_never_begins_anew_over_checkpoints_that_are_all_damaged(tmp_path:
     assert "\n" not in str(caught.value)
 
 
-def test_older_checkpoints_make_room_where_that_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_checkpoints_make_room_where_that_is_enough(tmp_path, monkeypatch):
     store, large = CheckpointStore(tmp_path), {"large": torch.zeros(2**20)}
     for number in (1, 2, 3):
         store.save(make_state(number) | large, 0, keep=4)
@@ -116,7 +109,7 @@ def test_older_checkpoints_make_room_where_that_is_enough(tmp_path: Path, monkey
     each_bytes = sum(file.stat().st_size for file in (checkpoints / "000001").iterdir())
     disk = {"free": 0}
 
-    def usage(_: object) -> SimpleNamespace:
+    def usage(_):
         n_there = len([path for path in checkpoints.iterdir() if path.name.isdigit()])
         return SimpleNamespace(free=disk["free"] + (3 - n_there) * each_bytes)
 
@@ -127,10 +120,10 @@ def test_older_checkpoints_make_room_where_that_is_enough(tmp_path: Path, monkey
     disk["free"] = 2**20 + 2**19  # and as much as one takes
     store.save(make_state(5) | large, 1, keep=4)
     assert files_of(checkpoints) == ["000002", "000003", "000004"]
-    assert load_checkpoint(tmp_path)["number"] == 5  # type: ignore[index]
+    assert load_checkpoint(tmp_path)["number"] == 5
 
 
-def test_a_checkpoint_of_another_version_is_named(tmp_path: Path, save: Save) -> None:
+def test_a_checkpoint_of_another_version_is_named(tmp_path, save):
     (tmp_path / "checkpoint.pt").write_bytes(b"PK")
     with pytest.raises(CheckpointError, match=r"checkpoint\.pt: an older version wrote it.* another run_name"):
         load_checkpoint(tmp_path)
@@ -142,23 +135,21 @@ def test_a_checkpoint_of_another_version_is_named(tmp_path: Path, save: Save) ->
         read_checkpoint(manifest.parent)
 
 
-def test_what_could_not_be_read_back_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_what_could_not_be_read_back_is_refused_with_its_place(tmp_path):
     for value in (np.float32(1), np.zeros(2), {1, 2}, object(), {1.5: 2}, b"bytes"):
         with pytest.raises(TypeError, match=r"state\['learner'\]\[1\] (is a|has the key)"):
             save_checkpoint(tmp_path, {"learner": [0, value]}, minimum_free_disk_mb=0)
     assert files_of(tmp_path) == []
 
 
-def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_told(tmp_path):
     with pytest.raises(CheckpointError, match=r"cannot write the checkpoint .*gone.*: No such file or directory"):
         save_checkpoint(tmp_path / "gone", make_state(1), minimum_free_disk_mb=0)
     assert files_of(tmp_path) == []
 
 
-def test_an_older_one_that_somebody_holds_open_does_not_fail_the_new_one(
-    tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def held(source: Path, target: Path) -> None:
+def test_an_older_one_that_somebody_holds_open_does_not_fail_the_new_one(tmp_path, save, monkeypatch):
+    def held(source, target):
         if source.name == "000001":
             raise PermissionError(13, "Permission denied")
         source.replace(target)
@@ -173,11 +164,11 @@ def test_an_older_one_that_somebody_holds_open_does_not_fail_the_new_one(
 
 
 @pytest.fixture(scope="module")
-def settings(repository_root: Path) -> Settings:
+def settings(repository_root):
     return load_settings(repository_root / "config_files" / "config.py")
 
 
-def test_a_best_run_holds_inputs_values_and_settings(tmp_path: Path, settings: Settings) -> None:
+def test_a_best_run_holds_inputs_values_and_settings(tmp_path, settings):
     run = RunFolder.create(tmp_path, "trial")
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     for _ in range(2):  # the same time once more changes nothing
@@ -189,10 +180,8 @@ def test_a_best_run_holds_inputs_values_and_settings(tmp_path: Path, settings: S
     assert load_settings(folder / "settings.toml") == settings
 
 
-def test_a_best_run_that_cannot_be_kept_leaves_nothing(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
+def test_a_best_run_that_cannot_be_kept_leaves_nothing(tmp_path, settings, monkeypatch):
+    def fail(*_, **__):
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(store_module.np, "save", fail)
@@ -201,7 +190,7 @@ def test_a_best_run_that_cannot_be_kept_leaves_nothing(
     assert files_of(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "save").write_text("a file is in the way")
     with pytest.raises(UserError, match="cannot make the folder"):
         RunFolder.create(tmp_path, "trial")

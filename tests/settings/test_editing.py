@@ -2,23 +2,22 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import Settings, SettingsError, load_settings
+from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.settings.map_cycle import MapCycleError, add_to_map_cycle
 from trackmania_rl.settings.snapshot import edit_setting, write_changes, write_snapshot
 
 
 @pytest.fixture
-def snapshot(tmp_path: Path, repository_root: Path) -> Path:
+def snapshot(tmp_path, repository_root):
     return write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "run")
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
-def test_a_value_is_changed_and_nothing_else(snapshot: Path, line_break: str) -> None:
+def test_a_value_is_changed_and_nothing_else(snapshot, line_break):
     text = snapshot.read_text().replace(
         "evaluation_weights_decay = 0.998\n", "evaluation_weights_decay = 0.998  # mine\n"
     )
@@ -45,7 +44,7 @@ def test_a_value_is_changed_and_nothing_else(snapshot: Path, line_break: str) ->
         ("constant_reward_per_ms", "-1", -1.0),
     ],
 )
-def test_values_are_written_as_they_are_typed(snapshot: Path, name: str, text: str, value: object) -> None:
+def test_values_are_written_as_they_are_typed(snapshot, name, text, value):
     edit_setting(snapshot.parent, name, text)
     assert load_settings(snapshot).flat()[name] == value
 
@@ -70,7 +69,7 @@ def test_values_are_written_as_they_are_typed(snapshot: Path, name: str, text: s
         ("lr_schedule", "((5, 1e-3),)", "starts at frame 0"),
     ],
 )
-def test_a_wrong_edit_changes_nothing(snapshot: Path, name: str, text: str, told: str) -> None:
+def test_a_wrong_edit_changes_nothing(snapshot, name, text, told):
     before = snapshot.read_bytes()
     with pytest.raises(SettingsError) as refused:
         edit_setting(snapshot.parent, name, text)
@@ -80,11 +79,11 @@ def test_a_wrong_edit_changes_nothing(snapshot: Path, name: str, text: str, told
     assert [file.name for file in snapshot.parent.glob(".*")] == []
 
 
-def test_an_edit_that_the_caller_refuses_changes_nothing_and_one_by_another_program_is_not_lost(snapshot: Path) -> None:
-    def edit_meanwhile(_: Settings) -> None:
+def test_an_edit_that_the_caller_refuses_changes_nothing_and_one_by_another_program_is_not_lost(snapshot):
+    def edit_meanwhile(_):
         write_changes(snapshot, {"prio_alpha": 0.25})
 
-    def refuse(settings: Settings) -> None:
+    def refuse(settings):
         raise UserError(f"not with {settings.agent.evaluation_weights_decay}")
 
     before = snapshot.read_bytes()
@@ -97,7 +96,7 @@ def test_an_edit_that_the_caller_refuses_changes_nothing_and_one_by_another_prog
     assert load_settings(snapshot).agent.evaluation_weights_decay == 0.998
 
 
-ENTRY: dict[str, Any] = {
+ENTRY = {
     "map_name": "mine",
     "map_path": 'a "quoted" \\ folder/mine.npy',
     "reference_line": "mine_0.5m.npy",
@@ -109,7 +108,7 @@ GREEDY = {**ENTRY, "is_explo": False, "repeat": 1}
 
 
 @pytest.fixture
-def map_config(repository_root: Path, tmp_path: Path) -> Path:
+def map_config(repository_root, tmp_path):
     """A copy of the default configuration, with its companions."""
     return Path(shutil.copytree(repository_root / "config_files", tmp_path / "config_files")) / "config.py"
 
@@ -117,9 +116,7 @@ def map_config(repository_root: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["config.py", "config_tmnf.py", "config_many_tracks.py", "config_sac.py"])
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
 @pytest.mark.parametrize("beginning", ["", "\ufeff"])
-def test_entries_are_added_at_the_end_and_no_line_of_the_user_changes(
-    map_config: Path, name: str, line_break: str, beginning: str
-) -> None:
+def test_entries_are_added_at_the_end_and_no_line_of_the_user_changes(map_config, name, line_break, beginning):
     map_config = map_config.with_name(name)
     before_text = (beginning + map_config.read_text().replace("\n", line_break)).encode()
     map_config.write_bytes(before_text)
@@ -137,13 +134,13 @@ def test_entries_are_added_at_the_end_and_no_line_of_the_user_changes(
     assert map_config.read_bytes().count(b"map_cycle = ") == before_text.count(b"map_cycle = ") + 1, "written once"
 
 
-def test_a_cycle_that_is_computed_is_taken_as_it_comes_out(map_config: Path) -> None:
+def test_a_cycle_that_is_computed_is_taken_as_it_comes_out(map_config):
     map_config.write_text(f"{map_config.read_text()}\nmap_cycle = tuple(map_cycle)[:1]\n")
     add_to_map_cycle(map_config, [ENTRY])
     assert [entry.map_name for entry in load_settings(map_config).game.map_cycle] == ["valley", "mine"]
 
 
-def test_a_name_is_added_once_and_every_backup_is_kept(map_config: Path) -> None:
+def test_a_name_is_added_once_and_every_backup_is_kept(map_config):
     texts, backups = [], []
     for name in ("a", "b", "c"):
         texts.append(map_config.read_text())

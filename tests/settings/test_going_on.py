@@ -1,18 +1,15 @@
 """A run goes on: settings that it lacks are as they ship, and none may change what the network means."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.parts import load_part
-from trackmania_rl.settings import Settings, SettingsError, load_settings, settings_from_flat
+from trackmania_rl.settings import SettingsError, load_settings, settings_from_flat
 from trackmania_rl.settings.groups import REMOVED
 from trackmania_rl.settings.of_run import (
     AskedFor,
@@ -27,20 +24,20 @@ from trackmania_rl.settings.snapshot import edit_setting, read_own
 
 
 @pytest.fixture
-def settings(repository_root: Path) -> Settings:
+def settings(repository_root):
     return load_settings(repository_root / "config_files" / "config.py")
 
 
-def changed(settings: Settings, **values: Any) -> Settings:
+def changed(settings, **values):
     return settings_from_flat(settings.flat() | values)
 
 
-def refused(settings: Settings, new: Settings) -> list[str]:
+def refused(settings, new):
     stored = json.loads(json.dumps(stored_settings(settings)))  # as a manifest has them
     return [change.name for change in changes_of_meaning(changes_since(stored, new))]
 
 
-def test_a_checkpoint_tells_nobodys_paths_and_names(settings: Settings) -> None:
+def test_a_checkpoint_tells_nobodys_paths_and_names(settings):
     private = {"username", "game_command", "trackmania_base_path", "tmloader_path", "tmloader_profile_name"}
     assert stored_settings(settings).keys() == settings.flat().keys() - private
 
@@ -55,9 +52,7 @@ def test_a_checkpoint_tells_nobodys_paths_and_names(settings: Settings) -> None:
         ("expected_reward_per_action", -0.25),
     ],
 )
-def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(
-    settings: Settings, name: str, value: Any, tmp_path: Path
-) -> None:
+def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(settings, name, value, tmp_path):
     new = changed(settings, **{name: value})
     assert refused(settings, new) == [name]
     changes, old = changes_since(stored_settings(settings), new), settings.flat()[name]
@@ -70,7 +65,7 @@ def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(
     assert str(tmp_path / "settings.toml") in str(caught.value)
 
 
-def test_other_maps_and_actions_in_another_order_are_refused_but_not_maps_in_another_order(settings: Settings) -> None:
+def test_other_maps_and_actions_in_another_order_are_refused_but_not_maps_in_another_order(settings):
     (first, second) = settings.game.map_cycle
     other = first.model_copy(update={"map_name": "kart", "map_path": "kart.toml", "reference_line": "kart_0.5m.npy"})
     assert refused(settings, changed(settings, map_cycle=(first, second, other))) == ["map_cycle"]
@@ -80,7 +75,7 @@ def test_other_maps_and_actions_in_another_order_are_refused_but_not_maps_in_ano
     assert refused(settings, changed(settings, inputs=settings.game.inputs[::-1])) == ["inputs"]
 
 
-def test_other_changes_are_listed_and_new_settings_are_none(settings: Settings) -> None:
+def test_other_changes_are_listed_and_new_settings_are_none(settings):
     stored = stored_settings(changed(settings, batch_size=77))
     del stored["n_collectors"]
     (change,) = changes_since(stored, changed(settings, n_collectors=3))
@@ -93,11 +88,11 @@ def test_other_changes_are_listed_and_new_settings_are_none(settings: Settings) 
 
 
 @pytest.fixture
-def config(repository_root: Path) -> Path:
+def config(repository_root):
     return repository_root / "config_files" / "config.py"
 
 
-def begin(config: Path | Settings, run: Path, *overrides: str, update: bool = False) -> Settings:
+def begin(config, run, *overrides, update=False):
     """Read and write a run's settings as a training does."""
     configuration = RunConfiguration(AskedFor(config, overrides, update), run)
     settings = configuration.read()
@@ -106,7 +101,7 @@ def begin(config: Path | Settings, run: Path, *overrides: str, update: bool = Fa
     return settings
 
 
-def test_the_settings_of_a_run_are_those_that_it_began_with(config: Path, tmp_path: Path) -> None:
+def test_the_settings_of_a_run_are_those_that_it_began_with(config, tmp_path):
     first = begin(config, tmp_path, "seed=3", "schedule_stretch=0.5", "random_action_throttle_probability=None")
     assert first == load_settings(config, ["seed=3", "schedule_stretch=0.5", "random_action_throttle_probability=None"])
     text = (tmp_path / "settings.toml").read_text()
@@ -127,11 +122,11 @@ def test_the_settings_of_a_run_are_those_that_it_began_with(config: Path, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["config_tmnf.py", "config_many_tracks.py", "config_real_time.py", "config_lidar.py"])
-def test_every_kind_of_value_is_written_and_read(config: Path, tmp_path: Path, name: str) -> None:
+def test_every_kind_of_value_is_written_and_read(config, tmp_path, name):
     assert begin(config.with_name(name), tmp_path) == load_settings(config.with_name(name))
 
 
-def test_settings_that_were_given_are_stretched_once(config: Path, tmp_path: Path) -> None:
+def test_settings_that_were_given_are_stretched_once(config, tmp_path):
     given = load_settings(config, ["schedule_stretch=0.5"])
     begin(given, tmp_path)
     own = begin(given, tmp_path)
@@ -139,18 +134,14 @@ def test_settings_that_were_given_are_stretched_once(config: Path, tmp_path: Pat
     assert own.run.schedule_stretch == 1.0
 
 
-def test_a_difference_to_what_is_asked_for_is_told(
-    config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_difference_to_what_is_asked_for_is_told(config, tmp_path, caplog):
     begin(config, tmp_path, "seed=3", "n_steps=2")
     begin(config, tmp_path, "seed=3")
     assert "settings.toml, which differs from" in caplog.text
     assert "in: n_steps (--update-config takes that)" in caplog.text
 
 
-def test_a_run_of_an_earlier_version_is_converted_once(
-    config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_an_earlier_version_is_converted_once(config, tmp_path, caplog, monkeypatch):
     monkeypatch.setitem(REMOVED, "old_factor", 0.5)
     shutil.copytree(config.parent, tmp_path / "config")
     with (tmp_path / "config" / "config.py").open("a") as file:
@@ -166,9 +157,7 @@ def test_a_run_of_an_earlier_version_is_converted_once(
     assert "earlier version" not in caplog.text
 
 
-def test_what_an_older_file_lacks_has_its_default_and_is_written(
-    config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_an_older_file_lacks_has_its_default_and_is_written(config, tmp_path, caplog):
     begin(config, tmp_path, "seed=3")
     file = tmp_path / "settings.toml"
     whole = file.read_text()
@@ -180,7 +169,7 @@ def test_what_an_older_file_lacks_has_its_default_and_is_written(
     assert file.read_text() == whole
 
 
-def test_a_part_with_an_object_is_recorded_by_name_and_needs_its_configuration(config: Path, tmp_path: Path) -> None:
+def test_a_part_with_an_object_is_recorded_by_name_and_needs_its_configuration(config, tmp_path):
     shutil.copytree(config.parent, tmp_path / "mine")
     text = "from functools import partial\nfrom fractions import Fraction\nbased_on = 'config.py'\n"
     text += "memory = partial(Fraction, {1})\nhooks = (partial(Fraction, 3), Fraction)\n"

@@ -10,18 +10,18 @@ from types import SimpleNamespace
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import Settings, SettingsError, load_settings
+from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.settings import live as live_settings
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.settings.snapshot import read_own, write_snapshot
 
 
 @pytest.fixture
-def snapshot(tmp_path: Path, repository_root: Path) -> Path:
+def snapshot(tmp_path, repository_root):
     return write_snapshot(repository_root / "config_files" / "config.py", tmp_path, ["seed=3"])
 
 
-def edit(snapshot: Path, *lines: str) -> None:
+def edit(snapshot, *lines):
     """Put lines of TOML in the place of those of the same setting; a line that sets none goes to the end."""
     text = snapshot.read_text()
     for line in lines:
@@ -32,7 +32,7 @@ def edit(snapshot: Path, *lines: str) -> None:
     os.utime(snapshot, ns=(snapshot.stat().st_mtime_ns + 1_000_000_000,) * 2)
 
 
-def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_edit_is_applied_once_and_logged(snapshot, caplog):
     live = LiveSettings(snapshot, load_settings(snapshot))
     assert not live.refresh()
     settings = live.current
@@ -76,9 +76,7 @@ def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCa
         ("batch_size = 'none'", "batch_size = 'none': input should be a valid integer"),
     ],
 )
-def test_a_wrong_edit_leaves_the_last_good_settings_and_is_told_in_one_line(
-    snapshot: Path, line: str, told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wrong_edit_leaves_the_last_good_settings_and_is_told_in_one_line(snapshot, line, told, caplog):
     live = LiveSettings(snapshot, load_settings(snapshot))
     edit(snapshot, line)
     if "é" in line:
@@ -93,9 +91,7 @@ def test_a_wrong_edit_leaves_the_last_good_settings_and_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("text", ["", "run_name = 'simulated'\n"])
-def test_an_emptied_file_is_refused_in_one_short_line(
-    snapshot: Path, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_emptied_file_is_refused_in_one_short_line(snapshot, text, caplog):
     live = LiveSettings(snapshot, load_settings(snapshot))
     snapshot.write_text(text)
     assert not live.refresh()
@@ -104,7 +100,7 @@ def test_an_emptied_file_is_refused_in_one_short_line(
         read_own(snapshot.parent)
 
 
-def test_editors_may_rename_or_delete_the_file(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_editors_may_rename_or_delete_the_file(snapshot, caplog):
     live = LiveSettings(snapshot, load_settings(snapshot))
     other = snapshot.with_name("settings.toml~")
     shutil.copy2(snapshot, other)
@@ -117,7 +113,7 @@ def test_editors_may_rename_or_delete_the_file(snapshot: Path, caplog: pytest.Lo
     assert live.current.agent.evaluation_weights_decay == 0.8
 
 
-def test_none_and_a_number_for_a_schedule_can_be_written(snapshot: Path) -> None:
+def test_none_and_a_number_for_a_schedule_can_be_written(snapshot):
     live = LiveSettings(snapshot, load_settings(snapshot))
     edit(snapshot, 'random_action_throttle_probability = "none"', "lr_schedule = 0.5", "schedule_stretch = 2.0")
     assert live.refresh()
@@ -137,9 +133,7 @@ def test_none_and_a_number_for_a_schedule_can_be_written(snapshot: Path) -> None
         ),
     ],
 )
-def test_an_edit_whose_parts_do_not_go_alone_waits_as_a_whole(
-    tmp_path: Path, repository_root: Path, lines: tuple[str, ...], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_edit_whose_parts_do_not_go_alone_waits_as_a_whole(tmp_path, repository_root, lines, caplog):
     overrides = [
         "demonstrations=({'map_name': 'valley', 'inputs': 'x.inputs'},)",
         "map_cycle=({'map_name': 'valley', 'map_path': 'x', 'reference_line': 'x', 'is_explo': 1, 'fill_buffer': 1},)",
@@ -155,8 +149,8 @@ def test_an_edit_whose_parts_do_not_go_alone_waits_as_a_whole(
     assert "the whole edit waits for the next start" in caplog.text
 
 
-def test_an_edit_that_cannot_be_used_is_refused(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def check(settings: Settings) -> None:
+def test_an_edit_that_cannot_be_used_is_refused(snapshot, caplog):
+    def check(settings):
         if settings.game.running_speed == 7:
             raise UserError("no such speed")
 
@@ -169,7 +163,7 @@ def test_an_edit_that_cannot_be_used_is_refused(snapshot: Path, caplog: pytest.L
     assert live.refresh()
 
 
-def test_what_networks_and_rows_are_made_with_waits(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_networks_and_rows_are_made_with_waits(snapshot, caplog):
     names = ["buffer_test_ratio", "cutoff_race_longer_than_ms", "float_hidden_dim", "iqn_k", "n_steps"]
     live = LiveSettings(snapshot, load_settings(snapshot))
     edit(snapshot, *(f"{name} = {2 * live.current.flat()[name]}" for name in names))
@@ -177,11 +171,11 @@ def test_what_networks_and_rows_are_made_with_waits(snapshot: Path, caplog: pyte
     assert f"these settings wait for the next start: {', '.join(names)}" in caplog.text
 
 
-def test_a_disk_that_fails_changes_nothing(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_changes_nothing(snapshot, monkeypatch):
     live = LiveSettings(snapshot, load_settings(snapshot))
     assert not live.refresh()
 
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_, **__):
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as failing:
@@ -191,7 +185,7 @@ def test_a_disk_that_fails_changes_nothing(snapshot: Path, monkeypatch: pytest.M
     assert live.refresh()
 
 
-def test_a_byte_order_mark_is_no_error(tmp_path: Path, repository_root: Path) -> None:
+def test_a_byte_order_mark_is_no_error(tmp_path, repository_root):
     shutil.copytree(repository_root / "config_files", tmp_path / "mine")
     mine = tmp_path / "mine" / "mine.py"
     mine.write_bytes(b"\xef\xbb\xbf# Mine.\nbased_on = 'config.py'\nseed = 7\n")
@@ -201,14 +195,12 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path, repository_root: Path) ->
 
 
 @pytest.mark.parametrize("is_wrapped", [False, True])
-def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
-    snapshot: Path, is_wrapped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(snapshot, is_wrapped, monkeypatch, caplog):
     live = LiveSettings(snapshot, load_settings(snapshot))
     assert not live.refresh()
     edit(snapshot, "evaluation_weights_decay = 0.8")
 
-    def refuse(*_: object, **__: object) -> Settings:
+    def refuse(*_, **__):
         held = PermissionError(13, "The process cannot access the file")
         if is_wrapped:
             raise SettingsError(f"config.py: {held}") from held

@@ -1,7 +1,5 @@
 """The full-size configuration holds Linesight's published values, whatever becomes of the one it is based on."""
 
-from pathlib import Path
-
 import pytest
 
 from trackmania_rl.settings import load_settings
@@ -86,7 +84,7 @@ LIKE_LINESIGHT = {
 
 
 @pytest.mark.parametrize("values", [PUBLISHED, LIKE_LINESIGHT], ids=["published", "like Linesight"])
-def test_the_full_size_configuration_is_linesights(repository_root: Path, values: dict[str, object]) -> None:
+def test_the_full_size_configuration_is_linesights(repository_root, values):
     settings = load_settings(repository_root / "config_files" / "config_tmnf.py")
     assert {name: settings.flat()[name] for name in values} == values
     assert settings.game.ms_per_action == 50

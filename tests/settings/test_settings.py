@@ -3,7 +3,6 @@
 import pickle
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -41,19 +40,19 @@ NOT_STRETCHED = ["schedule_stretch=1.0"]
 
 
 @pytest.fixture(scope="session")
-def config_file(repository_root: Path) -> Path:
+def config_file(repository_root):
     return repository_root / "config_files" / "config.py"
 
 
 @pytest.mark.parametrize("name", CONFIG_FILES)
-def test_shipped_configurations_load_and_are_frozen_and_picklable(config_file: Path, name: str) -> None:
+def test_shipped_configurations_load_and_are_frozen_and_picklable(config_file, name):
     settings = load_settings(config_file.with_name(name))
     assert pickle.loads(pickle.dumps(settings)) == settings
     with pytest.raises(ValueError, match="frozen"):
-        settings.replay.batch_size = 3  # type: ignore[misc]
+        settings.replay.batch_size = 3
 
 
-def test_a_configuration_may_be_based_on_another(repository_root: Path, tmp_path: Path) -> None:
+def test_a_configuration_may_be_based_on_another(repository_root, tmp_path):
     shutil.copytree(repository_root / "config_files", tmp_path, dirs_exist_ok=True)
     short, shorter = tmp_path / "short.py", tmp_path / "shorter.py"
     short.write_text('"""Mine."""\n\f\n# \u2028\nbased_on = "config_many_tracks.py"\nn_steps = 5\nseed = 3\n')
@@ -75,7 +74,7 @@ _GENERATOR = {"difficulty": 0.5, "first_seed": 0, "last_seed": 9}
 _FILES = {"map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
 
 
-def test_generators_have_names_of_their_own_and_the_simulated_game(repository_root: Path) -> None:
+def test_generators_have_names_of_their_own_and_the_simulated_game(repository_root):
     config = repository_root / "config_files"
     flags = {"map_name": "m", "is_explo": True, "fill_buffer": True}
     generator = flags | {"generator": _GENERATOR | {"difficulty": (0.2, 0.6)}}
@@ -107,15 +106,13 @@ def test_generators_have_names_of_their_own_and_the_simulated_game(repository_ro
         ("lr_schedule=fast", "lr_schedule = 'fast': input should be a valid tuple (at present lr_schedule = ((0, "),
     ],
 )  # fmt: skip
-def test_an_error_suggests_the_setting_and_shows_its_present_value(
-    repository_root: Path, override: str, message: str
-) -> None:
+def test_an_error_suggests_the_setting_and_shows_its_present_value(repository_root, override, message):
     with pytest.raises(SettingsError) as caught:
         load_settings(repository_root / "config_files" / "config.py", [override])
     assert message in str(caught.value)
 
 
-def test_the_default_configuration_shows_defaults_and_every_setting_is_described(config_file: Path) -> None:
+def test_the_default_configuration_shows_defaults_and_every_setting_is_described(config_file):
     flat = load_settings(config_file).flat()
     assert {name: value for name, value in DEFAULTS.items() if flat[name] != value} == {}
     assert flat.keys() - DEFAULTS.keys() == {
@@ -127,22 +124,20 @@ def test_the_default_configuration_shows_defaults_and_every_setting_is_described
     assert [row["name"] for row in rows if not row["about"].endswith(".")] == []
 
 
-def test_a_file_needs_to_set_only_what_differs(config_file: Path, tmp_path: Path) -> None:
+def test_a_file_needs_to_set_only_what_differs(config_file, tmp_path):
     shutil.copytree(config_file.parent, tmp_path, dirs_exist_ok=True)
     (tmp_path / "mine.py").write_text("seed = 3")
     assert load_settings(tmp_path / "mine.py") == load_settings(config_file, ["seed=3"])
 
 
-def test_a_setting_of_an_earlier_version_may_only_have_the_value_that_it_always_has_now(
-    config_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_setting_of_an_earlier_version_may_only_have_the_value_that_it_always_has_now(config_file, monkeypatch):
     monkeypatch.setitem(REMOVED, "old_factor", 0.5)
     assert load_settings(config_file, ["old_factor=0.5"]) == load_settings(config_file)
     with pytest.raises(SettingsError, match=r"old_factor = 0\.6: there is no such setting any more; it is always 0\.5"):
         load_settings(config_file, ["old_factor=0.6"])
 
 
-def test_a_number_is_a_constant_schedule(repository_root: Path) -> None:
+def test_a_number_is_a_constant_schedule(repository_root):
     numbers = ["lr_schedule=1e-3", "gamma_schedule=1", "memory_size_schedule=5000", "schedule_stretch=0.5"]
     settings = load_settings(repository_root / "config_files" / "config.py", numbers)
     assert settings.agent.lr_schedule == ((0, 1e-3),)
@@ -150,7 +145,7 @@ def test_a_number_is_a_constant_schedule(repository_root: Path) -> None:
     assert settings.replay.memory_size_schedule == ((0, 5000),)
 
 
-def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
+def test_missing_and_broken_files_are_named(tmp_path):
     with pytest.raises(SettingsError, match=r"/config\.py: no such configuration file"):
         load_settings(tmp_path / "config.py")
     (tmp_path / "config.py").write_text("seed = 1")
@@ -164,7 +159,7 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
         load_settings(tmp_path / "config.py")
 
 
-def test_overrides_are_literals_or_text(config_file: Path) -> None:
+def test_overrides_are_literals_or_text(config_file):
     assert parse_override("seed=3") == ("seed", 3)
     assert parse_override("run_name = fast") == ("run_name", "fast")
     assert parse_override("lr_schedule=((0, 1e-3),)") == ("lr_schedule", ((0, 1e-3),))
@@ -175,7 +170,7 @@ def test_overrides_are_literals_or_text(config_file: Path) -> None:
     assert changed_settings(old, old) == {}
 
 
-def test_schedules_are_stretched_once(config_file: Path) -> None:
+def test_schedules_are_stretched_once(config_file):
     plain, stretched = (
         load_settings(config_file, NOT_STRETCHED).flat(),
         load_settings(config_file, ["schedule_stretch=1.5"]).flat(),
@@ -191,7 +186,7 @@ def test_schedules_are_stretched_once(config_file: Path) -> None:
             load_settings(config_file, [override])
 
 
-def test_settings_that_shape_networks_buffers_or_processes_need_a_restart() -> None:
+def test_settings_that_shape_networks_buffers_or_processes_need_a_restart():
     assert {"seed", "n_collectors", "network", "hooks", "iqn_k", "n_steps", "username"} <= NEEDS_RESTART
     assert {"inputs", "temporal_mini_race_duration_actions", *ObservationSettings.model_fields} <= DRIVER_SETTINGS
     assert DRIVER_SETTINGS < NEEDS_RESTART
@@ -200,7 +195,7 @@ def test_settings_that_shape_networks_buffers_or_processes_need_a_restart() -> N
 
 
 @pytest.mark.parametrize("name", CONFIG_FILES)
-def test_settings_are_listed_by_group_within_80_columns(config_file: Path, name: str) -> None:
+def test_settings_are_listed_by_group_within_80_columns(config_file, name):
     settings = load_settings(config_file.with_name(name), ["batch_size=17"])
     text = settings_list(settings)
     assert max(map(len, text.splitlines())) <= 80
@@ -231,14 +226,14 @@ def test_settings_are_listed_by_group_within_80_columns(config_file: Path, name:
         ("exploration", set(ExplorationSettings.model_fields)),
     ],
 )
-def test_settings_are_listed_by_a_word(repository_root: Path, word: str, names: set[str]) -> None:
+def test_settings_are_listed_by_a_word(repository_root, word, names):
     settings = load_settings(repository_root / "config_files" / "config.py")
     assert names <= set(re.findall(r"^[* ] (\w+) =", settings_list(settings, word), re.MULTILINE))
     with pytest.raises(UserError, match="--list-settings atlantis: no setting has this word"):
         settings_list(settings, "atlantis")
 
 
-def map_cycle(**entry: object) -> list[str]:
+def map_cycle(**entry):
     return [f"map_cycle=({ {'map_name': 'm', 'is_explo': True, 'fill_buffer': True, **entry}!r},)"]
 
 
@@ -283,8 +278,6 @@ def map_cycle(**entry: object) -> list[str]:
         (map_cycle(generator=_GENERATOR | {"races_per_track": 0}), "races_per_track"),
     ],
 )
-def test_a_wrong_or_contradictory_value_is_refused_by_name(
-    config_file: Path, overrides: list[str], message: str
-) -> None:
+def test_a_wrong_or_contradictory_value_is_refused_by_name(config_file, overrides, message):
     with pytest.raises(SettingsError, match=message):
         load_settings(config_file, overrides)

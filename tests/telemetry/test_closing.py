@@ -13,13 +13,13 @@ from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import closing_text
 
 
-def record(map_name: str, time_ms: int | None, **others: object) -> RaceRecord:
+def record(map_name, time_ms, **others):
     fields = {"is_explo": True, "collector": 0, "race_finished": time_ms is not None, "race_time_ms": time_ms or 900}
     fields |= {"meters": 812.0, "furthest_zone": 5, "n_actions": 1_000, "cutoff_reason": None}
-    return RaceRecord(map_name=map_name, **(fields | others))  # type: ignore[arg-type]
+    return RaceRecord(map_name=map_name, **(fields | others))
 
 
-def text(*records: RaceRecord, **times: MedalTimes) -> str:
+def text(*records, **times):
     figures = TrainingStatistics(lambda: 0.0)
     figures.reference_times = times
     for one in records:
@@ -27,7 +27,7 @@ def text(*records: RaceRecord, **times: MedalTimes) -> str:
     return closing_text(figures, "save/tested", "python scripts/evaluate.py save/tested")
 
 
-def test_it_names_best_time_folder_and_next_command() -> None:
+def test_it_names_best_time_folder_and_next_command():
     driven = [record("valley", 23_000), record("valley", 21_350, is_explo=False), record("kart", None)]
     assert text(*driven, valley=MedalTimes.of_author(20_300)).splitlines() == [
         "3 races, 3,000 frames",
@@ -44,26 +44,26 @@ def test_it_names_best_time_folder_and_next_command() -> None:
     ]
 
 
-def test_an_own_environment_has_a_return_and_can_be_evaluated() -> None:
+def test_an_own_environment_has_a_return_and_can_be_evaluated():
     said = text(record("cartpole", None, progress_unit="points"))
     assert "cartpole: best return 812\n" in said
     assert "evaluate and film: python scripts/evaluate.py save/tested\n" in said
 
 
-def test_generated_tracks_have_no_best_time_and_only_the_first_of_many_maps_are_named() -> None:
+def test_generated_tracks_have_no_best_time_and_only_the_first_of_many_maps_are_named():
     driven = [record("generated", time_ms, is_generated=True) for time_ms in (9_000, None, 8_000)]
     assert "generated: 2 of the last 3 races finished" in text(*driven)
     lines = text(*(record(f"m{k}", None) for k in range(9))).splitlines()
     assert lines[1:7] == [*(f"m{k}: 812 m, not finished yet" for k in range(5)), "4 more maps"]
 
 
-def test_medals_are_those_of_the_game() -> None:
+def test_medals_are_those_of_the_game():
     assert MedalTimes.of_author(55_100) == MedalTimes(55_100, 59_000, 67_000, 83_000)  # as the game's map has them
     assert MedalTimes.of_author(50_000) == MedalTimes(50_000, 53_000, 60_000, 75_000)
 
 
 @pytest.mark.parametrize(("is_terminal", "columns"), [(True, 40), (False, 80), (False, None)])
-def test_no_cell_of_a_table_is_cut(is_terminal: bool, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cell_of_a_table_is_cut(is_terminal, columns, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -73,7 +73,7 @@ def test_no_cell_of_a_table_is_cut(is_terminal: bool, columns: int | None, monke
     table.add_row(*cells)
     console = Console(file=io.StringIO(), force_terminal=is_terminal, color_system=None)
     print_table(table, console)
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    lines = console.file.getvalue().splitlines()
     rows = [[cell.strip() for cell in line.split("│")[1:4]] for line in lines if line.startswith("│")]
     assert ["".join("".join(column).split()) for column in zip(*rows, strict=True)] == [
         "".join(c.split()) for c in cells

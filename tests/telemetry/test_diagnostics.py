@@ -1,8 +1,5 @@
 """Diagnostic pictures of a run: of its numbers, of a record's Q values, of lines."""
 
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -30,7 +27,7 @@ RNG = np.random.default_rng(8)
 KEYS = np.array([[1, 0, 0], [1, 0, -1], [0, 0, 0], [0, 1, 1]], dtype=np.float64)
 
 
-def tiny_data() -> diagnostics.Data:
+def tiny_data():
     """All sections, with 4 actions, 3 states and 8 taus."""
     meters, n = np.linspace(0, 90, 40), 60
     position_m = np.stack([np.sin(meters / 20), 0 * meters, meters], axis=1)
@@ -87,7 +84,7 @@ def tiny_data() -> diagnostics.Data:
     }
 
 
-def test_every_kind_of_picture_is_drawn_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_picture_is_drawn_and_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(diagnostics, "DOTS_PER_INCH", 40)  # soon drawn
     monkeypatch.setattr(diagnostics.psutil.Process, "nice", lambda *_: None)
     data, folder = tmp_path / "data.npz", tmp_path / "diagnostics"
@@ -102,7 +99,7 @@ def test_every_kind_of_picture_is_drawn_and_listed(tmp_path: Path, monkeypatch: 
             assert min(picture.size) > 100
 
 
-def test_the_newest_sets_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_sets_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(diagnostics, "KINDS", {"racing_line": KINDS["racing_line"]})
     data = tiny_data()
     for number in range(SETS_KEPT + 2):
@@ -112,7 +109,7 @@ def test_the_newest_sets_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [entry["frames"] for entry in list_pictures(tmp_path)] == list(range(1000 + SETS_KEPT + 1, 1001, -1))
 
 
-def test_pictures_without_data_are_left_out(tmp_path: Path) -> None:
+def test_pictures_without_data_are_left_out(tmp_path):
     data = tiny_data()
     means = Section(**vars(data["expectations"]) | {"taus": np.zeros(0), "returns": np.zeros((3, 1, 4))})
     without_quantiles = {"about": data["about"], "expectations": means}
@@ -123,7 +120,7 @@ def test_pictures_without_data_are_left_out(tmp_path: Path) -> None:
     assert draw_diagnostics({"about": data["about"]}, tmp_path / "diagnostics") == []
 
 
-def test_files_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
+def test_files_that_cannot_be_used_are_one_line(tmp_path):
     file = tmp_path / "data.npz"
     for content in (None, b"", b"PK\x03\x04 nonsense"):
         if content is not None:
@@ -135,7 +132,7 @@ def test_files_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
         draw_diagnostics(tiny_data(), file / "diagnostics")
 
 
-def test_bins_are_those_counted_by_hand() -> None:
+def test_bins_are_those_counted_by_hand():
     at, values, edges = RNG.uniform(-1, 11, 50), RNG.normal(size=50), np.array([0.0, 2, 5, 5.001, 10])
     for index in range(4):
         inside = values[(at >= edges[index]) & (at < edges[index + 1])]
@@ -151,7 +148,7 @@ TAKEN = np.repeat([0, 1, 8, 3, 2], 9)
 
 
 @pytest.fixture
-def run_folder(tmp_path: Path, repository_root: Path) -> Path:
+def run_folder(tmp_path, repository_root):
     """A run with two records on valley and one on kart; `TAKEN` was driven, and 2 has the highest value."""
     config_file = repository_root / "config_files" / "config.py"
     write_snapshot(config_file, tmp_path, ())
@@ -165,13 +162,11 @@ def run_folder(tmp_path: Path, repository_root: Path) -> Path:
 
 
 @pytest.fixture
-def q_values_command(script_module) -> ModuleType:
+def q_values_command(script_module):
     return script_module("tools/show_q_values")
 
 
-def test_q_values_of_the_fastest_record_are_shown_with_table_and_picture(
-    run_folder: Path, q_values_command: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_q_values_of_the_fastest_record_are_shown_with_table_and_picture(run_folder, q_values_command, capsys):
     assert q_values_command.main([str(run_folder), "--map", "valley", "--every", "0.5"]) == 0
     out = capsys.readouterr().out
     assert "valley_2230" in out
@@ -184,7 +179,7 @@ def test_q_values_of_the_fastest_record_are_shown_with_table_and_picture(
         assert picture.size[0] > 1000
 
 
-def test_values_of_a_single_action_have_no_gaps_and_a_picture(q_values_command: ModuleType) -> None:
+def test_values_of_a_single_action_have_no_gaps_and_a_picture(q_values_command):
     values = q_values_command.RaceValues(
         RNG.standard_normal((30, 1)).astype(np.float32), ("a",), 0.05, np.zeros(30, dtype=int)
     )
@@ -192,9 +187,7 @@ def test_values_of_a_single_action_have_no_gaps_and_a_picture(q_values_command: 
     assert len(q_values_command.draw_q_values(values, "a $title$").axes) == 1
 
 
-def test_mistakes_of_the_q_values_command_are_one_line(
-    run_folder: Path, tmp_path: Path, q_values_command: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_of_the_q_values_command_are_one_line(run_folder, tmp_path, q_values_command, capsys):
     (tmp_path / "nonsense.npy").write_bytes(b"nonsense")
     np.save(tmp_path / "flat.npy", np.zeros(7, dtype=np.float32))
     np.save(tmp_path / "nan.npy", np.full((3, 1), np.nan, dtype=np.float32))

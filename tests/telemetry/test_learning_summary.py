@@ -1,7 +1,6 @@
 """A run's races in a few figures."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.telemetry.learning_summary import Driving, read_races, summarize_learning
 
 
-def _write(file: Path, races: list[tuple[float, bool, int | None]]) -> Path:
+def _write(file, races):
     """Races as (wall_s, is_explo, finish time in ms or None), 100 frames each."""
     lines = [
         {
@@ -26,7 +25,7 @@ def _write(file: Path, races: list[tuple[float, bool, int | None]]) -> Path:
     return file
 
 
-def test_figures_are_of_greedy_races_only(tmp_path: Path) -> None:
+def test_figures_are_of_greedy_races_only(tmp_path):
     greedy = [(10.0 * i, False, None if i in (1, 5) else 30_000 - 100 * i) for i in range(1, 16)]
     summary = summarize_learning(_write(tmp_path / "races.jsonl", [(1.0, True, 20_000), *greedy]), [45, 150, 600])[
         "valley"
@@ -40,7 +39,7 @@ def test_figures_are_of_greedy_races_only(tmp_path: Path) -> None:
     assert unfinished.driving == {5: Driving(3, 0, None)}
 
 
-def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
+def test_missing_and_damaged_files_are_named(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
         summarize_learning(tmp_path / "races.jsonl", [60])
     for content, reason in (
@@ -54,7 +53,7 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
             summarize_learning(tmp_path / "races.jsonl", [60])
 
 
-def test_a_last_line_that_is_cut_short_is_left_out(tmp_path: Path) -> None:
+def test_a_last_line_that_is_cut_short_is_left_out(tmp_path):
     file = _write(tmp_path / "races.jsonl", [(5.0, True, 30_000)] * 3)
     whole = read_races(file)
     for torn in (b'{"map": "val', b"\0" * 500, b"\xff"):
@@ -63,7 +62,7 @@ def test_a_last_line_that_is_cut_short_is_left_out(tmp_path: Path) -> None:
         file.write_bytes(file.read_bytes().removesuffix(torn))
 
 
-def test_sessions_seconds_add_up(tmp_path: Path) -> None:
+def test_sessions_seconds_add_up(tmp_path):
     first = [(10.0 * i, False, 30_000) for i in range(1, 13)]  # until 120 s
     second = [(10.0 * i, False, 20_000) for i in range(1, 13)]
     summary = summarize_learning(_write(tmp_path / "races.jsonl", [*first, *second]), [60, 120, 240, 600])["valley"]

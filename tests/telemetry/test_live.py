@@ -2,9 +2,7 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.live import LiveRace, LiveReader
+from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.telemetry.live.feed import ASKED_FOR_S, CAR_IS_OLD_S, FOLDER
 from trackmania_rl.telemetry.live.mirror import CARS_EVERY_S, LiveMirror
 from trackmania_rl.telemetry.live.playback import RacePlayback
@@ -37,7 +35,7 @@ class Clock:
 
     now_s = 1000.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now_s
 
 
@@ -64,16 +62,16 @@ class Driving:
 
     is_closed: bool = False
 
-    def close(self) -> None:
+    def close(self):
         if not self.is_closed:
             self.is_closed = True
             self.mirror.close()
 
-    def begin(self, game: int) -> None:
+    def begin(self, game):
         self.mirror.begins(game, ENTRIES[game % 2])
         self.games.begin(game, ENTRIES[game % 2])
 
-    def drive(self, n_actions: int, seconds_each: float = 0.0) -> None:
+    def drive(self, n_actions, seconds_each=0.0):
         """Mostly forward, so that races finish; the next race begins at once."""
         n_values = len(self.settings.game.inputs)
         for _ in range(n_actions):
@@ -91,7 +89,7 @@ class Driving:
                 self.ended[game] = columns | {"last_m": race.end.last.position_m.copy()}
                 self.begin(game)
 
-    def drive_until_race_ends(self, reader: LiveReader, game: int) -> LiveRace:
+    def drive_until_race_ends(self, reader, game):
         while game not in self.ended:
             reader.watch(0, game)
             self.drive(1, seconds_each=0.1)
@@ -101,7 +99,7 @@ class Driving:
 
 
 @pytest.fixture(scope="module")
-def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def maps_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("maps")
     np.save(folder / "line.npy", np.arange(0.0, 60.0, 0.5)[:, None] * np.array([0, 0, 1.0]) + (0, 100, 0))
     (folder / "straight.toml").write_text('name = "straight"\nline = "line.npy"\nedge = "wall"\ncheckpoints_m = [20]\n')
@@ -109,19 +107,16 @@ def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
-Make = Callable[..., Driving]
-
-
 @pytest.fixture
-def make_driving(tmp_path: Path, maps_folder: Path, repository_root: Path, clock: Clock) -> Iterator[Make]:
+def make_driving(tmp_path, maps_folder, repository_root, clock):
     """`make_driving(n_games=3, collector=0, image=(17, 15))`: a run whose folder is `tmp_path`."""
-    made: list[Driving] = []
+    made = []
 
-    def make(n_games: int = 3, collector: int = 0, image: tuple[int, int] = (0, 0)) -> Driving:
+    def make(n_games=3, collector=0, image=(0, 0)):
         overrides = (f"image_width_px={image[0]}", f"image_height_px={image[1]}", "cutoff_race_longer_than_ms=9000")
         settings = load_settings(repository_root / "config_files" / "config.py", overrides)
         games = InProcessGames(n_games, settings.game, settings.observation, maps_folder)
@@ -139,11 +134,11 @@ def make_driving(tmp_path: Path, maps_folder: Path, repository_root: Path, clock
 
 
 @pytest.fixture
-def reader(tmp_path: Path, clock: Clock) -> LiveReader:
+def reader(tmp_path, clock):
     return LiveReader(tmp_path, clock)
 
 
-def test_every_car_is_where_its_game_has_it(make_driving: Make, reader: LiveReader) -> None:
+def test_every_car_is_where_its_game_has_it(make_driving, reader):
     driving, other = make_driving(n_games=3), make_driving(n_games=5, collector=1)
     assert reader.cars() == []
     driving.drive(40, seconds_each=0.001)
@@ -169,14 +164,12 @@ def test_every_car_is_where_its_game_has_it(make_driving: Make, reader: LiveRead
     assert reader.race() is None
 
 
-def test_cars_are_shown_at_intervals_and_only_while_they_are_looked_at(
-    make_driving: Make, reader: LiveReader, tmp_path: Path
-) -> None:
+def test_cars_are_shown_at_intervals_and_only_while_they_are_looked_at(make_driving, reader, tmp_path):
     driving = make_driving(n_games=2)
     driving.drive(3)
     assert list((tmp_path / FOLDER).iterdir()) == []
     reader.cars()
-    shown: set[float] = set()
+    shown = set()
     for _ in range(40):
         driving.drive(1, seconds_each=0.3 * CARS_EVERY_S)  # so every fourth one
         shown |= {car.told_s for car in reader.cars()}
@@ -188,7 +181,7 @@ def test_cars_are_shown_at_intervals_and_only_while_they_are_looked_at(
     assert file.read_bytes() == written
 
 
-def test_the_race_of_the_watched_game(make_driving: Make, reader: LiveReader) -> None:
+def test_the_race_of_the_watched_game(make_driving, reader):
     driving = make_driving(n_games=3)
     race = driving.drive_until_race_ends(reader, 2)
     driven = driving.ended[2]
@@ -214,9 +207,7 @@ def test_the_race_of_the_watched_game(make_driving: Make, reader: LiveReader) ->
 
 
 @pytest.mark.parametrize("how", ["killed", "closed", "files deleted", "other files"])
-def test_a_collector_that_is_gone_shows_nothing(
-    how: str, make_driving: Make, reader: LiveReader, tmp_path: Path
-) -> None:
+def test_a_collector_that_is_gone_shows_nothing(how, make_driving, reader, tmp_path):
     (tmp_path / FOLDER).mkdir()
     old = tmp_path / FOLDER / "race-0-1.npz"
     old.write_bytes(b"left behind")
@@ -240,12 +231,10 @@ def test_a_collector_that_is_gone_shows_nothing(
     assert reader.race() is None
 
 
-def test_games_that_cannot_be_shown_are_played_on(
-    make_driving: Make, reader: LiveReader, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_games_that_cannot_be_shown_are_played_on(make_driving, reader, tmp_path, caplog):
     driving = make_driving(n_games=2)
 
-    def no_motion(_: object) -> None:
+    def no_motion(_):
         raise TypeError("a user's own environment has no motion")
 
     driving.games.motion = no_motion
@@ -262,9 +251,7 @@ def test_games_that_cannot_be_shown_are_played_on(
     assert "nobody can watch" in caplog.text
 
 
-def test_frames_of_a_game_that_cannot_be_drawn_again_come_with_the_race(
-    make_driving: Make, reader: LiveReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_of_a_game_that_cannot_be_drawn_again_come_with_the_race(make_driving, reader, monkeypatch):
     module = "trackmania_rl.telemetry.live.mirror"
     monkeypatch.setattr(f"{module}.MOST_FRAME_BYTES", 30 * 15 * 17)
     monkeypatch.setattr(f"{module}.SIMULATED", "another game")
@@ -280,9 +267,7 @@ def test_frames_of_a_game_that_cannot_be_drawn_again_come_with_the_race(
         np.testing.assert_array_equal(playback.picture(time_ms), race.frames[number])
 
 
-def test_a_race_is_played_back_as_its_game_showed_it(
-    make_driving: Make, reader: LiveReader, tmp_path: Path, repository_root: Path
-) -> None:
+def test_a_race_is_played_back_as_its_game_showed_it(make_driving, reader, tmp_path, repository_root):
     driving, pictures = make_driving(n_games=1), []
     while not driving.ended:
         reader.watch(0, 0)

@@ -9,10 +9,8 @@ import socket
 import sqlite3
 import sys
 import threading
-from collections.abc import Iterator
 from operator import methodcaller
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ from torchrl.record.loggers import CSVLogger
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs import RunFolder
-from trackmania_rl.settings import Settings, SettingsError, load_settings
+from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.telemetry import loggers
 from trackmania_rl.telemetry.figures import hyperparameters
 from trackmania_rl.telemetry.films import write_gif
@@ -65,7 +63,7 @@ def needy():
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+def folder(tmp_path, monkeypatch):
     """A run's folder, with nothing of this machine's services in the environment."""
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME", "WANDB_PROJECT", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -76,11 +74,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     return RunFolder.create(tmp_path, "tested")
 
 
-def settings_with(repository_root: Path, *loggers: str) -> Settings:
+def settings_with(repository_root, *loggers):
     return load_settings(repository_root / "config_files" / "config.py", {"loggers": loggers, "username": "secret"})
 
 
-def write_session(settings: Settings, folder: RunFolder, frames: range, resumed_at_frame: int = 0) -> None:
+def write_session(settings, folder, frames, resumed_at_frame=0):
     """Begin or resume a run, give the loggers one of everything, and end it."""
     film, recording = folder.path / "film.mp4", folder.path / "race.pt"
     write_gif(film.with_suffix(".gif"), [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")], 100)
@@ -100,14 +98,14 @@ def write_session(settings: Settings, folder: RunFolder, frames: range, resumed_
 
 
 @pytest.fixture
-def no_complaint(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def no_complaint(caplog):
     with caplog.at_level(logging.WARNING):
         yield
     assert [record.getMessage() for record in caplog.records if record.name.startswith("trackmania_rl")] == []
 
 
 @pytest.mark.usefixtures("no_complaint")
-def test_csv_files_go_on_and_forget_what_came_after_the_checkpoint(repository_root: Path, folder: RunFolder) -> None:
+def test_csv_files_go_on_and_forget_what_came_after_the_checkpoint(repository_root, folder):
     settings = settings_with(repository_root, "csv")
     write_session(settings, folder, range(1, 5))
     with (folder.path / "csv" / "scalars" / "learner" / "loss.csv").open("a") as file:
@@ -121,7 +119,7 @@ def test_csv_files_go_on_and_forget_what_came_after_the_checkpoint(repository_ro
 
 
 @pytest.mark.usefixtures("no_complaint")
-def test_a_users_own_logger_is_given_all_that_torchrls_take(repository_root: Path, folder: RunFolder) -> None:
+def test_a_users_own_logger_is_given_all_that_torchrls_take(repository_root, folder):
     write_session(settings_with(repository_root, "my_logging_parts:KeepingLogger"), folder, range(1, 3))
     (logger,) = sys.modules["my_logging_parts"].KeepingLogger.made
     assert (logger.exp_name, logger.log_dir) == ("tested", str(folder.path))
@@ -143,7 +141,7 @@ def test_a_users_own_logger_is_given_all_that_torchrls_take(repository_root: Pat
         ("Missing", "my_logging_parts.py has no Missing"),
     ],
 )
-def test_what_is_no_logger_is_refused(repository_root: Path, folder: RunFolder, name: str, message: str) -> None:
+def test_what_is_no_logger_is_refused(repository_root, folder, name, message):
     settings = settings_with(repository_root, "csv", f"my_logging_parts:{name}")
     with pytest.raises(SettingsError, match=message) as caught:
         open_loggers(settings, folder)
@@ -151,7 +149,7 @@ def test_what_is_no_logger_is_refused(repository_root: Path, folder: RunFolder, 
     assert not any(thread.name.endswith(" logger") for thread in threading.enumerate()), "csv's was closed"
 
 
-def test_a_partial_is_a_logger(repository_root: Path, folder: RunFolder) -> None:
+def test_a_partial_is_a_logger(repository_root, folder):
     own = functools.partial(CSVLogger, video_format="memmap")
     settings = load_settings(repository_root / "config_files" / "config.py", {"loggers": own})
     write_session(settings, folder, range(1, 3))
@@ -167,12 +165,12 @@ def test_a_partial_is_a_logger(repository_root: Path, folder: RunFolder) -> None
         (("csv", "csv"), "each logger is named once"),
     ],
 )
-def test_names_that_are_no_loggers(repository_root: Path, loggers: tuple[str, ...], message: str) -> None:
+def test_names_that_are_no_loggers(repository_root, loggers, message):
     with pytest.raises(SettingsError, match=message):
         settings_with(repository_root, *loggers)
 
 
-def test_a_missing_package_is_named(repository_root: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(repository_root, folder, monkeypatch):
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda _: None)
     for name in loggers.NEEDS_PACKAGE:
         settings = settings_with(repository_root, "csv", name)
@@ -186,7 +184,7 @@ def test_a_missing_package_is_named(repository_root: Path, folder: RunFolder, mo
     assert open_loggers(settings_with(repository_root), folder) == [], "no logger needs none"
 
 
-def test_hyperparameters_leave_out_names_of_the_machine(repository_root: Path) -> None:
+def test_hyperparameters_leave_out_names_of_the_machine(repository_root):
     told = hyperparameters(settings_with(repository_root, "csv"))
     assert (told["batch_size"], told["loggers"]) == (64, '["csv"]')
     assert "secret" not in str(told)
@@ -196,26 +194,24 @@ def test_hyperparameters_leave_out_names_of_the_machine(repository_root: Path) -
 class FailingLogger:
     """Fails at everything, slowly."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.may_go_on = threading.Event()
 
-    def log_figures(self, *_: object) -> None:
+    def log_figures(self, *_):
         self.may_go_on.wait(60)
         raise ConnectionError("the server\nis gone")
 
-    def reopen(self) -> None:
+    def reopen(self):
         """It stays as it is."""
 
-    def close(self) -> None:
+    def close(self):
         raise ConnectionError("still gone")
 
 
-def test_a_logger_that_fails_or_is_slow_costs_its_figures_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_logger_that_fails_or_is_slow_costs_its_figures_only(monkeypatch, caplog):
     monkeypatch.setattr(loggers, "MOST_WAITING", 3)
     made = FailingLogger()
-    logger = BackgroundLogger("mine", lambda: made)  # type: ignore[arg-type, return-value]
+    logger = BackgroundLogger("mine", lambda: made)
     with caplog.at_level(logging.ERROR):
         for frame in range(10):
             logger.do(methodcaller("log_figures", {"a": 1.0}, frame))
@@ -229,28 +225,28 @@ def test_a_logger_that_fails_or_is_slow_costs_its_figures_only(
 class FullDisk:
     """Fails until it is opened again."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.is_full = False
-        self.steps: list[int] = []
+        self.steps = []
 
-    def log_figures(self, _: object, step: int) -> None:
+    def log_figures(self, _, step):
         if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
         self.steps.append(step)
 
-    def fill(self) -> None:
+    def fill(self):
         self.is_full = True
 
-    def reopen(self) -> None:
+    def reopen(self):
         self.is_full = False
 
-    def close(self) -> None:
+    def close(self):
         """Nothing to write."""
 
 
-def test_a_logger_whose_disk_was_full_is_opened_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_whose_disk_was_full_is_opened_again(caplog):
     made = FullDisk()
-    logger = BackgroundLogger("mine", lambda: made)  # type: ignore[arg-type, return-value]
+    logger = BackgroundLogger("mine", lambda: made)
     for frame in range(5):
         logger.do(methodcaller("log_figures", {"a": 1.0}, frame))
         if frame == 1:
@@ -260,10 +256,10 @@ def test_a_logger_whose_disk_was_full_is_opened_again(caplog: pytest.LogCaptureF
     assert caplog.text.count("mine does not take the run's figures: OSError: ") == 1
 
 
-def test_a_logger_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_that_hangs_is_given_up(monkeypatch, caplog):
     monkeypatch.setattr(loggers, "CLOSE_TIMEOUT_S", 0.1)
     made = FailingLogger()
-    logger = BackgroundLogger("mine", lambda: made)  # type: ignore[arg-type, return-value]
+    logger = BackgroundLogger("mine", lambda: made)
     logger.do(methodcaller("log_figures", {"a": 1.0}, 1))
     logger.close()
     assert "mine: did not take the last figures within 0.1 s" in caplog.text
@@ -272,9 +268,7 @@ def test_a_logger_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, caplog
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_complaint")
-def test_a_local_store_of_mlflow(
-    repository_root: Path, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_store_of_mlflow(repository_root, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = RunFolder.below(Path(), folder.path.name)  # a relative --output-folder
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: python -m pip install mlflow")
@@ -300,9 +294,7 @@ def test_a_local_store_of_mlflow(
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:1", "sqlite:////dev/null/mlflow.db"])
-def test_a_store_of_mlflow_that_cannot_be_used(
-    repository_root: Path, folder: RunFolder, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_mlflow_that_cannot_be_used(repository_root, folder, uri, monkeypatch):
     pytest.importorskip("mlflow", reason="mlflow is not installed: python -m pip install mlflow")
     pytest.importorskip("sqlalchemy", reason="a local store of mlflow needs sqlalchemy")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -312,7 +304,7 @@ def test_a_store_of_mlflow_that_cannot_be_used(
 
 
 @pytest.fixture
-def wandb() -> Iterator[ModuleType]:
+def wandb():
     """The package; what it keeps of one run in this process is forgotten."""
     package = pytest.importorskip("wandb", reason="wandb is not installed: python -m pip install wandb")
     yield package
@@ -321,9 +313,7 @@ def wandb() -> Iterator[ModuleType]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_complaint")
-def test_wandb_offline(
-    repository_root: Path, folder: RunFolder, wandb: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_offline(repository_root, folder, wandb, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(socket, "gethostname", lambda: "name-of-my-machine")
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--my-argument"])
@@ -342,7 +332,7 @@ def test_wandb_offline(
 
 
 @pytest.mark.usefixtures("wandb")
-def test_wandb_without_a_login(repository_root: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_without_a_login(repository_root, folder, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     with pytest.raises(
         UserError, match=r"wandb cannot be used: .*log in with `wandb login`.*WANDB_MODE=offline"
@@ -352,7 +342,7 @@ def test_wandb_without_a_login(repository_root: Path, folder: RunFolder, monkeyp
 
 
 @pytest.mark.usefixtures("no_complaint")
-def test_trackio_on_this_machine(repository_root: Path, folder: RunFolder, tmp_path: Path) -> None:
+def test_trackio_on_this_machine(repository_root, folder, tmp_path):
     pytest.importorskip("trackio", reason="trackio is not installed: python -m pip install trackio")
     settings = settings_with(repository_root, "trackio")
     write_session(settings, folder, range(1, 5))

@@ -1,7 +1,5 @@
 """Two races along one line: what is known of made-up races must come out, and what is measured of real ones."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -26,9 +24,7 @@ from trackmania_rl.telemetry.sections import (
 STRAIGHT_M = np.array([[0.0, 5.0, 0.0], [0.0, 5.0, 400.0]])
 
 
-def run(
-    position_m: np.ndarray, period_ms: int = 100, checkpoints_ms: tuple[int, ...] = (), label: str = "run"
-) -> DrivenRun:
+def run(position_m, period_ms=100, checkpoints_ms=(), label="run"):
     position_m = np.asarray(position_m, dtype=np.float64)
     time_ms = period_ms * np.arange(len(position_m))
     speed_m_s = np.linalg.norm(np.gradient(position_m, axis=0), axis=1) / (period_ms / 1000)
@@ -36,11 +32,11 @@ def run(
     return DrivenRun("a race", time_ms, position_m, speed_m_s, checkpoints_ms, race_time_ms, ())
 
 
-def along_z(z_m: np.ndarray, x_m: float = 0.0) -> np.ndarray:
+def along_z(z_m, x_m=0.0):
     return np.stack([np.full(len(z_m), x_m), np.full(len(z_m), 5.0), z_m], axis=1)
 
 
-def test_a_slower_race_falls_behind_steadily() -> None:
+def test_a_slower_race_falls_behind_steadily():
     fast, slow = run(along_z(4.0 * np.arange(71))), run(along_z(2.0 * np.arange(131), x_m=3.0))
     comparison = compare_runs(fast, slow, STRAIGHT_M)
     assert comparison.distance_m[-1] == 259.0  # 260 m is as far as the slow one came
@@ -50,7 +46,7 @@ def test_a_slower_race_falls_behind_steadily() -> None:
     assert comparison.a.controls is None
 
 
-def test_time_is_lost_where_it_is_lost() -> None:
+def test_time_is_lost_where_it_is_lost():
     steady = run(along_z(5.0 * np.arange(61)))
     z_m = np.concatenate([5.0 * np.arange(21), 100.0 - 5.0 * np.arange(1, 6), 75.0 + 5.0 * np.arange(1, 31)])
     behind_ms = compare_runs(steady, run(along_z(z_m)), STRAIGHT_M).behind_ms
@@ -58,7 +54,7 @@ def test_time_is_lost_where_it_is_lost() -> None:
     np.testing.assert_allclose(behind_ms[101:], 1000.0, atol=1e-6)
 
 
-def test_a_track_that_crosses_itself_is_followed_in_order() -> None:
+def test_a_track_that_crosses_itself_is_followed_in_order():
     """A figure of eight: at its crossing the nearest point of the whole line would be a lap too early or too late."""
     phase = np.linspace(0.0, 2.0 * np.pi, 401)
     eight_m = np.stack([80.0 * np.sin(phase), np.full_like(phase, 9.0), 80.0 * np.sin(phase) * np.cos(phase)], axis=1)
@@ -68,7 +64,7 @@ def test_a_track_that_crosses_itself_is_followed_in_order() -> None:
     np.testing.assert_allclose(stations_m[-1], length_m, atol=3.0)
 
 
-def test_a_respawn_is_erased_from_the_line() -> None:
+def test_a_respawn_is_erased_from_the_line():
     out_m = along_z(4.0 * np.arange(41))  # to 160 m, then off the road, then back to 100 m
     off_m = out_m[-1] + np.stack([4.0 * np.arange(1, 10), np.zeros(9), np.zeros(9)], axis=1)
     again_m = along_z(100.0 + 4.0 * np.arange(31))
@@ -81,7 +77,7 @@ def test_a_respawn_is_erased_from_the_line() -> None:
     assert comparison.behind_ms[-1] == pytest.approx(2_500.0, abs=100.0)
 
 
-def test_races_without_a_common_way_are_refused() -> None:
+def test_races_without_a_common_way_are_refused():
     straight, standing = run(along_z(4.0 * np.arange(71))), run(along_z(np.zeros(7)))
     with pytest.raises(RunComparisonError, match="away from it most of the time"):
         compare_runs(straight, run(along_z(4.0 * np.arange(71), x_m=500.0)))
@@ -94,7 +90,7 @@ def test_races_without_a_common_way_are_refused() -> None:
 BEST = (4000, 6000, 10_000)
 
 
-def test_losses_of_sections_add_up_to_the_time_behind() -> None:
+def test_losses_of_sections_add_up_to_the_time_behind():
     sections = compare_sections(BEST, (4100, 6300, 10_150), checkpoint_names(3), [50.0, 70.0, 130.0])
     assert [section.name for section in sections] == ["CP 1", "CP 2", "finish"]
     assert [section.end_m for section in sections] == [50.0, 70.0, 130.0]
@@ -109,14 +105,14 @@ def test_losses_of_sections_add_up_to_the_time_behind() -> None:
     assert medal == [5000, 7500, 12_500], "slower by the same factor everywhere"
 
 
-def test_the_time_at_a_distance_is_when_a_race_first_was_there() -> None:
+def test_the_time_at_a_distance_is_when_a_race_first_was_there():
     meters = np.array([0, 10, 20, 15, 12, 20, 30, 40], dtype=np.float32)  # it went back, and came again
     time_ms = np.arange(8, dtype=np.int32) * 50
     assert times_at(np.array([5.0, 20.0, 25.0, 39.0, 40.5]), meters, time_ms) == [25, 100, 200, 345, 350]
     assert times_at(np.array([5.0, 41.5]), meters, time_ms) == [25], "the second end was not reached"
 
 
-def test_real_races_differ_by_what_their_checkpoints_say(shared_data: Path, tmp_path: Path) -> None:
+def test_real_races_differ_by_what_their_checkpoints_say(shared_data, tmp_path):
     runs = []
     for name in ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx"):
         path = shared_data / "replays" / name

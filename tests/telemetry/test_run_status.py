@@ -1,15 +1,12 @@
 """What a training tells of itself: written in place, read whole, and judged by the machine's own clock."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from trackmania_rl.telemetry import run_status
 from trackmania_rl.telemetry.run_status import ROOM_BYTES, STATUS_FILE, RunStatus, StatusFile, read_status
 
 
-def status_of(**changes: Any) -> RunStatus:
+def status_of(**changes):
     values = {
         "is_over": False,
         "told_at_s": 1000.0,
@@ -24,7 +21,7 @@ def status_of(**changes: Any) -> RunStatus:
     return RunStatus(**(values | changes))
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     assert read_status(tmp_path) is None
     file = StatusFile(tmp_path / "run")
     file.write(status_of())
@@ -44,9 +41,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", bytes(ROOM_BYTES), b"x" * ROOM_BYTES, b"torn"])
-def test_what_is_damaged_or_half_written_is_not_taken(
-    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_damaged_or_half_written_is_not_taken(tmp_path, content, monkeypatch):
     monkeypatch.setattr(run_status, "READ_AGAIN_AFTER_S", 0.0)
     StatusFile(tmp_path).write(status_of())
     whole = (tmp_path / STATUS_FILE).read_bytes()
@@ -67,5 +62,5 @@ def test_what_is_damaged_or_half_written_is_not_taken(
         ({}, 50.0, "the machine was restarted since the training last told of itself"),
     ],
 )
-def test_whether_it_is_well(changes: dict[str, Any], now_s: float, wrong: str | None) -> None:
+def test_whether_it_is_well(changes, now_s, wrong):
     assert status_of(**changes).what_is_wrong(now_s) == wrong

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import cv2
 import numpy as np
@@ -33,7 +32,7 @@ def make_frames(n=12, height_px=48, width_px=64):
     return frames
 
 
-def read_frames(path: Path):
+def read_frames(path):
     capture = cv2.VideoCapture(str(path))
     frames = []
     while True:
@@ -43,19 +42,19 @@ def read_frames(path: Path):
         frames.append(frame)
 
 
-def read_transparent(file: Path, shape: tuple[int, ...]):
+def read_transparent(file, shape):
     decoder = ["-c:v", "libvpx-vp9"] if file.suffix == ".webm" else []
     command = [ffmpeg_program(), *decoder, "-i", str(file), "-f", "rawvideo", "-pix_fmt", "bgra", "pipe:1"]
     return np.frombuffer(subprocess.run(command, capture_output=True, check=True).stdout, np.uint8).reshape(shape)
 
 
-def write_video(path: Path, frames, **options) -> None:
+def write_video(path, frames, **options):
     with VideoFile(path, 20.0, **options) as video:
         for frame in frames:
             video.write(frame)
 
 
-def ffmpeg_output(file: Path) -> str:
+def ffmpeg_output(file):
     command = [ffmpeg_program(), "-hide_banner", "-i", str(file)]
     return subprocess.run(command, capture_output=True, check=False).stderr.decode()  # it asks for an output file
 
@@ -151,7 +150,7 @@ def test_a_video_that_cannot_be_written_or_read_is_one_line(tmp_path, monkeypatc
         write_video(tmp_path / "race.mp4", make_frames())
 
 
-def test_a_race_is_filmed_until_its_time_and_no_longer_than_its_finish(repository_root: Path, tmp_path: Path) -> None:
+def test_a_race_is_filmed_until_its_time_and_no_longer_than_its_finish(repository_root, tmp_path):
     track = track_of(str(repository_root / "maps" / "kart.toml"))
     shots = list(film_inputs(track, parse_input_script("0.00 press up\n"), until_ms=1550, size_px=(64, 36)))
     assert [shot.time_ms for shot in shots] == list(range(0, 1550, 40))
@@ -175,10 +174,10 @@ def test_a_race_is_filmed_until_its_time_and_no_longer_than_its_finish(repositor
     assert len(list(film_inputs(generated, [], until_ms=400, size_px=(8, 6)))) == 11
 
 
-def test_the_film_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_film_program(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(films.psutil.Process, "nice", lambda *_: None)
 
-    def run(*words: str) -> int:
+    def run(*words):
         monkeypatch.setattr("sys.argv", ["films", str(tmp_path / "film.mp4"), "--until-ms", "100", *words])
         return films.main()
 
@@ -210,7 +209,7 @@ PLACES = {
 EXPECTED_KEYS = [{"accelerate"}] * 5 + [{"accelerate", "left"}] * 2 + [{"brake"}] * 2
 
 
-def lit(picture) -> set[str]:
+def lit(picture):
     """Names of the keys that are lit in a picture of keys alone."""
     unit_px = picture.shape[0] / 2
     found = set()
@@ -222,11 +221,11 @@ def lit(picture) -> set[str]:
 
 
 @pytest.fixture
-def widget(script_module) -> ModuleType:
+def widget(script_module):
     return script_module("tools/input_widget")
 
 
-def test_keys_are_drawn_over_a_video(widget: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_are_drawn_over_a_video(widget, tmp_path, capsys):
     with VideoFile(tmp_path / "recorded.mp4", 10) as video:
         for _ in range(20):
             video.write(np.full((200, 320, 4), 128, np.uint8))
@@ -257,7 +256,7 @@ def test_keys_are_drawn_over_a_video(widget: ModuleType, tmp_path: Path, capsys:
     assert not (tmp_path / "out.webm").exists()
 
 
-def test_keys_and_a_wheel_are_drawn_on_transparent_ground(widget: ModuleType, tmp_path: Path) -> None:
+def test_keys_and_a_wheel_are_drawn_on_transparent_ground(widget, tmp_path):
     (tmp_path / "race.inputs").write_text(SCRIPT)
     (tmp_path / "wheel.inputs").write_text("0.00 gas 65536\n0.50 steer -65536\n0.70 steer 32768\n")
     files = {name: tmp_path / f"{name}.webm" for name in ("race", "wheel")}

@@ -1,6 +1,5 @@
 """A tiny game inside the test process, with a switch for each open point of the protocol."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,21 +37,21 @@ class FakeGame:
     driven: list[tuple[int, HeldInputs]] = field(default_factory=list)  # (race time before the tick, held in it)
     hidden_at_ms: list[int] = field(default_factory=list)  # when the race interface was hidden
 
-    def __post_init__(self) -> None:
-        self.map: str | None = None if self.in_menus else "another"
+    def __post_init__(self):
+        self.map = None if self.in_menus else "another"
         self.time_ms, self.x_cm, self.times_ms = 500, 0, [-1, -1]
-        self.keys: HeldInputs = NO_KEYS
+        self.keys = NO_KEYS
         self.speed, self.period_ms, self.timeout_ms = 1.0, 10, 2000
-        self.frame_size: tuple[int, int] | None = None
+        self.frame_size = None
         self.is_over = False
-        self.restart_in_steps: int | None = None
+        self.restart_in_steps = None
         self.is_rewound = False
-        self.held: GameEvent | None = None
+        self.held = None
         self.state_wanted = False
-        self.reports: list[GameEvent] = []  # sent before anything else
+        self.reports = []  # sent before anything else
         self.events = self._run()
 
-    def _run(self) -> Iterator[GameEvent]:
+    def _run(self):
         yield GameEvent(MessageId.ON_CONNECT)
         while True:
             if self.frame_size is not None:
@@ -68,7 +67,7 @@ class FakeGame:
             elif self.speed > 0 and self.map is not None:
                 yield from self._tick()
 
-    def _tick(self) -> Iterator[GameEvent]:
+    def _tick(self):
         if self.restart_in_steps is not None:
             self.restart_in_steps -= 1
             if self.restart_in_steps < 0:
@@ -91,7 +90,7 @@ class FakeGame:
         if not self.checkpoint_before_step:
             yield from passed
 
-    def _checkpoints(self) -> list[GameEvent]:
+    def _checkpoints(self):
         before = self.n_passed
         if self.x_cm >= 2000 and before == 0:
             self.times_ms[0] = self.time_ms
@@ -108,14 +107,14 @@ class FakeGame:
         )
 
     @property
-    def accelerates(self) -> bool:
+    def accelerates(self):
         return self.keys.accelerate if isinstance(self.keys, KeyState) else self.keys.gas > 0
 
     @property
-    def n_passed(self) -> int:
+    def n_passed(self):
         return sum(time_ms >= 0 for time_ms in self.times_ms)
 
-    def next_event(self, within_s: float | None = None) -> GameEvent:
+    def next_event(self, within_s=None):
         assert self.held is None, "an event was not answered"
         event = self.reports.pop() if self.reports else next(self.events)
         if self.state_wanted:
@@ -124,12 +123,12 @@ class FakeGame:
         self.held = event
         return event
 
-    def answer(self, event: GameEvent, then_get_state: bool = False) -> None:
+    def answer(self, event, then_get_state=False):
         assert self.held is event, "only the held event can be answered"
         self.held = None
         self.state_wanted = then_get_state
 
-    def get_state(self) -> bytes:
+    def get_state(self):
         blob = new_state_blob(2, 2)
         head = np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]
         head["race_time_ms"] = self.time_ms
@@ -139,13 +138,13 @@ class FakeGame:
         StateView(blob).checkpoint_times_ms[:] = self.times_ms
         return bytes(blob)
 
-    def is_race_finished(self) -> bool:
+    def is_race_finished(self):
         return self.is_over
 
-    def is_in_menus(self) -> bool:
+    def is_in_menus(self):
         return self.map is None
 
-    def rewind_to_state(self, blob: bytes) -> None:
+    def rewind_to_state(self, blob):
         view = StateView(blob)
         before = self.n_passed
         self.time_ms, self.x_cm = view.race_time_ms, round(100 * float(view.position_m[2]))
@@ -158,51 +157,51 @@ class FakeGame:
             self.reports.append(GameEvent(MessageId.CHECKPOINT_COUNT_CHANGED, current=self.n_passed, target=2))
         self.calls.append(f"rewind to {self.time_ms}")
 
-    def rewind_to_current_state(self) -> None:
+    def rewind_to_current_state(self):
         self.calls.append("rewind to current")
 
-    def set_speed(self, speed: float) -> None:
+    def set_speed(self, speed):
         self.speed = speed
 
-    def set_step_period(self, period_ms: int) -> None:
+    def set_step_period(self, period_ms):
         self.calls.append(f"step period {period_ms}")
         self.period_ms = period_ms
 
-    def set_timeout(self, timeout_ms: int) -> None:
+    def set_timeout(self, timeout_ms):
         self.timeout_ms = timeout_ms
 
-    def plugin_version(self) -> int:
+    def plugin_version(self):
         self.calls.append("version")
         return self.version
 
-    def set_input(self, held: HeldInputs) -> None:
+    def set_input(self, held):
         self.keys = held
 
-    def give_up(self) -> None:
+    def give_up(self):
         self.calls.append("give up")
         self.restart_in_steps = self.steps_before_give_up_takes_effect
 
-    def prevent_finish(self) -> None:
+    def prevent_finish(self):
         self.times_ms[1] = -1
 
-    def command(self, text: str) -> None:
+    def command(self, text):
         self.calls.append(text)
         if text.startswith("map "):
             self.map = text.removeprefix("map ").strip('"')
             self.restart_in_steps = self.steps_before_give_up_takes_effect
 
-    def toggle_interface(self, shown: bool) -> None:
+    def toggle_interface(self, shown):
         self.calls.append(f"interface {shown}")
         self.hidden_at_ms.append(self.time_ms)
 
-    def request_frame(self, width_px: int, height_px: int) -> None:
+    def request_frame(self, width_px, height_px):
         self.frame_size = (width_px, height_px)
 
-    def unrequest_frame(self) -> None:
+    def unrequest_frame(self):
         self.frame_size = None
 
-    def flush(self) -> None:
+    def flush(self):
         """Nothing waits to be sent."""
 
-    def close(self) -> None:
+    def close(self):
         """There is no connection."""

@@ -19,7 +19,7 @@ from trackmania_rl.tmi_interaction.tminterface2 import (
 GENEROUS_S = 60.0
 
 
-def i32(*numbers: int) -> bytes:
+def i32(*numbers):
     return b"".join(number.to_bytes(4, "little", signed=True) for number in numbers)
 
 
@@ -52,7 +52,7 @@ def pair(connect):
     return connect()
 
 
-def received(game: socket.socket, size: int) -> bytes:
+def received(game, size):
     data = b""
     while len(data) < size:
         data += game.recv(size - len(data))
@@ -112,7 +112,7 @@ def test_reports_are_read_in_any_slices(any_way_of_waiting, pair):
     many = b"".join(i32(1, 50 * i) for i in range(5_000))
     stream = i32(5) + i32(1, -100) + i32(2, 1, 3) + i32(3, 1, 1) + i32(4) + pixels.tobytes()
 
-    def send() -> None:
+    def send():
         for i in range(len(stream)):
             game.sendall(stream[i : i + 1])
         game.sendall(many)

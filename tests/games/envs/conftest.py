@@ -1,16 +1,15 @@
 """Two short tracks whose names lead to files, and environments on them that are closed after the test."""
 
 import contextlib
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
-from trackmania_rl.games.envs import RaceEnv, RaceVectorEnv, make_race_env, make_race_vector_env
+from trackmania_rl.games.envs import make_race_env, make_race_vector_env
 
 
 @pytest.fixture(scope="session")
-def tracks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def tracks(tmp_path_factory):
     """`straight` (60 m) and `lane` (50 m), walled roads with a checkpoint: their files by their names."""
     folder = tmp_path_factory.mktemp("maps")
     for name, length_m in (("straight", 60.0), ("lane", 50.0)):
@@ -23,11 +22,11 @@ def tracks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
-def make_env(tracks: dict[str, str]) -> Iterator[Callable[..., RaceEnv]]:
+def make_env(tracks):
     """`make_env(*names, **arguments)`; closed after the test."""
     with contextlib.ExitStack() as opened:
 
-        def make(*names: str, **arguments) -> RaceEnv:
+        def make(*names, **arguments):
             env = make_race_env([tracks.get(name, name) for name in names], **arguments)
             return opened.enter_context(contextlib.closing(env))
 
@@ -35,11 +34,11 @@ def make_env(tracks: dict[str, str]) -> Iterator[Callable[..., RaceEnv]]:
 
 
 @pytest.fixture
-def make_envs(tracks: dict[str, str]) -> Iterator[Callable[..., RaceVectorEnv]]:
+def make_envs(tracks):
     """`make_envs(num_envs, *names, **arguments)`; closed after the test."""
     with contextlib.ExitStack() as opened:
 
-        def make(num_envs: int, *names: str, **arguments) -> RaceVectorEnv:
+        def make(num_envs, *names, **arguments):
             envs = make_race_vector_env(num_envs, [tracks.get(name, name) for name in names], **arguments)
             return opened.enter_context(contextlib.closing(envs))
 
@@ -47,12 +46,12 @@ def make_envs(tracks: dict[str, str]) -> Iterator[Callable[..., RaceVectorEnv]]:
 
 
 @pytest.fixture
-def wandering() -> list[int]:
+def wandering():
     """Actions of a race: mostly forward, so that the car arrives, with some of everything."""
     return np.random.default_rng(6).choice([0, 0, 0, 0, 1, 2, 3, 4, 5], 200).tolist()
 
 
 @pytest.fixture(scope="session")
-def image() -> dict[str, int]:
+def image():
     """Settings of an observation with images (3, 30, 40)."""
     return {"image_width_px": 40, "image_height_px": 30, "frames_per_state": 3}

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,6 @@ from gymnasium.utils.env_checker import data_equivalence
 from trackmania_rl.errors import UserError
 from trackmania_rl.games import envs
 from trackmania_rl.games.envs import (
-    RaceEnv,
-    RaceVectorEnv,
     make_race_env,
     make_race_vector_env,
     make_real_time_race_env,
@@ -27,15 +24,14 @@ from trackmania_rl.games.envs import (
 from trackmania_rl.settings import MapEntry
 
 COAST = 3
-MakeEnv = Callable[..., RaceEnv]
 
 
-def entry(name: str, **changes) -> MapEntry:
+def entry(name, **changes):
     files = {"map_path": f"{name}.toml", "reference_line": f"{name}.npy"}
     return MapEntry(**({"map_name": name, "is_explo": True, "fill_buffer": True} | files | changes))
 
 
-def test_overrides_are_values_of_any_kind(make_env: MakeEnv, tracks: dict[str, str]) -> None:
+def test_overrides_are_values_of_any_kind(make_env, tracks):
     folder = Path(tracks["lane"]).parent
     overrides = {
         "map_cycle": [entry("lane", reference_line="lane_0.5m.npy")],
@@ -53,14 +49,12 @@ def test_overrides_are_values_of_any_kind(make_env: MakeEnv, tracks: dict[str, s
     assert env.settings.exploration.epsilon_schedule == ((0, 1.0), (100, 0.0))
 
 
-def test_a_wrong_override_is_told(make_env: MakeEnv) -> None:
+def test_a_wrong_override_is_told(make_env):
     with pytest.raises(UserError, match="batch_sise is no known setting; did you mean batch_size"):
         make_env("straight", overrides={"batch_sise": 8})
 
 
-def test_an_environment_that_cannot_be_made_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_that_cannot_be_made_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     track = "generated:0.2:7"
     with pytest.raises(UserError, match="absent"):
@@ -83,21 +77,21 @@ def test_an_environment_that_cannot_be_made_leaves_nothing_behind(
         ("stable_baselines3.common.vec_env", "sb3", "sb3", lambda: importlib.import_module(f"{envs.__name__}.sb3")),
     ],
 )
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, needed: str, module: str, extra: str, use) -> None:
+def test_a_missing_package_is_named(monkeypatch, needed, module, extra, use):
     monkeypatch.setitem(sys.modules, needed, None)
     monkeypatch.delitem(sys.modules, f"{envs.__name__}.{module}", raising=False)
     with pytest.raises(UserError, match=rf'pip install "trackmania-rl\[{extra}\]"'):
         use()
 
 
-def test_two_maps_of_the_same_name_are_refused(make_env: MakeEnv, tracks: dict[str, str], tmp_path: Path) -> None:
+def test_two_maps_of_the_same_name_are_refused(make_env, tracks, tmp_path):
     for file in Path(tracks["lane"]).parent.glob("lane*"):
         shutil.copy(file, tmp_path)
     with pytest.raises(UserError, match="are both named lane"):
         make_env("lane", str(tmp_path / "lane.toml"))
 
 
-def test_importing_the_package_registers_the_environments_without_their_code() -> None:
+def test_importing_the_package_registers_the_environments_without_their_code():
     code = (
         "import sys, gymnasium, trackmania_rl as t; "
         "print([gymnasium.spec(id).id for id in (t.RACE_ID, t.ANALOG_RACE_ID, t.REAL_TIME_RACE_ID)]); "
@@ -110,14 +104,12 @@ def test_importing_the_package_registers_the_environments_without_their_code() -
     ]
 
 
-def steps(env: RaceEnv | RaceVectorEnv, actions: Sequence) -> list:
+def steps(env, actions):
     return [env.step(action) for action in actions]
 
 
 @pytest.mark.parametrize("has_image", [False, True])
-def test_a_copy_and_its_original_go_on_from_the_same_state_by_themselves(
-    make_env: MakeEnv, image: dict, wandering: list[int], has_image: bool
-) -> None:
+def test_a_copy_and_its_original_go_on_from_the_same_state_by_themselves(make_env, image, wandering, has_image):
     never_copied, env = (make_env("straight", overrides=image if has_image else {}) for _ in range(2))
     begun, rest = wandering[:20], wandering[20:45]
     for one in (never_copied, env):
@@ -130,7 +122,7 @@ def test_a_copy_and_its_original_go_on_from_the_same_state_by_themselves(
     assert data_equivalence(steps(env, rest), expected, exact=True)
 
 
-def test_a_pickled_environment_begins_the_same_race(make_env: MakeEnv) -> None:
+def test_a_pickled_environment_begins_the_same_race(make_env):
     env = make_env("straight", "lane")
     first = env.reset(seed=2)
     with contextlib.closing(pickle.loads(pickle.dumps(env))) as pickled:

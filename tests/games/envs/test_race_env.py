@@ -1,6 +1,5 @@
 """`RaceEnv` on games of both kinds: the races, observations and rewards of the trainer."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RaceEnv
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.observation import ObservationLayout
@@ -18,7 +16,7 @@ from trackmania_rl.race.progress_reward import FINISH_S, ProgressReward
 from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.settings import load_settings
 from trackmania_rl.track.named_maps import map_entries
 
 COAST = 3
@@ -29,10 +27,8 @@ OPTIONAL_REWARDS = {
     "engineered_close_to_vcp_reward_schedule": ((0, -0.02), (200, -0.02)),
 }
 
-MakeEnv = Callable[..., RaceEnv]
 
-
-def play(env: RaceEnv, actions: list):
+def play(env, actions):
     """Play one race, forward when the actions are over; returns observations, rewards and the last info."""
     observation, _ = env.reset(seed=0)
     observations, rewards, is_over, step = [observation], [], False, 0
@@ -46,14 +42,12 @@ def play(env: RaceEnv, actions: list):
     return observations, rewards, info
 
 
-def settings_with(repository_root: Path, overrides: dict) -> Settings:
+def settings_with(repository_root, overrides):
     return load_settings(repository_root / "config_files" / "config.py", [f"{k}={v!r}" for k, v in overrides.items()])
 
 
 @pytest.mark.parametrize("overrides", [OPTIONAL_REWARDS, OPTIONAL_REWARDS | SOCKET], ids=["in process", "socket"])
-def test_a_race_is_the_trainers_race(
-    make_env: MakeEnv, tracks: dict[str, str], wandering: list[int], repository_root: Path, overrides: dict
-) -> None:
+def test_a_race_is_the_trainers_race(make_env, tracks, wandering, repository_root, overrides):
     env = make_env("straight", overrides=overrides, reward="trainer", normalize=False)
     observations, rewards, info = play(env, wandering)
 
@@ -80,7 +74,7 @@ def test_a_race_is_the_trainers_race(
     assert info["map"] == "straight"
 
 
-def test_by_default_metres_and_an_early_finish_are_rewarded(make_env: MakeEnv, wandering: list[int]) -> None:
+def test_by_default_metres_and_an_early_finish_are_rewarded(make_env, wandering):
     env = make_env("straight")
     _, rewards, info = play(env, wandering)
     assert info["race_finished"]
@@ -97,7 +91,7 @@ def test_by_default_metres_and_an_early_finish_are_rewarded(make_env: MakeEnv, w
     assert sum(standing[1]) == pytest.approx(0, abs=0.01), "parking costs nothing and earns nothing"
 
 
-def test_floats_are_normalized_unless_asked_otherwise(make_env: MakeEnv, repository_root: Path) -> None:
+def test_floats_are_normalized_unless_asked_otherwise(make_env, repository_root):
     raw, _ = make_env("straight", normalize=False).reset()
     normalized, _ = make_env("straight").reset()
     layout = ObservationLayout(settings_with(repository_root, {}).observation)
@@ -105,9 +99,7 @@ def test_floats_are_normalized_unless_asked_otherwise(make_env: MakeEnv, reposit
     assert normalized.dtype == raw.dtype == np.float32
 
 
-def test_both_transports_show_the_same_and_an_image_holds_the_last_frames(
-    make_env: MakeEnv, image: dict, wandering: list[int]
-) -> None:
+def test_both_transports_show_the_same_and_an_image_holds_the_last_frames(make_env, image, wandering):
     shown = []
     for transport in ({}, SOCKET):
         env = make_env("straight", overrides=image | transport | {"cutoff_race_longer_than_ms": 1000})
@@ -124,7 +116,7 @@ def test_both_transports_show_the_same_and_an_image_holds_the_last_frames(
     assert 3.0 < info["speed_m_s"] < 30.0
 
 
-def test_maps_are_drawn_by_the_seed_or_chosen(make_env: MakeEnv) -> None:
+def test_maps_are_drawn_by_the_seed_or_chosen(make_env):
     env = make_env("straight", "lane")
     drawn = [[env.reset(seed=seed)[1]["map"]] + [env.reset()[1]["map"] for _ in range(20)] for seed in (7, 7, 8)]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -134,7 +126,7 @@ def test_maps_are_drawn_by_the_seed_or_chosen(make_env: MakeEnv) -> None:
         env.reset(options={"track": "straight"})
 
 
-def test_generated_tracks_go_with_the_environment(make_env: MakeEnv) -> None:
+def test_generated_tracks_go_with_the_environment(make_env):
     env = make_env("generated:0.2:7-9")
     env.reset()
     tracks_folder = Path(env.races.tracks_folder)
@@ -143,7 +135,7 @@ def test_generated_tracks_go_with_the_environment(make_env: MakeEnv) -> None:
     assert not tracks_folder.exists()
 
 
-def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env: MakeEnv) -> None:
+def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env):
     env = make_env("straight", overrides=SOCKET)
     env.reset()
     for _ in range(5):
@@ -159,7 +151,7 @@ def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env: M
     assert env.races.games._drivers[0].game_starts == 2
 
 
-def test_a_step_needs_a_race_and_an_open_environment(make_env: MakeEnv) -> None:
+def test_a_step_needs_a_race_and_an_open_environment(make_env):
     env = make_env("straight", render_mode="rgb_array")
     play(env, [])
     with pytest.raises(ResetNeeded, match="call reset first"):
@@ -171,7 +163,7 @@ def test_a_step_needs_a_race_and_an_open_environment(make_env: MakeEnv) -> None:
 
 
 @pytest.mark.parametrize("action", [-1, 12, 0.0])
-def test_an_action_that_there_is_not_is_refused(make_env: MakeEnv, action: object) -> None:
+def test_an_action_that_there_is_not_is_refused(make_env, action):
     env = make_env("straight")
     env.reset()
     with pytest.raises(UserError, match=r"an action is one whole number, 0 to 11") as refused:

@@ -1,25 +1,18 @@
 """`RaceVectorEnv`: against as many single environments, and what it is asked and told."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RaceVectorEnv
 
 COAST = 3
 ENDS_AFTER_TEN_ACTIONS = {"cutoff_no_progress_within_ms": 500}
 
-MakeEnvs = Callable[..., RaceVectorEnv]
-
 
 @pytest.mark.parametrize("has_image", [False, True])
-def test_every_game_goes_as_a_single_environment_does(
-    make_env, make_envs: MakeEnvs, image: dict, has_image: bool
-) -> None:
+def test_every_game_goes_as_a_single_environment_does(make_env, make_envs, image, has_image):
     """Over several races of each game; the first game's car stands still, so that its races are cut off."""
     n_games, n_steps = 3, 250
     overrides = {"cutoff_no_progress_within_ms": 2000} | (image if has_image else {})
@@ -56,7 +49,7 @@ def _in_order(step):
     return observation, info, reward, terminated, truncated
 
 
-def _assert_same(seen, of_singles) -> None:
+def _assert_same(seen, of_singles):
     if isinstance(seen, dict):
         for name, values in seen.items():
             np.testing.assert_array_equal(values, np.stack([one[name] for one in of_singles]))
@@ -64,7 +57,7 @@ def _assert_same(seen, of_singles) -> None:
         np.testing.assert_array_equal(seen, np.stack(of_singles))
 
 
-def test_a_seed_gives_the_same_maps_again(make_envs: MakeEnvs) -> None:
+def test_a_seed_gives_the_same_maps_again(make_envs):
     envs = make_envs(9, "straight", "lane")
     first, infos = envs.reset(seed=[4] * 9)
     assert len(np.unique(first, axis=0)) == 2, "both tracks, whose finishes are not as far away"
@@ -75,7 +68,7 @@ def test_a_seed_gives_the_same_maps_again(make_envs: MakeEnvs) -> None:
     assert set(infos["map"]) == {"lane"}
 
 
-def test_a_race_that_ended_waits_for_its_reset_where_nothing_else_begins_the_next(make_envs: MakeEnvs) -> None:
+def test_a_race_that_ended_waits_for_its_reset_where_nothing_else_begins_the_next(make_envs):
     envs = make_envs(3, "straight", "lane", overrides=ENDS_AFTER_TEN_ACTIONS, autoreset_mode="Disabled")
     assert envs.autoreset_mode is envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     start = envs.reset(options={"map": "lane"})[0]
@@ -98,7 +91,7 @@ def test_a_race_that_ended_waits_for_its_reset_where_nothing_else_begins_the_nex
     assert not envs.step([0, 0, 0])[3].any()
 
 
-def test_wrong_uses_are_refused(make_envs: MakeEnvs) -> None:
+def test_wrong_uses_are_refused(make_envs):
     with pytest.raises(UserError, match="game_transport"):
         make_envs(2, "lane", overrides={"game_transport": "socket"})
     envs = make_envs(2, "straight")

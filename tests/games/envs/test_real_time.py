@@ -2,8 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import gymnasium
 import pytest
@@ -18,14 +16,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*time steps? timed out")  # oth
 
 SPEED = 20.0
 STEP_S = 0.05 / SPEED
-MakeEnv = Callable[..., gymnasium.Env[Any, Any]]
 
 
 @pytest.fixture
-def make_env() -> Iterator[MakeEnv]:
-    made: list[gymnasium.Env[Any, Any]] = []
+def make_env():
+    made = []
 
-    def make(overrides: dict[str, Any] | None = None, **options: Any) -> gymnasium.Env[Any, Any]:
+    def make(overrides=None, **options):
         settings = {"running_speed": SPEED} | (overrides or {})
         made.append(gymnasium.make(REAL_TIME_RACE_ID, maps="valley", overrides=settings, **options))
         return made[-1]
@@ -35,7 +32,7 @@ def make_env() -> Iterator[MakeEnv]:
         env.close()
 
 
-def test_the_observation_ends_with_the_last_actions(make_env: MakeEnv) -> None:
+def test_the_observation_ends_with_the_last_actions(make_env):
     env = make_env(act_buf_len=3)
     observation, _ = env.reset()
     assert observation[0].shape == (184,)
@@ -46,7 +43,7 @@ def test_the_observation_ends_with_the_last_actions(make_env: MakeEnv) -> None:
     assert observation[1:] == (forward, 4, 5)
 
 
-def test_the_game_goes_on_while_the_driver_thinks(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_game_goes_on_while_the_driver_thinks(make_env, monkeypatch):
     monkeypatch.setattr(real_time, "WARNINGS_APART_S", 0.0)
     env = make_env()
     env.reset()
@@ -64,7 +61,7 @@ def test_the_game_goes_on_while_the_driver_thinks(make_env: MakeEnv, monkeypatch
     assert info["meters"] > 10
 
 
-def test_a_race_that_is_cut_off_is_truncated_and_its_rewards_are_all_there(make_env: MakeEnv) -> None:
+def test_a_race_that_is_cut_off_is_truncated_and_its_rewards_are_all_there(make_env):
     overrides = {"cutoff_no_progress_within_ms": 500, "constant_reward_per_ms": -0.001}
     env = make_env(overrides, reward="trainer", act_buf_len=1)
     env.reset()
@@ -87,11 +84,11 @@ def test_a_race_that_is_cut_off_is_truncated_and_its_rewards_are_all_there(make_
     assert info["race_time_ms"] == 0
 
 
-def test_an_error_of_the_game_reaches_the_driver(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_game_reaches_the_driver(make_env, monkeypatch):
     env, failed = make_env(), threading.Event()
     env.reset()
 
-    def fail(_: object) -> None:
+    def fail(_):
         failed.set()
         raise OSError("the game is gone")
 

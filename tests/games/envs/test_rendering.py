@@ -2,7 +2,6 @@
 
 import importlib.util
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -11,16 +10,13 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RaceEnv, RaceVectorEnv
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.track_file import load_track
 
 SOCKET = {"game_transport": "socket"}
 
-MakeEnv = Callable[..., RaceEnv]
 
-
-def test_a_game_in_this_process_draws_the_view_from_behind_the_car(make_env: MakeEnv, tracks: dict[str, str]) -> None:
+def test_a_game_in_this_process_draws_the_view_from_behind_the_car(make_env, tracks):
     env = make_env("straight", render_mode="rgb_array")
     env.reset()
     first = env.render()
@@ -41,7 +37,7 @@ def test_a_game_in_this_process_draws_the_view_from_behind_the_car(make_env: Mak
     assert unwatched.render() is None
 
 
-def test_a_game_behind_a_socket_shows_the_newest_frame_of_its_image(make_env: MakeEnv, image: dict) -> None:
+def test_a_game_behind_a_socket_shows_the_newest_frame_of_its_image(make_env, image):
     env = make_env("straight", overrides=image | SOCKET, render_mode="rgb_array")
     env.reset()
     seen = env.step(0)[0]["image"]
@@ -50,7 +46,7 @@ def test_a_game_behind_a_socket_shows_the_newest_frame_of_its_image(make_env: Ma
     assert (shown == seen[-1][..., np.newaxis]).all()
 
 
-def test_many_games_are_shown_as_one_is(make_envs: Callable[..., RaceVectorEnv]) -> None:
+def test_many_games_are_shown_as_one_is(make_envs):
     envs = make_envs(2, "lane", render_mode="rgb_array")
     with pytest.raises(ResetNeeded, match="call reset first"):
         envs.render()
@@ -63,9 +59,7 @@ def test_many_games_are_shown_as_one_is(make_envs: Callable[..., RaceVectorEnv])
     assert make_envs(2, "lane").render() is None
 
 
-def test_what_cannot_be_shown_is_named(
-    make_env: MakeEnv, make_envs: Callable[..., RaceVectorEnv], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_shown_is_named(make_env, make_envs, monkeypatch):
     env = make_env("straight", overrides=SOCKET, render_mode="rgb_array")
     with pytest.raises(ResetNeeded, match="call reset first"):
         env.render()
@@ -80,7 +74,7 @@ def test_what_cannot_be_shown_is_named(
         make_env("straight", render_mode="human")
 
 
-def test_a_window_shows_the_race_at_the_clocks_speed(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_shows_the_race_at_the_clocks_speed(make_env, monkeypatch):
     pygame = pytest.importorskip("pygame", reason="python -m pip install pygame-ce")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     env = make_env("straight", render_mode="human")

@@ -1,8 +1,6 @@
 """The environments under the checkers and wrappers of Gymnasium, Stable-Baselines3 and torchrl."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -34,7 +32,7 @@ CASES = [(race_id, kind) for race_id in ALL_IDS for kind in KINDS if race_id != 
 
 
 @pytest.fixture(params=CASES, ids="-".join)
-def registered(request: pytest.FixtureRequest, tracks: dict[str, str]) -> Iterator[gymnasium.Env[Any, Any]]:
+def registered(request, tracks):
     """Each environment that Gymnasium knows by a name; the one in real time at twenty times the clock's speed."""
     race_id, kind = request.param
     options = {"overrides": {}} | KINDS[kind]
@@ -45,7 +43,7 @@ def registered(request: pytest.FixtureRequest, tracks: dict[str, str]) -> Iterat
         yield env
 
 
-def test_it_keeps_the_rules_of_gymnasium_torchrl_and_stable_baselines(registered: gymnasium.Env[Any, Any]) -> None:
+def test_it_keeps_the_rules_of_gymnasium_torchrl_and_stable_baselines(registered):
     assert set(ALL_IDS) >= {RACE_ID, ANALOG_RACE_ID, REAL_TIME_RACE_ID}
     check_env(registered.unwrapped, skip_render_check=True)
     is_tuple = isinstance(registered.observation_space, gymnasium.spaces.Tuple)  # unknown to torchrl and SB3
@@ -57,13 +55,13 @@ def test_it_keeps_the_rules_of_gymnasium_torchrl_and_stable_baselines(registered
     sb3.check_env(flat if is_tuple else registered.unwrapped, skip_render_check=True)
 
 
-def test_it_keeps_gymnasiums_rules_of_rendering_and_closing(tracks: dict[str, str]) -> None:
+def test_it_keeps_gymnasiums_rules_of_rendering_and_closing(tracks):
     check_env(gymnasium.make(RACE_ID, maps=tracks["lane"], render_mode="rgb_array").unwrapped)
 
 
 @pytest.mark.parametrize("race_id", [RACE_ID, ANALOG_RACE_ID])
 @pytest.mark.parametrize("kind", ["floats", "image"])
-def test_torchrl_takes_many_games_and_begins_their_next_races(tracks: dict[str, str], race_id: str, kind: str) -> None:
+def test_torchrl_takes_many_games_and_begins_their_next_races(tracks, race_id, kind):
     overrides = ENDS_AFTER_TEN_ACTIONS | KINDS[kind].get("overrides", {})
     envs = gymnasium.make_vec(race_id, 2, maps=tracks["lane"], overrides=overrides, autoreset_mode="DISABLED")
     with contextlib.closing(envs):
@@ -77,7 +75,7 @@ def test_torchrl_takes_many_games_and_begins_their_next_races(tracks: dict[str, 
 
 
 @pytest.mark.parametrize("vectorization_mode", ["sync", "async"])
-def test_gymnasium_makes_several_of_one(tracks: dict[str, str], vectorization_mode: str) -> None:
+def test_gymnasium_makes_several_of_one(tracks, vectorization_mode):
     envs = gymnasium.make_vec(
         ID_THAT_REGISTERS_ITSELF, 2, vectorization_mode, maps=tracks["lane"], overrides=ENDS_AFTER_TEN_ACTIONS
     )
@@ -90,7 +88,7 @@ def test_gymnasium_makes_several_of_one(tracks: dict[str, str], vectorization_mo
         assert list(infos["cutoff_reason"]) == ["no_progress"] * 2
 
 
-def test_a_limit_of_steps_truncates_one_game_and_many_alike(tracks: dict[str, str]) -> None:
+def test_a_limit_of_steps_truncates_one_game_and_many_alike(tracks):
     one = gymnasium.make(RACE_ID, maps=tracks["lane"], max_episode_steps=4)
     many = gymnasium.make_vec(RACE_ID, num_envs=2, maps=tracks["lane"], max_episode_steps=4)
     with contextlib.closing(one), contextlib.closing(many):

@@ -1,7 +1,6 @@
 """`RaceVecEnv`: what Stable-Baselines3 is told, against `RaceEnv`, and its wrappers around it."""
 
 import contextlib
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -20,15 +19,13 @@ from trackmania_rl.games.envs.sb3 import RaceVecEnv
 COAST = 3
 ENDS_AFTER_TEN_ACTIONS = {"cutoff_no_progress_within_ms": 500}
 
-MakeVecEnv = Callable[..., RaceVecEnv]
-
 
 @pytest.fixture
-def make_vec_env(tracks: dict[str, str]) -> Iterator[MakeVecEnv]:
+def make_vec_env(tracks):
     """`make_vec_env(num_envs, *names, **options)`; closed after the test."""
     with contextlib.ExitStack() as opened:
 
-        def make(num_envs: int, *names: str, **options) -> RaceVecEnv:
+        def make(num_envs, *names, **options):
             envs = RaceVecEnv(num_envs, [tracks[name] for name in names], **options)
             return opened.enter_context(contextlib.closing(envs))
 
@@ -36,9 +33,7 @@ def make_vec_env(tracks: dict[str, str]) -> Iterator[MakeVecEnv]:
 
 
 @pytest.mark.parametrize("has_image", [False, True])
-def test_it_says_what_sb3s_own_vectorizer_says(
-    make_vec_env: MakeVecEnv, tracks: dict[str, str], image: dict, has_image: bool
-) -> None:
+def test_it_says_what_sb3s_own_vectorizer_says(make_vec_env, tracks, image, has_image):
     overrides = {"cutoff_no_progress_within_ms": 1000} | (image if has_image else {})
     ours = make_vec_env(3, "straight", overrides=overrides)
     theirs = DummyVecEnv([lambda: make_race_env(tracks["straight"], overrides=overrides)] * 3)
@@ -66,7 +61,7 @@ def test_it_says_what_sb3s_own_vectorizer_says(
         assert min(n_ends.values()) >= 3
 
 
-def _assert_same(one, other) -> None:
+def _assert_same(one, other):
     if isinstance(one, dict):
         for name, values in other.items():
             np.testing.assert_array_equal(one[name], values)
@@ -74,7 +69,7 @@ def _assert_same(one, other) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_ppo_learns_in_it_and_is_evaluated(make_vec_env: MakeVecEnv) -> None:
+def test_ppo_learns_in_it_and_is_evaluated(make_vec_env):
     envs = VecMonitor(make_vec_env(2, "lane", overrides=ENDS_AFTER_TEN_ACTIONS))
     agent = PPO("MlpPolicy", envs, n_steps=16, batch_size=16, n_epochs=1, device="cpu", seed=0)
     agent.learn(64)
@@ -83,7 +78,7 @@ def test_ppo_learns_in_it_and_is_evaluated(make_vec_env: MakeVecEnv) -> None:
     assert all(length >= 10 for length in lengths)
 
 
-def test_options_choose_maps_for_one_reset_and_games_are_drawn(make_vec_env: MakeVecEnv) -> None:
+def test_options_choose_maps_for_one_reset_and_games_are_drawn(make_vec_env):
     envs = make_vec_env(3, "straight", "lane", render_mode="rgb_array")
     chosen = ["lane", "straight", "lane"]
     envs.set_options([{"map": name} for name in chosen])
@@ -97,6 +92,6 @@ def test_options_choose_maps_for_one_reset_and_games_are_drawn(make_vec_env: Mak
         envs.env_method("step")
 
 
-def test_no_game_at_all_is_told() -> None:
+def test_no_game_at_all_is_told():
     with pytest.raises(UserError, match="num_envs = 0: it takes 1 game or more"):
         RaceVecEnv(0)

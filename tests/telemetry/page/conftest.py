@@ -1,12 +1,7 @@
 """A run's folder as a training leaves it, small, and its page."""
 
-from __future__ import annotations
-
 import gc
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +18,7 @@ from trackmania_rl.telemetry.page.server import make_app
 
 
 @pytest.fixture(autouse=True, scope="package")
-def no_callback_of_collections() -> Iterator[None]:
+def no_callback_of_collections():
     """Keep hypothesis from stopping the clock at every collection of garbage.
 
     Before 3.11.8 a thread that parses Python, as numpy does an array's header, fails where another does so meanwhile.
@@ -38,7 +33,7 @@ INPUTS = "0.00 press up\n1.00 press right\n1.30 rel right\n"
 RECORD_MS = 3000
 
 
-def race_line(number: int, **others: Any) -> str:
+def race_line(number, **others):
     """A line of races.jsonl, of a finished evaluated race unless told otherwise."""
     line = {
         "session": 1,
@@ -57,7 +52,7 @@ def race_line(number: int, **others: Any) -> str:
     return json.dumps(line | others) + "\n"
 
 
-def make_run(save_folder: Path, repository_root: Path, name: str = "tested", n_races: int = 20) -> RunFolder:
+def make_run(save_folder, repository_root, name="tested", n_races=20):
     """Write a run with races, messages and a record on valley."""
     folder = save_folder / name
     write_snapshot(repository_root / "config_files" / "config.py", folder, [f"run_name={name}"])
@@ -76,32 +71,31 @@ def make_run(save_folder: Path, repository_root: Path, name: str = "tested", n_r
 
 
 @pytest.fixture
-def run(tmp_path: Path, repository_root: Path) -> RunFolder:
+def run(tmp_path, repository_root):
     return make_run(tmp_path / "save", repository_root)
 
 
 @pytest.fixture
-def page(run: RunFolder) -> RunPage:
+def page(run):
     return RunPage(run, PROJECT_FOLDER)
 
 
 @pytest.fixture
-def client(page: RunPage) -> Iterator[TestClient]:
+def client(page):
     with TestClient(make_app(page), base_url="http://127.0.0.1:8600") as client:
         yield client
 
 
 LIVE = "ws://127.0.0.1:8600/live"
-SnapshotOf = Callable[[TestClient], dict[str, Any]]
 
 
 @pytest.fixture
-def snapshot_of() -> SnapshotOf:
+def snapshot_of():
     """`snapshot_of(client)`: the first message that a new tab gets."""
 
-    def read(client: TestClient) -> dict[str, Any]:
+    def read(client):
         with client.websocket_connect(LIVE) as tab:
-            first: dict[str, Any] = tab.receive_json()
+            first = tab.receive_json()
         return first
 
     return read

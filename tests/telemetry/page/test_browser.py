@@ -1,22 +1,16 @@
 """The page in a browser, driven as a person would: headless Chromium, where it is installed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line
 from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.figures import progress_figures
 from trackmania_rl.telemetry.page.command import address, listen
@@ -47,7 +41,7 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def shown_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> RunFolder:
+def shown_run(tmp_path_factory, repository_root):
     save_folder = tmp_path_factory.mktemp("runs") / "save"
     other = make_run(save_folder, repository_root, "other", n_races=3)
     shutil.rmtree(other.best_runs)
@@ -61,13 +55,13 @@ def shown_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -
 
 
 @pytest.fixture(scope="module")
-def server(shown_run: RunFolder) -> Iterator[str]:
+def server(shown_run):
     """The page's address."""
     with serving(shown_run) as url:
         yield url
 
 
-def write_figures(run: RunFolder) -> None:
+def write_figures(run):
     statistics = TrainingStatistics()
     statistics.current_values = {"epsilon": 0.5}
     means = {"loss": 1.0, "test_loss": 2.0, "mean_q": 3.0, "grad_norm": 4.0}
@@ -78,7 +72,7 @@ def write_figures(run: RunFolder) -> None:
 
 
 @contextlib.contextmanager
-def serving(run: RunFolder) -> Iterator[str]:
+def serving(run):
     """Serve a run's page in a thread."""
     listening = listen(HOST, 0)
     port = listening.getsockname()[1]
@@ -91,7 +85,7 @@ def serving(run: RunFolder) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def browser(tmp_path_factory):
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("Chromium is not installed: apt-get install chromium chromium-driver")
@@ -106,7 +100,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(browser: Any, server: str) -> Iterator[Any]:
+def page(browser, server):
     """The page, opened anew at a desktop's width; nothing on it may fail."""
     browser.set_window_size(1400, 900)
     browser.get(server)
@@ -117,18 +111,18 @@ def page(browser: Any, server: str) -> Iterator[Any]:
     assert not [entry for entry in complaints if "422" not in entry["message"]]
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
+def wait_for(condition, what):
     ends_s = time.monotonic() + WITHIN_S
     while not condition():
         assert time.monotonic() < ends_s, f"no {what} within {WITHIN_S} s"
         time.sleep(0.1)
 
 
-def text(browser: Any, name: str) -> str:
+def text(browser, name):
     return browser.find_element(By.ID, name).text
 
 
-def n_colours(browser: Any) -> int:
+def n_colours(browser):
     """How many colours the map's canvas shows."""
     return browser.execute_script(
         "const map = document.getElementById('map');"
@@ -137,9 +131,7 @@ def n_colours(browser: Any) -> int:
     )
 
 
-def test_a_run_is_shown_and_its_record_played_and_news_come_as_they_are_written(
-    page: Any, shown_run: RunFolder
-) -> None:
+def test_a_run_is_shown_and_its_record_played_and_news_come_as_they_are_written(page, shown_run):
     facts = text(page, "facts")
     assert "frames 8,000" in facts.replace("\n", " ")
     wait_for(lambda: n_colours(page) > 5, "road on the map")
@@ -169,32 +161,32 @@ return Object.fromEntries([...document.querySelectorAll('#charts figure')].map((
 """The last value of each chart's legend by the chart's title; "any figure" has none."""
 
 
-def test_the_charts_have_points(page: Any) -> None:
+def test_the_charts_have_points(page):
     page.execute_script("document.getElementById('curves').scrollIntoView()")
     titles = ("Loss", "Mean Q", "Gradient norm", "Shares of time spent waiting", "")
 
-    def values() -> list[str]:
+    def values():
         found = page.execute_script(CHART_VALUES)
         return [found[title] for title in titles]
 
     wait_for(lambda: all(re.search(r"\d", value) for value in values()), "point in each chart")
 
 
-def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: RunFolder) -> None:
+def test_a_setting_is_edited_and_a_wrong_one_is_refused(page, shown_run):
     field = (By.CSS_SELECTOR, "[data-setting=evaluation_weights_decay]")
 
-    def find_setting() -> None:
+    def find_setting():
         page.execute_script("document.getElementById('settings').scrollIntoView()")
         wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#settings-rows summary"), "settings")
         page.find_element(By.ID, "settings-search").send_keys("evaluation_weights_decay")
         wait_for(lambda: page.find_elements(*field), "setting")
 
-    def answer() -> str:
+    def answer():
         row = "document.querySelector('[data-setting=evaluation_weights_decay]')?.closest('.setting')"
-        told: str = page.execute_script(f"return {row}?.querySelector('.told').textContent")
+        told = page.execute_script(f"return {row}?.querySelector('.told').textContent")
         return told
 
-    def give(value: str) -> str:
+    def give(value):
         found = page.find_element(*field)
         found.send_keys(Keys.CONTROL, "a")
         found.send_keys(value)
@@ -215,7 +207,7 @@ def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: Ru
     assert "evaluation_weights_decay: 0.998 -> 0.8" in answer(), "it stays"
 
 
-def test_the_other_runs_of_the_folder_are_listed_and_opened(page: Any) -> None:
+def test_the_other_runs_of_the_folder_are_listed_and_opened(page):
     wait_for(lambda: len(page.find_elements(By.CSS_SELECTOR, "#runs-table a")) == 2, "list of runs")
     page.execute_script("[...document.querySelectorAll('#runs-table a')].find((a) => a.text === 'other').click()")
     wait_for(lambda: text(page, "run-name") == "other", "the other run's name")
@@ -223,7 +215,7 @@ def test_the_other_runs_of_the_folder_are_listed_and_opened(page: Any) -> None:
     wait_for(lambda: text(page, "no-picture").startswith("The training does not run."), "note that nothing is played")
 
 
-def test_nothing_is_wider_than_a_phone(page: Any) -> None:
+def test_nothing_is_wider_than_a_phone(page):
     size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
@@ -243,9 +235,7 @@ def test_nothing_is_wider_than_a_phone(page: Any) -> None:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_an_own_environment_is_shown_without_what_belongs_to_races(
-    browser: Any, tmp_path: Path, repository_root: Path
-) -> None:
+def test_an_own_environment_is_shown_without_what_belongs_to_races(browser, tmp_path, repository_root):
     run = make_run(tmp_path, repository_root)
     write_snapshot(repository_root / "config_files" / "config_cartpole.py", run.path, ["run_name=tested"])
     own = {"map": "cartpole", "race_finished": False, "progress_unit": "points", "meters": 7.5, "n_actions": 30}

@@ -1,13 +1,9 @@
 """Bad input to the command: one line each, and a way out."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
-from pathlib import Path
 
-import pytest
 from filelock import FileLock
 
 from tests.telemetry.page.conftest import make_run, race_line
@@ -16,7 +12,7 @@ from trackmania_rl.telemetry.page.runs import find_run
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 
-def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, save: Path, *words: str) -> str:
+def told(capsys, monkeypatch, save, *words):
     """What the command says when it refuses its work."""
     monkeypatch.setattr(
         sys, "argv", ["dashboard.py", "--save-folder", str(save), "--port", str(find_free_port()), *words]
@@ -28,9 +24,7 @@ def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, sa
     return said
 
 
-def test_runs_that_cannot_be_shown(
-    tmp_path: Path, repository_root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_cannot_be_shown(tmp_path, repository_root, capsys, monkeypatch):
     assert "there is no run in" in told(capsys, monkeypatch, tmp_path)
     empty = make_run(tmp_path, repository_root, "empty", n_races=0)
     make_run(tmp_path, repository_root, "good")
@@ -55,9 +49,7 @@ def test_runs_that_cannot_be_shown(
         assert find_run(name, save_folder).name == "good"
 
 
-def test_a_port_that_is_taken(
-    tmp_path: Path, repository_root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_that_is_taken(tmp_path, repository_root, capsys, monkeypatch):
     make_run(tmp_path, repository_root)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -66,18 +58,14 @@ def test_a_port_that_is_taken(
         assert f"port {port} is taken" in told(capsys, monkeypatch, tmp_path, "--port", port)
 
 
-def test_a_host_that_others_reach_needs_a_token(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_others_reach_needs_a_token(tmp_path, capsys, monkeypatch):
     for host in ("0.0.0.0", "192.0.2.7", "::"):
         assert f"--host {host} lets other machines" in told(capsys, monkeypatch, tmp_path, "--host", host)
     assert command.address("0.0.0.0", 8600, "secret-word") == "http://localhost:8600/?token=secret-word"
     assert "--token has 3 characters" in told(capsys, monkeypatch, tmp_path, "--host", host, "--token", "abc")
 
 
-def test_a_missing_package_is_named_with_the_way_to_get_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_the_way_to_get_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "NEEDED_PACKAGES", ("json", "no_such_package"))
     assert 'no_such_package, which is not installed: python -m pip install "trackmania-rl[dash' in told(
         capsys, monkeypatch, tmp_path

@@ -1,24 +1,17 @@
 """The content of the page as a tab gets it: maps, races, curves, figures, messages, settings, films."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from starlette.testclient import TestClient
 from torch.utils.tensorboard import SummaryWriter
 
-from tests.telemetry.page.conftest import RECORD_MS, SnapshotOf, race_line
+from tests.telemetry.page.conftest import RECORD_MS, race_line
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.live import LiveRace
 from trackmania_rl.telemetry.page import apart, tails
 from trackmania_rl.telemetry.page import curves as curves_module
 from trackmania_rl.telemetry.page.apart import run_of_driver
@@ -28,7 +21,7 @@ from trackmania_rl.telemetry.page.runs import BestRun
 from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
 
 
-def test_a_map_is_shown_from_above_with_its_gates(client: TestClient) -> None:
+def test_a_map_is_shown_from_above_with_its_gates(client):
     shape = client.get("/api/map/valley").json()
     points, gates = np.array(shape["points"]), np.array(shape["gates"])
     assert shape["length_m"] == pytest.approx(978.5)
@@ -41,7 +34,7 @@ def test_a_map_is_shown_from_above_with_its_gates(client: TestClient) -> None:
     assert client.get("/api/map/nowhere").json()["detail"].startswith("nowhere: the run's map_cycle has no such map")
 
 
-def test_a_real_map_is_shown_along_its_line(run: RunFolder) -> None:
+def test_a_real_map_is_shown_along_its_line(run):
     write_changes(run.settings, {"game": "tmnf"})
     page = RunPage(run, PROJECT_FOLDER)
     shape = page.shape("valley")
@@ -51,7 +44,7 @@ def test_a_real_map_is_shown_along_its_line(run: RunFolder) -> None:
         page.record(f"valley_{RECORD_MS}")
 
 
-def test_a_record_is_driven_again_with_its_values_and_pictures(client: TestClient) -> None:
+def test_a_record_is_driven_again_with_its_values_and_pictures(client):
     race = client.get(f"/api/record/valley_{RECORD_MS}").json()
     assert race["time_ms"] == RECORD_MS
     assert race["t"] == list(range(0, RECORD_MS + 50, 50))
@@ -69,7 +62,7 @@ def test_a_record_is_driven_again_with_its_values_and_pictures(client: TestClien
     assert client.get("/api/record/..%2fvalley_1").status_code == 404
 
 
-def test_a_race_is_compared_by_section(client: TestClient, run: RunFolder, snapshot_of: SnapshotOf) -> None:
+def test_a_race_is_compared_by_section(client, run, snapshot_of):
     slower = run.best_runs / "valley_4000"
     slower.mkdir()
     (slower / "valley_4000.inputs").write_text("0.50 press up\n")  # half a second later
@@ -83,7 +76,7 @@ def test_a_race_is_compared_by_section(client: TestClient, run: RunFolder, snaps
     assert client.get("/api/race/live-0-0-0-0/sections").status_code == 404
 
 
-def test_races_become_curves_and_a_table(client: TestClient, snapshot_of: SnapshotOf) -> None:
+def test_races_become_curves_and_a_table(client, snapshot_of):
     shown = snapshot_of(client)
     assert shown["run"]["maps"] == ["valley"]
     assert shown["run"]["actions"][:3] == ["↑", "↑←", "↑→"]
@@ -100,7 +93,7 @@ def test_races_become_curves_and_a_table(client: TestClient, snapshot_of: Snapsh
     assert (evaluated["kind"], evaluated["recent"], evaluated["n_recent"]) == ("evaluated", 10, 10)
 
 
-def test_new_races_are_added_and_a_second_session_continues(page: RunPage, run: RunFolder) -> None:
+def test_new_races_are_added_and_a_second_session_continues(page, run):
     page.read()
     with run.races.open("a") as file:
         file.write(race_line(21, session=2, wall_s=3.0, race_finished=False, checkpoint_times_ms=[7000]))
@@ -115,7 +108,7 @@ def test_new_races_are_added_and_a_second_session_continues(page: RunPage, run: 
     assert page.read()["races"]["reset"], "a shorter file is read anew"
 
 
-def test_an_own_environment_has_returns_and_lengths(run: RunFolder, page: RunPage) -> None:
+def test_an_own_environment_has_returns_and_lengths(run, page):
     run.races.unlink()
     log = RaceLog(run.races, CommandClock(), session=1)
     for number, n_actions in enumerate((10, 30), start=1):
@@ -127,7 +120,7 @@ def test_an_own_environment_has_returns_and_lengths(run: RunFolder, page: RunPag
     assert [row[name] for name in ("unit", "return", "furthest", "last", "length")] == ["points", 5.0, 7.5, 7.5, 20.0]
 
 
-def test_a_log_of_days_is_sampled_and_bounded(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_days_is_sampled_and_bounded(run, monkeypatch):
     monkeypatch.setattr(curves_module, "MOST_MAPS", 3)
     races = [race_line(number, map=f"map {number}" if number % 100 == 0 else "valley") for number in range(1, 5001)]
     run.races.write_text("".join(races))
@@ -151,7 +144,7 @@ def test_a_log_of_days_is_sampled_and_bounded(run: RunFolder, monkeypatch: pytes
     assert messages[-1]["text"].split()[1] == "2999"
 
 
-def write_figures(folder: Path, steps: range, value: float = 1.0, purge_step: int | None = None) -> None:
+def write_figures(folder, steps, value=1.0, purge_step=None):
     writer = SummaryWriter(str(folder), purge_step=purge_step, filename_suffix=f".{steps.start}")
     for step in steps:
         writer.add_scalar("train/loss", value * step, step)
@@ -160,12 +153,12 @@ def write_figures(folder: Path, steps: range, value: float = 1.0, purge_step: in
     writer.close()
 
 
-def test_figures_of_tensorboard_are_read_as_they_grow(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_of_tensorboard_are_read_as_they_grow(run, monkeypatch):
     monkeypatch.setattr(curves_module, "MOST_BYTES_AT_ONCE", 200)  # less than the histogram has
     page = RunPage(run, PROJECT_FOLDER)
 
-    def points() -> list[Any]:
-        before: object = None
+    def points():
+        before = None
         while (now := (page.figure("train/loss"), page.read().get("figures"))) != before:
             before = now
         return page.figure("train/loss")
@@ -180,7 +173,7 @@ def test_figures_of_tensorboard_are_read_as_they_grow(run: RunFolder, monkeypatc
     assert page.figure("train/nan") == []
 
 
-def test_figures_of_a_run_without_tensorboard_are_those_of_its_races(run: RunFolder, page: RunPage) -> None:
+def test_figures_of_a_run_without_tensorboard_are_those_of_its_races(run, page):
     page.read()
     with run.races.open("a") as file:
         file.write(race_line(21, learning={"train/loss": 0.5}) + race_line(22, learning={"train/loss": 0.25}))
@@ -192,7 +185,7 @@ def test_figures_of_a_run_without_tensorboard_are_those_of_its_races(run: RunFol
     assert page.figure("train/loss") == [[0, 0.0], [1, 1.0], [2, 2.0]]
 
 
-def test_settings_are_shown_with_their_comments_and_edited(page: RunPage, run: RunFolder) -> None:
+def test_settings_are_shown_with_their_comments_and_edited(page, run):
     page.read()
     assert page.edit("evaluation_weights_decay", "0.8") == {"evaluation_weights_decay": "0.998 -> 0.8"}
     assert page.read()["run"]["settings_error"] == ""
@@ -212,7 +205,7 @@ def test_settings_are_shown_with_their_comments_and_edited(page: RunPage, run: R
     assert page.settings()["rows"], "the last valid ones"
 
 
-def test_only_listed_files_can_be_downloaded(client: TestClient, run: RunFolder, snapshot_of: SnapshotOf) -> None:
+def test_only_listed_files_can_be_downloaded(client, run, snapshot_of):
     record = f"/files/best_runs/valley_{RECORD_MS}/valley_{RECORD_MS}"
     inputs = client.get(f"{record}.inputs")
     assert inputs.text.startswith("0.00 press up")
@@ -238,9 +231,7 @@ def test_only_listed_files_can_be_downloaded(client: TestClient, run: RunFolder,
     assert client.get("/static/..%2fserver.py").status_code == 404
 
 
-def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(
-    tmp_path: Path, repository_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(tmp_path, repository_root, monkeypatch):
     monkeypatch.setattr(apart, "run_apart", lambda function, *arguments, timeout_s: function(*arguments))
     driver = repository_root / "drivers" / "ring.driver"
     with run_of_driver(driver, repository_root) as run:
@@ -258,13 +249,13 @@ def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(
         pass
 
 
-def test_a_record_finishes_between_two_states_and_at_one(tmp_path: Path) -> None:
+def test_a_record_finishes_between_two_states_and_at_one(tmp_path):
     np.save(tmp_path / "line.npy", np.arange(0.0, 60.0, 0.5)[:, None] * np.array([0, 0, 1.0]) + (0, 100, 0))
     track = tmp_path / "straight.toml"
     track.write_text('name = "straight"\nline = "line.npy"\nedge = "wall"\n')
     inputs = tmp_path / "straight.inputs"
 
-    def drive(start_ms: int, race_time_ms: int) -> LiveRace:
+    def drive(start_ms, race_time_ms):
         inputs.write_text(f"{start_ms / 1000:.2f} press up\n")
         return race_of_inputs(BestRun(tmp_path, "straight", race_time_ms, inputs, None, 0.0), str(track))
 

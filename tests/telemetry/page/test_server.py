@@ -1,15 +1,11 @@
 """The server's answers: what is shown, what is refused, and that all tabs are told the same."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket
 import threading
 import time
 from http.client import HTTPConnection
-from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,12 +13,10 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from tests.telemetry.page.conftest import LIVE, make_run, race_line
-from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.telemetry.page import guard
 from trackmania_rl.telemetry.page import server as server_module
 from trackmania_rl.telemetry.page.command import listen
 from trackmania_rl.telemetry.page.guard import make_server
-from trackmania_rl.telemetry.page.page import RunPage
 from trackmania_rl.telemetry.page.server import make_app
 from trackmania_rl.telemetry.run_status import RunStatus, StatusFile
 
@@ -30,13 +24,13 @@ TOKEN = "a-secret-word"
 LIVE_ELSEWHERE = "ws://box.example:8600/live"
 
 
-def edit_token(client: TestClient) -> str:
+def edit_token(client):
     match = re.search(r'name="edit-token" content="([^"]+)"', client.get("/").text)
     assert match is not None
     return match[1]
 
 
-def test_the_page_needs_nothing_from_elsewhere(client: TestClient) -> None:
+def test_the_page_needs_nothing_from_elsewhere(client):
     page = client.get("/")
     assert page.status_code == 200
     assert "default-src 'self'" in page.headers["content-security-policy"]
@@ -46,7 +40,7 @@ def test_the_page_needs_nothing_from_elsewhere(client: TestClient) -> None:
     assert "MIT License" in client.get("/static/vendor/uPlot-LICENSE.txt").text
 
 
-def test_only_runs_of_the_folder_are_opened(client: TestClient, run: RunFolder, repository_root: Path) -> None:
+def test_only_runs_of_the_folder_are_opened(client, run, repository_root):
     make_run(run.path.parent, repository_root, "other", n_races=3)
     outside = make_run(run.path.parent.parent, repository_root, "outside")
     assert client.get("/runs/other/api/settings").json()["error"] == ""
@@ -56,11 +50,9 @@ def test_only_runs_of_the_folder_are_opened(client: TestClient, run: RunFolder, 
         assert client.get(f"/runs/{name}/api/settings").status_code in (404, 422)
 
 
-def test_every_tab_gets_the_same_and_their_number_is_bounded(
-    client: TestClient, page: RunPage, run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_tab_gets_the_same_and_their_number_is_bounded(client, page, run, monkeypatch):
     monkeypatch.setattr(server_module, "MOST_TABS", 2)
-    watched: set[object] = set()
+    watched = set()
     cars = page.cars
     monkeypatch.setattr(page, "cars", lambda watches: watched.update(watches) or cars(watches))
     with client.websocket_connect(LIVE) as tab, client.websocket_connect(LIVE) as other:
@@ -84,7 +76,7 @@ def test_every_tab_gets_the_same_and_their_number_is_bounded(
     assert watched <= {None, (0, 3)}
 
 
-def test_an_edit_needs_the_page_s_own_token(client: TestClient, run: RunFolder) -> None:
+def test_an_edit_needs_the_page_s_own_token(client, run):
     edit = {"name": "evaluation_weights_decay", "text": "0.8"}
     assert client.post("/api/settings", json=edit).status_code == 403
     assert client.post("/api/settings", json=edit, headers={"X-Edit-Token": "wrong"}).status_code == 403
@@ -102,9 +94,7 @@ def test_an_edit_needs_the_page_s_own_token(client: TestClient, run: RunFolder) 
     assert client.post("/api/settings", json=edit, headers=other_site).status_code == 403
 
 
-def test_half_open_connections_end_and_never_shut_others_out(
-    page: RunPage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_half_open_connections_end_and_never_shut_others_out(page, monkeypatch, caplog):
     monkeypatch.setattr(guard, "MOST_CONNECTIONS", 20)
     monkeypatch.setattr(guard, "HEADER_WITHIN_S", 2.0)
     listening = listen("127.0.0.1", 0)
@@ -133,12 +123,12 @@ def test_half_open_connections_end_and_never_shut_others_out(
 @pytest.mark.parametrize(
     ("header", "status"), [({"Content-Length": str(400 << 20)}, 413), ({"Transfer-Encoding": "chunked"}, 411)]
 )
-def test_a_large_body_is_refused_by_its_header(client: TestClient, header: dict[str, str], status: int) -> None:
+def test_a_large_body_is_refused_by_its_header(client, header, status):
     answer = client.post("/api/settings", content=b"{}", headers=header)
     assert (answer.status_code, answer.headers["connection"]) == (status, "close")
 
 
-def test_only_names_of_this_machine_reach_the_page(client: TestClient) -> None:
+def test_only_names_of_this_machine_reach_the_page(client):
     for host in ("localhost:8600", "127.0.0.1:8600", "[::1]:8600", "LOCALHOST"):
         assert client.get("/", headers={"Host": host}).status_code == 200
     for host in ("evil.example", "evil.example:8600", "127.0.0.1.evil.example:8600", ""):
@@ -151,7 +141,7 @@ def test_only_names_of_this_machine_reach_the_page(client: TestClient) -> None:
         pass
 
 
-def test_a_page_for_other_machines_needs_its_token_everywhere(page: RunPage) -> None:
+def test_a_page_for_other_machines_needs_its_token_everywhere(page):
     app = make_app(page, host="0.0.0.0", port=8600, token=TOKEN)
     with TestClient(app, base_url="http://box.example:8600", follow_redirects=False) as client:
         for path in ("/", "/api/settings", "/static/app.js", "/?token=wrong", f"/api/settings?token={TOKEN}"):
@@ -172,7 +162,7 @@ def test_a_page_for_other_machines_needs_its_token_everywhere(page: RunPage) -> 
             assert tab.receive_json()["run"]["name"] == "tested"
 
 
-def _tell(run: RunFolder, **changes: Any) -> None:
+def _tell(run, **changes):
     now_s = time.monotonic()
     values = {
         "is_over": False,
@@ -188,7 +178,7 @@ def _tell(run: RunFolder, **changes: Any) -> None:
     StatusFile(run.path).write(RunStatus(**(values | changes)))
 
 
-def test_health_is_200_while_the_training_beats_and_503_otherwise(client: TestClient, run: RunFolder) -> None:
+def test_health_is_200_while_the_training_beats_and_503_otherwise(client, run):
     answer = client.get("/healthz")
     nobody = {"ok": False, "run": "tested", "problem": "nobody trains this run"}
     assert (answer.status_code, answer.json()) == (503, nobody)
@@ -207,7 +197,7 @@ def test_health_is_200_while_the_training_beats_and_503_otherwise(client: TestCl
     assert client.get("/healthz").json()["problem"] == "the training has ended"
 
 
-def test_metrics_are_what_prometheus_reads(client: TestClient, run: RunFolder) -> None:
+def test_metrics_are_what_prometheus_reads(client, run):
     assert _samples(client) == {("trackmania_up", ""): 0.0}
     _tell(run)
     samples = _samples(client)
@@ -223,7 +213,7 @@ def test_metrics_are_what_prometheus_reads(client: TestClient, run: RunFolder) -
     assert samples[("trackmania_frames_total", "")] == 12_345.0
 
 
-def _samples(client: TestClient) -> dict[tuple[str, str], float]:
+def _samples(client):
     """The values of /metrics by name and label, as Prometheus's own parser reads them."""
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
