@@ -1,6 +1,5 @@
 """The content of the page as a tab gets it: maps, races, curves, figures, messages, settings, films."""
 
-import dataclasses
 import re
 
 import numpy as np
@@ -18,7 +17,6 @@ from trackmania_rl.telemetry.page.apart import run_of_driver
 from trackmania_rl.telemetry.page.page import RunPage
 from trackmania_rl.telemetry.page.races import race_of_inputs
 from trackmania_rl.telemetry.page.runs import BestRun
-from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
 
 
 def test_a_map_is_shown_from_above_with_its_gates(client):
@@ -106,18 +104,6 @@ def test_new_races_are_added_and_a_second_session_continues(page, run):
     assert (told["state"]["frames"], told["state"]["unreadable"]) == (8800, 2)
     run.races.write_text(race_line(1))
     assert page.read()["races"]["reset"], "a shorter file is read anew"
-
-
-def test_an_own_environment_has_returns_and_lengths(run, page):
-    run.races.unlink()
-    log = RaceLog(run.races, CommandClock(), session=1)
-    for number, n_actions in enumerate((10, 30), start=1):
-        race = RaceRecord("cartpole", True, 0, False, 50 * n_actions, n_actions / 4, 0, n_actions, "terminated")
-        log.write(dataclasses.replace(race, progress_unit="points"), 40 * number)
-    log.close()
-    page.read()
-    (row,) = page.snapshot()["state"]["table"]
-    assert [row[name] for name in ("unit", "return", "furthest", "last", "length")] == ["points", 5.0, 7.5, 7.5, 20.0]
 
 
 def test_a_log_of_days_is_sampled_and_bounded(run, monkeypatch):
