@@ -8,12 +8,7 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.settings.map_cycle import MapCycleError, add_to_map_cycle
-from trackmania_rl.settings.snapshot import edit_setting, write_changes, write_snapshot
-
-
-@pytest.fixture
-def snapshot(tmp_path, repository_root):
-    return write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "run")
+from trackmania_rl.settings.snapshot import edit_setting, write_changes
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
@@ -58,15 +53,9 @@ def test_values_are_written_as_they_are_typed(snapshot, name, text, value):
             "__import__('os').system('true')",
             "evaluation_weights_decay = \"__import__('os').system('true')\"",
         ),
-        (
-            "evaluation_weight_decay",
-            "0.8",
-            "evaluation_weight_decay is no known setting; did you mean evaluation_weights_decay?",
-        ),
         ("__builtins__", "0.8", "__builtins__ is no known setting"),
         ("batch_size\nseed", "0.8", "write it as name=value"),
         ("n_collectors", "2", "n_collectors waits for the next start"),
-        ("lr_schedule", "((5, 1e-3),)", "starts at frame 0"),
     ],
 )
 def test_a_wrong_edit_changes_nothing(snapshot, name, text, told):
@@ -108,14 +97,20 @@ GREEDY = {**ENTRY, "is_explo": False, "repeat": 1}
 
 
 @pytest.fixture
-def map_config(repository_root, tmp_path):
+def map_config(config, tmp_path):
     """A copy of the default configuration, with its companions."""
-    return Path(shutil.copytree(repository_root / "config_files", tmp_path / "config_files")) / "config.py"
+    return Path(shutil.copytree(config.parent, tmp_path / "config_files")) / "config.py"
 
 
-@pytest.mark.parametrize("name", ["config.py", "config_tmnf.py", "config_many_tracks.py", "config_sac.py"])
-@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
-@pytest.mark.parametrize("beginning", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("name", "line_break", "beginning"),
+    [
+        ("config.py", "\r\n", "\ufeff"),
+        ("config_tmnf.py", "\n", "\ufeff"),
+        ("config_many_tracks.py", "\r\n", ""),
+        ("config_sac.py", "\n", ""),
+    ],
+)
 def test_entries_are_added_at_the_end_and_no_line_of_the_user_changes(map_config, name, line_break, beginning):
     map_config = map_config.with_name(name)
     before_text = (beginning + map_config.read_text().replace("\n", line_break)).encode()

@@ -24,8 +24,8 @@ from trackmania_rl.settings.snapshot import edit_setting, read_own
 
 
 @pytest.fixture
-def settings(repository_root):
-    return load_settings(repository_root / "config_files" / "config.py")
+def settings(config):
+    return load_settings(config)
 
 
 def changed(settings, **values):
@@ -42,27 +42,26 @@ def test_a_checkpoint_tells_nobodys_paths_and_names(settings):
     assert stored_settings(settings).keys() == settings.flat().keys() - private
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("constant_reward_per_ms", -0.5),
-        ("engine_ticks_per_action", 7),
-        ("temporal_mini_race_duration_actions", 99),
-        ("n_prev_actions_in_inputs", 4),
-        ("expected_reward_per_action", -0.25),
-    ],
-)
-def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(settings, name, value, tmp_path):
-    new = changed(settings, **{name: value})
-    assert refused(settings, new) == [name]
-    changes, old = changes_since(stored_settings(settings), new), settings.flat()[name]
-    require_accepted(changes, [name], tmp_path)
-    with pytest.raises(UserError) as caught:
-        require_accepted(changes, [], tmp_path)
-    text = f"{name} = {value} (was {old})"
-    assert text in str(caught.value)
-    assert str(caught.value).endswith(f"go on all the same: --accept-change {name}")
-    assert str(tmp_path / "settings.toml") in str(caught.value)
+CHANGES_OF_MEANING = {
+    "constant_reward_per_ms": -0.5,
+    "engine_ticks_per_action": 7,
+    "temporal_mini_race_duration_actions": 99,
+    "n_prev_actions_in_inputs": 4,
+    "expected_reward_per_action": -0.25,
+}
+
+
+def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(settings, tmp_path):
+    for name, value in CHANGES_OF_MEANING.items():
+        new = changed(settings, **{name: value})
+        assert refused(settings, new) == [name]
+        changes = changes_since(stored_settings(settings), new)
+        require_accepted(changes, [name], tmp_path)
+        with pytest.raises(UserError) as caught:
+            require_accepted(changes, [], tmp_path)
+        assert f"{name} = {value} (was {settings.flat()[name]})" in str(caught.value)
+        assert str(caught.value).endswith(f"go on all the same: --accept-change {name}")
+        assert str(tmp_path / "settings.toml") in str(caught.value)
 
 
 def test_other_maps_and_actions_in_another_order_are_refused_but_not_maps_in_another_order(settings):
@@ -85,11 +84,6 @@ def test_other_changes_are_listed_and_new_settings_are_none(settings):
     require_known(["inputs", "map_cycle"])
     with pytest.raises(UserError, match="--accept-change input: there is no such setting"):
         require_known(["inputs", "input"])
-
-
-@pytest.fixture
-def config(repository_root):
-    return repository_root / "config_files" / "config.py"
 
 
 def begin(config, run, *overrides, update=False):

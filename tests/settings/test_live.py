@@ -16,11 +16,6 @@ from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.settings.snapshot import read_own, write_snapshot
 
 
-@pytest.fixture
-def snapshot(tmp_path, repository_root):
-    return write_snapshot(repository_root / "config_files" / "config.py", tmp_path, ["seed=3"])
-
-
 def edit(snapshot, *lines):
     """Put lines of TOML in the place of those of the same setting; a line that sets none goes to the end."""
     text = snapshot.read_text()
@@ -57,10 +52,6 @@ def test_an_edit_is_applied_once_and_logged(snapshot, caplog):
             r"evaluation_weights_decay = 7: input should be less than 1; allowed: number >= 0, < 1$",
         ),
         (
-            "evaluation_weight_decay = 0.8",
-            r"evaluation_weight_decay is no known setting; did you mean evaluation_weights_decay\?",
-        ),
-        (
             "evaluation_weights_decay = 0.998\nevaluation_weights_decays = 1",
             r"evaluation_weights_decays is no known setting; did you mean evaluation_weights_decay\?",
         ),
@@ -73,7 +64,6 @@ def test_an_edit_is_applied_once_and_logged(snapshot, caplog):
         ("schedule_stretch = 1e308", "schedule_stretch"),
         ("evaluation_weights_decay = 0.8  # é", r"settings\.toml: line \d+ is not UTF-8"),
         ("batch_size = 1000000000000000000000000", "batch_size"),
-        ("batch_size = 'none'", "batch_size = 'none': input should be a valid integer"),
     ],
 )
 def test_a_wrong_edit_leaves_the_last_good_settings_and_is_told_in_one_line(snapshot, line, told, caplog):
@@ -113,15 +103,6 @@ def test_editors_may_rename_or_delete_the_file(snapshot, caplog):
     assert live.current.agent.evaluation_weights_decay == 0.8
 
 
-def test_none_and_a_number_for_a_schedule_can_be_written(snapshot):
-    live = LiveSettings(snapshot, load_settings(snapshot))
-    edit(snapshot, 'random_action_throttle_probability = "none"', "lr_schedule = 0.5", "schedule_stretch = 2.0")
-    assert live.refresh()
-    assert live.current.exploration.random_action_throttle_probability is None
-    assert live.current.agent.lr_schedule == ((0, 0.5),)
-    assert live.current.exploration.epsilon_schedule[2] == (100_000, 0.1)
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -133,12 +114,12 @@ def test_none_and_a_number_for_a_schedule_can_be_written(snapshot):
         ),
     ],
 )
-def test_an_edit_whose_parts_do_not_go_alone_waits_as_a_whole(tmp_path, repository_root, lines, caplog):
+def test_an_edit_whose_parts_do_not_go_alone_waits_as_a_whole(tmp_path, config, lines, caplog):
     overrides = [
         "demonstrations=({'map_name': 'valley', 'inputs': 'x.inputs'},)",
         "map_cycle=({'map_name': 'valley', 'map_path': 'x', 'reference_line': 'x', 'is_explo': 1, 'fill_buffer': 1},)",
     ]
-    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path, overrides)
+    snapshot = write_snapshot(config, tmp_path, overrides)
     snapshot.write_text(re.sub(r"^map_cycle = \[\n(.*),\n\]", r"map_cycle = [\1]", snapshot.read_text(), flags=re.M))
     live = LiveSettings(snapshot, load_settings(snapshot))
     before = live.current
@@ -185,8 +166,8 @@ def test_a_disk_that_fails_changes_nothing(snapshot, monkeypatch):
     assert live.refresh()
 
 
-def test_a_byte_order_mark_is_no_error(tmp_path, repository_root):
-    shutil.copytree(repository_root / "config_files", tmp_path / "mine")
+def test_a_byte_order_mark_is_no_error(tmp_path, config):
+    shutil.copytree(config.parent, tmp_path / "mine")
     mine = tmp_path / "mine" / "mine.py"
     mine.write_bytes(b"\xef\xbb\xbf# Mine.\nbased_on = 'config.py'\nseed = 7\n")
     snapshot = write_snapshot(mine, tmp_path)

@@ -3,6 +3,7 @@
 import pickle
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -21,40 +22,26 @@ from trackmania_rl.settings import (
 from trackmania_rl.settings.descriptions import settings_list, settings_rows
 from trackmania_rl.settings.groups import DEFAULTS, REMOVED
 
-CONFIG_FILES = (
-    "config.py",
-    "config_tmnf.py",
-    "config_many_tracks.py",
-    "config_specialist.py",
-    "config_lidar.py",
-    "config_sac.py",
-    "config_discrete_sac.py",
-    "config_offline_iql.py",
-    "config_real_time.py",
-    "config_cartpole.py",
-    "config_pendulum.py",
-)
-
-NOT_STRETCHED = ["schedule_stretch=1.0"]
-"""Settings hold schedules as they are stretched, so all of them differ where the stretch does."""
-
-
-@pytest.fixture(scope="session")
-def config_file(repository_root):
-    return repository_root / "config_files" / "config.py"
+CONFIG_FILES = sorted(file.name for file in (Path(__file__).parents[2] / "config_files").glob("config*.py"))
 
 
 @pytest.mark.parametrize("name", CONFIG_FILES)
-def test_shipped_configurations_load_and_are_frozen_and_picklable(config_file, name):
-    settings = load_settings(config_file.with_name(name))
+def test_shipped_configurations_load_are_frozen_and_picklable_and_are_listed_within_80_columns(config, name):
+    settings = load_settings(config.with_name(name))
     assert pickle.loads(pickle.dumps(settings)) == settings
     with pytest.raises(ValueError, match="frozen"):
         settings.replay.batch_size = 3
+    text = settings_list(settings)
+    assert max(map(len, text.splitlines())) <= 80
+    assert not set("^$") & set(text), "no regular expressions"
+    assert re.findall(r"^[* ] (\w+) =", text, re.MULTILINE) == list(settings.flat())
 
 
-def test_a_configuration_may_be_based_on_another(repository_root, tmp_path):
-    shutil.copytree(repository_root / "config_files", tmp_path, dirs_exist_ok=True)
+def test_a_configuration_may_be_based_on_another(config, tmp_path):
+    shutil.copytree(config.parent, tmp_path, dirs_exist_ok=True)
     short, shorter = tmp_path / "short.py", tmp_path / "shorter.py"
+    short.write_text("seed = 3")
+    assert load_settings(short) == load_settings(config, ["seed=3"]), "what differs is enough"
     short.write_text('"""Mine."""\n\f\n# \u2028\nbased_on = "config_many_tracks.py"\nn_steps = 5\nseed = 3\n')
     shorter.write_text('seed = 7\nbased_on = "short.py"')
     expected = load_settings(tmp_path / "config_many_tracks.py", ["n_steps=5", "seed=7"])
@@ -74,17 +61,15 @@ _GENERATOR = {"difficulty": 0.5, "first_seed": 0, "last_seed": 9}
 _FILES = {"map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
 
 
-def test_generators_have_names_of_their_own_and_the_simulated_game(repository_root):
-    config = repository_root / "config_files"
+def test_generators_have_names_of_their_own_and_the_simulated_game(config):
     flags = {"map_name": "m", "is_explo": True, "fill_buffer": True}
     generator = flags | {"generator": _GENERATOR | {"difficulty": (0.2, 0.6)}}
-    (entry,) = load_settings(config / "config.py", [f"map_cycle=({generator!r},)"]).game.map_cycle
-    assert entry.generator is not None
+    (entry,) = load_settings(config, [f"map_cycle=({generator!r},)"]).game.map_cycle
     assert entry.generator.difficulty_range == (0.2, 0.6)
     with pytest.raises(SettingsError, match="'m' for a map and for a generator"):
-        load_settings(config / "config.py", [f"map_cycle=({generator!r}, {flags | _FILES!r})"])
+        load_settings(config, [f"map_cycle=({generator!r}, {flags | _FILES!r})"])
     with pytest.raises(SettingsError, match="generated tracks can only be driven in the simulated game"):
-        load_settings(config / "config_tmnf.py", [f"map_cycle=({generator!r},)"])
+        load_settings(config.with_name("config_tmnf.py"), [f"map_cycle=({generator!r},)"])
 
 
 @pytest.mark.parametrize(
@@ -106,40 +91,34 @@ def test_generators_have_names_of_their_own_and_the_simulated_game(repository_ro
         ("lr_schedule=fast", "lr_schedule = 'fast': input should be a valid tuple (at present lr_schedule = ((0, "),
     ],
 )  # fmt: skip
-def test_an_error_suggests_the_setting_and_shows_its_present_value(repository_root, override, message):
+def test_an_error_suggests_the_setting_and_shows_its_present_value(config, override, message):
     with pytest.raises(SettingsError) as caught:
-        load_settings(repository_root / "config_files" / "config.py", [override])
+        load_settings(config, [override])
     assert message in str(caught.value)
 
 
-def test_the_default_configuration_shows_defaults_and_every_setting_is_described(config_file):
-    flat = load_settings(config_file).flat()
+def test_the_default_configuration_shows_defaults_and_every_setting_is_described(config):
+    flat = load_settings(config).flat()
     assert {name: value for name, value in DEFAULTS.items() if flat[name] != value} == {}
     assert flat.keys() - DEFAULTS.keys() == {
         "inputs",
         "action_forward_idx",
         "state_normalization",
     }
-    rows = settings_rows(load_settings(config_file), has_private=True)
+    rows = settings_rows(load_settings(config), has_private=True)
     assert [row["name"] for row in rows if not row["about"].endswith(".")] == []
 
 
-def test_a_file_needs_to_set_only_what_differs(config_file, tmp_path):
-    shutil.copytree(config_file.parent, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "mine.py").write_text("seed = 3")
-    assert load_settings(tmp_path / "mine.py") == load_settings(config_file, ["seed=3"])
-
-
-def test_a_setting_of_an_earlier_version_may_only_have_the_value_that_it_always_has_now(config_file, monkeypatch):
+def test_a_setting_of_an_earlier_version_may_only_have_the_value_that_it_always_has_now(config, monkeypatch):
     monkeypatch.setitem(REMOVED, "old_factor", 0.5)
-    assert load_settings(config_file, ["old_factor=0.5"]) == load_settings(config_file)
+    assert load_settings(config, ["old_factor=0.5"]) == load_settings(config)
     with pytest.raises(SettingsError, match=r"old_factor = 0\.6: there is no such setting any more; it is always 0\.5"):
-        load_settings(config_file, ["old_factor=0.6"])
+        load_settings(config, ["old_factor=0.6"])
 
 
-def test_a_number_is_a_constant_schedule(repository_root):
+def test_a_number_is_a_constant_schedule(config):
     numbers = ["lr_schedule=1e-3", "gamma_schedule=1", "memory_size_schedule=5000", "schedule_stretch=0.5"]
-    settings = load_settings(repository_root / "config_files" / "config.py", numbers)
+    settings = load_settings(config, numbers)
     assert settings.agent.lr_schedule == ((0, 1e-3),)
     assert settings.agent.gamma_schedule == ((0, 1.0),)
     assert settings.replay.memory_size_schedule == ((0, 5000),)
@@ -159,21 +138,21 @@ def test_missing_and_broken_files_are_named(tmp_path):
         load_settings(tmp_path / "config.py")
 
 
-def test_overrides_are_literals_or_text(config_file):
+def test_overrides_are_literals_or_text(config):
     assert parse_override("seed=3") == ("seed", 3)
     assert parse_override("run_name = fast") == ("run_name", "fast")
     assert parse_override("lr_schedule=((0, 1e-3),)") == ("lr_schedule", ((0, 1e-3),))
     with pytest.raises(SettingsError, match="name=value"):
         parse_override("seed")
-    old, new = load_settings(config_file), load_settings(config_file, ["n_steps=5"])
+    old, new = load_settings(config), load_settings(config, ["n_steps=5"])
     assert changed_settings(old, new) == {"n_steps": (3, 5)}
     assert changed_settings(old, old) == {}
 
 
-def test_schedules_are_stretched_once(config_file):
+def test_schedules_are_stretched_once(config):
     plain, stretched = (
-        load_settings(config_file, NOT_STRETCHED).flat(),
-        load_settings(config_file, ["schedule_stretch=1.5"]).flat(),
+        load_settings(config, ["schedule_stretch=1.0"]).flat(),
+        load_settings(config, ["schedule_stretch=1.5"]).flat(),
     )
     for name, value in plain.items():
         if name.endswith("_schedule"):
@@ -183,7 +162,7 @@ def test_schedules_are_stretched_once(config_file):
     assert settings_from_flat(stretched).flat() == stretched
     for override, message in (("schedule_stretch=0", "schedule_stretch = 0"), ("lr_schedule=x", "lr_schedule = 'x'")):
         with pytest.raises(SettingsError, match=message):
-            load_settings(config_file, [override])
+            load_settings(config, [override])
 
 
 def test_settings_that_shape_networks_buffers_or_processes_need_a_restart():
@@ -194,30 +173,6 @@ def test_settings_that_shape_networks_buffers_or_processes_need_a_restart():
     assert NEEDS_RESTART.isdisjoint({"batch_size", "lr_schedule", "map_cycle", "schedule_stretch", "running_speed"})
 
 
-@pytest.mark.parametrize("name", CONFIG_FILES)
-def test_settings_are_listed_by_group_within_80_columns(config_file, name):
-    settings = load_settings(config_file.with_name(name), ["batch_size=17"])
-    text = settings_list(settings)
-    assert max(map(len, text.splitlines())) <= 80
-    assert not set("^$") & set(text), "no regular expressions"
-    names = re.findall(r"^[* ] (\w+) =", text, re.MULTILINE)
-    assert names == list(settings.flat())
-    assert (
-        """* batch_size = 17 transitions
-      Transitions in one batch.
-      Allowed: whole number > 0, <= 1000000.
-"""
-        in text
-    )
-    assert (
-        """  n_steps = 3 actions
-      Actions that one transition spans.
-      Allowed: whole number > 0; a change waits for the next start.
-"""
-        in text
-    )
-
-
 @pytest.mark.parametrize(
     ("word", "names"),
     [
@@ -226,8 +181,15 @@ def test_settings_are_listed_by_group_within_80_columns(config_file, name):
         ("exploration", set(ExplorationSettings.model_fields)),
     ],
 )
-def test_settings_are_listed_by_a_word(repository_root, word, names):
-    settings = load_settings(repository_root / "config_files" / "config.py")
+def test_settings_are_listed_with_unit_and_range_or_by_a_word(config, word, names):
+    settings = load_settings(config, ["batch_size=17"])
+    for entry in (
+        "* batch_size = 17 transitions\n      Transitions in one batch.\n"
+        "      Allowed: whole number > 0, <= 1000000.\n",
+        "  n_steps = 3 actions\n      Actions that one transition spans.\n"
+        "      Allowed: whole number > 0; a change waits for the next start.\n",
+    ):
+        assert entry in settings_list(settings)
     assert names <= set(re.findall(r"^[* ] (\w+) =", settings_list(settings, word), re.MULTILINE))
     with pytest.raises(UserError, match="--list-settings atlantis: no setting has this word"):
         settings_list(settings, "atlantis")
@@ -242,6 +204,8 @@ def map_cycle(**entry):
     [
         (["batch_size=0"], r"batch_size = 0: input should be greater than 0"),
         (["batch_size=many"], r"batch_size = 'many': input should be a valid integer"),
+        (["loggers=csvs"], "write tensorboard, csv, wandb, mlflow, trackio, or a logger of your own"),
+        (["loggers=('csv', 'csv')"], "each logger is named once"),
         (["torch_device=gpu"], r"torch_device = 'gpu': string should match pattern"),
         (["iqn_n=7"], r"iqn_n = 7: input should be a multiple of 2"),
         (["batch_size=100_000_000"], r"batch_size = 100000000: input should be less than or equal to 1000000"),
@@ -278,6 +242,6 @@ def map_cycle(**entry):
         (map_cycle(generator=_GENERATOR | {"races_per_track": 0}), "races_per_track"),
     ],
 )
-def test_a_wrong_or_contradictory_value_is_refused_by_name(config_file, overrides, message):
+def test_a_wrong_or_contradictory_value_is_refused_by_name(config, overrides, message):
     with pytest.raises(SettingsError, match=message):
-        load_settings(config_file, overrides)
+        load_settings(config, overrides)
