@@ -1,20 +1,18 @@
-"""The training command as its users have it: a process, its children, its files.
-
-Tests from end to end and the benchmarks that watch whole trainings start it by this.
-"""
+"""A training command as users start it, for tests from end to end and for benchmarks of whole trainings."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import psutil
 
@@ -22,25 +20,26 @@ from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 FIRST_RACE_WITHIN_S: Final = 120.0
-"""Twice what a stranger may wait: the machine that tests has other work."""
 ENDS_WITHIN_S: Final = 60.0
 MOST_GAMES: Final = 4
-"""Of one training; so many ports in a row are looked for."""
+"""Games of one training, which listen at consecutive ports."""
+PAGE_MODULE: Final = "trackmania_rl.telemetry.page.command"
+PAGE_ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+/")
 
 
 class TrainingFailedError(AssertionError):
-    """A training that did not come to what was waited for; the text has all that it said."""
+    """A training ended early or a condition was not met in time; the text has its output."""
 
 
 class TrainCommand:
-    """One run of `scripts/train.py` in a process group of its own.
+    """One run of `scripts/train.py` in a process group of its own; a context manager that kills it.
 
     Args:
-        folder: its output folder; the terminal's output goes to files there.
+        folder: its output folder; the terminal's output goes to terminal.txt there.
         settings: overrides, as Python writes their values.
         options: further command line options.
-        environment: beside this process's own.
-        prefix: a command that is given the training's as its arguments, and becomes it.
+        environment: additional variables.
+        prefix: a command that is given the training's as its arguments and executes it.
 
     Attributes:
         run_folder: save/tested in its output folder.
@@ -82,20 +81,31 @@ class TrainCommand:
             )
         self._family: dict[int, psutil.Process] = {}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     @property
     def output(self) -> str:
-        """What this command has said so far."""
+        """This command's output so far."""
         return self._output_file.read_bytes()[self.began_at_byte :].decode()
 
     @property
     def races(self) -> list[dict[str, Any]]:
-        """The lines of races.jsonl; the last one may just be written."""
+        """Races of races.jsonl, without an incomplete last line."""
         file = self.run_folder / "races.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.is_file() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
+    def frames(self) -> tuple[float, int]:
+        """Return wall-clock seconds and number of frames at the end of the newest race."""
+        newest = (self.races or [{"wall_s": 0.0, "frames_total": 0}])[-1]
+        return newest["wall_s"], newest["frames_total"]
+
     def children(self, part_of_command: str) -> list[psutil.Process]:
-        """Living children, at any depth, with such a command line."""
+        """Return living children, at any depth, whose command line contains a text."""
         found = []
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self.process.pid).children(recursive=True):
@@ -106,23 +116,32 @@ class TrainCommand:
         return found
 
     def collectors(self) -> list[psutil.Process]:
-        """The collectors' processes."""
+        """Return the collectors' processes."""
         return self.children("spawn_main")
 
     def games(self) -> list[psutil.Process]:
-        """The game instances."""
+        """Return the processes of simulated games."""
         return self.children("simulated_game.py")
 
+    def page(self) -> psutil.Process:
+        """Return the live page's process."""
+        return self.children(PAGE_MODULE)[0]
+
+    def page_address(self) -> str:
+        """Wait for the live page's address."""
+        self.wait_for(lambda: PAGE_ADDRESS.search(self.output), "address of the page", FIRST_RACE_WITHIN_S)
+        return PAGE_ADDRESS.findall(self.output)[0]
+
     def shared_memory(self) -> set[str]:
-        """The shared memory that the main process maps, as paths."""
+        """Return paths of the shared memory that the main process maps."""
         maps = psutil.Process(self.process.pid).memory_maps()
         return {entry.path for entry in maps if entry.path.startswith("/dev/shm/trackmania_rl_")}
 
     def wait_for(self, condition: Callable[[], object], what: str, within_s: float = 60.0) -> float:
-        """Wait until something is so; return the seconds that it took.
+        """Wait until a condition is true; return the seconds.
 
         Raises:
-            TrainingFailedError: if the command ends, or it is not so within the time.
+            TrainingFailedError: if the command ends, or the condition is not true in time.
         """
         began_s = time.monotonic()
         while not condition():
@@ -134,12 +153,25 @@ class TrainCommand:
         return time.monotonic() - began_s
 
     def wait_for_races(self, n_more: int = 1) -> float:
-        """Wait for further races; return the seconds that it took."""
+        """Wait for further races; return the seconds."""
         n_races = len(self.races) + n_more
         return self.wait_for(lambda: len(self.races) >= n_races, f"{n_races} races", FIRST_RACE_WITHIN_S)
 
+    def watch(self, duration_s: float, read: Callable[[], object] = lambda: None, every_s: float = 1.0) -> None:
+        """Call `read` every `every_s` for a time.
+
+        Raises:
+            TrainingFailedError: if the command ends before.
+        """
+        ends_s = time.monotonic() + duration_s
+        while (left_s := ends_s - time.monotonic()) > 0:
+            time.sleep(min(every_s, left_s))
+            if self.process.poll() is not None:
+                raise TrainingFailedError(f"it ended while it was watched:\n{self.output}")
+            read()
+
     def stop(self, number: signal.Signals, *, whole_group: bool = False) -> float:
-        """Send a signal, wait for the end of the command and all that it started; return the seconds that it took."""
+        """Send a signal and wait for the end of the command and its children; return the seconds."""
         self.children("")  # remembers them
         began_s = time.monotonic()
         (os.killpg if whole_group else os.kill)(self.process.pid, number)
@@ -149,11 +181,11 @@ class TrainCommand:
         return time.monotonic() - began_s
 
     def survivors(self) -> list[psutil.Process]:
-        """Processes that this command has started and that still run."""
+        """Return processes of this command that still run."""
         return [p for p in self._family.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     def end(self) -> None:
-        """Leave nothing behind, whatever the test did."""
+        """Kill all processes of this command."""
         self.children("")
         if self.process.poll() is None:
             self.process.kill()

@@ -1,7 +1,7 @@
-"""Random `kill -9` over learner, collectors and games, at any moment and while a checkpoint is being written.
+"""Random `kill -9` of learner, collectors and games, at any moment and while a checkpoint is being written.
 
-One run goes on through all of them. After each it must drive on, or, where the learner was killed, leave nothing behind
-and go on from its last checkpoint with the same command.
+One run survives all of them. After each kill it must continue; if the learner was killed, no process or shared memory
+may remain, and the same command must resume from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ import signal
 import socket
 import statistics
 import time
-from dataclasses import dataclass, field
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from benchmarks.endurance.outcomes import Outcome
-from benchmarks.endurance.small_training import CHECKPOINT_INTERVAL_S, TormentedRun
-from benchmarks.training_command import TrainCommand, TrainingFailedError
+from benchmarks.endurance.experiments import CHECKPOINT_INTERVAL_S, DisturbedRun, Outcome, checkpoints
+from benchmarks.training_command import MOST_GAMES, TrainCommand
 from trackmania_rl.telemetry.learning_summary import iterate_races
 
-VICTIMS: Final = ("learner", "collector", "game", "all")
-"""`all` is the whole family at once, as when the machine runs out of memory or power."""
-WEIGHTS: Final = (4, 3, 2, 1)
-MOMENTS: Final = ("any", "in a checkpoint")
+VICTIMS: Final = {"learner": 4, "collector": 3, "game": 2, "all": 1}
+"""Weights of the draw. `all` kills all processes at once, as a power failure does."""
 LONGEST_WAIT_S: Final = 4.0
 CHECKPOINT_WITHIN_S: Final = 60.0
 ALL_GONE_WITHIN_S: Final = 10.0
@@ -36,128 +33,85 @@ RESUMES_WITHIN_S: Final = 120.0
 WRITING_TAKES_S: Final = 3.0
 """At most, on a busy machine."""
 
-
-@dataclass
-class Seen:
-    """What was measured over all kills.
-
-    Attributes:
-        gone_s: until all processes of a killed learner were gone.
-        resumed_s: from the start of a command to its first race.
-        lost_s: how old the newest whole checkpoint was when the learner was killed.
-        back_s: from the death of a collector or game to races of its collector.
-        moments: how many kills fell in a checkpoint.
-    """
-
-    gone_s: list[float] = field(default_factory=list)
-    resumed_s: list[float] = field(default_factory=list)
-    lost_s: list[float] = field(default_factory=list)
-    back_s: list[float] = field(default_factory=list)
-    moments: int = 0
+Seconds = defaultdict[str, list[float]]
+"""Measured seconds of all kills: `gone` until all processes ended, `resumed` from a start to its first race, `lost` the
+age of the newest checkpoint at a learner's death, `back` from a death to races."""
 
 
 def measure(asked: argparse.Namespace, folder: Path) -> list[Outcome]:
-    """Kill so many processes."""
-    draw, seen = random.Random(asked.seed), Seen()
+    """Kill `asked.kills` processes, half of them with games behind sockets."""
+    draw, seconds, n_in_checkpoint, n_done = random.Random(asked.seed), Seconds(list), 0, 0
     outcomes = {
         victim: Outcome(
-            f"kill -9 of {'the whole family at once' if victim == 'all' else f'the {victim}'}",
+            f"kill -9 of {'all processes at once' if victim == 'all' else f'the {victim}'}",
             "resumes, nothing left or lost" if victim in ("learner", "all") else "replaced, the others drive on",
         )
         for victim in VICTIMS
     }
-    n_done = 0
     for session, transport in enumerate(("socket", "in_process")):
-        run = TormentedRun(folder / f"{asked.seed}-{session}-{transport}", game_transport=transport)
+        run = DisturbedRun(folder / f"{asked.seed}-{session}-{transport}", game_transport=transport)
         command = run.start()
         try:
             command.wait_for_races(4)
             while n_done < asked.kills * (session + 1) // 2:
-                victim = draw.choices(VICTIMS, WEIGHTS)[0]
+                victim = draw.choices(list(VICTIMS), list(VICTIMS.values()))[0]
                 if victim == "game" and transport == "in_process":
                     victim = "collector"
                 n_done += 1
+                failure = None
                 try:
-                    _wait_for_the_moment(command, draw, seen)
+                    n_in_checkpoint += _wait_for_moment(command, draw)
                     if victim in ("learner", "all"):
-                        command = _kill_learner(run, command, victim, seen)
+                        command = _kill_learner(run, command, victim, seconds)
                     else:
-                        _kill_part(command, victim, draw, seen)
-                    failure = None
-                except (TrainingFailedError, FoundError) as error:
+                        _kill_part(command, victim, draw, seconds)
+                except AssertionError as error:
                     failure = f"kill {n_done}: {error}"
                     command.end()
                     command = run.start()
                     command.wait_for_races(4)
                 outcomes[victim].count(failure)
-                print(f"kill {n_done}, {victim}: {'as promised' if failure is None else failure}", flush=True)
+                print(f"kill {n_done}, {victim}: {failure or 'as promised'}", flush=True)
         finally:
             command.end()
-    outcomes["learner"].told = (
-        f"all gone after {max(seen.gone_s):.1f} s, next race {_told(seen.resumed_s)} after the start; the newest "
-        f"checkpoint was {_told(seen.lost_s)} old; {seen.moments} of all kills while a checkpoint was written"
+    outcomes["learner"].measured = (
+        f"all gone after {_text(seconds['gone'])}, next race {_text(seconds['resumed'])} after the start; the newest "
+        f"checkpoint was {_text(seconds['lost'])} old; {n_in_checkpoint} of all kills while a checkpoint was written"
     )
-    outcomes["collector"].told = f"its next race after {_told(seen.back_s)} (games and collectors)"
+    outcomes["collector"].measured = f"its next race after {_text(seconds['back'])} (games and collectors)"
     return [outcome for outcome in outcomes.values() if outcome.tries > 0]
 
 
-class FoundError(Exception):
-    """Something that should not be."""
-
-
-def _wait_for_the_moment(command: TrainCommand, draw: random.Random, seen: Seen) -> None:
-    """Wait a random while, or until a checkpoint has been begun."""
+def _wait_for_moment(command: TrainCommand, draw: random.Random) -> bool:
+    """Wait for a random time, then in half of the draws for the start of a checkpoint; return whether it did."""
     time.sleep(draw.uniform(0, LONGEST_WAIT_S))
-    if draw.choice(MOMENTS) == "any":
-        return
-    give_up_s = time.monotonic() + CHECKPOINT_WITHIN_S
-    while time.monotonic() < give_up_s:
-        if _unfinished(command.run_folder):
-            time.sleep(draw.uniform(0, 0.05))
-            seen.moments += 1
-            return
+    if draw.random() < 0.5:
+        return False
+    deadline_s = time.monotonic() + CHECKPOINT_WITHIN_S
+    while not list((command.run_folder / "checkpoints").rglob(".*.tmp")):
+        assert time.monotonic() < deadline_s, f"no checkpoint was begun within {CHECKPOINT_WITHIN_S:g} s"
         time.sleep(0.001)
-    raise FoundError(f"no checkpoint was begun within {CHECKPOINT_WITHIN_S:g} s")
+    time.sleep(draw.uniform(0, 0.05))
+    return True
 
 
-def _unfinished(run_folder: Path) -> list[Path]:
-    """Find what a checkpoint and the rows of its memory are written under before they are whole."""
-    return list((run_folder / "checkpoints").rglob(".*.tmp"))
-
-
-def _is_whole(checkpoint: Path) -> bool:
-    return checkpoint.name.isdigit()
-
-
-def _whole_checkpoints(run_folder: Path) -> dict[str, float]:
-    """Find whole checkpoints by name, with the time at which each was there."""
-    found = {}
-    for path in (run_folder / "checkpoints").glob("*"):
-        with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
-            if _is_whole(path):
-                found[path.name] = path.stat().st_mtime
-    return found
-
-
-def _kill_part(command: TrainCommand, victim: str, draw: random.Random, seen: Seen) -> None:
-    """Kill a collector or a game, and wait for a race of each collector."""
+def _kill_part(command: TrainCommand, victim: str, draw: random.Random, seconds: Seconds) -> None:
+    """Kill a collector or a game, and wait for a race of both collectors."""
     candidates = command.collectors() if victim == "collector" else command.games()
-    if not candidates:
-        raise FoundError(f"there is no {victim} to kill")
-    n_races, began_s = len(command.races), time.monotonic()
+    assert candidates, f"there is no {victim} to kill"
+    n_races = len(command.races)
     with contextlib.suppress(psutil.NoSuchProcess):
         draw.choice(candidates).kill()
-    n_collectors = 2
-    command.wait_for(
-        lambda: len({race["collector"] for race in command.races[n_races + 2 :]}) == n_collectors,
+    back_s = command.wait_for(
+        lambda: len({race["collector"] for race in command.races[n_races + 2 :]}) == 2,
         f"races of both collectors after a {victim} was killed",
         RESUMES_WITHIN_S,
     )
-    seen.back_s.append(time.monotonic() - began_s)
+    seconds["back"].append(back_s)
 
 
-def _kill_learner(run: TormentedRun, command: TrainCommand, victim: str, seen: Seen) -> TrainCommand:
-    """Kill the learner, see what is left, start the command again, and see that nothing is lost."""
+def _kill_learner(run: DisturbedRun, command: TrainCommand, victim: str, seconds: Seconds) -> TrainCommand:
+    """Kill the learner, check what is left, start the command again, and check that nothing is lost."""
     command.collectors()
     shared_memory = command.shared_memory()
     records = {path.name for path in (command.run_folder / "best_runs").glob("[!.]*")}
@@ -167,59 +121,53 @@ def _kill_learner(run: TormentedRun, command: TrainCommand, victim: str, seen: S
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         command.process.wait()
-        psutil.wait_procs(family, ALL_GONE_WITHIN_S)  # a process that is killed is gone a moment later
+        psutil.wait_procs(family, ALL_GONE_WITHIN_S)
     else:
-        seen.gone_s.append(command.stop(signal.SIGKILL))
-    killed_at_s = time.time()
-    if command.survivors():
-        raise FoundError(f"these live on: {command.survivors()}")
-    checkpoints = _whole_checkpoints(command.run_folder)
-    if not checkpoints:
-        raise FoundError("no whole checkpoint is there")
-    lost_s = killed_at_s - max(checkpoints.values())
-    seen.lost_s.append(lost_s)
-    if victim == "learner" and (left := [name for name in shared_memory if os.path.exists(name)]):
-        raise FoundError(f"shared memory is left: {left}")
+        seconds["gone"].append(command.stop(signal.SIGKILL))
+    assert not command.survivors(), f"these live on: {command.survivors()}"
+    written_s = checkpoints(command).values()
+    assert written_s, "no whole checkpoint is there"
+    seconds["lost"].append(time.time() - max(written_s))
+    assert victim == "all" or not (left := list(filter(os.path.exists, shared_memory))), f"shared memory: {left}"
     _require_free_ports(command.port)
     session = max(race["session"] for race in command.races)
     again = run.start()
-    seen.resumed_s.append(
-        again.wait_for(
+    try:
+        resumed_s = again.wait_for(
             lambda: any(race["session"] > session for race in again.races), "a race after the start", RESUMES_WITHIN_S
         )
-    )
-    if left := [name for name in shared_memory if os.path.exists(name)]:
-        raise FoundError(f"shared memory is left after the next start: {left}")
-    if "resumed" not in again.output:
-        raise FoundError(f"it did not resume: {again.output}")
-    _require_records(again.run_folder, records)
-    for _ in iterate_races(again.run_folder / "races.jsonl"):
-        pass  # every line is one
-    if lost_s > CHECKPOINT_INTERVAL_S + WRITING_TAKES_S + LONGEST_WAIT_S:
-        raise FoundError(f"the newest checkpoint was {lost_s:.1f} s old")
+        seconds["resumed"].append(resumed_s)
+        left = list(filter(os.path.exists, shared_memory))
+        assert not left, f"shared memory is left after the next start: {left}"
+        assert "resumed" in again.output, f"it did not resume: {again.output}"
+        _require_records(again.run_folder, records)
+        list(iterate_races(again.run_folder / "races.jsonl"))  # every line is valid
+        lost_s = seconds["lost"][-1]
+        oldest_s = CHECKPOINT_INTERVAL_S + WRITING_TAKES_S + LONGEST_WAIT_S
+        assert lost_s <= oldest_s, f"the newest checkpoint was {lost_s:.1f} s old"
+    except AssertionError:
+        again.end()
+        raise
     return again
 
 
 def _require_records(run_folder: Path, before: set[str]) -> None:
-    """See that each record is whole, and that none is gone."""
     now = {path.name: path for path in (run_folder / "best_runs").glob("[!.]*")}
-    if missing := before - now.keys():
-        raise FoundError(f"these records are gone: {missing}")
+    assert not before - now.keys(), f"these records are gone: {before - now.keys()}"
     for name, path in now.items():
-        if not ((path / f"{name}.inputs").is_file() and (path / "q_values.npy").is_file()):
-            raise FoundError(f"the record {name} is not whole")
+        is_whole = (path / f"{name}.inputs").is_file() and (path / "q_values.npy").is_file()
+        assert is_whole, f"the record {name} is not whole"
 
 
 def _require_free_ports(first: int) -> None:
-    """See that every game's port can be had."""
-    for port in range(first, first + 4):
+    for port in range(first, first + MOST_GAMES):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
-                raise FoundError(f"port {port} is still taken") from error
+                raise AssertionError(f"port {port} is still taken") from error
 
 
-def _told(seconds: list[float]) -> str:
+def _text(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.1f} s ({max(seconds):.1f} s at most)" if seconds else "never"

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import memory_over_time
 from benchmarks.endurance import kills
-from benchmarks.endurance.hour import judge
+from benchmarks.endurance.__main__ import judge
 from benchmarks.generalist.unseen_races import drive, keep, kept_races
 from benchmarks.memory_over_time import ProcessReading, Reading
 from trackmania_rl.errors import UserError
