@@ -64,8 +64,8 @@ MISTAKES = {
     "analog games for an agent that chooses among keys": Mistake(
         "--set actions=analog", ("chooses among a few actions, Discrete(A), but the games take Box(-1.0, 1.0, (3,)",)
     ),
-    "truncated checkpoint": Mistake("", ("averaged.safetensors", "cannot read the checkpoint"), "truncated"),
-    "random checkpoint": Mistake("", ("averaged.safetensors", "cannot read the checkpoint"), "random"),
+    "truncated checkpoint": Mistake("", ("weights.safetensors", "cannot read the checkpoint"), "truncated"),
+    "random checkpoint": Mistake("", ("weights.safetensors", "cannot read the checkpoint"), "random"),
     "checkpoint of an older version": Mistake("", ("checkpoint.pt", "older version", "run_name"), "older"),
     "other rewards": Mistake(
         "--set constant_reward_per_ms=-0.5",
@@ -78,7 +78,8 @@ MISTAKES = {
         "--update-config --set float_hidden_dim=20", OTHER_SIZE, "good"
     ),
     "weights of another network": Mistake(
-        "--weights-from @/good/save/tested --set float_hidden_dim=20", ("--weights-from", *OTHER_SIZE[:3])
+        "--weights-from @/good/save/tested --set float_hidden_dim=20",
+        ("--weights-from", "does not fit", "float_hidden_dim = 20 (was 11)"),
     ),
     "weights from a folder without a checkpoint": Mistake("--weights-from @/maps", ("--weights-from", "no checkpoint")),
     "weights from no folder": Mistake("--weights-from @/nowhere", ("--weights-from", "there is no such run folder")),
@@ -101,7 +102,7 @@ def folder(start_training: StartTraining, repository_root: Path, tmp_path_factor
     good = start_training(folder / "good", options=("--max-wall-s", "0"))
     assert good.process.wait(120) == 0, good.output
     (checkpoint, *_) = find_manifests(good.run_folder)
-    weights = (checkpoint / "averaged.safetensors").read_bytes()
+    weights = (checkpoint / "weights.safetensors").read_bytes()
     for name, content in (
         ("truncated", weights[: len(weights) // 2]),
         ("random", np.random.default_rng(0).bytes(100_000)),
@@ -109,7 +110,7 @@ def folder(start_training: StartTraining, repository_root: Path, tmp_path_factor
     ):
         shutil.copytree(good.folder, folder / name)
         for copied in find_manifests(folder / name / "save" / "tested"):
-            (copied / "averaged.safetensors").write_bytes(content)
+            (copied / "weights.safetensors").write_bytes(content)
     shutil.rmtree(folder / "older" / "save" / "tested" / "checkpoints")
     (folder / "older" / "save" / "tested" / "checkpoint.pt").write_bytes(b"PK")
 
