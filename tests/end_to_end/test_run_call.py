@@ -20,6 +20,8 @@ from trackmania_rl.settings import Settings, changed_settings, load_settings, pa
 
 from .conftest import SMALL
 
+pytestmark = pytest.mark.timeout(1000)  # two trainings, with cold caches on a busy machine
+
 SCRIPT = """
 import json
 import os
@@ -78,7 +80,7 @@ if __name__ == "__main__":
             settings,
             output_folder=FOLDER,
             max_frames=max_frames,
-            max_wall_s=120.0,
+            max_wall_s=1200.0,
             hooks=[hook],
             agent=my_agent,
             memory=my_memory,
@@ -123,7 +125,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> Ca
     script.write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": str(repository_root), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(script), str(folder), str(config), *OVERRIDES]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=170, env=environment, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, check=False)
     assert ended.returncode == 0, ended.stderr
     said = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
     return Calls(folder, load_settings(config, OVERRIDES), said, ended.stderr)
@@ -167,7 +169,7 @@ def test_the_example_of_its_docstring_trains(tmp_path: Path, repository_root: Pa
     environment = os.environ | {"PYTHONPATH": str(repository_root), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "my_training.py"]
     ended = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=170, env=environment, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=900, env=environment, check=False
     )
     assert ended.returncode == 0, ended.stderr
     state = load_checkpoint(tmp_path / "save" / "called")
