@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -23,20 +22,18 @@ REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")
-def repository_root() -> Path:
+def repository_root():
     """The folder that holds trackmania_rl/, maps/ and config_files/."""
     return REPOSITORY_ROOT
 
 
 @pytest.fixture(scope="session")
-def script_module(repository_root: Path) -> Callable[[str], ModuleType]:
+def script_module(repository_root):
     """`script_module("tools/maps")` is scripts/tools/maps.py as a module, loaded anew at each call."""
 
     def load(name: str) -> ModuleType:
         file = repository_root / "scripts" / f"{name}.py"
         spec = importlib.util.spec_from_file_location(file.stem, file)
-        assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
@@ -45,13 +42,13 @@ def script_module(repository_root: Path) -> Callable[[str], ModuleType]:
 
 
 @pytest.fixture(scope="session")
-def shared_data_folder() -> Path:
+def shared_data_folder():
     """Where the game's own files are looked for, whether they are there or not."""
     return Path(os.environ.get("TRACKMANIA_RL_SHARED_DATA", REPOSITORY_ROOT.parent / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")
-def shared_data(shared_data_folder: Path) -> Path:
+def shared_data(shared_data_folder):
     """Real maps, replays and a real reference line, which the repository does not ship; skips where they are absent."""
     if not shared_data_folder.is_dir():
         pytest.skip(
@@ -61,7 +58,7 @@ def shared_data(shared_data_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ray_here() -> Iterator[None]:
+def ray_here():
     """Ray on this machine, started once for all tests of a process; skips where it is not installed."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
     ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
@@ -78,18 +75,18 @@ def straight_line_m(length_m: float) -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def straight_track() -> Track:
+def straight_track():
     """Two checkpoints and a finish, walls on both sides; a race takes seconds of game time."""
     return Track("straight", build_ribbon(straight_line_m(60)), (20.0, 40.0), 60.0)
 
 
 @pytest.fixture(scope="session")
-def two_lap_track() -> Track:
+def two_lap_track():
     """Two laps of one checkpoint and the line, laid out one after the other."""
     return Track("laps", build_ribbon(straight_line_m(80)), (20.0, 40.0, 60.0), 80.0, n_laps=2)
 
 
 @pytest.fixture(scope="session")
-def pier_track() -> Track:
+def pier_track():
     """A road without walls: whoever leaves it falls."""
     return Track("pier", build_ribbon(straight_line_m(60), half_width_m=4.0, edge=Edge.DROP), (), 60.0)

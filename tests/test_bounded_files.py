@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -34,7 +34,7 @@ def with_header(text: str, content: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + content
 
 
-def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
+def test_a_file_of_the_largest_size_is_read(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"x" * 70)
     (tmp_path / "link").symlink_to(file)
@@ -43,7 +43,7 @@ def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
         read_bounded(file, 69)
 
 
-def test_text_may_begin_with_a_mark_and_end_its_lines_as_windows_does(tmp_path: Path) -> None:
+def test_text_may_begin_with_a_mark_and_end_its_lines_as_windows_does(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n")
     assert read_bounded_text(file, 100) == "one\ntwo\n"
@@ -64,14 +64,14 @@ def test_text_may_begin_with_a_mark_and_end_its_lines_as_windows_does(tmp_path: 
         pytest.param(lambda file: None, "cannot be read: No such file", id="absent"),
     ],
 )
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], object], told: str) -> None:
+def test_what_is_no_file_is_refused_at_once(tmp_path, make, told):
     file = tmp_path / "file"
     make(file)
     with pytest.raises(UserError, match=f"file: {told}"):
         read_bounded(file, 1 << 40)
 
 
-def test_a_file_that_hides_its_size_is_read_no_further_than_allowed(tmp_path: Path) -> None:
+def test_a_file_that_hides_its_size_is_read_no_further_than_allowed(tmp_path):
     if Path("/proc/kallsyms").exists():
         with pytest.raises(UserError, match=r"is larger than 1000 bytes"):
             read_bounded(Path("/proc/kallsyms"), 1000)
@@ -92,7 +92,7 @@ def test_a_file_that_hides_its_size_is_read_no_further_than_allowed(tmp_path: Pa
         "",
     ],
 )
-def test_json_that_is_no_small_thing_is_refused(text: str) -> None:
+def test_json_that_is_no_small_thing_is_refused(text):
     with within_s(2.0), pytest.raises(ValueError, match=r"."):
         parse_json(text)
 
@@ -111,12 +111,12 @@ def test_json_that_is_no_small_thing_is_refused(text: str) -> None:
         "a = '''" + "a" * 60_000,
     ],
 )
-def test_toml_that_is_no_small_thing_is_refused(text: str) -> None:
+def test_toml_that_is_no_small_thing_is_refused(text):
     with within_s(2.0), pytest.raises(ValueError, match=r"."):
         parse_toml(text)
 
 
-def test_json_toml_and_arrays_of_numbers_are_read() -> None:
+def test_json_toml_and_arrays_of_numbers_are_read():
     assert parse_json(b'{"a": ["[[[", 1.5, "\\"]"]}') == {"a": ["[[[", 1.5, '"]']}
     assert parse_json("[" * 50 + "]" * 50) is not None
     assert parse_toml('a.b = [1, "]]"]\n[[c]]\nd = 0.5') == {"a": {"b": [1, "]]"]}, "c": [{"d": 0.5}]}
@@ -152,7 +152,7 @@ def test_json_toml_and_arrays_of_numbers_are_read() -> None:
         (bytes(500), "."),
     ],
 )
-def test_any_other_array_is_refused(content: bytes, told: str) -> None:
+def test_any_other_array_is_refused(content, told):
     with within_s(2.0), pytest.raises(ValueError, match=told):
         parse_npy(content, most_numbers=100)
 
@@ -164,7 +164,7 @@ def test_any_other_array_is_refused(content: bytes, told: str) -> None:
         *("C:\\a", "C:a", "a:stream", "a\0b", "a\nb", "a" * 251),
     ],
 )
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="is no file within"):
         within(tmp_path, name)
     for good in ("deeper/a.npy", "deeper\\a.npy", "a b.npy", "ä.npy", "..a"):

@@ -267,7 +267,7 @@ def test_the_transitions_of_fragments_are_those_of_the_whole_race(
     assert all(experience.terminal_actions == NEVER_FINISHES for experience in store(replay, parts[:-1]))
 
 
-def test_a_race_that_was_lost_with_its_game_begins_again() -> None:
+def test_a_race_that_was_lost_with_its_game_begins_again():
     replay, race = replay_settings(n_steps=3), RaceInFragments(3)
     lost, driven = random_rollout(20, None, seed=0), random_rollout(15, 30, seed=1)
     parts = in_parts(lost, race, [8, 12])[:-1]
@@ -279,7 +279,7 @@ def test_a_race_that_was_lost_with_its_game_begins_again() -> None:
         assert_same(without_what_came_later(ours), without_what_came_later(theirs))
 
 
-def test_a_soft_horizon_is_seen_by_no_transition_across_it() -> None:
+def test_a_soft_horizon_is_seen_by_no_transition_across_it():
     replay = replay_settings(n_steps=4, discard_non_greedy_actions_in_nsteps=False)
     rollout = random_rollout(17, 30, seed=0)
     whole = [(rollout, Fragment.whole(17))]

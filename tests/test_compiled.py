@@ -20,12 +20,12 @@ def _made_ago(folder: Path, seconds: float) -> Path:
 
 
 @pytest.fixture
-def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def caches(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled._numba_config, "CACHE_DIR", str(tmp_path / "caches"))
     return tmp_path / "caches"
 
 
-def test_a_new_version_of_the_sources_removes_the_caches_of_old_ones_once(tmp_path: Path, caches: Path) -> None:
+def test_a_new_version_of_the_sources_removes_the_caches_of_old_ones_once(tmp_path, caches):
     source = tmp_path / "loops.py"
     source.write_text("pass")
     old, young = (_made_ago(caches / f"loops-{digit * 16}", n * KEPT_FOR_S) for digit, n in (("a", 1.1), ("b", 0.9)))
@@ -43,9 +43,7 @@ def test_a_new_version_of_the_sources_removes_the_caches_of_old_ones_once(tmp_pa
 
 
 @pytest.mark.parametrize("has_temporary_folder", [True, False])
-def test_an_installation_that_cannot_be_written_to(
-    tmp_path: Path, repository_root: Path, has_temporary_folder: bool
-) -> None:
+def test_an_installation_that_cannot_be_written_to(tmp_path, repository_root, has_temporary_folder):
     """Without a home folder either, as in containers: a file stands where each folder would be made."""
     package = tmp_path / "trackmania_rl"
     package.mkdir()

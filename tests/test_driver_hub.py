@@ -16,7 +16,7 @@ from trackmania_rl.settings import load_settings
 
 
 @pytest.fixture
-def file(repository_root: Path, tmp_path: Path) -> Path:
+def file(repository_root, tmp_path):
     settings = load_settings(repository_root / "config_files" / "config.py")
     tracks = [DriverTrack.of_entry(settings.game.map_cycle[0], 21_000)]
     counts = {"frames_total": 10, "training_s": 20.0}
@@ -62,13 +62,11 @@ class FolderAsHub:
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderAsHub:
+def hub(tmp_path, monkeypatch):
     return FolderAsHub(tmp_path / "hub", monkeypatch)
 
 
-def test_a_driver_goes_there_and_back(
-    hub: FolderAsHub, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_goes_there_and_back(hub, file, tmp_path, monkeypatch):
     assert push_driver(file, "me/valley", {"best times": "valley 0:21.000"}, is_private=True) == "https://hub/me/valley"
     assert hub.made == [("me/valley", True)]
     page = hub.folder / "me" / "valley" / "README.md"
@@ -84,7 +82,7 @@ def test_a_driver_goes_there_and_back(
         assert pulled.read_bytes() == file.read_bytes()
 
 
-def test_what_stands_in_the_way_is_told(hub: FolderAsHub, file: Path, tmp_path: Path) -> None:
+def test_what_stands_in_the_way_is_told(hub, file, tmp_path):
     damaged = tmp_path / "damaged.driver"
     damaged.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(DriverFileError, match="is damaged"):

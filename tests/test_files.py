@@ -1,7 +1,6 @@
 """Renames that Windows refuses for a moment, files that survive power cuts, and pictures under any name."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -12,7 +11,7 @@ from trackmania_rl.files import RENAME_TRIES, RENAME_WITHIN_S, replace_patiently
 
 
 @pytest.fixture
-def hold(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def hold(monkeypatch):
     """`hold(3)` has the next three renames refused, as if somebody had the file open on Windows."""
     replace = Path.replace
 
@@ -30,9 +29,7 @@ def hold(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-def test_a_rename_that_windows_refuses_for_a_moment_is_tried_again(
-    hold: Callable[[int], None], tmp_path: Path, is_folder: bool
-) -> None:
+def test_a_rename_that_windows_refuses_for_a_moment_is_tried_again(hold, tmp_path, is_folder):
     fresh, old = tmp_path / "fresh", tmp_path / "old"
     if is_folder:
         fresh.mkdir()
@@ -49,9 +46,7 @@ def test_a_rename_that_windows_refuses_for_a_moment_is_tried_again(
 
 
 @pytest.mark.parametrize(("platform", "n_waits"), [("win32", RENAME_TRIES - 1), ("linux", 0)])
-def test_a_rename_that_stays_refused_is_an_error(
-    hold: Callable[[int], None], tmp_path: Path, platform: str, n_waits: int
-) -> None:
+def test_a_rename_that_stays_refused_is_an_error(hold, tmp_path, platform, n_waits):
     (tmp_path / "fresh").write_text("new")
     hold(100)
     waits_s: list[float] = []
@@ -66,7 +61,7 @@ def test_a_rename_that_stays_refused_is_an_error(
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (3, 5, 3)])
-def test_a_picture_is_written_under_a_name_of_any_letters(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_a_picture_is_written_under_a_name_of_any_letters(tmp_path, shape):
     picture = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     file = tmp_path / "Länge 東.png"
     write_png(file, picture)
@@ -76,7 +71,7 @@ def test_a_picture_is_written_under_a_name_of_any_letters(tmp_path: Path, shape:
         write_png(tmp_path / "no such folder" / "a.png", picture)
 
 
-def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch):
     file = tmp_path / "a file"
     write_durably(file, "first\n")
     assert file.read_bytes() == b"first\n"

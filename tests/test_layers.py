@@ -66,14 +66,14 @@ def _layer(module: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def imports(repository_root: Path) -> dict[str, set[str]]:
+def imports(repository_root):
     """Each module's imports, by the module's name without the package's."""
     package = repository_root / PACKAGE
     files = {".".join(file.relative_to(package).with_suffix("").parts): file for file in package.rglob("*.py")}
     return {module: _imports(file) for module, file in files.items()}
 
 
-def test_imports_only_point_to_the_same_layer_or_below(imports: dict[str, set[str]]) -> None:
+def test_imports_only_point_to_the_same_layer_or_below(imports):
     assert not [module for module in imports if module != "__init__" and _layer(module) < 0], "modules without a layer"
     assert not [
         f"{module} imports {target}, which is above it"
@@ -90,7 +90,7 @@ def _room(module: str) -> str:
     return "experience_replay" if room in ("buffer_management", "buffer_utilities") else room  # its two public faces
 
 
-def test_rooms_import_each_other_in_one_direction(imports: dict[str, set[str]]) -> None:
+def test_rooms_import_each_other_in_one_direction(imports):
     neighbours: dict[str, set[str]] = {_room(module): set() for module in imports}
     for module, imported in imports.items():
         targets = {name.removeprefix(PACKAGE + ".") for name in imported} & imports.keys()
@@ -99,14 +99,14 @@ def test_rooms_import_each_other_in_one_direction(imports: dict[str, set[str]]) 
 
 
 @pytest.mark.parametrize("part", FORBIDDEN)
-def test_a_part_does_not_import_what_is_forbidden(imports: dict[str, set[str]], part: str) -> None:
+def test_a_part_does_not_import_what_is_forbidden(imports, part):
     for module in imports:
         if module == part or module.startswith(part + "."):
             for name in imports[module]:
                 assert not any(name == f or name.startswith(f + ".") for f in FORBIDDEN[part]), (module, name)
 
 
-def test_only_modules_that_open_channels_import_a_kind_of_them(imports: dict[str, set[str]]) -> None:
+def test_only_modules_that_open_channels_import_a_kind_of_them(imports):
     kinds = tuple(f"{PACKAGE}.channels.{kind}" for kind in ("shared_memory", "local", "over_ray"))
     openers = ("run", "multiprocess.run_setup", "migration.linesight_run")
     for module, imported in imports.items():
@@ -114,7 +114,7 @@ def test_only_modules_that_open_channels_import_a_kind_of_them(imports: dict[str
             assert not any(name.startswith(kinds) for name in imported), module
 
 
-def test_only_the_cluster_and_the_search_import_ray(imports: dict[str, set[str]], repository_root: Path) -> None:
+def test_only_the_cluster_and_the_search_import_ray(imports, repository_root):
     others = {
         str(file): _imports(file)
         for folder in ("scripts", "research", "config_files")
@@ -126,14 +126,14 @@ def test_only_the_cluster_and_the_search_import_ray(imports: dict[str, set[str]]
             assert not [name for name in imported if name.split(".")[0] == "ray"], module
 
 
-def test_the_simulator_shares_only_the_protocol_with_the_client(imports: dict[str, set[str]]) -> None:
+def test_the_simulator_shares_only_the_protocol_with_the_client(imports):
     shared = tuple(f"{PACKAGE}.{part}" for part in ("simulator", "protocol", "errors", "files", "compiled"))
     for module, imported in imports.items():
         if module.startswith("simulator"):
             assert not [name for name in imported if name.startswith(PACKAGE + ".") and not name.startswith(shared)]
 
 
-def test_a_collector_starts_without_what_takes_seconds_to_import() -> None:
+def test_a_collector_starts_without_what_takes_seconds_to_import():
     code = "import sys, trackmania_rl.multiprocess.collector_process; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torchrl", "tensordict", "torch._dynamo", "sympy", "matplotlib"} & set(modules)

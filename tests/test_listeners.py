@@ -37,7 +37,7 @@ def places_that_listen(root: Path) -> list[tuple[str, str]]:
     return places
 
 
-def test_everything_listens_to_this_machine_alone(repository_root: Path) -> None:
+def test_everything_listens_to_this_machine_alone(repository_root):
     places = places_that_listen(repository_root)
     assert {file for file, _ in places} >= {"trackmania_rl/simulator/server/server.py", *WITH_A_TOKEN}
     assert [place for place in places if place[1] not in OF_LOOPBACK and place[0] not in WITH_A_TOKEN] == []
@@ -47,7 +47,7 @@ def test_everything_listens_to_this_machine_alone(repository_root: Path) -> None
     assert re.findall(r"\.Listen\((\w+)", plugin) == ["HOST"]
 
 
-def test_the_simulated_game_listens_to_this_machine_alone(tmp_path: Path) -> None:
+def test_the_simulated_game_listens_to_this_machine_alone(tmp_path):
     server = GameServer(SimulatedGame(tmp_path), 0)
     with socket.socket() as elsewhere:
         elsewhere.bind(("127.0.0.2", server.port))  # only possible if the game does not listen at every address
@@ -56,7 +56,7 @@ def test_the_simulated_game_listens_to_this_machine_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "127.0.0.1.example.org", ""])
-def test_the_page_requires_a_token_for_any_other_address(host: str) -> None:
+def test_the_page_requires_a_token_for_any_other_address(host):
     with pytest.raises(UserError, match=r"give --token as well"):
         command.check_token(host, None)
     command.check_token(host, "a-long-enough-token")

@@ -21,7 +21,7 @@ LOGIN = "secret-login"
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     folder = tmp_path / "home" / "somebody-like-me"
     folder.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(folder))
@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def snapshot(tmp_path: Path, home: Path, repository_root: Path) -> Path:
+def snapshot(tmp_path, home, repository_root):
     """A run's configuration that is full of its owner."""
     entry = {"map_name": "mine", "map_path": str(home / "maps" / "mine.toml"), "is_explo": True, "fill_buffer": True}
     entry |= {"reference_line": str(home / "maps" / "mine.npy")}
@@ -52,7 +52,7 @@ def words_of_the_machine(home: Path) -> set[str]:
     return {word for word in words if len(word) > 4}
 
 
-def test_a_record_holds_nothing_of_the_machine(tmp_path: Path, home: Path, snapshot: Path) -> None:
+def test_a_record_holds_nothing_of_the_machine(tmp_path, home, snapshot):
     values = np.zeros((3, 2), np.float32)
     folder = save_best_run(tmp_path / "best_runs", "mine", 54_321, "0.00 press up\n", values, load_settings(snapshot))
     held = {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
@@ -66,7 +66,7 @@ def test_a_record_holds_nothing_of_the_machine(tmp_path: Path, home: Path, snaps
     assert kept.game.map_cycle[0].map_path == "mine.toml"
 
 
-def test_loggers_get_nothing_of_the_machine(home: Path, snapshot: Path) -> None:
+def test_loggers_get_nothing_of_the_machine(home, snapshot):
     text, told = handed_on_text(load_settings(snapshot), "Settings"), hyperparameters(load_settings(snapshot))
     assert "batch_size = 64\n" in text
     for word in words_of_the_machine(home) | {"WINEPREFIX", "aaaaaaaa"}:
@@ -75,11 +75,10 @@ def test_loggers_get_nothing_of_the_machine(home: Path, snapshot: Path) -> None:
     assert told["maps_folder"] == "maps"
 
 
-def test_drivers_and_data_sets_hold_nothing_of_the_machine(home: Path, snapshot: Path) -> None:
+def test_drivers_and_data_sets_hold_nothing_of_the_machine(home, snapshot):
     settings = load_settings(snapshot)
     tracks = [DriverTrack.of_entry(entry, None).model_dump_json() for entry in settings.game.map_cycle]
     spec = environment_spec(settings, [str(home / "maps" / "mine.toml")])
-    assert spec is not None
     for held in (json.dumps(driver_values(settings)), *tracks, spec.to_json()):
         for word in words_of_the_machine(home):
             assert word not in held

@@ -13,7 +13,7 @@ from trackmania_rl.settings import SettingsError, load_settings
 
 
 @pytest.fixture
-def config_file(tmp_path: Path, repository_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config_file(tmp_path, repository_root, monkeypatch):
     """A configuration with a module of a user beside it, `own_parts`."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "own_parts", raising=False)
@@ -25,9 +25,7 @@ def config_file(tmp_path: Path, repository_root: Path, monkeypatch: pytest.Monke
     return file
 
 
-def test_parts_are_found_beside_the_configuration_and_in_the_current_folder(
-    config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_are_found_beside_the_configuration_and_in_the_current_folder(config_file, tmp_path, monkeypatch):
     assert load_part(load_settings(config_file).agent.network, "network") is IQN_Network
     (name,) = load_settings(config_file, ["hooks=own_parts:LogSpeed"]).run.hooks
     assert load_part(name, "hooks").__name__ == "LogSpeed"
@@ -55,9 +53,7 @@ def test_parts_are_found_beside_the_configuration_and_in_the_current_folder(
         ("failing_parts:Hook", r"failing_parts fails as it is imported: ZeroDivisionError: division by zero"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(
-    config_file: Path, text: str, message: str, request: pytest.FixtureRequest
-) -> None:
+def test_what_is_missing_or_wrong_is_named(config_file, text, message, request):
     request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
     (name,) = load_settings(config_file, [f"hooks={text}"]).run.hooks
     with pytest.raises(SettingsError, match=message):
@@ -67,6 +63,6 @@ def test_what_is_missing_or_wrong_is_named(
 @pytest.mark.parametrize(
     "override", ["network=IQN_Network", "hooks=my hook:A", "transforms=('a:b', 'c')", "network=a:"]
 )
-def test_other_forms_are_refused(config_file: Path, override: str) -> None:
+def test_other_forms_are_refused(config_file, override):
     with pytest.raises(SettingsError, match=f"{override.partition('=')[0]}.*: write it as"):
         load_settings(config_file, [override])

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="names of Linux'
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """A home folder, and an empty temporary folder that everybody can write to."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -31,7 +31,7 @@ def mode_of(folder: Path) -> int:
     return stat.S_IMODE(folder.stat().st_mode)
 
 
-def test_it_is_in_the_cache_folder_and_closed_to_others(home: Path) -> None:
+def test_it_is_in_the_cache_folder_and_closed_to_others(home):
     folder = user_folder("games")
     assert folder == user_folder("games") == home / ".cache" / "trackmania_rl" / "games"
     assert mode_of(folder) == mode_of(folder.parent) == 0o700
@@ -40,9 +40,7 @@ def test_it_is_in_the_cache_folder_and_closed_to_others(home: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "another user's"])
-def test_without_a_home_it_is_in_the_temporary_folder_unless_another_user_made_that(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_home_it_is_in_the_temporary_folder_unless_another_user_made_that(tmp_path, kind, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     folder = tmp_path / "tmp" / f"trackmania_rl_{os.getuid()}"

@@ -22,7 +22,7 @@ def test_a_stream_depends_only_on_its_name_and_the_seed():
         SeedTree(-1)
 
 
-def test_a_name_is_used_once() -> None:
+def test_a_name_is_used_once():
     seeds = SeedTree(3)
     seeds.integer("learner")
     for ask in (seeds.integer, seeds.rng, seeds.sequence):

@@ -28,7 +28,7 @@ EXPLORED = Exploration(epsilon=0.5, epsilon_boltzmann=0.0, boltzmann_std=0.0, th
 
 
 @pytest.fixture
-def settings(default_settings: Settings) -> Settings:
+def settings(default_settings):
     changes: dict[str, Any] = {
         "float_hidden_dim": 13,
         "gamma_schedule": ((0, 0.9),),
@@ -86,7 +86,7 @@ def learner_of(builder: TorchRLAgent, settings: Settings) -> TorchRLLearner:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("has_image", [False, True])
-def test_actors_act_within_the_space(loss: type[LossModule], settings: Settings, has_image: bool) -> None:
+def test_actors_act_within_the_space(loss, settings, has_image):
     spaces, builder = spaces_for(loss, has_image=has_image), builder_of(loss, settings, has_image=has_image)
     actor = builder.make_actor(builder.make_network(), torch.device("cpu"), np.random.default_rng(1))
     check_decision(actor, spaces)
@@ -104,7 +104,7 @@ def test_actors_act_within_the_space(loss: type[LossModule], settings: Settings,
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_updates_move_the_network_that_drives(loss: type[LossModule], settings: Settings) -> None:
+def test_updates_move_the_network_that_drives(loss, settings):
     builder = builder_of(loss, settings)
     learner, batch = learner_of(builder, settings), batch_of(spaces_for(loss))
     before = flatten_parameters(learner.exploration_network).clone()
@@ -123,7 +123,7 @@ def test_updates_move_the_network_that_drives(loss: type[LossModule], settings: 
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_resumed_agent_makes_the_same_bytes(loss: type[LossModule], settings: Settings) -> None:
+def test_a_resumed_agent_makes_the_same_bytes(loss, settings):
     builder, spaces = builder_of(loss, settings), spaces_for(loss)
     straight, half = learner_of(builder, settings), learner_of(builder, settings)
     for seed in range(2):
@@ -146,7 +146,7 @@ def test_a_resumed_agent_makes_the_same_bytes(loss: type[LossModule], settings: 
     assert torch.equal(*(flatten_parameters(learner.evaluation_network) for learner in (straight, resumed)))
 
 
-def test_targets_are_those_of_n_steps(settings: Settings) -> None:
+def test_targets_are_those_of_n_steps(settings):
     """The Q networks' loss against what SAC's target is: reward + gamma^n (1 - end) (min Q' - alpha log pi)."""
     loss = SACLoss
     learner = learner_of(builder_of(loss, settings), settings)
@@ -173,7 +173,7 @@ def test_targets_are_those_of_n_steps(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("name", ["SAC", "DiscreteSAC"])
-def test_it_learns_what_is_known(name: str, settings: Settings) -> None:
+def test_it_learns_what_is_known(name, settings):
     """The reward is the action's first number, or whether it is the action 4: every episode ends after one action."""
     make = getattr(torchrl_agent, name)
     loss = make.keywords["loss"]
@@ -193,7 +193,7 @@ def test_it_learns_what_is_known(name: str, settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_gradient_that_is_not_finite_moves_no_weights_to_nowhere(loss: type[LossModule], settings: Settings) -> None:
+def test_a_gradient_that_is_not_finite_moves_no_weights_to_nowhere(loss, settings):
     builder = builder_of(loss, settings)
     learner = learner_of(builder, settings)
     batch = batch_of(spaces_for(loss), seed=1)
@@ -214,7 +214,7 @@ def test_a_gradient_that_is_not_finite_moves_no_weights_to_nowhere(loss: type[Lo
         (torchrl_agent.DQNLoss, {}, 2, r"gamma_schedule = .* has one discount all the time; set gamma_schedule ="),
     ],
 )
-def test_what_does_not_fit_is_named(settings: Settings, loss, options: dict, gamma: int, message: str) -> None:
+def test_what_does_not_fit_is_named(settings, loss, options, gamma, message):
     schedule = tuple((frame, 0.9) for frame in range(gamma))
     settings = settings.model_copy(update={"agent": settings.agent.model_copy(update={"gamma_schedule": schedule})})
     with pytest.raises(SettingsError, match=message):

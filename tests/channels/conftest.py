@@ -63,7 +63,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> Any:
+def children(monkeypatch):
     """The module of the processes' functions, importable in the processes too (they inherit sys.path)."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     import rollout_children
@@ -73,7 +73,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def start(children: Any) -> Any:
+def start(children):
     """`start(function, *arguments)` starts a process, which is killed at the test's end."""
     started: list[Any] = []
 
@@ -89,7 +89,7 @@ def start(children: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def settings(repository_root: Path) -> Settings:
+def settings(repository_root):
     return load_settings(repository_root / "config_files" / "config.py")
 
 
@@ -115,20 +115,19 @@ def _open_ray(settings: Settings, slots: int, games: int) -> Channels:
     return Channels(RayRolloutSource(relay, BOUNDS.frames_shape, slots, games, run_state.require_relay_has), run_state)
 
 
-OpenChannels = Callable[..., Channels]
 IMPLEMENTATIONS = {"shared memory": _open_shared, "local": _open_local, "ray": _open_ray}
 ON_ONE_MACHINE = ("shared memory", "local")
 """Races stay in the memory that they were written to, and collectors take turns."""
 
 
 @pytest.fixture(autouse=True)
-def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_looks(monkeypatch):
     """Heartbeats of waits, and looks for the run's end, a hundred times a second."""
     monkeypatch.setattr(sinks_module, "LOOK_EVERY_S", 0.01)
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
-def open_channels(request: pytest.FixtureRequest, settings: Settings) -> Any:
+def open_channels(request, settings):
     """`open_channels(slots_per_collector=2, games_per_collector=1)` opens them in each implementation in turn."""
     if request.param == "ray":
         request.getfixturevalue("ray_here")

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no su
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children: Any, start: Any, place: str) -> None:
+def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children, start, place):
     source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
     stopped = start(children.stop_within, source.open_collector(0), place, 1)
     if "turn" in place:

@@ -12,14 +12,12 @@ from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.local import LocalRollouts
 from trackmania_rl.channels.protocols import NO_WEIGHTS, WEIGHTS_KINDS, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
-from trackmania_rl.settings import Settings, settings_from_flat
+from trackmania_rl.settings import settings_from_flat
 
-from .conftest import BOUNDS, ON_ONE_MACHINE, OpenChannels, acquired, assert_is_race, got, network_of, wait_until
+from .conftest import BOUNDS, ON_ONE_MACHINE, acquired, assert_is_race, got, network_of, wait_until
 
 
-def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(
-    open_channels: OpenChannels, children: Any
-) -> None:
+def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(open_channels, children):
     source = open_channels(slots_per_collector=3).rollouts
     seeds = {0: [1, 2, 3], 1: [11, 12]}
     for collector, sink in {collector: source.open_collector(collector) for collector in seeds}.items():
@@ -37,9 +35,7 @@ def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(
     assert source.get(timeout_s=0) is None
 
 
-def test_the_collector_waits_without_room_and_both_waits_are_measured(
-    open_channels: OpenChannels, children: Any
-) -> None:
+def test_the_collector_waits_without_room_and_both_waits_are_measured(open_channels, children):
     source = open_channels().rollouts
     sink = source.open_collector(0)
     for seed in (0, 1):
@@ -66,7 +62,7 @@ def test_the_collector_waits_without_room_and_both_waits_are_measured(
 
 
 @pytest.mark.parametrize("open_channels", ON_ONE_MACHINE, indirect=True)
-def test_frames_written_during_the_race_are_not_copied(open_channels: OpenChannels, children: Any) -> None:
+def test_frames_written_during_the_race_are_not_copied(open_channels, children):
     source = open_channels().rollouts
     sink = source.open_collector(0)
     results, stats = children.make_rollout(5, 6, acquired(sink))
@@ -79,7 +75,7 @@ def test_frames_written_during_the_race_are_not_copied(open_channels: OpenChanne
                 array[0] = 0
 
 
-def test_each_game_of_a_collector_has_room_of_its_own(open_channels: OpenChannels, children: Any) -> None:
+def test_each_game_of_a_collector_has_room_of_its_own(open_channels, children):
     source = open_channels(slots_per_collector=1, games_per_collector=3).rollouts
     sink = source.open_collector(0)
     rooms = [acquired(sink, game) for game in range(3)]
@@ -96,7 +92,7 @@ def test_each_game_of_a_collector_has_room_of_its_own(open_channels: OpenChannel
     assert np.shares_memory(acquired(sink, 2), rooms[2])
 
 
-def test_games_put_from_threads_of_their_own(open_channels: OpenChannels, children: Any) -> None:
+def test_games_put_from_threads_of_their_own(open_channels, children):
     source = open_channels(slots_per_collector=1, games_per_collector=5).rollouts
     sink = source.open_collector(0)
 
@@ -119,7 +115,7 @@ def test_games_put_from_threads_of_their_own(open_channels: OpenChannels, childr
         thread.join()
 
 
-def test_a_collector_that_is_opened_again_begins_with_all_its_room(open_channels: OpenChannels, children: Any) -> None:
+def test_a_collector_that_is_opened_again_begins_with_all_its_room(open_channels, children):
     source = open_channels().rollouts
     for _ in range(3):
         sink = source.open_collector(0)
@@ -132,7 +128,7 @@ def test_a_collector_that_is_opened_again_begins_with_all_its_room(open_channels
     assert source.get(timeout_s=0) is None, "what was not received is dropped"
 
 
-def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels: OpenChannels) -> None:
+def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels):
     channels = open_channels(slots_per_collector=1)
     sink, view = channels.rollouts.open_collector(0), channels.run_state.view()
     acquired(sink)
@@ -152,7 +148,7 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
 
 
 @pytest.mark.parametrize("open_channels", ON_ONE_MACHINE, indirect=True)
-def test_collectors_play_when_they_are_given_a_turn(open_channels: OpenChannels, children: Any) -> None:
+def test_collectors_play_when_they_are_given_a_turn(open_channels, children):
     source = open_channels(slots_per_collector=2).rollouts
     sinks = {collector: source.open_collector(collector) for collector in (0, 1)}
     played: list[tuple[int, int | None]] = []
@@ -187,7 +183,7 @@ def test_collectors_play_when_they_are_given_a_turn(open_channels: OpenChannels,
 
 
 @pytest.mark.parametrize("open_channels", ON_ONE_MACHINE, indirect=True)
-def test_a_turn_is_lost_with_its_collector(open_channels: OpenChannels) -> None:
+def test_a_turn_is_lost_with_its_collector(open_channels):
     source = open_channels().rollouts
     source.give_turn(0, 7)
     assert not source.is_at_turn(0), "it is not open"
@@ -203,7 +199,7 @@ def test_a_turn_is_lost_with_its_collector(open_channels: OpenChannels) -> None:
     assert not source.is_at_turn(0)
 
 
-def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels: OpenChannels, settings: Settings) -> None:
+def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels, settings):
     run_state = open_channels().run_state
     view = run_state.view()
     view.pull()
@@ -221,7 +217,7 @@ def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels: Ope
     assert repr(run_state.view().settings) == repr(edited), "of a collector that is started later"
 
 
-def test_weights_frame_count_and_the_end_are_seen_as_they_are_published(open_channels: OpenChannels) -> None:
+def test_weights_frame_count_and_the_end_are_seen_as_they_are_published(open_channels):
     def values(network: nn.Module) -> set[float]:
         return set(flatten_parameters(network).tolist())
 
@@ -249,9 +245,7 @@ def test_weights_frame_count_and_the_end_are_seen_as_they_are_published(open_cha
     assert view.frames_total == 8_000_000_000
 
 
-def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(
-    open_channels: OpenChannels, children: Any
-) -> None:
+def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(open_channels, children):
     source = open_channels(slots_per_collector=1).rollouts
     sink = source.open_collector(0)
     source.open_collector(1)

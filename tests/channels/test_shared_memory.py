@@ -27,14 +27,14 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere segment
 
 
 @pytest.fixture
-def source() -> Any:
+def source():
     source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
     yield source
     source.close()
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """Folder in place of /dev/shm."""
     monkeypatch.setattr(segments, "SHARED_MEMORY_FOLDER", tmp_path)
     return tmp_path
@@ -48,9 +48,7 @@ def edited(settings: Settings, running_speed: float) -> Settings:
     return settings_from_flat(settings.flat() | {"running_speed": running_speed})
 
 
-def test_a_header_enters_its_pipe_whole_however_long_the_race(
-    children: Any, source: SharedRolloutSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_header_enters_its_pipe_whole_however_long_the_race(children, source, monkeypatch):
     sink = source.open_collector(0)
     headers: list[Any] = []
     monkeypatch.setattr(sink._link.headers_in, "send", headers.append)
@@ -63,7 +61,7 @@ def test_a_header_enters_its_pipe_whole_however_long_the_race(
     assert abs(sizes[1] - sizes[0]) < 20
 
 
-def test_a_race_beyond_the_bound_is_refused_by_name(children: Any, source: SharedRolloutSource) -> None:
+def test_a_race_beyond_the_bound_is_refused_by_name(children, source):
     sink = source.open_collector(0)
     acquired(sink)
     results, stats = children.make_rollout(1, 4)
@@ -75,7 +73,7 @@ def test_a_race_beyond_the_bound_is_refused_by_name(children: Any, source: Share
 
 
 @on_linux
-def test_too_little_shared_memory_is_refused_with_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_shared_memory_is_refused_with_what_to_do(folder, monkeypatch):
     monkeypatch.setattr(rollouts, "available_shared_memory_bytes", lambda: 3 * BOUNDS.slot_bytes)
     source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
     source.open_collector(0)
@@ -92,7 +90,7 @@ def test_too_little_shared_memory_is_refused_with_what_to_do(folder: Path, monke
 
 
 @on_linux
-def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch):
     monkeypatch.setattr(run_state, "SHARED_MEMORY_FOLDER", Path("/proc/sys"))
     monkeypatch.setattr(os, "access", lambda folder, _: str(folder) != "/proc/sys")  # root may write anywhere
     with pytest.raises(ChannelError, match=r"^/proc/sys cannot be written to, and processes share their memory there"):
@@ -106,7 +104,7 @@ def segment_name(pid: int, pid_namespace: str | None = None) -> str:
 
 
 @on_linux
-def test_a_run_that_starts_removes_only_segments_of_ended_processes(folder: Path) -> None:
+def test_a_run_that_starts_removes_only_segments_of_ended_processes(folder):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     kept = [
@@ -124,7 +122,7 @@ def test_a_run_that_starts_removes_only_segments_of_ended_processes(folder: Path
 
 
 @on_linux
-def test_nothing_is_left_behind_and_nothing_is_said_at_exit(children: Any, repository_root: Path) -> None:
+def test_nothing_is_left_behind_and_nothing_is_said_at_exit(children, repository_root):
     program = textwrap.dedent(
         """
         import multiprocessing, os, sys
@@ -161,9 +159,7 @@ def test_nothing_is_left_behind_and_nothing_is_said_at_exit(children: Any, repos
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills a process as POSIX systems do")
-def test_the_end_of_the_run_is_seen_whatever_becomes_of_the_process_that_asked_for_it(
-    children: Any, start: Any
-) -> None:
+def test_the_end_of_the_run_is_seen_whatever_becomes_of_the_process_that_asked_for_it(children, start):
     flag = make_stop_flag()
     assert not flag.value
     start(children.set_and_die, flag).join(60)
@@ -179,7 +175,7 @@ def _pull_and_answer(view: SharedRunState, connection: Any) -> None:
         connection.send((view.settings, view.frames_total, view.stop_requested, version, values(network)))
 
 
-def test_another_process_sees_all_that_is_published(settings: Settings, start: Any) -> None:
+def test_another_process_sees_all_that_is_published(settings, start):
     uncompiled_shared_network = network_of(1.0)
     run_state = SharedRunState(settings, {"evaluation": uncompiled_shared_network})
     here, there = SPAWN.Pipe()
@@ -202,7 +198,7 @@ class StopWriting(KeyboardInterrupt):
 
 
 @pytest.mark.parametrize("what", ["settings", "weights"])
-def test_what_was_half_written_is_not_read(settings: Settings, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_what_was_half_written_is_not_read(settings, monkeypatch, what):
     published = SharedRunState(settings, {"evaluation": network_of(1.0)})
     view, reader = published.view(), network_of(0.0)
     copy = torch.Tensor.copy_
@@ -235,9 +231,7 @@ def test_what_was_half_written_is_not_read(settings: Settings, monkeypatch: pyte
     )
 
 
-def test_weights_that_change_while_they_are_copied_are_copied_again(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_change_while_they_are_copied_are_copied_again(settings, monkeypatch):
     run_state = SharedRunState(settings, {"evaluation": network_of(1.0)})
     published = iter([network_of(2.0), network_of(3.0)])
     clone = torch.Tensor.clone
@@ -261,9 +255,7 @@ def _stop_while_copying(view: SharedRunState) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
-def test_no_process_waits_for_a_reader_that_is_stopped_or_killed_while_it_copies(
-    settings: Settings, children: Any, start: Any
-) -> None:
+def test_no_process_waits_for_a_reader_that_is_stopped_or_killed_while_it_copies(settings, children, start):
     run_state = SharedRunState(settings, {"evaluation": network_of(1.0)})
     reader = start(_stop_while_copying, run_state.view())
     children.wait_until_stopped(reader.pid)
@@ -277,7 +269,7 @@ def test_no_process_waits_for_a_reader_that_is_stopped_or_killed_while_it_copies
     assert values(network) == {39.0}
 
 
-def test_a_machine_without_room_for_the_weights_is_told_so(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_room_for_the_weights_is_told_so(settings, monkeypatch):
     def full(_: torch.Tensor) -> None:
         raise RuntimeError("unable to write to file </torch_1>:\nNo space left on device (28)")
 

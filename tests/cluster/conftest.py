@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +15,7 @@ ONE_COLLECTOR = {**SMALL, "n_collectors": 1, "collector_silence_s": 4, "checkpoi
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., TrainCommand]]:
+def start(tmp_path):
     """`start(cluster, **settings)` starts a training in the test's folder; no cluster is this machine alone."""
     commands: list[TrainCommand] = []
 

@@ -1,6 +1,5 @@
 """What becomes of races and news where a relay or a collector is lost."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from ray.exceptions import GetTimeoutError, RayError  # noqa: E402
 from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource, RaySink  # noqa: E402
 from trackmania_rl.channels.over_ray.run_state import open_ray_channels  # noqa: E402
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout  # noqa: E402
-from trackmania_rl.settings import Settings, load_settings  # noqa: E402
+from trackmania_rl.settings import load_settings  # noqa: E402
 
 from .conftest import wait_until  # noqa: E402
 
@@ -22,12 +21,12 @@ SHAPE = (11, 1, 5, 7)
 
 
 @pytest.fixture(scope="module")
-def settings(repository_root: Any) -> Settings:
+def settings(repository_root):
     return load_settings(repository_root / "config_files" / "config.py")
 
 
 @pytest.fixture
-def channels(settings: Settings, ray_here: None) -> Iterator[Channels]:
+def channels(settings, ray_here):
     opened = open_ray_channels(settings, SHAPE, {"exploration": nn.Linear(5, 7)}, games_per_collector=1)
     yield opened
     opened.rollouts.close()
@@ -46,7 +45,7 @@ def got(channels: Channels) -> ReceivedRollout:
     return rollout
 
 
-def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels: Channels) -> None:
+def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels):
     sink = channels.rollouts.open_collector(0)
     assert isinstance(sink, RaySink)
     assert isinstance(channels.rollouts, RayRolloutSource)
@@ -80,7 +79,7 @@ def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels: Channels) 
             assert rollout.rollout_results["number"] == number
 
 
-def test_a_collector_that_was_replaced_is_refused_and_its_races_are_dropped(channels: Channels) -> None:
+def test_a_collector_that_was_replaced_is_refused_and_its_races_are_dropped(channels):
     before = channels.rollouts.open_collector(0)
     put(before, 1)
     after = channels.rollouts.open_collector(0)
@@ -92,9 +91,7 @@ def test_a_collector_that_was_replaced_is_refused_and_its_races_are_dropped(chan
     assert channels.rollouts.get(timeout_s=0.3) is None
 
 
-def test_weights_come_no_more_often_than_they_shall(
-    settings: Settings, ray_here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_come_no_more_often_than_they_shall(settings, ray_here, monkeypatch):
     monkeypatch.setattr("trackmania_rl.channels.over_ray.run_state.WEIGHTS_EVERY_S", 3600.0)
     network = nn.Linear(5, 7)
     channels = open_ray_channels(settings, SHAPE, {"exploration": network}, games_per_collector=1)
@@ -117,7 +114,7 @@ def is_gone(parcel: Any) -> bool:
     return False
 
 
-def test_a_race_whose_machine_is_gone_is_lost_and_counted(channels: Channels) -> None:
+def test_a_race_whose_machine_is_gone_is_lost_and_counted(channels):
     @ray.remote(num_cpus=0)
     class Collector:
         def play(self, sink: Any) -> None:  # in a process that does not have this module

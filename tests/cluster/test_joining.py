@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -31,7 +31,7 @@ from trackmania_rl.multiprocess.cluster import connecting
         ("", "nobody answered within 10 s"),
     ],
 )
-def test_each_reason_has_its_line(said: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_reason_has_its_line(said, told, monkeypatch):
     monkeypatch.setattr(connecting, "_said_by_probe", lambda address, variables: said)
     with pytest.raises(UserError, match=told) as caught:
         connecting.require_answer("auto")
@@ -48,9 +48,7 @@ def test_each_reason_has_its_line(said: str, told: str, monkeypatch: pytest.Monk
         ("10.0.0.7:6379", "it took too long to tell", False),
     ],
 )
-def test_beyond_this_machine_a_cluster_must_ask_for_a_token(
-    head: str, without_token: str, is_taken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beyond_this_machine_a_cluster_must_ask_for_a_token(head, without_token, is_taken, monkeypatch):
     def said(address: str, variables: dict[str, str]) -> str:
         return without_token if variables else f"warning\n{connecting.HEAD}{head}\n"
 
@@ -62,7 +60,7 @@ def test_beyond_this_machine_a_cluster_must_ask_for_a_token(
             connecting.require_answer("10.0.0.7:6379")
 
 
-def test_a_child_is_asked_no_longer_than_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_is_asked_no_longer_than_it_is_given(monkeypatch):
     monkeypatch.setattr(connecting, "PROBE_WITHIN_S", 1.0)
     monkeypatch.setattr(connecting, "_PROBE", "import time; print('here', flush=True); time.sleep(600)")
     assert connecting._said_by_probe("anywhere", {}) == "here\n"
@@ -73,7 +71,7 @@ def test_a_child_is_asked_no_longer_than_it_is_given(monkeypatch: pytest.MonkeyP
     assert connecting.REFUSED in connecting._said_by_probe("anywhere", {})
 
 
-def test_a_machine_that_cannot_be_one_of_a_cluster_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_be_one_of_a_cluster_is_told_what_to_do(monkeypatch):
     monkeypatch.setattr(run_setup, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'pip install "trackmania-rl\[cluster\]"'):
         run_setup.require_ray()
@@ -147,7 +145,7 @@ class Head:
 
 
 @pytest.fixture
-def start_head(tmp_path: Path) -> Iterator[Callable[[Mapping[str, str]], Head]]:
+def start_head(tmp_path):
     heads: list[Head] = []
 
     def start(variables: Mapping[str, str]) -> Head:
@@ -170,13 +168,13 @@ def join(head: Head, home: Path, variables: Mapping[str, str]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_head_without_a_token_is_refused(start_head: Callable[..., Head], tmp_path: Path) -> None:
+def test_a_head_without_a_token_is_refused(start_head, tmp_path):
     assert "takes in anybody" in join(start_head(OPEN), tmp_path, {})
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_head_with_a_token_takes_in_who_has_it(start_head: Callable[..., Head], tmp_path: Path) -> None:
+def test_a_head_with_a_token_takes_in_who_has_it(start_head, tmp_path):
     head = start_head(TOKEN)
     assert "it answered 35" in join(head, tmp_path, TOKEN)
     assert "asks for another token" in join(head, tmp_path, OTHER_TOKEN)

@@ -29,7 +29,7 @@ async def look_in(relay: Relay, collector: int, start: int, *sequences: int, wit
     return await relay.look_in(collector, start, offers, (11.0, False), within_s)
 
 
-def test_races_are_taken_once_in_their_order_and_of_the_current_process_alone() -> None:
+def test_races_are_taken_once_in_their_order_and_of_the_current_process_alone():
     async def scene() -> None:
         relay = Relay()
         await relay.set_posts({3: 7, 5: 8})
@@ -52,7 +52,7 @@ def test_races_are_taken_once_in_their_order_and_of_the_current_process_alone() 
     run(scene())
 
 
-def test_a_relay_that_came_back_refuses_nobody_until_it_knows_its_posts() -> None:
+def test_a_relay_that_came_back_refuses_nobody_until_it_knows_its_posts():
     async def scene() -> None:
         relay = Relay()
         answer = await look_in(relay, 0, 4, 9, within_s=0.05)
@@ -70,7 +70,7 @@ def test_a_relay_that_came_back_refuses_nobody_until_it_knows_its_posts() -> Non
     run(scene())
 
 
-def test_released_room_and_the_end_wake_a_collector() -> None:
+def test_released_room_and_the_end_wake_a_collector():
     async def scene() -> None:
         relay = Relay()
         await relay.set_posts({0: 1})
@@ -92,7 +92,7 @@ def test_released_room_and_the_end_wake_a_collector() -> None:
     run(scene())
 
 
-def test_news_wake_where_they_are_newer_and_beats_and_log_records_come_with_races() -> None:
+def test_news_wake_where_they_are_newer_and_beats_and_log_records_come_with_races():
     async def scene() -> None:
         relay = Relay()
         waiting_for_news = asyncio.create_task(relay.await_news(0, 5.0))
@@ -100,7 +100,6 @@ def test_news_wake_where_they_are_newer_and_beats_and_log_records_come_with_race
         await relay.publish(News(3, b"", 30, is_over=False, weights={}))
         await relay.publish(News(2, b"", 20, is_over=False, weights={}))
         news = await waiting_for_news
-        assert news is not None
         assert news.frames_total == 30
         assert (await relay.take(0.0)).news_number == 3
         assert await relay.await_news(3, 0.02) is None

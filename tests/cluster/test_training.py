@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -30,9 +28,7 @@ def resume_and_end(command: TrainCommand) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_training_outlives_its_collectors_and_its_relay_and_goes_on_without_the_cluster(
-    start: Callable[..., TrainCommand],
-) -> None:
+def test_a_training_outlives_its_collectors_and_its_relay_and_goes_on_without_the_cluster(start):
     command = start("local:2")
     command.wait_for_races(4)
 
@@ -62,7 +58,7 @@ def test_a_training_outlives_its_collectors_and_its_relay_and_goes_on_without_th
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_collectors_without_room_wait_and_a_lost_machine_makes_them(start: Callable[..., TrainCommand]) -> None:
+def test_collectors_without_room_wait_and_a_lost_machine_makes_them(start):
     command = start("local:2", n_collectors=2)
     command.wait_for_races(4)
     raylets = processes(command, "raylet/raylet")
@@ -78,9 +74,7 @@ def test_collectors_without_room_wait_and_a_lost_machine_makes_them(start: Calla
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_without_its_head_a_training_ends_with_a_checkpoint_and_goes_on_with_a_new_one(
-    start: Callable[..., TrainCommand],
-) -> None:
+def test_without_its_head_a_training_ends_with_a_checkpoint_and_goes_on_with_a_new_one(start):
     command = start("local:2")
     command.wait_for_races(4)
     family = psutil.Process(command.process.pid).children(recursive=True)
@@ -96,9 +90,7 @@ def test_without_its_head_a_training_ends_with_a_checkpoint_and_goes_on_with_a_n
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_machine_that_was_cut_off_and_comes_back_is_replaced_and_its_collector_ends(
-    start: Callable[..., TrainCommand],
-) -> None:
+def test_a_machine_that_was_cut_off_and_comes_back_is_replaced_and_its_collector_ends(start):
     command = start("local:3")
     command.wait_for_races(4)
     family = psutil.Process(command.process.pid).children(recursive=True)
@@ -124,9 +116,7 @@ def test_a_machine_that_was_cut_off_and_comes_back_is_replaced_and_its_collector
         ("local:0", {}, "at least one node"),
     ],
 )
-def test_what_cannot_be_joined_is_told_in_one_line(
-    start: Callable[..., TrainCommand], tmp_path: Path, cluster: str, settings: dict[str, str], message: str
-) -> None:
+def test_what_cannot_be_joined_is_told_in_one_line(start, tmp_path, cluster, settings, message):
     command = start(cluster, **settings)
     assert command.process.wait(90) == 78, command.output
     assert message in command.output

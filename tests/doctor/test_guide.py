@@ -1,12 +1,11 @@
 """The troubleshooting page has a section for each check of the doctor."""
 
 import re
-from pathlib import Path
 
 from trackmania_rl.doctor.findings import GUIDE, Check
 
 
-def test_every_check_has_a_section_under_its_name_and_links_lead_to_sections(repository_root: Path) -> None:
+def test_every_check_has_a_section_under_its_name_and_links_lead_to_sections(repository_root):
     guide = (repository_root / GUIDE).read_text(encoding="utf-8")
     sections = set(re.findall(r"^\.\. _([a-z-]+):\n\n\1\n~+\n\n\S", guide, re.MULTILINE))
     assert sections == {check.value for check in Check}

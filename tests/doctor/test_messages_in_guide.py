@@ -48,21 +48,21 @@ class Message(NamedTuple):
     text: str  # {} stands for whatever is filled in
 
 
-def test_what_is_logged_or_ends_a_training_is_explained(repository_root: Path) -> None:
+def test_what_is_logged_or_ends_a_training_is_explained(repository_root):
     guide = _plain((repository_root / GUIDE).read_text(encoding="utf-8"))
     said = [message for message in _messages(repository_root) if message.text not in NOT_EXPLAINED]
     missing = [f"{place}: {words!r}" for place, text in said if (words := _fixed_words(text)) not in guide]
     assert not missing, f"{GUIDE} does not explain:\n" + "\n".join(missing)
 
 
-def test_messages_without_words_of_their_own_are_listed(repository_root: Path) -> None:
+def test_messages_without_words_of_their_own_are_listed(repository_root):
     messages = list(_messages(repository_root))
     assert {message.text for message in messages} >= NOT_EXPLAINED, "some are not said any more"
     wordless = [message for message in messages if len(_fixed_words(message.text).split()) < 2]
     assert [message for message in wordless if message.text not in NOT_EXPLAINED] == []
 
 
-def test_the_fixed_words_of_a_message() -> None:
+def test_the_fixed_words_of_a_message():
     assert _fixed_words("no checkpoint written: the disk of {} has {} MB free") == "no checkpoint written"
     assert _fixed_words("collector {} died (exit code {}); it starts again in {} s") == "died (exit code"
     assert _fixed_words("race on {} lost (attempt {} of {}): {}") == "lost (attempt"

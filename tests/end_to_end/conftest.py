@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,7 @@ def settings_words() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def start_training() -> Iterator[StartTraining]:
+def start_training():
     """`start_training(folder, options=(...), name=value, ...)` starts the command; all end with the module."""
     commands: list[TrainCommand] = []
 
@@ -56,7 +56,7 @@ def start_training() -> Iterator[StartTraining]:
 
 
 @pytest.fixture
-def scripted_inputs(tmp_path: Path, repository_root: Path) -> Path:
+def scripted_inputs(tmp_path, repository_root):
     """An inputs file of the scripted driver's race on valley, which finishes."""
     report = drive(load_track(repository_root / "maps" / "valley.toml"))
     keys = [KeyState(left, right, up, down) for up, down, left, right in report.keys.tolist()]

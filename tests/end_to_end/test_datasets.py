@@ -2,26 +2,16 @@
 
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import pytest
-
-from .conftest import StartTraining
 
 INPUTS = "research/planner/records/kart.inputs"
 
 
 @pytest.mark.slow
 def test_a_driver_is_cloned_without_a_game(
-    script_module: Callable[[str], ModuleType],
-    repository_root: Path,
-    tmp_path: Path,
-    start_training: StartTraining,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    script_module, repository_root, tmp_path, start_training, monkeypatch, capsys
+):
     minari = pytest.importorskip("minari", reason='python -m pip install "minari[hdf5]"')
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     dataset = script_module("tools/dataset").main

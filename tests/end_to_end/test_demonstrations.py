@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-
-from .conftest import StartTraining
 
 SAC = {
     "actions": "analog",
@@ -21,8 +17,8 @@ SAC = {
 @pytest.mark.parametrize("agent", [{}, SAC], ids=["keys", "analog"])
 @pytest.mark.parametrize("transport", ["in_process", "socket"])
 def test_a_demonstration_is_the_first_race_of_a_new_run_only(
-    start_training: StartTraining, tmp_path: Path, scripted_inputs: Path, transport: str, agent: dict[str, object]
-) -> None:
+    start_training, tmp_path, scripted_inputs, transport, agent
+):
     settings = agent | {
         "game_transport": repr(transport),
         "demonstrations": repr(({"map_name": "valley", "inputs": str(scripted_inputs)},)),

@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 from ..keep_games_command import KeepGames
-from .conftest import StartTraining, TrainCommand
+from .conftest import TrainCommand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -49,9 +48,7 @@ def frames_saved(run_folder: Path) -> int:
 @pytest.mark.parametrize("transport", ["socket", "in_process"])
 @pytest.mark.parametrize("delay_s", [0.3, 1.5, 3.0, 4.5, 6.0, 8.0])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_during_start_up(
-    start_training: StartTraining, tmp_path: Path, delay_s: float, number: signal.Signals, transport: str
-) -> None:
+def test_it_ends_during_start_up(start_training, tmp_path, delay_s, number, transport):
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}
     command = start_training(tmp_path, environment=environment, game_transport=repr(transport))
     time.sleep(delay_s)
@@ -66,9 +63,7 @@ def test_it_ends_during_start_up(
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="compiling needs a C++ compiler")
 @pytest.mark.parametrize("delay_s", [0.5, 4.0, 9.0])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_while_the_update_is_compiled(
-    start_training: StartTraining, tmp_path: Path, delay_s: float, number: signal.Signals
-) -> None:
+def test_it_ends_while_the_update_is_compiled(start_training, tmp_path, delay_s, number):
     environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     command = start_training(tmp_path, environment=environment, use_torch_compile=True)
     command.wait_for(lambda: "compiling the update" in command.output, "compiling")
@@ -81,9 +76,7 @@ def test_it_ends_while_the_update_is_compiled(
 
 
 @pytest.mark.parametrize("transport", ["socket", "in_process"])
-def test_a_killed_main_process_leaves_nothing_but_its_last_checkpoint(
-    start_training: StartTraining, tmp_path: Path, transport: str
-) -> None:
+def test_a_killed_main_process_leaves_nothing_but_its_last_checkpoint(start_training, tmp_path, transport):
     settings = {"game_transport": repr(transport), "n_collectors": 2, "checkpoint_interval_s": 1.0}
     command = start_training(tmp_path, ("--dashboard",), **settings)
     command.wait_for_races(6)
@@ -105,9 +98,7 @@ def test_a_killed_main_process_leaves_nothing_but_its_last_checkpoint(
     assert int(said[1].replace(",", "")) >= n_frames
 
 
-def test_games_that_hang_are_replaced_and_hold_up_neither_others_nor_the_end(
-    start_training: StartTraining, tmp_path: Path
-) -> None:
+def test_games_that_hang_are_replaced_and_hold_up_neither_others_nor_the_end(start_training, tmp_path):
     command = start_training(tmp_path, **SOCKET, games_per_collector=3, tmi_protection_timeout_s=5.0)
     command.wait_for(lambda: len(command.games()) == 3, "three games")
     command.wait_for_races(6)
@@ -129,7 +120,7 @@ def test_games_that_hang_are_replaced_and_hold_up_neither_others_nor_the_end(
     [IMAGE, IMAGE | SOCKET, {"n_collectors": 2}, {"prio_alpha": 0.6}, {"checkpoint_holds_replay": False}],
     ids=["image", "image over socket", "two collectors", "prioritized", "no replay kept"],
 )
-def test_it_trains_and_resumes_with(start_training: StartTraining, tmp_path: Path, settings: dict[str, object]) -> None:
+def test_it_trains_and_resumes_with(start_training, tmp_path, settings):
     command = start_training(tmp_path, **settings)
     command.wait_for_races(12)
     assert {race["collector"] for race in command.races} == set(range(int(str(settings.get("n_collectors", 1)))))
@@ -143,7 +134,7 @@ def test_it_trains_and_resumes_with(start_training: StartTraining, tmp_path: Pat
     assert not command.survivors() + resumed.survivors()
 
 
-def test_training_continues_while_games_fail_at_random(start_training: StartTraining, tmp_path: Path) -> None:
+def test_training_continues_while_games_fail_at_random(start_training, tmp_path):
     ledger = tmp_path / "chaos.ledger"
     command = start_training(
         tmp_path,
@@ -182,7 +173,7 @@ def require_that_file_and_statistics_agree(command: TrainCommand) -> None:
     assert n_of_map == Counter(race["map"] for race in races)
 
 
-def test_short_sessions_drive_the_whole_map_cycle(start_training: StartTraining, tmp_path: Path) -> None:
+def test_short_sessions_drive_the_whole_map_cycle(start_training, tmp_path):
     for session in range(4):
         command = start_training(
             tmp_path,
@@ -202,9 +193,7 @@ def test_short_sessions_drive_the_whole_map_cycle(start_training: StartTraining,
     assert list(dict.fromkeys(race["map"] for race in command.races))[:3] == ["valley", "ring", "kart"]
 
 
-def test_a_training_that_was_stopped_as_a_whole_loses_no_collector(
-    start_training: StartTraining, tmp_path: Path
-) -> None:
+def test_a_training_that_was_stopped_as_a_whole_loses_no_collector(start_training, tmp_path):
     run = start_training(tmp_path, n_collectors=2, games_per_collector=1, collector_silence_s=4.0)
     run.wait_for_races(6)
     collectors = run.collectors()
@@ -226,9 +215,7 @@ def test_a_training_that_was_stopped_as_a_whole_loses_no_collector(
 @pytest.mark.parametrize(
     ("number", "said"), [("SIGKILL", "ended with SIGKILL"), ("SIGSTOP", "has had no heartbeat for 6 s")]
 )
-def test_a_supervised_training_resumes_and_ends_in_order(
-    start_training: StartTraining, tmp_path: Path, number: str, said: str
-) -> None:
+def test_a_supervised_training_resumes_and_ends_in_order(start_training, tmp_path, number, said):
     settings = {"learner_silence_s": 6.0, "checkpoint_interval_s": 2.0, "n_collectors": 1}
     run = start_training(tmp_path, ("--supervised",), **settings)
     run.wait_for_races(10)
@@ -247,16 +234,14 @@ def test_a_supervised_training_resumes_and_ends_in_order(
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[KeepGames]:
+def kept(tmp_path):
     """Two kept games."""
     command = KeepGames(tmp_path, find_free_port(2), 2)
     yield command
     command.end()
 
 
-def test_collectors_start_nothing_and_drive_on_when_kept_games_die(
-    start_training: StartTraining, tmp_path: Path, kept: KeepGames
-) -> None:
+def test_collectors_start_nothing_and_drive_on_when_kept_games_die(start_training, tmp_path, kept):
     settings = {**SOCKET, "games_are_kept": True, "base_tmi_port": kept.first_port}
     command = start_training(tmp_path / "first", **settings)
     command.wait_for_races(3)

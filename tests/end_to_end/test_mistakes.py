@@ -8,9 +8,6 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +17,7 @@ from trackmania_rl.errors import ExitCode
 from trackmania_rl.runs import find_manifests
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
-from .conftest import StartTraining, settings_words
+from .conftest import settings_words
 
 
 class Mistake(NamedTuple):
@@ -96,7 +93,7 @@ MAY_PASS = {"port in use", "no kept game"}
 
 
 @pytest.fixture(scope="module")
-def folder(start_training: StartTraining, repository_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(start_training, repository_root, tmp_path_factory):
     """Files that command lines name by `@`, and the runs good, truncated, random and older."""
     folder = tmp_path_factory.mktemp("mistakes")
     good = start_training(folder / "good", options=("--max-wall-s", "0"))
@@ -125,7 +122,7 @@ def folder(start_training: StartTraining, repository_root: Path, tmp_path_factor
 
 
 @pytest.fixture
-def train(script_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+def train(script_module, monkeypatch):
     """`train(*words)` runs the command in this process, which has imported torch already."""
     before = signal.getsignal(signal.SIGTERM)
 
@@ -139,9 +136,7 @@ def train(script_module: Callable[[str], ModuleType], monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_in_one_line(
-    name: str, train: Callable[..., int], folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_told_in_one_line(name, train, folder, tmp_path, capfd):
     mistake, output, free = MISTAKES[name], tmp_path / "output", str(find_free_port(2))
     if mistake.run is not None:
         shutil.copytree(folder / mistake.run, output)
@@ -163,9 +158,7 @@ def test_a_mistake_is_told_in_one_line(
         assert not output.exists() or not list(output.iterdir())
 
 
-def test_the_command_ends_with_the_exit_code_and_leaves_no_process(
-    start_training: StartTraining, folder: Path, tmp_path: Path
-) -> None:
+def test_the_command_ends_with_the_exit_code_and_leaves_no_process(start_training, folder, tmp_path):
     shutil.copytree(folder / "good", tmp_path, dirs_exist_ok=True)
     command = start_training(tmp_path, float_hidden_dim=20)
     assert command.process.wait(120) == ExitCode.NEEDS_A_PERSON, command.output

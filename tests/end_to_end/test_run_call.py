@@ -119,7 +119,7 @@ class Calls:
 
 
 @pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> Calls:
+def calls(tmp_path_factory, repository_root):
     folder = tmp_path_factory.mktemp("called")
     script, config = folder / "my_training.py", repository_root / "config_files" / "config.py"
     script.write_text(SCRIPT)
@@ -131,7 +131,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> Ca
     return Calls(folder, load_settings(config, OVERRIDES), said, ended.stderr)
 
 
-def test_it_trains_until_the_limit_and_the_second_call_resumes(calls: Calls) -> None:
+def test_it_trains_until_the_limit_and_the_second_call_resumes(calls):
     first, second = calls.said
     assert 300 <= first["frames"] < 600 <= second["frames"]
     assert 3 <= first["races"] < second["races"]
@@ -139,26 +139,25 @@ def test_it_trains_until_the_limit_and_the_second_call_resumes(calls: Calls) -> 
     assert second["updates"] == second["batches"] > first["updates"], "the hook was handed in, and counts on"
     assert len((calls.run_folder / "races.jsonl").read_text().splitlines()) == second["races"]
     state = load_checkpoint(calls.run_folder)
-    assert state is not None
     assert state["hooks"]["CountUpdates"] == {"n_updates": second["updates"]}
     for complaint in ("Traceback", "Warning", "leaked"):
         assert complaint not in calls.errors
 
 
-def test_the_parts_that_were_handed_in_are_used(calls: Calls) -> None:
+def test_the_parts_that_were_handed_in_are_used(calls):
     assert [said["called"] for said in calls.said] == [["agent", "memory"], ["agent", "memory"] * 2]
     pids = [int(file.name.split("-")[2]) for file in calls.folder.glob("games-0-*")]
     assert len(pids) == 2
     assert calls.said[0]["pid"] not in pids, "games are made in the collector's process"
 
 
-def test_the_runs_copy_of_the_settings_loads_to_the_same(calls: Calls) -> None:
+def test_the_runs_copy_of_the_settings_loads_to_the_same(calls):
     copy = load_settings(calls.run_folder / "settings.toml")
     assert changed_settings(calls.asked_for, copy) == {"schedule_stretch": (0.5, 1.0)}, "they are stretched already"
     assert "differs" not in (calls.run_folder / "train.log").read_text()
 
 
-def test_the_example_of_its_docstring_trains(tmp_path: Path, repository_root: Path) -> None:
+def test_the_example_of_its_docstring_trains(tmp_path, repository_root):
     _, _, example = str(run.__doc__).partition("A whole program::\n")
     program = textwrap.dedent(example).replace("max_wall_s=600", "max_wall_s=100, max_frames=300, output_folder=Path()")
     (tmp_path / "my_training.py").write_text(program)
@@ -173,6 +172,5 @@ def test_the_example_of_its_docstring_trains(tmp_path: Path, repository_root: Pa
     )
     assert ended.returncode == 0, ended.stderr
     state = load_checkpoint(tmp_path / "save" / "called")
-    assert state is not None
     assert state["frames"] >= 300
     assert list(tmp_path.rglob("mine/meters.csv")), "the hook's figure is logged"

@@ -72,9 +72,7 @@ def finish(start_training: StartTraining, folder: Path, **settings: object) -> T
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_interrupted_and_killed_at_any_moment_it_is_still_the_same_run(
-    start_training: StartTraining, tmp_path: Path, variant: str
-) -> None:
+def test_interrupted_and_killed_at_any_moment_it_is_still_the_same_run(start_training, tmp_path, variant):
     settings = VARIANTS[variant]
     races, state = what_came_out(finish(start_training, tmp_path / "once", **settings))
     assert len(races) >= 8

@@ -18,7 +18,7 @@ from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.health import health_of
 
-from .conftest import StartTraining, TrainCommand
+from .conftest import TrainCommand
 
 pytestmark = pytest.mark.timeout(600)  # each wait has a limit of its own
 
@@ -33,7 +33,7 @@ SIZE_PX = (64, 48)
 
 
 @pytest.fixture(scope="module")
-def training(start_training: StartTraining, tmp_path_factory: pytest.TempPathFactory) -> TrainCommand:
+def training(start_training, tmp_path_factory):
     has_page = importlib.util.find_spec("fastapi") is not None
     command = start_training(tmp_path_factory.mktemp("run"), ("--dashboard",) * has_page, **SETTINGS)
     command.wait_for_races(3)
@@ -46,7 +46,7 @@ def page_address(training: TrainCommand) -> str:
     return match[1]
 
 
-def test_edits_of_the_configuration_are_applied_refused_or_kept_for_the_next_start(training: TrainCommand) -> None:
+def test_edits_of_the_configuration_are_applied_refused_or_kept_for_the_next_start(training):
     file = training.run_folder / "settings.toml"
     for edit, said in (
         ({"clip_grad_norm": 20.0}, "configuration: clip_grad_norm = 20.0 (was 30.0)"),
@@ -59,7 +59,7 @@ def test_edits_of_the_configuration_are_applied_refused_or_kept_for_the_next_sta
         file.write_text(before)
 
 
-def test_cars_are_seen_moving_and_races_are_played_back(training: TrainCommand) -> None:
+def test_cars_are_seen_moving_and_races_are_played_back(training):
     reader = LiveReader(training.run_folder)
     training.wait_for(lambda: len(reader.cars()) == 2, "cars")
     ways_m: dict[int, list[np.ndarray]] = {0: [], 1: []}
@@ -79,7 +79,6 @@ def test_cars_are_seen_moving_and_races_are_played_back(training: TrainCommand) 
 
     training.wait_for(watched_race, "the watched game's race")
     race = reader.race()
-    assert race is not None
     assert race.map_name == "valley"
     playback = RacePlayback(race)
     first, last = playback.picture(0, *SIZE_PX), playback.picture(playback.duration_ms, *SIZE_PX)
@@ -87,7 +86,7 @@ def test_cars_are_seen_moving_and_races_are_played_back(training: TrainCommand) 
     assert (first != last).any()
 
 
-def test_the_page_shows_the_games(training: TrainCommand) -> None:
+def test_the_page_shows_the_games(training):
     pytest.importorskip("fastapi", reason="the live page's packages are not installed: pip install fastapi uvicorn")
     from httpx2 import Client, TransportError
     from websockets.sync.client import connect
@@ -112,7 +111,7 @@ def test_the_page_shows_the_games(training: TrainCommand) -> None:
             told |= set(re.findall(rf'"({names})":[{{[]', str(tab.recv(60))))
 
 
-def test_a_killed_game_is_replaced_and_the_race_driven_again(training: TrainCommand) -> None:
+def test_a_killed_game_is_replaced_and_the_race_driven_again(training):
     while "attempt 1 of 3" not in training.output:  # a game that ends between two races is replaced without a word
         n_starts = training.output.count("starting a game")
         training.wait_for(training.games, "game")
@@ -122,7 +121,7 @@ def test_a_killed_game_is_replaced_and_the_race_driven_again(training: TrainComm
     training.wait_for_races(2)
 
 
-def test_a_killed_collector_is_replaced_and_its_shared_memory_freed(training: TrainCommand) -> None:
+def test_a_killed_collector_is_replaced_and_its_shared_memory_freed(training):
     training.wait_for(lambda: len(training.collectors()) == 2 and len(training.games()) == 2, "both games")
     shared_memory = training.shared_memory()
     victim = training.collectors()[0]
@@ -138,7 +137,7 @@ def test_a_killed_collector_is_replaced_and_its_shared_memory_freed(training: Tr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
-def test_a_stopped_collector_is_replaced_with_its_game_while_the_other_drives_on(training: TrainCommand) -> None:
+def test_a_stopped_collector_is_replaced_with_its_game_while_the_other_drives_on(training):
     training.wait_for(lambda: len(training.collectors()) == 2 and len(training.games()) == 2, "both games")
     stopped, other = training.collectors()
     (game,) = [game for game in training.games() if game.ppid() == stopped.pid]
@@ -151,9 +150,7 @@ def test_a_stopped_collector_is_replaced_with_its_game_while_the_other_drives_on
     assert other.is_running(), training.output
 
 
-def test_it_ends_with_ctrl_c_and_the_same_command_resumes_it(
-    training: TrainCommand, start_training: StartTraining
-) -> None:
+def test_it_ends_with_ctrl_c_and_the_same_command_resumes_it(training, start_training):
     training.wait_for(lambda: len(training.games()) == 2, "games of the replaced collector as well")
     training.wait_for(training.shared_memory, "shared memory")
     shared_memory = training.shared_memory()

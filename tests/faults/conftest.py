@@ -1,12 +1,11 @@
 """Simulated games that misbehave on request, played by the manager as a collector plays them."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers import launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
@@ -29,22 +28,20 @@ class Player:
 
 
 @pytest.fixture(scope="session")
-def settings(repository_root: Path) -> Settings:
+def settings(repository_root):
     config = repository_root / "config_files" / "config_tmnf.py"
     return load_settings(config, ["image_width_px=0", "image_height_px=0", "tmi_protection_timeout_s=60"])
 
 
 @pytest.fixture(scope="session")
-def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def maps_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("maps")
     np.save(folder / "straight.npy", np.arange(0, LINE_M, 0.5)[:, None] * np.array([0.0, 0.0, 1.0]) + (0, 100, 0))
     return folder
 
 
 @pytest.fixture
-def make_player(
-    settings: Settings, maps_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Player]]:
+def make_player(settings, maps_folder, tmp_path, monkeypatch):
     """`make_player("kill@race=2", name=value, ...)` plays on a game with these faults, each made once."""
     straight = MapEntry(
         map_name="straight", map_path="straight.npy", reference_line="straight.npy", is_explo=True, fill_buffer=True

@@ -1,7 +1,5 @@
 """The shipped configuration in a run folder of its own."""
 
-from pathlib import Path
-
 import pytest
 
 from trackmania_rl.settings import load_settings
@@ -10,7 +8,7 @@ from trackmania_rl.settings.snapshot import write_snapshot
 
 
 @pytest.fixture
-def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
+def live(tmp_path, repository_root):
     snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path)
     live = LiveSettings(snapshot, load_settings(snapshot))
     live.refresh()  # so that tests may replace `current`

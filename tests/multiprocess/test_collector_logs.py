@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import psutil
@@ -31,7 +31,7 @@ class Keeping(logging.Handler):
 
 
 @pytest.fixture
-def kept() -> Iterator[Keeping]:
+def kept():
     handler = Keeping()
     logging.getLogger().addHandler(handler)
     yield handler
@@ -65,7 +65,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_records_are_handled_to_the_last(kept: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_handled_to_the_last(kept, monkeypatch):
     monkeypatch.setattr(collector_logs, "LAST_RECORDS_WITHIN_S", 60.0)
     with CollectorLogs() as logs:
         start(logs, say, 500).join(60)
@@ -75,8 +75,8 @@ def test_records_are_handled_to_the_last(kept: Keeping, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals, and pipes take messages whole")
 def test_the_main_process_waits_for_no_collector_that_is_stopped_or_killed_within_a_record(
-    kept: Keeping, monkeypatch: pytest.MonkeyPatch, is_killed: bool
-) -> None:
+    kept, monkeypatch, is_killed
+):
     with CollectorLogs() as logs:
         stuck = start(logs, say_half_a_record, "begun")
         try:
@@ -92,7 +92,7 @@ def test_the_main_process_waits_for_no_collector_that_is_stopped_or_killed_withi
     stuck.kill()
 
 
-def test_a_collector_does_not_wait_for_a_learner_that_reads_nothing() -> None:
+def test_a_collector_does_not_wait_for_a_learner_that_reads_nothing():
     reading, writing = FORK.Pipe(duplex=False)
     root = logging.getLogger()
     before = root.handlers, root.level

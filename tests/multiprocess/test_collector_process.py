@@ -74,18 +74,14 @@ def reseeded(live: LiveSettings) -> LocalRunState:
     return LocalRunState(live.current.model_copy(update={"run": run}))
 
 
-def test_every_random_stream_follows_from_the_seed_of_the_run_and_the_name_of_the_collectors_start(
-    live: LiveSettings,
-) -> None:
+def test_every_random_stream_follows_from_the_seed_of_the_run_and_the_name_of_the_collectors_start(live):
     one, other, one_again = (first_draws(parts_of(task_of(live, name))) for name in ("one", "other", "one"))
     reseeded_one = first_draws(parts_of(task_of(live, "one", run_state=reseeded(live))))
     assert one_again == one
     assert len({*one, *other, *reseeded_one}) == 2 + 2 + 2
 
 
-def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_it_is_started(
-    live: LiveSettings,
-) -> None:
+def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_it_is_started(live):
     tasks = (("one", 0), ("one again", 0), ("other", 1))
     one, one_again, other = (first_tracks(parts_of(task_of(live, name, index=index))) for name, index in tasks)
     assert one == one_again
@@ -93,7 +89,7 @@ def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_
     assert first_tracks(parts_of(task_of(live, "one", run_state=reseeded(live)))) != one
 
 
-def test_random_streams_go_on_where_an_earlier_session_was(live: LiveSettings) -> None:
+def test_random_streams_go_on_where_an_earlier_session_was(live):
     before = parts_of(task_of(live, "one"))
     first_draws(before)
     streams = {name: stream_state(stream) for name, stream in before.streams.items()}
@@ -103,7 +99,7 @@ def test_random_streams_go_on_where_an_earlier_session_was(live: LiveSettings) -
     assert first_draws(parts_of(task_of(live, "another session", progress=progress))) == next_ones
 
 
-def test_a_turn_has_random_streams_that_follow_from_its_number_alone(live: LiveSettings) -> None:
+def test_a_turn_has_random_streams_that_follow_from_its_number_alone(live):
     def draws(name: str, turns: tuple[int, ...]) -> list[float]:
         task = task_of(live, name)
         spaces = race_spaces(task.run_state.settings)
@@ -117,7 +113,7 @@ def test_a_turn_has_random_streams_that_follow_from_its_number_alone(live: LiveS
     assert len({*draws("one", (3,)), *draws("one", (4,))}) == 4
 
 
-def test_a_collector_begins_where_its_task_says_and_follows_the_weights_of_each_kind(live: LiveSettings) -> None:
+def test_a_collector_begins_where_its_task_says_and_follows_the_weights_of_each_kind(live):
     progress = CollectorProgress(n_races=17, place=2, of_generators={"of this one": 5})
     parts = parts_of(task_of(live, "one", n_starts_before=3, progress=progress))
     assert (parts.progress, parts.n_entries_left_out) == (progress, 3)
@@ -125,9 +121,7 @@ def test_a_collector_begins_where_its_task_says_and_follows_the_weights_of_each_
     assert parts.explorer.actor.network is not parts.evaluator.actor.network
 
 
-def test_a_collector_leaves_the_signals_of_the_terminal_to_the_main_process(
-    live: LiveSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_collector_leaves_the_signals_of_the_terminal_to_the_main_process(live, monkeypatch):
     class HasSetItsSignalsError(Exception):
         pass
 
@@ -165,7 +159,7 @@ class Beats:
             time.sleep(0.1)
 
 
-def test_it_beats_until_the_main_thread_does_and_while_numba_compiles_in_any_thread() -> None:
+def test_it_beats_until_the_main_thread_does_and_while_numba_compiles_in_any_thread():
     beats = Beats()
     has_compiled = threading.Event()
 
@@ -189,7 +183,7 @@ def test_it_beats_until_the_main_thread_does_and_while_numba_compiles_in_any_thr
     beats.wait_until_there_are_none()
 
 
-def test_numba_tells_of_its_compiling_under_that_name() -> None:
+def test_numba_tells_of_its_compiling_under_that_name():
     beats = Beats()
     with beating_until_it_plays(beats.beat, every_s=1e-4) as beat:
         beat()

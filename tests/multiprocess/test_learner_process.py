@@ -9,11 +9,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
-from trackmania_rl.settings.live import LiveSettings
 
 
 @pytest.mark.parametrize("failing", [None, "train", "second_hook.end", "first_hook.end", "collectors.stop"])
-def test_however_training_ends_everything_is_closed_in_order(live: LiveSettings, failing: str | None) -> None:
+def test_however_training_ends_everything_is_closed_in_order(live, failing):
     assert live.current.run.use_torch_compile
     asked = MagicMock()
     run = SimpleNamespace(

@@ -31,7 +31,7 @@ def _settings(repository_root: Path, *overrides: str):
     return load_settings(repository_root / "config_files" / "config.py", overrides)
 
 
-def test_a_missing_map_and_a_damaged_line_are_named(repository_root: Path, tmp_path: Path) -> None:
+def test_a_missing_map_and_a_damaged_line_are_named(repository_root, tmp_path):
     lines_m = load_reference_lines(_settings(repository_root), repository_root / "maps")
     assert all(line_m.shape[1] == 3 for line_m in lines_m.values())
     check_edited_maps(_settings(repository_root), repository_root / "maps")
@@ -51,7 +51,7 @@ def test_a_missing_map_and_a_damaged_line_are_named(repository_root: Path, tmp_p
         load_reference_lines(_settings(repository_root), tmp_path)
 
 
-def test_a_taken_port_and_a_full_disk_are_named(repository_root: Path, tmp_path: Path) -> None:
+def test_a_taken_port_and_a_full_disk_are_named(repository_root, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -67,7 +67,7 @@ def test_a_taken_port_and_a_full_disk_are_named(repository_root: Path, tmp_path:
         check_machine(_settings(repository_root, "minimum_free_disk_mb=999999999"), tmp_path)
 
 
-def test_every_game_has_a_port_of_its_own(repository_root: Path) -> None:
+def test_every_game_has_a_port_of_its_own(repository_root):
     several = ("game_transport=socket", "n_collectors=2", "games_per_collector=3", "base_tmi_port=9000")
     game = _settings(repository_root, *several).game
     assert [list(game.tmi_ports_of(collector)) for collector in (0, 1)] == [[9000, 9001, 9002], [9003, 9004, 9005]]
@@ -75,7 +75,7 @@ def test_every_game_has_a_port_of_its_own(repository_root: Path) -> None:
         _settings(repository_root, *several[:3], "base_tmi_port=65531")
 
 
-def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
     folder, other = RunFolder.create(tmp_path, "run"), RunFolder.create(tmp_path, "other")
     refused = pytest.raises(UserError, match="run is being trained by another process")
     with training_alone(folder), training_alone(other), refused, training_alone(folder):
@@ -86,8 +86,8 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENOLCK])
 def test_a_folder_that_cannot_be_written_to_is_refused_and_one_that_cannot_be_locked_is_used(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    number, tmp_path, monkeypatch, caplog
+):
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_and_one_that_cannot_be_lo
             assert "cannot be locked (No locks available)" in caplog.text
 
 
-def test_a_command_that_fails_leaves_its_folder_only_if_its_run_had_begun(tmp_path: Path) -> None:
+def test_a_command_that_fails_leaves_its_folder_only_if_its_run_had_begun(tmp_path):
     output = tmp_path / "new" / "place"
     folder = RunFolder.below(output, "run")
 
@@ -130,9 +130,7 @@ def test_a_command_that_fails_leaves_its_folder_only_if_its_run_had_begun(tmp_pa
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\0\0", b"1" * 10_000, b"\xff"])
-def test_sessions_are_counted_and_after_a_power_cut_above_all_that_is_known(
-    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sessions_are_counted_and_after_a_power_cut_above_all_that_is_known(content, tmp_path, caplog):
     folder = RunFolder.create(tmp_path, "run")
     assert [count_session(folder) for _ in range(3)] == [1, 2, 3]
     folder.sessions.write_bytes(content)
@@ -182,13 +180,13 @@ class Collectors:
 
 
 @pytest.fixture
-def collectors(live: LiveSettings, monkeypatch: pytest.MonkeyPatch) -> Collectors:
+def collectors(live, monkeypatch):
     collectors = Collectors(live)
     monkeypatch.setattr(collectors_module, "POLICY", RestartPolicy(0.0, 0.0))
     return collectors
 
 
-def test_each_start_of_a_collector_has_a_name_and_so_random_numbers_of_its_own(collectors: Collectors) -> None:
+def test_each_start_of_a_collector_has_a_name_and_so_random_numbers_of_its_own(collectors):
     progress = {1: CollectorProgress(n_races=17, place=2, streams={"explorer": "state"})}
     for session in (1, 2):
         collectors.start(session, n_starts=3, progress=progress)
@@ -205,9 +203,7 @@ def test_each_start_of_a_collector_has_a_name_and_so_random_numbers_of_its_own(c
 
 
 @pytest.mark.parametrize(("frames_total", "expected"), [(0, [("a", "c"), ("b",)]), (1, [(), ()])])
-def test_collectors_share_the_demonstrations_of_a_run_without_races(
-    collectors: Collectors, frames_total: int, expected: list[tuple[str, ...]]
-) -> None:
+def test_collectors_share_the_demonstrations_of_a_run_without_races(collectors, frames_total, expected):
     collectors.run_state.publish(frames_total=frames_total)
     collectors.start(session=1, n_starts=1, demonstrations=("a", "b", "c"))
     assert [task.demonstrations for task in collectors.tasks] == expected

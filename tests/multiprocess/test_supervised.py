@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -74,7 +74,7 @@ class Supervised:
 
 
 @pytest.fixture
-def supervise(repository_root: Path, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+def supervise(repository_root, tmp_path):
     started: list[Supervised] = []
 
     def start(text: str, **named: float) -> Supervised:
@@ -91,7 +91,7 @@ def supervise(repository_root: Path, tmp_path: Path) -> Iterator[Callable[..., S
         one.process.communicate()
 
 
-def test_it_starts_a_training_again_until_it_is_done(supervise: Callable[..., Supervised]) -> None:
+def test_it_starts_a_training_again_until_it_is_done(supervise):
     one = supervise(
         """
         (folder / f"pulse {n_starts}").write_text(watched.heartbeat_file)
@@ -114,11 +114,11 @@ def test_it_starts_a_training_again_until_it_is_done(supervise: Callable[..., Su
 
 
 @pytest.mark.parametrize("code", [0, 2, 74, 78, 130])
-def test_what_is_done_or_needs_a_person_is_not_tried_again(code: int) -> None:
+def test_what_is_done_or_needs_a_person_is_not_tried_again(code):
     assert supervised_module.supervise([sys.executable, "-c", f"raise SystemExit({code})"]) == code
 
 
-def test_it_gives_up_where_nothing_is_learned(supervise: Callable[..., Supervised]) -> None:
+def test_it_gives_up_where_nothing_is_learned(supervise):
     one = supervise(
         "with watched.heartbeat() as heartbeat: heartbeat.saved = min(n_starts, 3); sys.exit(75)", give_up_after=2
     )
@@ -136,9 +136,7 @@ def test_it_gives_up_where_nothing_is_learned(supervise: Callable[..., Supervise
         pytest.param("while True: pass", "has made no progress for", marks=pytest.mark.slow),
     ],
 )
-def test_a_training_that_hangs_is_killed_with_all_that_it_started(
-    supervise: Callable[..., Supervised], hang: str, how: str
-) -> None:
+def test_a_training_that_hangs_is_killed_with_all_that_it_started(supervise, hang, how):
     one = supervise(
         f"""
         if n_starts == 2:
@@ -162,9 +160,7 @@ def test_a_training_that_hangs_is_killed_with_all_that_it_started(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_is_passed_on_once_and_nothing_is_started_again(
-    supervise: Callable[..., Supervised], name: str
-) -> None:
+def test_a_signal_is_passed_on_once_and_nothing_is_started_again(supervise, name):
     one = supervise(
         """
         numbers = []
@@ -186,9 +182,8 @@ def test_a_signal_is_passed_on_once_and_nothing_is_started_again(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
-def test_a_signal_while_it_waits_for_the_next_start_ends_it(supervise: Callable[..., Supervised]) -> None:
+def test_a_signal_while_it_waits_for_the_next_start_ends_it(supervise):
     one = supervise("sys.exit(75)", delay_s=600.0)
-    assert one.process.stderr is not None
     assert "it starts again in 600 s" in one.process.stderr.readline()
     os.kill(one.process.pid, signal.SIGTERM)
     assert one.end()[0] == 0
@@ -196,7 +191,7 @@ def test_a_signal_while_it_waits_for_the_next_start_ends_it(supervise: Callable[
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
-def test_a_training_whose_watcher_was_killed_ends_in_order(supervise: Callable[..., Supervised]) -> None:
+def test_a_training_whose_watcher_was_killed_ends_in_order(supervise):
     one = supervise(
         """
         try:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,15 +84,12 @@ class FakeCollectors:
         self.die(process.index)
 
 
-MakeCollectors = Callable[..., FakeCollectors]
-
-
 @pytest.fixture
-def collectors_of(monkeypatch: pytest.MonkeyPatch) -> MakeCollectors:
+def collectors_of(monkeypatch):
     return lambda n_collectors, limits=PATIENT: FakeCollectors(monkeypatch, n_collectors, limits)
 
 
-def test_each_restart_waits_twice_as_long_as_the_one_before_up_to_half_a_minute(collectors_of: MakeCollectors) -> None:
+def test_each_restart_waits_twice_as_long_as_the_one_before_up_to_half_a_minute(collectors_of):
     collectors = collectors_of(2)  # of which one works, so that the run goes on
     for _ in range(200):
         collectors.die(0)
@@ -105,9 +101,7 @@ def test_each_restart_waits_twice_as_long_as_the_one_before_up_to_half_a_minute(
     assert collectors.supervisor.restarts == len(delays_s)
 
 
-def test_a_collector_that_delivers_is_started_again_after_a_second_however_often_it_dies(
-    collectors_of: MakeCollectors,
-) -> None:
+def test_a_collector_that_delivers_is_started_again_after_a_second_however_often_it_dies(collectors_of):
     collectors = collectors_of(1)
     for second in range(3600):
         if second % 10 == 8:
@@ -118,7 +112,7 @@ def test_a_collector_that_delivers_is_started_again_after_a_second_however_often
     assert len(collectors.starts_s[0]) == pytest.approx(360, abs=2)
 
 
-def test_a_run_ends_when_no_collector_delivers_any_more(collectors_of: MakeCollectors) -> None:
+def test_a_run_ends_when_no_collector_delivers_any_more(collectors_of):
     collectors = collectors_of(2)
 
     def all_die_for_an_hour() -> None:
@@ -133,16 +127,14 @@ def test_a_run_ends_when_no_collector_delivers_any_more(collectors_of: MakeColle
         all_die_for_an_hour()
 
 
-def test_a_collector_that_needs_a_person_ends_the_run_at_once(collectors_of: MakeCollectors) -> None:
+def test_a_collector_that_needs_a_person_ends_the_run_at_once(collectors_of):
     collectors = collectors_of(2)
     collectors.die(0, ExitCode.NEEDS_A_PERSON)
     with pytest.raises(UserError, match="collector 0 cannot play, see its message above"):
         collectors.supervisor.check()
 
 
-def test_a_start_for_which_there_is_no_memory_is_tried_again(
-    collectors_of: MakeCollectors, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_start_for_which_there_is_no_memory_is_tried_again(collectors_of, caplog):
     collectors = collectors_of(1)
     collectors.failing_starts = [OSError("Cannot allocate memory") for _ in range(3)]
     collectors.die(0)
@@ -156,7 +148,7 @@ LIMITS = Limits(silence_s=30.0, stall_s=200.0, first_silence_s=300.0, first_stal
 
 
 @pytest.fixture
-def watched(collectors_of: MakeCollectors) -> FakeCollectors:
+def watched(collectors_of):
     """One that has delivered."""
     collectors = collectors_of(1, LIMITS)
     assert not collectors.go_on(10)
@@ -164,9 +156,7 @@ def watched(collectors_of: MakeCollectors) -> FakeCollectors:
     return collectors
 
 
-def test_a_collector_that_falls_silent_is_killed_with_its_games_and_replaced(
-    watched: FakeCollectors, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collector_that_falls_silent_is_killed_with_its_games_and_replaced(watched, caplog):
     assert not watched.go_on(29, beats=False, waits=True)
     assert watched.go_on(2, beats=False, waits=True)
     assert (
@@ -179,9 +169,7 @@ def test_a_collector_that_falls_silent_is_killed_with_its_games_and_replaced(
     assert watched.go_on(4, beats=False)
 
 
-def test_a_collector_that_beats_but_brings_no_race_is_killed(
-    watched: FakeCollectors, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collector_that_beats_but_brings_no_race_is_killed(watched, caplog):
     assert not watched.go_on(100_000, waits=True, look_s=10.0), "it waits for room or for its turn"
     assert not watched.go_on(199)
     assert watched.go_on(2)
@@ -192,14 +180,14 @@ def test_a_collector_that_beats_but_brings_no_race_is_killed(
     assert watched.go_on(4)
 
 
-def test_after_a_machine_was_suspended_no_collector_is_killed(watched: FakeCollectors) -> None:
+def test_after_a_machine_was_suspended_no_collector_is_killed(watched):
     """The supervisor was stopped as well: an hour has passed between two looks."""
     for _ in range(20):
         assert not watched.go_on(3600, beats=False, look_s=3600.0)
         assert not watched.go_on(1)
 
 
-def test_the_limits_follow_from_the_longest_race_and_from_a_games_start(repository_root: Path) -> None:
+def test_the_limits_follow_from_the_longest_race_and_from_a_games_start(repository_root):
     def stall_s(**changes: object) -> float:
         overrides = {"cutoff_race_longer_than_ms": 60_000, "collector_silence_s": 30.0, **changes}
         limits = limits_of_collectors(load_settings(repository_root / "config_files" / "config.py", overrides))
@@ -243,14 +231,14 @@ def failures(n_failures: int, every_s: float, *, succeeds: bool = False) -> list
     return lines
 
 
-def test_the_delay_doubles_up_to_the_longest_and_the_tenth_failure_within_a_day_is_the_last() -> None:
+def test_the_delay_doubles_up_to_the_longest_and_the_tenth_failure_within_a_day_is_the_last():
     delays_s = [2, 4, 8, 16, 32, 64, 128, 256, 300]
     assert failures(9, every_s=600.0) == [f"the training ended; it starts again in {delay} s" for delay in delays_s]
     with pytest.raises(KeepsFailingError, match="the training ended: it has failed 10 times in a row; the messages"):
         failures(10, every_s=600.0)
 
 
-def test_a_job_that_succeeds_between_its_failures_or_fails_rarely_is_started_for_ever() -> None:
+def test_a_job_that_succeeds_between_its_failures_or_fails_rarely_is_started_for_ever():
     assert set(failures(1000, 60.0, succeeds=True)) == {"the training ended; it starts again in 2 s"}
     assert len(failures(1000, every_s=43_200.0)) == 1000
 
@@ -259,7 +247,7 @@ def test_a_job_that_succeeds_between_its_failures_or_fails_rarely_is_started_for
     ("beats", "n_looks", "how"),
     [(False, 120, "has had no heartbeat for 60 s"), (True, 1800, "has made no progress for 900 s")],
 )
-def test_a_stopped_process_hangs_and_so_does_one_in_a_dead_loop(beats: bool, n_looks: int, how: str) -> None:
+def test_a_stopped_process_hangs_and_so_does_one_in_a_dead_loop(beats, n_looks, how):
     watch, heartbeat, limits = HangWatch(), Heartbeat(), Limits(60.0, 900.0, 60.0, 900.0)
 
     def look(beats: bool, progress: bool) -> str | None:
@@ -291,7 +279,7 @@ def collectors_of_processes(n_collectors: int, start: Callable[[], Any], request
     return Collectors(jobs, request_stop)
 
 
-def test_collectors_end_when_they_are_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_collectors_end_when_they_are_asked(caplog):
     def start() -> Any:
         process = FORK.Process(target=obey, args=(stop,), daemon=True)
         process.start()
@@ -307,9 +295,7 @@ def test_collectors_end_when_they_are_asked(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("how", ["it hangs", "it is stopped", "on Windows"])
-def test_a_collector_that_does_not_end_is_killed_with_its_games(
-    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collector_that_does_not_end_is_killed_with_its_games(how, monkeypatch, caplog):
     owners_of_ended_games: list[int] = []
     records = SimpleNamespace(end_games_of=owners_of_ended_games.append)
     monkeypatch.setattr(supervisor_module, "GameRecords", lambda: records)

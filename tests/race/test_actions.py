@@ -1,27 +1,25 @@
 """What actions of both kinds are in the observation, on the wire, in the simulated car and in scripts."""
 
-from pathlib import Path
-
 import gymnasium
 import numpy as np
 import pytest
 
 from trackmania_rl.protocol.input_script import parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import AnalogInput, KeyState, key_states
-from trackmania_rl.race.actions import ActionKind, actions_of_game, wire_values
-from trackmania_rl.settings import GameSettings, load_settings
+from trackmania_rl.race.actions import actions_of_game, wire_values
+from trackmania_rl.settings import load_settings
 from trackmania_rl.simulator.inputs import controls_of_keys
 
 ANALOG = np.array([[0.5, 0.3, -0.2], [-1.0, -0.1, 0.01], [1.0, 0.0, 0.0]], dtype=np.float32)
 
 
 @pytest.fixture(scope="module")
-def game(repository_root: Path) -> GameSettings:
+def game(repository_root):
     return load_settings(repository_root / "config_files" / "config.py").game
 
 
 @pytest.fixture
-def analog(game: GameSettings) -> ActionKind:
+def analog(game):
     return actions_of_game(game.model_copy(update={"actions": "analog"}))
 
 

@@ -1,7 +1,6 @@
 """The floats of the observation, against the reference's table and `tminterface.structs` as the oracle."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.observation_statistics import MOST_DEVIATIONS, ObservationStatistics
 from trackmania_rl.race.races import Races
 from trackmania_rl.race.zones import VirtualCheckpoints
-from trackmania_rl.settings import Settings, SettingsError, load_settings
+from trackmania_rl.settings import SettingsError, load_settings
 
 from .conftest import OneRace
 
@@ -39,24 +38,24 @@ REFERENCE_ROWS = (
 
 
 @pytest.fixture(scope="module")
-def settings(repository_root: Path) -> Settings:
+def settings(repository_root):
     return load_settings(repository_root / "config_files" / "config_tmnf.py")
 
 
 @pytest.fixture(scope="module")
-def layout(settings: Settings) -> ObservationLayout:
+def layout(settings):
     return ObservationLayout(settings.observation)
 
 
 @pytest.fixture(scope="module")
-def zones(settings: Settings) -> VirtualCheckpoints:
+def zones(settings):
     angle = np.arange(3000) * 0.5 / 200  # a wide left-hand helix
     line = np.stack((200 * np.cos(angle), angle, 200 * np.sin(angle)), axis=1)
     return VirtualCheckpoints.from_reference_line(line)
 
 
 @pytest.fixture
-def race(layout: ObservationLayout, settings: Settings, zones: VirtualCheckpoints) -> OneRace:
+def race(layout, settings, zones):
     return OneRace(settings.game, layout, zones)
 
 

@@ -1,7 +1,6 @@
 """The range finder and the road ahead: against a naive search, pictures of the same places, cross-sections."""
 
 import math
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -19,7 +18,7 @@ from trackmania_rl.race.road import (
     look_along_road,
     measure_ranges,
 )
-from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.picture import rasterizer as camera
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.track_file import load_track
@@ -30,7 +29,7 @@ REACH_M = 150.0
 
 
 @pytest.fixture(scope="module")
-def settings(repository_root: Path) -> Settings:
+def settings(repository_root):
     blocks = 'observation_blocks=("mini_race_time_actions", "speed_m_s", "range_finder_m", "road_ahead")'
     return load_settings(repository_root / "config_files" / "config.py", [blocks, "fourier_wavelengths={}"])
 

@@ -2,14 +2,13 @@
 
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.zones import VirtualCheckpoints
-from trackmania_rl.settings import ObservationSettings, Settings, load_settings
+from trackmania_rl.settings import load_settings
 
 from .conftest import OneRace
 
@@ -17,17 +16,17 @@ N_STATES = 60
 
 
 @pytest.fixture(scope="module")
-def loaded(repository_root: Path) -> Settings:
+def loaded(repository_root):
     return load_settings(repository_root / "config_files" / "config_tmnf.py", [f"horizon={N_STATES - 1}"])
 
 
 @pytest.fixture(scope="module")
-def settings(loaded: Settings) -> ObservationSettings:
+def settings(loaded):
     return loaded.observation
 
 
 @pytest.fixture
-def race_on(loaded: Settings):
+def race_on(loaded):
     """`race_on(zones)`: a race of at most `N_STATES` states."""
     layout = ObservationLayout(loaded.observation)
     return lambda zones: OneRace(loaded.game, layout, zones)

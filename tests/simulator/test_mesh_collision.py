@@ -1,7 +1,5 @@
 """A car in a world of triangles: it stands, drives, is held by borders and follows loops."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -37,7 +35,7 @@ def drive(car: np.ndarray, mesh: SurfaceMesh, ticks: int, gas: float = 0.0, stee
         tick(car, gas, 0.0, steer, mesh, STADIUM_CAR)
 
 
-def test_a_car_comes_to_rest_a_centimetre_above_the_road() -> None:
+def test_a_car_comes_to_rest_a_centimetre_above_the_road():
     mesh, car = mesh_of(*ROAD), car_at(9 * 32 + 16.0, 9.5, 120.0)
     drive(car, mesh, 200)
     assert car["wheel_has_ground_contact"][0].tolist() == [1, 1, 1, 1]
@@ -46,7 +44,7 @@ def test_a_car_comes_to_rest_a_centimetre_above_the_road() -> None:
     assert np.linalg.norm(car["velocity_m_s"]) < 0.05
 
 
-def test_beside_the_blocks_it_stands_on_grass_and_over_water_it_falls() -> None:
+def test_beside_the_blocks_it_stands_on_grass_and_over_water_it_falls():
     mesh = mesh_of(*ROAD, Block("StadiumWater", (12, 0, 12), 0, 0x1000))
     car = car_at(200.0, 9.3, 800.0)
     drive(car, mesh, 150)
@@ -58,7 +56,7 @@ def test_beside_the_blocks_it_stands_on_grass_and_over_water_it_falls() -> None:
 
 
 @pytest.mark.parametrize("side", [-1.0, 1.0])
-def test_a_border_holds_a_car_and_slows_it_down(side: float) -> None:
+def test_a_border_holds_a_car_and_slows_it_down(side):
     mesh, car = mesh_of(*ROAD), car_at(9 * 32 + 16.0 + side * 8.0, 9.355, 110.0, speed_m_s=50.0, heading_rad=side * 0.3)
     furthest_m = 0.0
     for _ in range(100):
@@ -70,10 +68,9 @@ def test_a_border_holds_a_car_and_slows_it_down(side: float) -> None:
     assert np.isfinite(car["position_m"]).all()
 
 
-def test_loops_are_followed_as_a_human_drove_them(shared_data: Path) -> None:
+def test_loops_are_followed_as_a_human_drove_them(shared_data):
     path = shared_data / "replays" / "B13-Obstacle_24.95_a.Replay.gbx"
     replay = read_replay(path)
-    assert replay.challenge is not None
     race = race_of_ghost(replay.ghosts[0], replay.challenge.blocks, path)
     mesh = mesh_of_world(world_of(replay.challenge))
     windows = [window for window in windows_of(race) if window.kind is Kind.CURVED]

@@ -23,7 +23,7 @@ def gray(frame):
 
 
 @pytest.fixture(scope="module")
-def eventful_track() -> Track:
+def eventful_track():
     """Every surface and edge, hills, banks, a gap, gates."""
     index = np.arange(1200)
     slope = 0.15 * np.sin(index / 40.0)

@@ -1,8 +1,5 @@
 """The tracks that ship: they are what the road books say, lie where the game's maps lie, and can be driven."""
 
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
 
@@ -18,12 +15,12 @@ TRACKS = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
 
 
 @pytest.fixture(scope="module")
-def build_script(script_module) -> ModuleType:
+def build_script(script_module):
     return script_module("tools/build_shipped_tracks")
 
 
 @pytest.fixture(scope="module")
-def maps_folder(repository_root) -> Path:
+def maps_folder(repository_root):
     return repository_root / "maps"
 
 

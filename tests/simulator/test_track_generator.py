@@ -1,7 +1,6 @@
 """Generated tracks: the same recipe gives the same files, all are within bounds, and all can be driven."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,12 +23,12 @@ DIFFICULTIES = (0.0, 0.5, 1.0)
 
 
 @pytest.fixture(scope="module")
-def tracks() -> dict[tuple[int, float], GeneratedTrack]:
+def tracks():
     return {(seed, d): generate_track(TrackRecipe(seed, d)) for d in DIFFICULTIES for seed in range(12)}
 
 
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
-def test_the_same_recipe_gives_the_same_bytes(difficulty: float, tracks, tmp_path: Path) -> None:
+def test_the_same_recipe_gives_the_same_bytes(difficulty, tracks, tmp_path):
     written = []
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
@@ -41,7 +40,7 @@ def test_the_same_recipe_gives_the_same_bytes(difficulty: float, tracks, tmp_pat
     np.testing.assert_array_equal(np.load(line_file), tracks[5, difficulty].laid_out.line_m)
 
 
-def test_lengths_checkpoints_and_places_are_sensible(tracks) -> None:
+def test_lengths_checkpoints_and_places_are_sensible(tracks):
     for track in tracks.values():
         line_m = track.laid_out.line_m
         assert line_m.dtype == np.float32
@@ -55,7 +54,7 @@ def test_lengths_checkpoints_and_places_are_sensible(tracks) -> None:
     assert len({track.laid_out.line_m.tobytes() for track in tracks.values()}) == len(tracks)
 
 
-def test_roads_are_within_bounds_and_can_be_driven(tracks, tmp_path: Path) -> None:
+def test_roads_are_within_bounds_and_can_be_driven(tracks, tmp_path):
     """The ribbon that the game builds of the files is what counts, not the generator's own figures."""
     for (_, difficulty), generated in tracks.items():
         generated.write(tmp_path / "track.toml")
@@ -78,7 +77,7 @@ def test_roads_are_within_bounds_and_can_be_driven(tracks, tmp_path: Path) -> No
         assert 10_000 < report.race_time_ms < 60_000, name
 
 
-def test_a_harder_track_is_narrower_and_tighter_and_has_more_in_it(tracks) -> None:
+def test_a_harder_track_is_narrower_and_tighter_and_has_more_in_it(tracks):
     def tightest_m(track: GeneratedTrack) -> float:
         return float(turn_radius_m(track.laid_out.line_m.astype(np.float64)).min())
 
@@ -93,7 +92,7 @@ def test_a_harder_track_is_narrower_and_tighter_and_has_more_in_it(tracks) -> No
     assert not {"dirt", "drop", True} & styles[0.0]
 
 
-def test_a_name_gives_its_recipe_again() -> None:
+def test_a_name_gives_its_recipe_again():
     for recipe in (TrackRecipe(0, 0.0), TrackRecipe(2**63 - 1, 1.0), TrackRecipe(7, 1 / 3)):
         assert TrackRecipe.from_name(recipe.name) == recipe
     for name in ("valley", "generated_0.5_7", "generated_1.500_7", "generated_0.500_9999999999999999999", "generated_"):
@@ -105,7 +104,7 @@ def script(script_module):
     return script_module("generate_track")
 
 
-def test_the_command_writes_track_and_picture(script, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_command_writes_track_and_picture(script, tmp_path, monkeypatch, capsys):
     track_file, picture = tmp_path / "new" / "mine.toml", tmp_path / "mine.png"
     arguments = ["--seed", "7", "--difficulty", "0.9", "--output", str(track_file), "--picture", str(picture)]
     monkeypatch.setattr(sys, "argv", ["generate_track.py", *arguments])
@@ -118,7 +117,7 @@ def test_the_command_writes_track_and_picture(script, tmp_path: Path, monkeypatc
     )
 
 
-def test_the_command_tells_mistakes_and_overwrites_nothing_else(script, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_command_tells_mistakes_and_overwrites_nothing_else(script, tmp_path, monkeypatch, capsys):
     track_file = tmp_path / "mine.toml"
 
     def run(seed: int, *options: str) -> int:

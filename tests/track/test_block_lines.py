@@ -1,7 +1,5 @@
 """Lines from blocks alone: chains of road pieces, turned all ways; branches, gaps, laps; real maps."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -40,7 +38,7 @@ def turned(block: Block) -> Block:
 
 
 @pytest.mark.parametrize("quarter_turns", range(4))
-def test_a_chain_gives_its_line_however_the_map_is_turned(quarter_turns: int) -> None:
+def test_a_chain_gives_its_line_however_the_map_is_turned(quarter_turns):
     blocks, expected_m = list(CHAIN), line_from_blocks(make_challenge(*CHAIN)).points_m
     for _ in range(quarter_turns):
         blocks = [turned(block) for block in blocks]
@@ -52,7 +50,7 @@ def test_a_chain_gives_its_line_however_the_map_is_turned(quarter_turns: int) ->
     assert line.gap is None
 
 
-def test_the_chains_line_lies_where_the_blocks_are() -> None:
+def test_the_chains_line_lies_where_the_blocks_are():
     points_m = line_from_blocks(make_challenge(*CHAIN)).points_m
     assert points_m[0] == pytest.approx((23 * 32 - 11.2, 9.36, 24 * 32 + 16), abs=0.3)
     assert points_m[-1] == pytest.approx((18 * 32 + 15, 33.36, 16 * 32 + 16), abs=0.3)
@@ -77,14 +75,14 @@ def test_the_chains_line_lies_where_the_blocks_are() -> None:
         ([Block("StadiumGrassStartLine", (3, 1, 5), 0, 0)], ["not in the catalogue", "(3, 1, 5)"]),
     ],
 )
-def test_where_no_way_leads_through_the_error_names_block_cell_and_remedy(blocks, told: list[str]) -> None:
+def test_where_no_way_leads_through_the_error_names_block_cell_and_remedy(blocks, told):
     with pytest.raises(BlockLineError) as raised:
         line_from_blocks(make_challenge(*blocks))
     for text in (*told, "replay"):
         assert text in str(raised.value)
 
 
-def test_other_environments_and_endless_searches_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_environments_and_endless_searches_are_refused(monkeypatch):
     with pytest.raises(BlockLineError, match="environment is Island"):
         line_from_blocks(make_challenge(*CHAIN, environment="Island"))
     monkeypatch.setattr(block_lines, "MOST_SEARCH_STEPS", 5)
@@ -92,7 +90,7 @@ def test_other_environments_and_endless_searches_are_refused(monkeypatch: pytest
         line_from_blocks(make_challenge(*CHAIN))
 
 
-def test_two_ways_to_the_finish_are_refused() -> None:
+def test_two_ways_to_the_finish_are_refused():
     # Straight on, or round three sides of a square from one T to the other.
     ring = (
         Block("StadiumRoadMainStartLine", (10, 1, 10), 0, 0),
@@ -110,7 +108,7 @@ def test_two_ways_to_the_finish_are_refused() -> None:
     assert [block.cell for block in part.blocks] == [(10, 1, 10)]
 
 
-def test_the_part_of_a_real_map_lies_along_the_real_line(shared_data: Path) -> None:
+def test_the_part_of_a_real_map_lies_along_the_real_line(shared_data):
     challenge = read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx")
     points_m = line_from_blocks(challenge, as_far_as_possible=True).points_m
     real_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy", allow_pickle=False)

@@ -60,7 +60,7 @@ GROUND = {tuple(pixel) for pixel in COLORS.ground.reshape(-1, 1).view(np.uint8).
 SKY = {tuple(pixel) for pixel in COLORS.sky.reshape(-1, 1).view(np.uint8).tolist()}
 
 
-def test_a_road_has_lines_walls_and_ground_beside_it() -> None:
+def test_a_road_has_lines_walls_and_ground_beside_it():
     frame = see(make_scene(*straight_road()))
     ahead_m = moved(ON_ROAD_M, 0.0, -0.01, 30.0)
     assert pixel_at(frame, moved(ahead_m, 4.0, 0.0, 0.0)) in ASPHALT
@@ -71,7 +71,7 @@ def test_a_road_has_lines_walls_and_ground_beside_it() -> None:
     assert pixel_at(frame, moved(ahead_m, 0.0, 30.0, 100.0)) in SKY
 
 
-def test_gray_pictures_are_the_gray_of_the_coloured_ones() -> None:
+def test_gray_pictures_are_the_gray_of_the_coloured_ones():
     scene = make_scene(*straight_road(2), Block("StadiumLoopLeft", (10, 1, 12), 0, 0))
     random, n_cars = np.random.default_rng(3), 5
     cars = np.zeros(n_cars, dtype=VEHICLE_DTYPE)

@@ -1,7 +1,5 @@
 """Tracks that are a map's own blocks: written, read, driven by both kinds of races, seen, and refused where damaged."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -17,7 +15,6 @@ from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
-from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, require_known, write_block_track
 from trackmania_rl.track.block_world import world_of
 from trackmania_rl.track.driven_path import path_of_ghost
@@ -35,7 +32,7 @@ LINE_M = np.stack([np.full(300, 304.0), np.full(300, 9.6), 76.0 + 0.5 * np.arang
 
 
 @pytest.fixture(scope="module")
-def track_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def track_file(tmp_path_factory):
     challenge = make_challenge(START, *ROAD, CHECKPOINT, FINISH)
     file = tmp_path_factory.mktemp("blocks") / "made.toml"
     write_block_track(challenge, arrays_of_map(challenge, world_of(challenge), LINE_M), LINE_M, file)
@@ -43,11 +40,11 @@ def track_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def track(track_file: Path) -> Track:
+def track(track_file):
     return load_track(track_file)
 
 
-def test_a_race_begins_at_the_start_and_passes_the_gates(track: Track) -> None:
+def test_a_race_begins_at_the_start_and_passes_the_gates(track):
     race = SimulatedRace(track)
     np.testing.assert_allclose(race.car["position_m"][0], (304.0, 10.21, 75.2), atol=1e-4)
     race.set_input(FORWARD)
@@ -64,7 +61,7 @@ def test_a_race_begins_at_the_start_and_passes_the_gates(track: Track) -> None:
     assert len(np.unique(picture.reshape(-1, 4), axis=0)) > 20
 
 
-def test_a_batch_drives_the_same_race_and_a_saved_one_goes_on_the_same(track: Track) -> None:
+def test_a_batch_drives_the_same_race_and_a_saved_one_goes_on_the_same(track):
     race = SimulatedRace(track)
     race.advance(COUNTDOWN_MS // TICK_MS)
     race.set_input(LEFT)
@@ -86,7 +83,7 @@ def test_a_batch_drives_the_same_race_and_a_saved_one_goes_on_the_same(track: Tr
     assert race.save_state() == later
 
 
-def test_a_respawn_is_before_the_middle_of_the_block_passed_last_in_whatever_order(tmp_path: Path) -> None:
+def test_a_respawn_is_before_the_middle_of_the_block_passed_last_in_whatever_order(tmp_path):
     second = Block("StadiumRoadMainCheckpoint", (9, 1, 6), 2, 0x1000)  # faces the other way
     challenge = make_challenge(START, ROAD[0], ROAD[1], CHECKPOINT, second, FINISH)
     file = tmp_path / "two.toml"
@@ -105,7 +102,7 @@ def test_a_respawn_is_before_the_middle_of_the_block_passed_last_in_whatever_ord
         assert not race.car["velocity_m_s"].any()
 
 
-def test_who_knows_roads_only_refuses_it(track: Track) -> None:
+def test_who_knows_roads_only_refuses_it(track):
     with pytest.raises(UserError, match="made of a map's blocks"):
         drive(track)
 
@@ -129,7 +126,7 @@ def test_who_knows_roads_only_refuses_it(track: Track) -> None:
         ("respawn_m", None, r"older version \(it lacks respawn_m\): make it anew with scripts/tools/maps.py"),
     ],
 )
-def test_a_damaged_world_is_refused_by_name(track_file: Path, tmp_path: Path, name: str, change, why: str) -> None:
+def test_a_damaged_world_is_refused_by_name(track_file, tmp_path, name, change, why):
     for file in track_file.parent.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     arrays = load_file(tmp_path / "made_world.safetensors")
@@ -144,19 +141,19 @@ def test_a_damaged_world_is_refused_by_name(track_file: Path, tmp_path: Path, na
 
 
 @pytest.mark.parametrize(("blocks", "why"), [((*ROAD, FINISH), "no start"), ((START, *ROAD), "no finish")])
-def test_maps_that_make_no_track_are_refused(blocks: tuple[Block, ...], why: str) -> None:
+def test_maps_that_make_no_track_are_refused(blocks, why):
     challenge = make_challenge(*blocks)
     with pytest.raises(BlockTrackError, match=why):
         arrays_of_map(challenge, world_of(challenge), LINE_M)
 
 
-def test_unknown_blocks_are_named() -> None:
+def test_unknown_blocks_are_named():
     unknown = Block("StadiumUnheardOf", (1, 1, 1), 0, 0)
     with pytest.raises(BlockTrackError, match=r"map made: 50 % of its blocks .* not 1 StadiumUnheardOf$"):
         require_known(world_of(make_challenge(START, unknown)), "made")
 
 
-def test_a_humans_keys_drive_through_the_loops_of_b13(shared_data: Path, tmp_path: Path) -> None:
+def test_a_humans_keys_drive_through_the_loops_of_b13(shared_data, tmp_path):
     replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
     challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
     ghost = ghost_of_driver(replay, None)

@@ -1,11 +1,9 @@
 """The world of a map's blocks: where real cars drove, what is not known, and lists of blocks that make no sense."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from trackmania_rl.gbx.challenge import Block, Challenge, Gate
+from trackmania_rl.gbx.challenge import Block, Gate
 from trackmania_rl.gbx.replay import GhostSamples, read_replay
 from trackmania_rl.simulator.physics.gates import touches_box
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
@@ -15,7 +13,7 @@ from trackmania_rl.track.block_world import BlockWorldError, world_of
 from .conftest import make_challenge
 
 
-def test_what_is_known_is_built_where_it_stands_and_turned() -> None:
+def test_what_is_known_is_built_where_it_stands_and_turned():
     world = world_of(
         make_challenge(
             Block("StadiumPlatformLoopStart", (9, 3, 4), 1, 0),
@@ -34,7 +32,7 @@ def test_what_is_known_is_built_where_it_stands_and_turned() -> None:
     assert set(world.block) == {0}
 
 
-def test_gates_stand_across_their_road() -> None:
+def test_gates_stand_across_their_road():
     world = world_of(
         make_challenge(
             Block("StadiumRoadMainStartLine", (5, 1, 5), 3, 0x1000),
@@ -46,10 +44,8 @@ def test_gates_stand_across_their_road() -> None:
     assert [gate.kind for gate in world.gates] == [Gate.START, Gate.CHECKPOINT, Gate.CHECKPOINT, Gate.FINISH]
     start, checkpoint, ring, finish = world.gates
     assert start.spawn_m == pytest.approx((5 * 32 + 11.2, 8 + 2.21, 5 * 32 + 16.0))
-    assert checkpoint.trigger_m is not None
     assert checkpoint.trigger_m[0] == pytest.approx((6 * 32 + 15.68, 8.0, 5 * 32 + 3.38))  # along +x
     assert ring.trigger_m is None
-    assert finish.trigger_m is not None
     assert finish.trigger_m[1, 0] == pytest.approx(9 * 32 - 11.73)  # along -x
 
 
@@ -66,7 +62,7 @@ def test_gates_stand_across_their_road() -> None:
     ],
     ids=str,
 )
-def test_what_makes_no_world_is_refused(challenge: Challenge, why: str) -> None:
+def test_what_makes_no_world_is_refused(challenge, why):
     with pytest.raises(BlockWorldError, match=why):
         world_of(challenge)
 
@@ -74,7 +70,7 @@ def test_what_makes_no_world_is_refused(challenge: Challenge, why: str) -> None:
 @pytest.mark.parametrize(
     "replay", ["B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx", "mydli_20.14.Replay.gbx"]
 )
-def test_real_gates_are_triggered_within_one_tick_of_their_times(replay: str, shared_data: Path) -> None:
+def test_real_gates_are_triggered_within_one_tick_of_their_times(replay, shared_data):
     read = read_replay(shared_data / "replays" / replay)
     assert read.challenge is not None
     assert read.ghosts[0].samples is not None

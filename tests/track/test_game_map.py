@@ -1,7 +1,6 @@
 """A map's own checkpoints and times, from its file."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,12 +22,12 @@ LINE_M = 0.5 * np.arange(400)[:, None] * np.array([0.0, 0.0, 1.0])
 
 
 @pytest.fixture
-def observation(repository_root: Path, tmp_path: Path):
+def observation(repository_root, tmp_path):
     np.save(tmp_path / "x.npy", LINE_M)
     return load_settings(repository_root / "config_files" / "config_tmnf.py").observation
 
 
-def test_the_maps_own_checkpoints_belong_to_zones(observation, tmp_path: Path, monkeypatch) -> None:
+def test_the_maps_own_checkpoints_belong_to_zones(observation, tmp_path, monkeypatch):
     (tmp_path / "real.Challenge.Gbx").touch()
     monkeypatch.setattr(game_map, "read_checkpoint_positions", lambda file: LINE_M[[100, 300]])
     zones = load_game_map(REAL, tmp_path, observation).zones
@@ -36,14 +35,14 @@ def test_the_maps_own_checkpoints_belong_to_zones(observation, tmp_path: Path, m
     assert tied.tolist() == [100, 300]
 
 
-def test_a_real_map_whose_file_is_missing_is_told(observation, tmp_path: Path, caplog) -> None:
+def test_a_real_map_whose_file_is_missing_is_told(observation, tmp_path, caplog):
     zones = load_game_map(REAL, tmp_path, observation).zones
     assert np.isinf(zones.real_checkpoint_radius_m).all()
     assert "map real: " in caplog.text
     assert "nothing checks that the car passes the map's own checkpoints" in caplog.text
 
 
-def test_times_of_tracks(tmp_path: Path) -> None:
+def test_times_of_tracks(tmp_path):
     (tmp_path / "timed.toml").write_text(TRACK + "[times]\nauthor_ms = 23520\ngold_ms = 25000\n")
     (tmp_path / "plain.toml").write_text(TRACK)
     entries = [entry("timed", "timed.toml"), entry("timed", "timed.toml"), entry("plain", "plain.toml")]
@@ -53,13 +52,13 @@ def test_times_of_tracks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("times", ["author_ms = 0", "author_ms = 1.5", 'gold_ms = "soon"', "platinum_ms = 20000"])
-def test_impossible_times_are_refused(tmp_path: Path, times: str) -> None:
+def test_impossible_times_are_refused(tmp_path, times):
     (tmp_path / "t.toml").write_text(f"{TRACK}[times]\n{times}\n")
     with pytest.raises(UserError, match="times"):
         load_reference_times([entry("t", "t.toml")], tmp_path)
 
 
-def test_times_of_real_maps(shared_data: Path, tmp_path: Path) -> None:
+def test_times_of_real_maps(shared_data, tmp_path):
     for name in ("A01-Race", "test"):
         shutil.copy(shared_data / "tracks" / f"{name}.Challenge.Gbx", tmp_path)
     entries = [entry("a01", "A01-Race.Challenge.Gbx"), entry("test", "test.Challenge.Gbx")]

@@ -15,18 +15,17 @@ from trackmania_rl.track.generated_maps import GeneratedMaps, draw_recipe
 
 
 @pytest.fixture
-def entry() -> MapEntry:
+def entry():
     generator = {"difficulty": (0.2, 0.6), "first_seed": 7, "last_seed": 11}
     return MapEntry(map_name="made", generator=generator, is_explo=True, fill_buffer=True, repeat=3)
 
 
-def test_a_drawn_map_is_a_recipes_track_under_the_entrys_name(entry: MapEntry, repository_root, tmp_path: Path) -> None:
+def test_a_drawn_map_is_a_recipes_track_under_the_entrys_name(entry, repository_root, tmp_path):
     maps = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
     drawn = maps.draw(entry)
     assert (drawn.map_name, drawn.is_explo, drawn.fill_buffer, drawn.generator) == ("made", True, True, None)
     MapEntry.model_validate(drawn.model_dump())
     recipe = TrackRecipe.from_name(Path(drawn.map_path).stem)
-    assert recipe is not None
     assert 7 <= recipe.seed <= 11
     assert 0.2 <= recipe.difficulty <= 0.6
     expected_m = generate_track(recipe).laid_out.line_m
@@ -37,7 +36,7 @@ def test_a_drawn_map_is_a_recipes_track_under_the_entrys_name(entry: MapEntry, r
     assert load_game_map(drawn, Path("/elsewhere"), observation).name == "made"
 
 
-def test_the_same_seed_draws_the_same_tracks(entry: MapEntry) -> None:
+def test_the_same_seed_draws_the_same_tracks(entry):
     assert entry.generator is not None
     first, second, other = (
         [draw_recipe(entry.generator, rng) for _ in range(40)]
@@ -48,7 +47,7 @@ def test_the_same_seed_draws_the_same_tracks(entry: MapEntry) -> None:
     assert len({recipe.difficulty for recipe in first}) > 30
 
 
-def test_files_are_bounded_and_those_used_last_stay(entry: MapEntry, tmp_path: Path) -> None:
+def test_files_are_bounded_and_those_used_last_stay(entry, tmp_path):
     folder = tmp_path / "tracks"
     folder.mkdir()
     (folder / "left_over.toml").write_text("")
@@ -66,9 +65,7 @@ def test_files_are_bounded_and_those_used_last_stay(entry: MapEntry, tmp_path: P
     assert Path(maps.concrete(entry, recipes[1]).map_path).is_file(), "one that gave way is made anew"
 
 
-def test_where_nothing_can_be_written_the_last_track_is_driven_once_more(
-    entry: MapEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_nothing_can_be_written_the_last_track_is_driven_once_more(entry, tmp_path, monkeypatch, caplog):
     def no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

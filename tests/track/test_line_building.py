@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -51,17 +49,16 @@ def distance_to_curve_m(points_m: FloatArray, curve_m: FloatArray) -> FloatArray
     return np.array(result)
 
 
-def test_a_line_reaches_from_the_start_line_to_a_bit_behind_the_finish() -> None:
+def test_a_line_reaches_from_the_start_line_to_a_bit_behind_the_finish():
     start, finish = (Block(f"StadiumRoadMain{kind}Line", (0, 1, z), 0, 0) for kind, z in (("Start", 0), ("Finish", 5)))
     for end_m in (168.0, 216.0):  # before and behind the finish at 176 m
         line = build_line([a_path(a_straight(end_m, 8.0)[4:])], make_challenge(start, finish))
         np.testing.assert_allclose(line.points_m[[0, -1], 2], (16.0, 177.0), atol=0.3)
         np.testing.assert_allclose(np.diff(arc_length(line.points_m)), 0.5, atol=0.01)
-        assert line.speed_m_s is not None
         assert line.speed_m_s.shape == (len(line.points_m),)
 
 
-def test_races_that_make_no_line_are_refused() -> None:
+def test_races_that_make_no_line_are_refused():
     for length_m, step_m in ((15.0, 5.0), (60_000.0, 8.0)):
         with pytest.raises(LineError, match="a line has 20 m to 50 km"):
             line_of_path(a_path(a_straight(length_m, step_m)))
@@ -80,7 +77,7 @@ def a_race_with_a_respawn() -> tuple[FloatArray, FloatArray]:
     return position_m, speed_m_s
 
 
-def test_what_was_driven_between_a_checkpoint_and_a_respawn_is_cut_out_and_other_jumps_are_refused() -> None:
+def test_what_was_driven_between_a_checkpoint_and_a_respawn_is_cut_out_and_other_jumps_are_refused():
     position_m, speed_m_s = a_race_with_a_respawn()
     path = path_of_ghost(a_ghost(position_m, speed_m_s, n_respawns=1), "a race")
     assert np.abs(path.position_m[:, 0] - 16.0).max() <= 5.0
@@ -97,7 +94,7 @@ def test_what_was_driven_between_a_checkpoint_and_a_respawn_is_cut_out_and_other
         path_of_ghost(Ghost("driver", 1000, (), 0, None, (), ""), "a race")
 
 
-def test_the_line_of_a_real_replay_passes_its_checks_and_the_checkpoints_in_order(shared_data: Path) -> None:
+def test_the_line_of_a_real_replay_passes_its_checks_and_the_checkpoints_in_order(shared_data):
     replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
     challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
     path = path_of_ghost(replay.best, "B13")
@@ -113,7 +110,7 @@ def test_the_line_of_a_real_replay_passes_its_checks_and_the_checkpoints_in_orde
         assert np.linalg.norm(place_m - passage.point_m) < 4.5
 
 
-def test_a_real_line_comes_back_from_8_m_samples(shared_data: Path) -> None:
+def test_a_real_line_comes_back_from_8_m_samples(shared_data):
     """Its points are rounded to 0.1 m; landings of jumps are the sharpest bends, and the furthest away."""
     real_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy")
     samples_m = np.concatenate((real_m[:-1:16], real_m[-1:]))

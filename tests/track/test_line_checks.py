@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -36,7 +34,7 @@ def verdict(line_m: FloatArray, challenge: Challenge | None, check: str) -> Verd
     return next(finding.verdict for finding in check_line(line_m, challenge).findings if finding.check == check)
 
 
-def test_a_good_line_is_fine_in_every_way() -> None:
+def test_a_good_line_is_fine_in_every_way():
     report = check_line(STRAIGHT, STRAIGHT_MAP)
     assert {finding.verdict for finding in report.findings} == {Verdict.FINE}
     assert report.length_m == pytest.approx(198.0)
@@ -60,7 +58,7 @@ TWICE = through((0, 9, 0), (0, 9, 80), (60, 9, 80), (60, 9, 0), (1, 9, 0), (1, 9
         (through((0, 9, 0), (0, 9, 80), (60, 13, 80), (60, 17, 40), (-60, 17, 40)), "repetition", Verdict.FINE),
     ],
 )
-def test_each_fault_of_a_line_is_found(line_m: FloatArray, check: str, expected: Verdict) -> None:
+def test_each_fault_of_a_line_is_found(line_m, check, expected):
     assert verdict(line_m, None, check) is expected
 
 
@@ -85,31 +83,29 @@ TWO_FINISHES = a_map((START, (0, 1, 0), 0), (CHECKPOINT, (0, 1, 3), 0), (FINISH,
         (STRAIGHT, a_map((START, (5, 1, 5), 0), environment="Speed"), "environment", Verdict.PROBLEM),
     ],
 )
-def test_each_fault_of_a_line_on_its_map_is_found(
-    line_m: FloatArray, challenge: Challenge, check: str, expected: Verdict
-) -> None:
+def test_each_fault_of_a_line_on_its_map_is_found(line_m, challenge, check, expected):
     assert verdict(line_m, challenge, check) is expected
 
 
-def test_checkpoint_times_elsewhere_than_the_checkpoints_are_a_warning() -> None:
+def test_checkpoint_times_elsewhere_than_the_checkpoints_are_a_warning():
     for z_m, wrong in ((108.0, []), (170.0, ["order"])):
         report = check_line(STRAIGHT, STRAIGHT_MAP, np.array([[16.0, 9.0, z_m]]))
         assert [finding.check for finding in report.warnings] == wrong
 
 
-def test_shipped_lines_have_no_problem(repository_root: Path) -> None:
+def test_shipped_lines_have_no_problem(repository_root):
     for file in sorted((repository_root / "maps").glob("*_0.5m.npy")):
         assert not check_line(np.load(file).astype(np.float64)).problems, file.name
 
 
-def test_the_real_line_of_a_real_map_is_fine_in_every_way(shared_data: Path) -> None:
+def test_the_real_line_of_a_real_map_is_fine_in_every_way(shared_data):
     line_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy")
     report = check_line(line_m, read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx"))
     assert {finding.verdict for finding in report.findings} == {Verdict.FINE}
     assert len({passage.gate.cell for passage in report.passages}) == 14  # 13 checkpoints and the start
 
 
-def test_a_line_on_another_map_has_problems(shared_data: Path) -> None:
+def test_a_line_on_another_map_has_problems(shared_data):
     line_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy")
     report = check_line(line_m, read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx"))
     assert {finding.check for finding in report.problems} == {"start", "checkpoints", "finish"}

@@ -47,7 +47,7 @@ def at(track: Track, field: str, z_m: float) -> float:
     return getattr(track.ribbon, field)[section]
 
 
-def test_the_road_is_as_the_blocks_under_the_line_say(tmp_path: Path) -> None:
+def test_the_road_is_as_the_blocks_under_the_line_say(tmp_path):
     line_m = straight_line(3 * 32 + 11, 12 * 32 + 17)
     made = track_of_map(make_challenge(*STRAIGHT), line_m, "made")
     track = written(make_challenge(*STRAIGHT), line_m, tmp_path)
@@ -69,7 +69,7 @@ def test_the_road_is_as_the_blocks_under_the_line_say(tmp_path: Path) -> None:
     assert "made by me" in made.design.description
 
 
-def test_the_start_line_of_a_circuit_counts_once_a_lap(tmp_path: Path) -> None:
+def test_the_start_line_of_a_circuit_counts_once_a_lap(tmp_path):
     angle = np.arange(0.0, 3 * 2 * np.pi, 0.5 / 50.0)
     line_m = np.stack((400 + 50 * np.cos(angle), np.full(len(angle), 9.36), 400 + 50 * np.sin(angle)), axis=1)
     blocks = [
@@ -89,12 +89,12 @@ def test_the_start_line_of_a_circuit_counts_once_a_lap(tmp_path: Path) -> None:
         (straight_line(3 * 32, 12 * 32) + np.array((400.0, 0.0, 0.0)), "from the start of map made"),
     ],
 )
-def test_lines_of_other_places_are_refused(line_m: np.ndarray, told: str) -> None:
+def test_lines_of_other_places_are_refused(line_m, told):
     with pytest.raises(MapTrackError, match=told):
         track_of_map(make_challenge(*STRAIGHT), line_m, "made")
 
 
-def test_the_careful_driver_finishes_hockolicious(shared_data: Path, tmp_path: Path) -> None:
+def test_the_careful_driver_finishes_hockolicious(shared_data, tmp_path):
     challenge = read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx")
     line_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy", allow_pickle=False)
     track = written(challenge, line_m.astype(np.float64), tmp_path)
@@ -107,7 +107,7 @@ def test_the_careful_driver_finishes_hockolicious(shared_data: Path, tmp_path: P
     assert race.wall_contact_ms == 0
 
 
-def test_the_careful_driver_finishes_b13_with_its_loops_rolled_out(shared_data: Path, tmp_path: Path) -> None:
+def test_the_careful_driver_finishes_b13_with_its_loops_rolled_out(shared_data, tmp_path):
     replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
     assert replay.challenge is not None
     line_m = build_line([path_of_ghost(replay.best, "best")], replay.challenge).points_m

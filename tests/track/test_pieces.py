@@ -42,7 +42,7 @@ def height_at(mesh: PieceMesh, x_m: float, z_m: float) -> float:
 
 
 @pytest.mark.parametrize(("name", "shape"), ALL)
-def test_every_piece_is_a_block_of_the_game_and_can_be_built(name: str, shape: int | None) -> None:
+def test_every_piece_is_a_block_of_the_game_and_can_be_built(name, shape):
     assert name in STADIUM_BLOCK_OFFSETS or name in UNLISTED
     mesh = built(name, 3 if shape is None else shape)
     piece = stadium_pieces().by_name[name, shape]
@@ -59,7 +59,7 @@ def test_every_piece_is_a_block_of_the_game_and_can_be_built(name: str, shape: i
         assert mesh.corners_m[..., 2].max() <= depth_m + 0.1
 
 
-def test_heights_are_as_measured() -> None:
+def test_heights_are_as_measured():
     road = built("StadiumRoadMain")
     assert height_at(road, 16.0, 10.0) == pytest.approx(1.3446)
     assert height_at(road, 16.0 + 10.3, 25.0) == pytest.approx(1.3446)
@@ -84,7 +84,7 @@ def _driven(shared_data: Path) -> list[tuple[Challenge, np.ndarray]]:
     return driven
 
 
-def test_real_cars_drove_where_the_catalogue_has_its_roads(shared_data: Path) -> None:
+def test_real_cars_drove_where_the_catalogue_has_its_roads(shared_data):
     """Heights to decimetres, which no wrongly turned, banked or inclined piece reaches; places within the borders."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)  # (beside the middle, above the road)
     for challenge, positions_m in _driven(shared_data):

@@ -20,13 +20,13 @@ def _saved(path: Path, array: np.ndarray) -> Path:
     return path
 
 
-def test_a_good_line_loads_unchanged(tmp_path: Path) -> None:
+def test_a_good_line_loads_unchanged(tmp_path):
     line = load_reference_line(_saved(tmp_path / "line.npy", _straight()), SPACING_M)
     assert line.dtype == np.float64
     np.testing.assert_array_equal(line, _straight())
 
 
-def test_single_long_and_short_steps_are_resampled_with_one_notice(tmp_path: Path, caplog) -> None:
+def test_single_long_and_short_steps_are_resampled_with_one_notice(tmp_path, caplog):
     line = np.delete(_straight(200), (50, 51), axis=0)  # one step of 1.5 m
     line = np.insert(line, 120, line[120], axis=0)  # and one of 0 m
     path = _saved(tmp_path / "line.npy", line)
@@ -49,7 +49,7 @@ def test_single_long_and_short_steps_are_resampled_with_one_notice(tmp_path: Pat
         (np.delete(_straight(200), range(50, 61), axis=0), r"6\.000 m apart .* line --resample"),
     ],
 )
-def test_a_wrong_line_says_what_is_wrong(tmp_path: Path, array: np.ndarray, says: str) -> None:
+def test_a_wrong_line_says_what_is_wrong(tmp_path, array, says):
     path = _saved(tmp_path / "line.npy", array)
     with pytest.raises(ReferenceLineError, match=says) as caught:
         load_reference_line(path, SPACING_M)
@@ -61,7 +61,7 @@ def _stored(array: np.ndarray, tmp_path: Path) -> bytes:
     return (tmp_path / "stored.npy").read_bytes()
 
 
-def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path):
     good = _stored(_straight(), tmp_path)
     terabytes = good.replace(b"(40, 3)", b"(9999999999, 3)").replace(b"        \n", b"\n")
     pickled = _stored(np.array([{"a": 1}] * 3, dtype=object), tmp_path)
@@ -78,7 +78,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
         load_reference_line(tmp_path / "absent.npy", SPACING_M)
 
 
-def test_a_line_is_extended_straight_on_and_smoothed_by_points_five_places_away() -> None:
+def test_a_line_is_extended_straight_on_and_smoothed_by_points_five_places_away():
     line = np.cumsum(np.random.default_rng(0).normal(size=(60, 3)), axis=0)
     smoothed = extend_and_smooth(line, 7, 9)
     before = [line[0] + k * (line[0] - line[1]) for k in range(7, 0, -1)]

@@ -1,7 +1,7 @@
 """A tiny configuration with distinct sizes (so that a swapped axis fails), and made-up races that fit it."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,19 +125,19 @@ def live_in(folder: Path, repository_root: Path) -> LiveSettings:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def measure_the_test_loss_often() -> Iterator[None]:
+def measure_the_test_loss_often():
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(figures, "TEST_LOSS_EVERY_N_BATCHES", 3)
         yield
 
 
 @pytest.fixture
-def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
+def live(tmp_path, repository_root):
     return live_in(tmp_path, repository_root)
 
 
 @pytest.fixture
-def layout(live: LiveSettings) -> ObservationLayout:
+def layout(live):
     return ObservationLayout(live.current.observation)
 
 
@@ -163,7 +163,7 @@ class KeepingLogger:
 
 
 @pytest.fixture
-def logger(monkeypatch: pytest.MonkeyPatch) -> KeepingLogger:
+def logger(monkeypatch):
     """The only logger of runs."""
     logger = KeepingLogger()
     monkeypatch.setattr(figures, "open_loggers", lambda *_: [logger])
@@ -259,7 +259,7 @@ class LocalRun:
 
 
 @pytest.fixture
-def make_run(live: LiveSettings, layout: ObservationLayout, tmp_path: Path) -> Iterator[MakeRun]:
+def make_run(live, layout, tmp_path):
     """`make_run(hooks, name="run", seed=1, ...)` begins a run in the folder of this name, or goes on with it."""
     runs: list[LocalRun] = []
 
@@ -308,7 +308,7 @@ def race_maker(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
 
 
 @pytest.fixture
-def make_race(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
+def make_race(live, layout):
     return race_maker(live, layout)
 
 

@@ -2,9 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games, Received
-from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree, stream_state
@@ -69,7 +66,7 @@ class Rig:
 
 
 @pytest.fixture
-def make_rig(live: LiveSettings, repository_root: Path) -> Callable[..., Rig]:
+def make_rig(live, repository_root):
     """`make_rig(n_games=6, seed=1)`: on simulated games in this process, whose races are short."""
     edit(live, cutoff_no_progress_within_ms=600)
     maps_folder = repository_root / "maps"
@@ -80,7 +77,7 @@ def make_rig(live: LiveSettings, repository_root: Path) -> Callable[..., Rig]:
     return make
 
 
-def test_games_share_one_map_cycle_and_each_race_has_its_place_and_random_streams(make_rig: Callable[..., Rig]) -> None:
+def test_games_share_one_map_cycle_and_each_race_has_its_place_and_random_streams(make_rig):
     rig, stream = make_rig(3), np.random.default_rng(7)
     rig.collector._parts = replace(rig.collector._parts, streams={"explorer": stream})
     begins_at = stream_state(stream)
@@ -97,9 +94,7 @@ def test_games_share_one_map_cycle_and_each_race_has_its_place_and_random_stream
     assert {race.position.game for race in races.values()} == {0, 1, 2}
 
 
-def test_the_same_seed_gives_the_same_races_whose_decisions_are_those_made_alone(
-    make_rig: Callable[..., Rig], layout: ObservationLayout
-) -> None:
+def test_the_same_seed_gives_the_same_races_whose_decisions_are_those_made_alone(make_rig, layout):
     rig, again, other = (make_rig(seed=seed) for seed in (1, 1, 2))
     for one in (rig, again, other):
         one.play_until_ended(12)
@@ -126,9 +121,7 @@ def test_the_same_seed_gives_the_same_races_whose_decisions_are_those_made_alone
             np.testing.assert_allclose(results["q_values"][row], single.q_values, rtol=1e-4, atol=1e-5)
 
 
-def test_exploration_follows_the_frame_count_and_published_settings(
-    make_rig: Callable[..., Rig], live: LiveSettings
-) -> None:
+def test_exploration_follows_the_frame_count_and_published_settings(make_rig, live):
     def share_greedy(frames_total: int, **settings: Any) -> float:
         rig = make_rig()
         rig.run_state.publish(frames_total=frames_total, settings=settings_from_flat(live.current.flat() | settings))
@@ -140,9 +133,7 @@ def test_exploration_follows_the_frame_count_and_published_settings(
     assert share_greedy(0, epsilon_schedule=((0, 0.0),), epsilon_boltzmann_schedule=((0, 0.0),)) == 1
 
 
-def test_new_weights_arrive_at_a_races_beginning_and_within_it(
-    make_rig: Callable[..., Rig], live: LiveSettings, layout: ObservationLayout
-) -> None:
+def test_new_weights_arrive_at_a_races_beginning_and_within_it(make_rig, live, layout):
     rig = make_rig(1)
     explorer, evaluator = rig.pullers
 
@@ -171,7 +162,7 @@ def test_new_weights_arrive_at_a_races_beginning_and_within_it(
     assert np.abs(decided - q_values(2)).max() > 1e-3
 
 
-def test_a_game_that_lost_its_race_gets_the_next_one(make_rig: Callable[..., Rig]) -> None:
+def test_a_game_that_lost_its_race_gets_the_next_one(make_rig):
     rig, n_lost = make_rig(2), 0
     recv = rig.games.recv
 
@@ -193,9 +184,7 @@ def test_a_game_that_lost_its_race_gets_the_next_one(make_rig: Callable[..., Rig
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-def test_the_end_of_the_run_interrupts_races_and_the_wait_for_the_learner(
-    make_rig: Callable[..., Rig], has_room: bool
-) -> None:
+def test_the_end_of_the_run_interrupts_races_and_the_wait_for_the_learner(make_rig, has_room):
     rig = make_rig(3)
     rig.sink.has_room = has_room
     rig.run_state.is_over = lambda: has_room and len(rig.batch_sizes) >= 5
@@ -221,7 +210,7 @@ def transitions_of(rig: Rig, live: LiveSettings) -> Counter[tuple[bytes, ...]]:
     )
 
 
-def test_fragments_of_races_hold_what_whole_races_hold(live: LiveSettings, make_rig: Callable[..., Rig]) -> None:
+def test_fragments_of_races_hold_what_whole_races_hold(live, make_rig):
     whole = make_rig()
     whole.play_until_ended(12)
     edit(live, batch_mode="truncate_episodes", rollout_fragment_length=4)

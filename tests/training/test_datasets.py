@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,11 @@ from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, episo
 from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import SettingsError, load_settings
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import open_datasets
 from trackmania_rl.training.race_stream import FRAMES_PER_ROUND
 
-from .conftest import MakeRace, MakeRun, edit
-
-WriteDataset = Callable[..., str]
+from .conftest import edit
 
 
 class EndAfterUpdates(Hook):
@@ -38,12 +34,12 @@ class EndAfterUpdates(Hook):
 
 
 @pytest.fixture
-def form(live: LiveSettings) -> EpisodeForm:
+def form(live):
     return EpisodeForm(race_spaces(live.current))
 
 
 @pytest.fixture
-def write(live: LiveSettings, form: EpisodeForm, make_race: MakeRace, tmp_path: Path) -> WriteDataset:
+def write(live, form, make_race, tmp_path):
     """`write(name, lengths)` writes races of so many actions, the last one finished; returns the folder's name."""
     pytest.importorskip("minari", reason='python -m pip install "minari[hdf5]"')
 
@@ -61,7 +57,7 @@ def write(live: LiveSettings, form: EpisodeForm, make_race: MakeRace, tmp_path: 
 
 
 @pytest.fixture
-def run_with(live: LiveSettings, make_run: MakeRun, tmp_path: Path) -> Callable[..., Any]:
+def run_with(live, make_run, tmp_path):
     """`run_with(names, n_collectors=1)` begins a run with these data sets, or goes on with it."""
 
     def make(*names: str, n_collectors: int = 1, **how: Any) -> Any:
@@ -75,9 +71,7 @@ def transitions(run: Any) -> int:
     return len(run.buffer) + len(run.buffer_test)
 
 
-def test_they_are_in_the_memory_before_the_first_race(
-    write: WriteDataset, run_with: Callable[..., Any], make_race: MakeRace, caplog: Any
-) -> None:
+def test_they_are_in_the_memory_before_the_first_race(write, run_with, make_race, caplog):
     with caplog.at_level(logging.INFO):
         run = run_with(write("first", 30, 41), write("second", 17))
     assert transitions(run) == 30 + 41 + 17
@@ -91,9 +85,7 @@ def test_they_are_in_the_memory_before_the_first_race(
     assert "tested/long-v0 has 352 states, but the memory has room for 300" in caplog.text
 
 
-def test_rewards_are_those_of_the_configuration_that_learns_or_without_columns_those_recorded(
-    live: LiveSettings, write: WriteDataset, run_with: Callable[..., Any]
-) -> None:
+def test_rewards_are_those_of_the_configuration_that_learns_or_without_columns_those_recorded(live, write, run_with):
     edit(live, constant_reward_per_ms=-0.5, reward_per_m_advanced_along_centerline=0.0)
     rewards = run_with(write("first", 30), name="with columns").buffer.ring.columns.rewards[:30]
     assert rewards[:29].tolist() == pytest.approx([-25.0] * 29)
@@ -106,8 +98,8 @@ def test_rewards_are_those_of_the_configuration_that_learns_or_without_columns_t
 
 @pytest.mark.parametrize("holds_replay", [True, False])
 def test_a_resumed_run_loads_them_again_only_where_its_checkpoint_lacks_them(
-    live: LiveSettings, write: WriteDataset, run_with: Callable[..., Any], make_race: MakeRace, holds_replay: bool
-) -> None:
+    live, write, run_with, make_race, holds_replay
+):
     edit(live, checkpoint_holds_replay=holds_replay)
     first, second = write("first", 30, 41), write("second", 17)
     run = run_with(first)
@@ -128,9 +120,7 @@ def test_a_resumed_run_loads_them_again_only_where_its_checkpoint_lacks_them(
     assert again.agent.updates == (30 + 41 + 10 + n_new + 10) * 2 // 13
 
 
-def test_without_collectors_the_learner_learns_from_them_alone_and_resumes_to_the_same_weights(
-    live: LiveSettings, write: WriteDataset, run_with: Callable[..., Any]
-) -> None:
+def test_without_collectors_the_learner_learns_from_them_alone_and_resumes_to_the_same_weights(live, write, run_with):
     edit(live, number_times_single_memory_is_used_before_discard=0.25)
     name, updates_per_round = write("first", 22, 20), FRAMES_PER_ROUND / 4 / 13
 
@@ -154,9 +144,7 @@ def test_without_collectors_the_learner_learns_from_them_alone_and_resumes_to_th
         assert run.context.statistics.frames_total == FRAMES_PER_ROUND * 3
 
 
-def test_what_cannot_be_learned_from_is_told_before_the_run(
-    live: LiveSettings, write: WriteDataset, run_with: Callable[..., Any], repository_root: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_learned_from_is_told_before_the_run(live, write, run_with, repository_root, tmp_path):
     with pytest.raises(UserError, match=r"offline: atlantis-v0: there is no data set in"):
         run_with("atlantis-v0")
     name = write("first", 30)
@@ -175,9 +163,7 @@ def test_what_cannot_be_learned_from_is_told_before_the_run(
         load_settings(config, ["n_collectors=0", "offline=mine-v0", demonstration])
 
 
-def test_races_that_do_not_fit_are_refused_in_one_line(
-    write: WriteDataset, run_with: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_races_that_do_not_fit_are_refused_in_one_line(write, run_with, monkeypatch):
     def spoil(episode: Episode) -> Episode:
         return dataclasses.replace(episode, actions=episode.actions + (12 if len(episode.actions) == 20 else 0))
 

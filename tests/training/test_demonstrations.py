@@ -1,7 +1,6 @@
 """Demonstrations: inputs become the agent's actions, are driven, and are in the memory before learning starts."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,13 @@ from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.training.collector import CollectorParts
 from trackmania_rl.training.demonstrations import actions_of_inputs, drive_demonstrations, load_demonstrations
 
-from .conftest import KeepingSink, MakeRun, edit, pullers_of
+from .conftest import KeepingSink, edit, pullers_of
 
 FORWARD, FORWARD_RIGHT = 0, 2
 
 
 @pytest.fixture(scope="module")
-def demonstrated(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> tuple[Path, int]:
+def demonstrated(tmp_path_factory, repository_root):
     """The scripted driver's inputs on the valley, and their official time when the game plays them as a script."""
     track = load_track(repository_root / "maps" / "valley.toml")
     keys = [KeyState(left, right, up, down) for up, down, left, right in drive(track).keys.tolist()]
@@ -44,7 +43,7 @@ def demonstrated(tmp_path_factory: pytest.TempPathFactory, repository_root: Path
 
 
 @pytest.fixture
-def drive_files(live: LiveSettings, repository_root: Path) -> Callable[..., list[ReceivedRollout]]:
+def drive_files(live, repository_root):
     """`drive_files(file, ...)` drives demonstrations on the valley in games of this process; returns the races."""
     edit(live, memory_size_schedule=((0, 5000),))
     pullers = pullers_of(live.current, LocalRunState(live.current), SeedTree(1))
@@ -67,14 +66,8 @@ def demonstrations_of(live: LiveSettings, *files: Path) -> Any:
 
 @pytest.mark.parametrize("actions", ["keys", "analog"])
 def test_a_demonstration_is_driven_to_the_same_time_and_in_the_memory_before_learning_starts(
-    live: LiveSettings,
-    drive_files: Callable[..., list[ReceivedRollout]],
-    make_run: MakeRun,
-    demonstrated: tuple[Path, int],
-    tmp_path: Path,
-    caplog: Any,
-    actions: str,
-) -> None:
+    live, drive_files, make_run, demonstrated, tmp_path, caplog, actions
+):
     file, finish_ms = demonstrated
     asleep = tmp_path / "asleep.inputs"
     asleep.write_text("0.00 press up\n0.40 rel up")
@@ -101,7 +94,7 @@ def test_a_demonstration_is_driven_to_the_same_time_and_in_the_memory_before_lea
     assert ring.columns.steps_to_finish[: len(ring)].tolist() == list(range(n_transitions, -1, -1))
 
 
-def test_the_agents_own_actions_are_driven_exactly(live: LiveSettings) -> None:
+def test_the_agents_own_actions_are_driven_exactly(live):
     game = live.current.game
     rng = np.random.default_rng(3)
     actions = rng.integers(0, len(game.inputs), 77)
@@ -125,14 +118,14 @@ def test_the_agents_own_actions_are_driven_exactly(live: LiveSettings) -> None:
     ],
     ids=["half turned wheel", "taps", "between two decisions"],
 )
-def test_what_no_action_can_do_is_done_on_average(live: LiveSettings, script: str, share_right: float) -> None:
+def test_what_no_action_can_do_is_done_on_average(live, script, share_right):
     actions, n_exact = actions_of_inputs(parse_input_script(script), live.current.game)
     assert set(actions[:100]) <= {FORWARD, FORWARD_RIGHT}
     assert np.mean([action == FORWARD_RIGHT for action in actions[:100]]) == pytest.approx(share_right, abs=0.011)
     assert n_exact < len(actions)
 
 
-def test_analog_actions_are_driven_exactly_and_keys_with_them(live: LiveSettings) -> None:
+def test_analog_actions_are_driven_exactly_and_keys_with_them(live):
     game = live.current.game.model_copy(update={"actions": "analog"})
     rng = np.random.default_rng(4)
     wheel = rng.integers(-65536, 65537, 60) / 65536
@@ -146,7 +139,7 @@ def test_analog_actions_are_driven_exactly_and_keys_with_them(live: LiveSettings
     assert n_exact == len(of_keys) == 15
 
 
-def test_mistakes_are_told_before_the_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> None:
+def test_mistakes_are_told_before_the_run(live, tmp_path, repository_root):
     with pytest.raises(UserError, match=r"demonstrations: .*absent\.inputs.*cannot be read"):
         demonstrations_of(live, tmp_path / "absent.inputs")
     with pytest.raises(UserError, match=r"demonstrations: .*absent\.Replay\.Gbx"):
@@ -159,7 +152,7 @@ def test_mistakes_are_told_before_the_run(live: LiveSettings, tmp_path: Path, re
         load_settings(config, ["demonstrations=({'map_name': 'atlantis', 'inputs': 'a.inputs'},)"])
 
 
-def test_a_replay_becomes_actions(live: LiveSettings, shared_data: Path) -> None:
+def test_a_replay_becomes_actions(live, shared_data):
     [demonstration] = demonstrations_of(live, shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
     assert 24_940 - 1_000 < len(demonstration.actions) * live.current.game.ms_per_action < 24_940 + 50
     assert 0.5 < demonstration.n_exact / len(demonstration.actions) < 1

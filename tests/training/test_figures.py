@@ -1,7 +1,6 @@
 """Figures of a run: tags of the page's table, returns and lengths, and values against a computation by hand."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +9,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.runs import RunFolder
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.figures import progress_figures
 
-from .conftest import LocalRun, MakeRace, MakeRun, edit, live_in, race_maker
+from .conftest import LocalRun, edit, live_in, race_maker
 
 PLACES = {
     "status": "trained",
@@ -26,7 +24,7 @@ PLACES = {
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> EventAccumulator:
+def written(tmp_path_factory, repository_root):
     """Tensorboard's file of a run that explored, evaluated and learned."""
     folder = tmp_path_factory.mktemp("figures")
     live = live_in(folder, repository_root)
@@ -44,9 +42,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> 
     return events
 
 
-def test_each_figure_that_the_page_names_for_one_of_linesights_is_written(
-    written: EventAccumulator, repository_root: Path
-) -> None:
+def test_each_figure_that_the_page_names_for_one_of_linesights_is_written(written, repository_root):
     page = (repository_root / "docs" / "reading_a_run.rst").read_text(encoding="utf-8")
     section = page.split("Names of Linesight's charts\n")[1].split("\n---")[0]
     rows = re.findall(r"^   \* - (.*?)\n     - (.*?)(?=\n   \* -|\n\n|\Z)", section, re.MULTILINE | re.DOTALL)
@@ -60,7 +56,7 @@ def test_each_figure_that_the_page_names_for_one_of_linesights_is_written(
     assert len(groups) < 8
 
 
-def test_returns_and_lengths_of_all_races_and_of_each_map_and_kind(written: EventAccumulator) -> None:
+def test_returns_and_lengths_of_all_races_and_of_each_map_and_kind(written):
     ends = ("", "/explored/valley", "/evaluated/valley")
     returns, explored, evaluated = (written.Scalars(f"rollout/ep_rew_mean{end}")[-1].value for end in ends)
     assert explored != evaluated
@@ -70,7 +66,7 @@ def test_returns_and_lengths_of_all_races_and_of_each_map_and_kind(written: Even
     assert len(written.Scalars("weights/weight_rms/A_head/0/weight")) == 1, "at the run's end"
 
 
-def test_the_return_of_an_own_environment_is_the_sum_of_its_rewards(make_run: MakeRun, make_race: MakeRace) -> None:
+def test_the_return_of_an_own_environment_is_the_sum_of_its_rewards(make_run, make_race):
     run = make_run()
     episode = make_race(20, False, map_name="pendulum")
     episode.rollout_results["rewards"] = np.full(20, 3.0, dtype=np.float32)
@@ -81,7 +77,7 @@ def test_the_return_of_an_own_environment_is_the_sum_of_its_rewards(make_run: Ma
     assert "rollout/ep_rew_mean/evaluated/pendulum" not in figures
 
 
-def test_figures_are_measured(make_run: MakeRun, make_race: MakeRace, live: LiveSettings) -> None:
+def test_figures_are_measured(make_run, make_race, live):
     edit(live, tensorboard_interval_s=1e6)
     run = make_run()
     run.train_on(make_race(50, False) for _ in range(4))

@@ -12,20 +12,19 @@ from tensordict import TensorDict
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.runs import CheckpointError, find_manifests, save_checkpoint
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training import race_stream
 from trackmania_rl.training.finite_numbers import not_finite_tensors
 from trackmania_rl.training.hooks import updates
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.updates import NumbersNotFiniteError, PublishRunState, WatchNumbers
 
-from .conftest import LocalRun, MakeRace, MakeRun, edit
+from .conftest import LocalRun, edit
 
 NAN, INF = float("nan"), float("inf")
 
 
 @pytest.fixture
-def run(make_run: MakeRun) -> LocalRun:
+def run(make_run):
     return make_run()
 
 
@@ -34,7 +33,7 @@ def losses(loss: float, grad_norm: float = 1.0) -> TensorDict:
     return TensorDict({name: torch.tensor(value) for name, value in figures.items()})
 
 
-def test_tensors_are_named_by_their_places() -> None:
+def test_tensors_are_named_by_their_places():
     state = {
         "online": {"A_head.0.weight": torch.ones(2, 3), "A_head.0.bias": torch.tensor([1.0, NAN])},
         "step": {"optimizer": [torch.tensor([-INF]), torch.zeros(0)], "n": 3, "name": "x", "scaler": None},
@@ -45,7 +44,7 @@ def test_tensors_are_named_by_their_places() -> None:
     assert not_finite_tensors({"n": 1}) == not_finite_tensors(None) == []
 
 
-def test_updates_are_counted_and_warned_of_at_the_tenth(run: LocalRun, caplog: pytest.LogCaptureFixture) -> None:
+def test_updates_are_counted_and_warned_of_at_the_tenth(run, caplog):
     hook, statistics = run.hook(WatchNumbers), run.context.statistics
     for number in range(12):
         hook.optimizer(losses(1.0))
@@ -58,7 +57,7 @@ def test_updates_are_counted_and_warned_of_at_the_tenth(run: LocalRun, caplog: p
     assert statistics.updates_not_finite_in_a_row == 0
 
 
-def test_so_many_in_a_row_end_the_run_and_its_checkpoint_stays(live: LiveSettings, make_run: MakeRun) -> None:
+def test_so_many_in_a_row_end_the_run_and_its_checkpoint_stays(live, make_run):
     edit(live, checkpoint_interval_s=1e-9)
     run = make_run()
     hook, checkpoints = run.hook(WatchNumbers), run.hook(SaveCheckpoints)
@@ -93,7 +92,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("path", PLACES, ids="/".join)
-def test_spoilt_weights_are_named_never_saved_and_not_resumed_from(make_run: MakeRun, path: tuple[str, ...]) -> None:
+def test_spoilt_weights_are_named_never_saved_and_not_resumed_from(make_run, path):
     run = make_run()
     run.hook(WatchNumbers).require_sound()
     spoil(run, *path)
@@ -109,7 +108,7 @@ def test_spoilt_weights_are_named_never_saved_and_not_resumed_from(make_run: Mak
         make_run()
 
 
-def test_a_replay_memory_that_is_not_finite_is_refused_by_name(make_run: MakeRun, make_race: MakeRace) -> None:
+def test_a_replay_memory_that_is_not_finite_is_refused_by_name(make_run, make_race):
     run = make_run()
     run.train_on([make_race(37, True)])
     run.buffer.ring.columns.rewards[5] = NAN
@@ -119,7 +118,7 @@ def test_a_replay_memory_that_is_not_finite_is_refused_by_name(make_run: MakeRun
 
 
 @pytest.mark.parametrize("network", ["online", "averaged"])
-def test_weights_that_are_not_finite_are_never_published(live: LiveSettings, make_run: MakeRun, network: str) -> None:
+def test_weights_that_are_not_finite_are_never_published(live, make_run, network):
     edit(live, evaluation_weights_decay=0.9)
     run = make_run()
     hook, agent = run.hook(PublishRunState), run.agent
@@ -139,9 +138,7 @@ def test_weights_that_are_not_finite_are_never_published(live: LiveSettings, mak
         assert all(torch.equal(weight, averaged[name]) for name, weight in agent.state_dict()["averaged"].items())
 
 
-def test_a_batch_with_a_nan_is_counted_and_the_count_is_resumed(
-    run: LocalRun, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_a_batch_with_a_nan_is_counted_and_the_count_is_resumed(run, make_run, make_race):
     run.train_on([make_race(60, True), make_race(17, True, meters=INF)])
     updates = run.agent.updates
     assert updates > 5
@@ -178,9 +175,7 @@ BROKEN = {
 }
 
 
-def test_a_race_that_is_not_finite_never_enters_the_memory(
-    run: LocalRun, make_race: MakeRace, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_race_that_is_not_finite_never_enters_the_memory(run, make_race, caplog):
     statistics = run.context.statistics
     for name, change in BROKEN.items():
         race = make_race(17, True)
@@ -205,9 +200,7 @@ def test_a_race_that_is_not_finite_never_enters_the_memory(
     [("rewards", NAN), ("potentials", 1e60), ("rewards", np.array(10**60, dtype=object))],
     ids=["NaN", "beyond float32", "object"],
 )
-def test_a_race_whose_reward_is_not_finite_is_not_learned_from_and_the_run_resumes(
-    make_run: MakeRun, make_race: MakeRace, name: str, value: Any
-) -> None:
+def test_a_race_whose_reward_is_not_finite_is_not_learned_from_and_the_run_resumes(make_run, make_race, name, value):
     def reward(rollout_results: Any, *_: Any) -> RewardedRace:
         n_actions = len(rollout_results["actions"])
         rewarded = RewardedRace(np.ones(n_actions), np.zeros(n_actions + 1))
@@ -237,18 +230,14 @@ def test_a_race_whose_reward_is_not_finite_is_not_learned_from_and_the_run_resum
         (RewardedRace([[1.0], [2.0, 3.0]], np.zeros(18)), "the reward gives rewards that are no numbers"),
     ],
 )
-def test_a_reward_of_another_form_ends_the_run_in_one_line(
-    run: LocalRun, make_race: MakeRace, rewarded: Any, message: str
-) -> None:
+def test_a_reward_of_another_form_ends_the_run_in_one_line(run, make_race, rewarded, message):
     run.context.reward = lambda *_: rewarded
     with pytest.raises(UserError, match=message) as caught:
         run.train_on([make_race(17, True)])
     assert "\n" not in str(caught.value)
 
 
-def test_refused_races_in_a_row_end_the_run(
-    run: LocalRun, make_race: MakeRace, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_races_in_a_row_end_the_run(run, make_race, caplog):
     broken = make_race(17, True)
     BROKEN["state_float"](broken.rollout_results)
     most = race_stream.MOST_REFUSED_IN_A_ROW
@@ -260,9 +249,7 @@ def test_refused_races_in_a_row_end_the_run(
     assert run.context.statistics.races_total == 1
 
 
-def test_a_driver_that_is_not_finite_is_not_kept_beside_a_record(
-    run: LocalRun, make_race: MakeRace, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_driver_that_is_not_finite_is_not_kept_beside_a_record(run, make_race, caplog):
     spoil(run, "online", "A_head.2.weight")
     run.put(make_race(17, True))
     with contextlib.suppress(NumbersNotFiniteError):  # the training ends as well, sooner or later

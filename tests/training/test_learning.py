@@ -17,18 +17,16 @@ from trackmania_rl.agents.devices import pick_device, pick_playing_device
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.training import trainer as trainer_module
 from trackmania_rl.training.hooks.figures import LearningFigures
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.updates import PublishRunState
 
-from .conftest import LocalRun, MakeRace, MakeRun, edit, fragments_of, n_stored
+from .conftest import LocalRun, edit, fragments_of, n_stored
 
 
 class NoteUpdates(Hook):
@@ -53,9 +51,7 @@ def resume(run: LocalRun, other: LocalRun) -> None:
     run.trainer.load_state_dict(torch.load(bytes_of(other.trainer.state_dict()), weights_only=True))
 
 
-def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_published(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_published(live, make_run, make_race):
     run = make_run()
     networks = [make_network(live.current, race_spaces(live.current), SeedTree(seed)) for seed in (98, 99)]
     before = run.run_state.pull_weights("exploration", networks[0], 0)
@@ -83,7 +79,7 @@ def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_pu
     assert run.context.statistics.maps["valley"].history(is_explo=False).n_finished == 1
 
 
-def test_the_seed_decides_on_first_weights_and_on_all_that_agent_and_memory_draw(make_run: MakeRun) -> None:
+def test_the_seed_decides_on_first_weights_and_on_all_that_agent_and_memory_draw(make_run):
     def state(name: str, seed: int) -> list[bytes]:
         run = make_run(name=name, seed=seed)
         weights = flatten_parameters(run.agent.exploration_network)
@@ -96,7 +92,7 @@ def test_the_seed_decides_on_first_weights_and_on_all_that_agent_and_memory_draw
 
 
 @pytest.fixture(autouse=True)
-def few_transitions_after_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_transitions_after_a_reset(monkeypatch):
     monkeypatch.setattr("trackmania_rl.training.hooks.updates.TRANSITIONS_AFTER_RESET", 26)
 
 
@@ -109,9 +105,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_a_resumed_learner_goes_on_to_the_same_bytes(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, option: str
-) -> None:
+def test_a_resumed_learner_goes_on_to_the_same_bytes(live, make_run, make_race, option):
     edit(live, **OPTIONS[option])
     races = [make_race(n, n % 2 == 0) for n in (60, 41, 38, 52)]
     straight, resumed = make_run(name="straight"), make_run(name="resumed")
@@ -129,14 +123,14 @@ def test_a_resumed_learner_goes_on_to_the_same_bytes(
         assert torch.equal(weight, weights[1][name]), name
 
 
-def test_a_rehearsal_changes_nothing(make_run: MakeRun) -> None:
+def test_a_rehearsal_changes_nothing(make_run):
     rehearsed, other = (make_run(name=name, clock=lambda: 0.0) for name in ("rehearsed", "other"))
     rehearsed.agent.rehearse_update(rehearsed.buffer.blank_batch())
     states = [bytes_of(run.trainer.state_dict()).getvalue() for run in (rehearsed, other)]
     assert states[0] == states[1]
 
 
-def test_schedules_follow_the_frame_count(live: LiveSettings, make_run: MakeRun, make_race: MakeRace) -> None:
+def test_schedules_follow_the_frame_count(live, make_run, make_race):
     edit(
         live,
         lr_schedule=((0, 1e-3), (100, 1e-5)),
@@ -153,9 +147,7 @@ def test_schedules_follow_the_frame_count(live: LiveSettings, make_run: MakeRun,
         assert run.buffer.ring.capacity == capacity
 
 
-def test_an_edit_reaches_collectors_and_the_updates_after_the_next_race(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_an_edit_reaches_collectors_and_the_updates_after_the_next_race(live, make_run, make_race):
     updates = NoteUpdates()
     run = make_run([updates])
     run.train_on([make_race(60, True)])
@@ -171,9 +163,7 @@ def test_an_edit_reaches_collectors_and_the_updates_after_the_next_race(
     assert run.agent.loss_module.settings.evaluation_weights_decay == 0.8
 
 
-def test_rewards_follow_their_schedules_at_the_frames_before_the_race(
-    live: LiveSettings, layout: ObservationLayout, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_rewards_follow_their_schedules_at_the_frames_before_the_race(live, layout, make_run, make_race):
     edit(live, engineered_neoslide_reward_schedule=((0, 0.0), (100, 50.0)))
     run = make_run()
     races = [make_race(50, False), make_race(37, True)]
@@ -195,9 +185,7 @@ def test_rewards_follow_their_schedules_at_the_frames_before_the_race(
     np.testing.assert_array_equal(np.delete(stored.numpy(), 50), np.concatenate(expected))
 
 
-def test_a_memory_that_cannot_grow_stays_as_it_is(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+def test_a_memory_that_cannot_grow_stays_as_it_is(live, make_run, make_race, monkeypatch, caplog):
     allocate = torch.empty
 
     def no_room(size: Any, *arguments: Any, **named: Any) -> torch.Tensor:
@@ -215,9 +203,7 @@ def test_a_memory_that_cannot_grow_stays_as_it_is(
     assert caplog.text.count("no room for a replay memory of 500 transitions, so it keeps its 80") == 1
 
 
-def test_resets_come_at_their_interval_also_when_they_are_switched_on_late(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resets_come_at_their_interval_also_when_they_are_switched_on_late(live, make_run, make_race, monkeypatch):
     run = make_run()
     reset_at_frames: list[int] = []
     monkeypatch.setattr(run.agent, "reset_partially", lambda: reset_at_frames.append(run.trainer.collected_frames))
@@ -230,9 +216,7 @@ def test_resets_come_at_their_interval_also_when_they_are_switched_on_late(
     assert run.agent.updates == (2 * (61 + 43 + 43 + 60) + 26) // 13
 
 
-def test_a_run_resumed_without_its_memory_fills_it_before_it_learns(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_a_run_resumed_without_its_memory_fills_it_before_it_learns(live, make_run, make_race):
     edit(live, checkpoint_holds_replay=False)
     before, resumed = make_run(name="before"), make_run(name="resumed")
     before.train_on([make_race(60, True), make_race(41, False)])
@@ -244,9 +228,7 @@ def test_a_run_resumed_without_its_memory_fills_it_before_it_learns(
     assert resumed.agent.updates > before.agent.updates
 
 
-def test_hooks_tick_after_each_update(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hooks_tick_after_each_update(live, make_run, make_race, monkeypatch):
     ticks: list[bool] = []
 
     class CountTicks(Hook):
@@ -260,9 +242,7 @@ def test_hooks_tick_after_each_update(
     assert len(ticks) == run.agent.updates + 2 > 2, "after each update, after the race, and when there is no other"
 
 
-def test_the_test_loss_is_of_transitions_that_are_never_trained_on(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_test_loss_is_of_transitions_that_are_never_trained_on(live, make_run, make_race, monkeypatch):
     monkeypatch.setattr(buffer_management, "TEST_SIDE_REDRAW_PROBABILITY", 1.0)
     edit(live, buffer_test_ratio=0.3)
     run = make_run()
@@ -306,9 +286,7 @@ class Seen(Hook):
         self.seen.append((point, len(race), int(is_new.sum())))
 
 
-def test_actions_of_fragments_count_as_they_come_and_a_race_when_it_ends(
-    make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_actions_of_fragments_count_as_they_come_and_a_race_when_it_ends(make_run, make_race):
     at_ends, seen = Seen(takes_fragments=False), Seen(takes_fragments=True)
     race = make_race(60, True)
     whole, run = make_run(name="whole"), make_run([at_ends, seen], name="in fragments")
@@ -339,9 +317,7 @@ def test_actions_of_fragments_count_as_they_come_and_a_race_when_it_ends(
 # ------------------------------------------------------------------------------------------------------------- devices
 
 
-def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(devices, "why_unusable", lambda _: "no kernel image is available")
     assert pick_device("auto") == torch.device("cpu")
@@ -355,7 +331,7 @@ def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(
     assert made_current == [torch.device("cuda:1")]
 
 
-def test_collectors_may_have_another_device_than_the_learner(live: LiveSettings) -> None:
+def test_collectors_may_have_another_device_than_the_learner(live):
     run = live.current.run.model_copy(update={"torch_device": "cuda", "collector_device": "cpu"})
     game = live.current.game.model_copy(update={"image_width_px": 16, "image_height_px": 16})
     settings = live.current.model_copy(update={"run": run, "game": game})

@@ -18,7 +18,7 @@ from trackmania_rl.training.collector import RaceOfCycle, map_cycle
 
 
 @pytest.fixture
-def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
+def live(tmp_path, repository_root):
     config_file = repository_root / "config_files" / "config_many_tracks.py"
     snapshot = write_snapshot(config_file, tmp_path, ())
     snapshot.write_text(snapshot.read_text().replace("races_per_track = 4", "races_per_track = 1"))
@@ -27,7 +27,7 @@ def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
     return live
 
 
-def test_each_race_has_a_track_of_its_own_under_the_generators_name(live: LiveSettings, tmp_path: Path) -> None:
+def test_each_race_has_a_track_of_its_own_under_the_generators_name(live, tmp_path):
     def races(seed: int) -> list[tuple[str, bool, TrackRecipe]]:
         cycle = map_cycle(
             LocalRunState(live.current), GeneratedMaps(tmp_path / f"tracks-{seed}", np.random.SeedSequence(seed))
@@ -51,7 +51,7 @@ def test_each_race_has_a_track_of_its_own_under_the_generators_name(live: LiveSe
 
 
 @pytest.fixture
-def three_maps(live: LiveSettings) -> LocalRunState:
+def three_maps(live):
     """The cycle 1, 1, 2, 3."""
     files = {"map_path": "valley.toml", "reference_line": "valley_0.5m.npy", "is_explo": True, "fill_buffer": True}
     entries = tuple(
@@ -73,9 +73,7 @@ def three_maps(live: LiveSettings) -> LocalRunState:
         (3, 1, [1, 1, 2, 3, 1]),
     ],
 )
-def test_the_cycle_continues_from_a_place_and_may_leave_entries_out(
-    three_maps: LocalRunState, place: int, n_left_out: int, expected: list[int]
-) -> None:
+def test_the_cycle_continues_from_a_place_and_may_leave_entries_out(three_maps, place, n_left_out, expected):
     cycle = map_cycle(three_maps, None, CollectorProgress(n_races=17, place=place), n_left_out)
     races = [next(cycle) for _ in range(5)]
     assert [int(race.entry.map_name[-1]) for race in races] == expected
@@ -84,7 +82,7 @@ def test_the_cycle_continues_from_a_place_and_may_leave_entries_out(
         assert next(map_cycle(three_maps, None, CollectorProgress().after(race.position))) == following
 
 
-def test_progress_takes_races_in_any_order_and_is_checked_when_it_is_read() -> None:
+def test_progress_takes_races_in_any_order_and_is_checked_when_it_is_read():
     races = [RacePosition(number, number % 3, "g", number, {"s": str(number)}) for number in range(4)]
     progress = CollectorProgress()
     for race in (races[1], races[0], races[3], races[2]):
@@ -95,7 +93,7 @@ def test_progress_takes_races_in_any_order_and_is_checked_when_it_is_read() -> N
             CollectorProgress.of_state(progress.state_dict() | changes)
 
 
-def test_a_cycle_of_generators_goes_on_with_the_tracks_that_come_next(live: LiveSettings, tmp_path: Path) -> None:
+def test_a_cycle_of_generators_goes_on_with_the_tracks_that_come_next(live, tmp_path):
     run_state = LocalRunState(live.current)
 
     def cycle(progress: CollectorProgress) -> Iterator[RaceOfCycle]:

@@ -3,8 +3,6 @@
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,16 +15,14 @@ from trackmania_rl.agents.builder import make_network
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
-from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.building import make_configured_memory, make_hooks
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.hook import Hook
 
-from .conftest import MakeRace, MakeRun, edit, pullers_of
+from .conftest import edit, pullers_of
 
 MY_HOOKS = """
 from trackmania_rl.training.hooks.hook import Hook
@@ -106,7 +102,7 @@ def ten_times():
 
 
 @pytest.fixture
-def write_parts(tmp_path: Path, live: LiveSettings, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def write_parts(tmp_path, live, monkeypatch):
     """`write_parts(text)` puts `my_parts.py` beside the configuration."""
     (tmp_path / "config").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "config"), *sys.path])
@@ -118,9 +114,7 @@ def write_parts(tmp_path: Path, live: LiveSettings, monkeypatch: pytest.MonkeyPa
     return write
 
 
-def test_a_hook_of_ten_lines_logs_and_is_resumed(
-    write_parts: Callable[[str], None], live: LiveSettings, make_run: MakeRun, make_race: MakeRace, caplog: Any
-) -> None:
+def test_a_hook_of_ten_lines_logs_and_is_resumed(write_parts, live, make_run, make_race, caplog):
     write_parts(MY_HOOKS)
     before = make_run()
     assert before.hook(SaveCheckpoints).try_to_save()
@@ -215,7 +209,7 @@ class AtEveryPoint(Hook):
         self._check_race("post_steps_log", race)
 
 
-def test_a_hook_sees_what_there_is_at_each_point(make_run: MakeRun, make_race: MakeRace) -> None:
+def test_a_hook_sees_what_there_is_at_each_point(make_run, make_race):
     race = make_race(60, True)
     hook = AtEveryPoint(race.rollout_results["state_float"], race.rollout_results["frames"])
     run = make_run([hook])
@@ -228,12 +222,8 @@ def test_a_hook_sees_what_there_is_at_each_point(make_run: MakeRun, make_race: M
 
 
 def test_a_network_of_twenty_lines_drives_and_learns_by_one_line_of_configuration(
-    write_parts: Callable[[str], None],
-    live: LiveSettings,
-    layout: ObservationLayout,
-    make_run: MakeRun,
-    make_race: MakeRace,
-) -> None:
+    write_parts, live, layout, make_run, make_race
+):
     write_parts(MY_NETWORK)
     edit(live, network="my_parts:SmallNetwork")
     run = make_run()
@@ -277,14 +267,7 @@ def make_memory_of(settings: Settings) -> object:
         ("memory", make_memory_of, "none", r"memory = 'my_parts:none' made a NoneType; derive it from Memory"),
     ],
 )
-def test_a_wrong_part_is_refused_in_one_line(
-    write_parts: Callable[[str], None],
-    live: LiveSettings,
-    setting: str,
-    make: Callable[[Settings], object],
-    name: str,
-    message: str,
-) -> None:
+def test_a_wrong_part_is_refused_in_one_line(write_parts, live, setting, make, name, message):
     write_parts({"hooks": MY_HOOKS, "network": MY_NETWORK, "memory": MY_MEMORIES}[setting])
     edit(live, **{setting: (f"my_parts:{name}",) if setting == "hooks" else f"my_parts:{name}"})
     with pytest.raises(UserError, match=message) as caught:
@@ -292,9 +275,7 @@ def test_a_wrong_part_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_transforms_act_on_batches(
-    write_parts: Callable[[str], None], live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_transforms_act_on_batches(write_parts, live, make_run, make_race):
     write_parts(MY_TRANSFORMS)
     race = make_race(60, True)
     plain = make_run(name="plain")

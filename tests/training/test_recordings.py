@@ -1,16 +1,14 @@
 """Recordings of evaluated races: which ones are kept, their files and films, and what loggers get."""
 
 import numpy as np
-import pytest
 import torch
 from tensordict import TensorDict
 
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.hooks import recordings
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.recordings import RecordEvaluations
 
-from .conftest import KeepingLogger, MakeRace, MakeRun, edit
+from .conftest import KeepingLogger, edit
 
 
 def told(logger: KeepingLogger) -> list[tuple[str, str, int]]:
@@ -19,13 +17,8 @@ def told(logger: KeepingLogger) -> list[tuple[str, str, int]]:
 
 
 def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
-    live: LiveSettings,
-    make_run: MakeRun,
-    make_race: MakeRace,
-    logger: KeepingLogger,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    live, make_run, make_race, logger, monkeypatch, caplog
+):
     run = make_run()
     hook, folder = run.hook(RecordEvaluations), run.context.folder.recordings
     run.train_on([make_race(9, False, is_explo=False)])
@@ -36,7 +29,6 @@ def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
     of_another_map = make_race(11, True, is_explo=False, map_name="kart")
     demonstration = make_race(13, True, is_explo=False, is_demonstration=True)
     run.train_on([make_race(10, True), of_another_map, demonstration, kept])
-    assert hook._drawing is not None
     assert hook._drawing.has_ended(150)  # it gives way to all others
     hook.tick()
     name = "000000000066_valley"
@@ -55,13 +47,7 @@ def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
     assert [name for name, _, _ in told(logger)][2:] == ["recording/valley"]
 
 
-def test_only_the_newest_recordings_stay(
-    live: LiveSettings,
-    make_run: MakeRun,
-    make_race: MakeRace,
-    logger: KeepingLogger,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_the_newest_recordings_stay(live, make_run, make_race, logger, monkeypatch):
     monkeypatch.setattr(recordings, "MOST_KEPT", 2)
     monkeypatch.setattr(RecordEvaluations, "_film_command", lambda *_: None)
     edit(live, record_every_n_evaluations=2)

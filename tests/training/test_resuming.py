@@ -10,19 +10,18 @@ import pytest
 
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.runs import CheckpointError, find_manifests
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.terminal_view import plain_line
 from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoints
 from trackmania_rl.training.hooks.status import TellStatus
 from trackmania_rl.training.trainer import score_of
 
-from .conftest import LocalRun, MakeRace, MakeRun, edit
+from .conftest import LocalRun, edit
 
 pytestmark = pytest.mark.usefixtures("no_writers")
 
 
 @pytest.fixture
-def no_writers(live: LiveSettings) -> None:
+def no_writers(live):
     edit(live, loggers=())
 
 
@@ -31,9 +30,7 @@ def save(run: LocalRun) -> None:
 
 
 @pytest.mark.parametrize("lost", ["a link that leads nowhere", "an empty folder", "no folder"])
-def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
-    make_run: MakeRun, make_race: MakeRace, lost: str
-) -> None:
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(make_run, make_race, lost):
     run = make_run()
     run.train_on([make_race(17, True)])
     save(run)
@@ -62,14 +59,12 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
     assert re.search(r"checkpoint 0:\d\d:\d\d ago$", plain_line(resumed.context.statistics))
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(make_run: MakeRun, make_race: MakeRace) -> None:
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(make_run, make_race):
     make_run().train_on([make_race(17, True)])
     assert make_run().trainer.collected_frames == 0
 
 
-def test_a_change_of_what_was_learned_is_refused_until_it_is_accepted(
-    live: LiveSettings, make_run: MakeRun, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_change_of_what_was_learned_is_refused_until_it_is_accepted(live, make_run, caplog):
     save(make_run())
     edit(live, constant_reward_per_ms=-0.5, batch_size=17)
     with pytest.raises(UserError, match=r"constant_reward_per_ms = -0\.5 \(was -0\.0012\).*--accept-change") as caught:
@@ -92,9 +87,7 @@ def test_a_change_of_what_was_learned_is_refused_until_it_is_accepted(
         ("float_hidden_dim", 12, r"000001 does not fit .*float_hidden_dim = 12 \(was 11\)"),
     ],
 )
-def test_a_change_of_sizes_is_refused_without_advice_to_accept_it(
-    live: LiveSettings, make_run: MakeRun, name: str, value: int, message: str
-) -> None:
+def test_a_change_of_sizes_is_refused_without_advice_to_accept_it(live, make_run, name, value, message):
     save(make_run())
     edit(live, **{name: value, "constant_reward_per_ms": -0.5})
     for accepted in ([], [name, "constant_reward_per_ms"]):
@@ -103,7 +96,7 @@ def test_a_change_of_sizes_is_refused_without_advice_to_accept_it(
         assert "--accept-change" not in str(caught.value)
 
 
-def test_an_edit_that_was_applied_while_the_run_went_on_is_accepted(live: LiveSettings, make_run: MakeRun) -> None:
+def test_an_edit_that_was_applied_while_the_run_went_on_is_accepted(live, make_run):
     run = make_run()
     save(run)
     edit(live, constant_reward_per_ms=-0.5)
@@ -114,9 +107,7 @@ def test_an_edit_that_was_applied_while_the_run_went_on_is_accepted(live: LiveSe
         make_run()
 
 
-def test_the_last_three_checkpoints_and_the_best_are_kept(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_the_last_three_checkpoints_and_the_best_are_kept(live, make_run, make_race):
     edit(live, number_times_single_memory_is_used_before_discard=0.05)
     run = make_run()
     assert score_of(run.context.statistics) is None
@@ -132,9 +123,7 @@ def test_the_last_three_checkpoints_and_the_best_are_kept(
     assert [score and score[:2] for score in scores] == [(1.0, -3.1), (1.0, -3.05), (1.0, -3.0), (1.0, -1.0)]
 
 
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
-    make_run: MakeRun, make_race: MakeRace, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(make_run, make_race, caplog):
     run = make_run()
     for _ in range(2):
         run.train_on([make_race(60, True)])
@@ -152,9 +141,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
     assert make_run().trainer.collected_frames == 120
 
 
-def test_an_end_that_is_not_saved_is_an_error_that_names_the_last_good_one(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_an_end_that_is_not_saved_is_an_error_that_names_the_last_good_one(live, make_run, make_race):
     run = make_run()
     run.train_on([make_race(60, True)])
     save(run)

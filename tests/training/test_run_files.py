@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,6 @@ from trackmania_rl.runs import CheckpointError, RunFolder, load_checkpoint, save
 from trackmania_rl.runs.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES, state_files
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.learning_summary import iterate_races
 from trackmania_rl.telemetry.page.tails import LineTail
 from trackmania_rl.telemetry.race_record import UNDONE_FILE
@@ -33,13 +32,11 @@ from trackmania_rl.training.hooks.races import WriteRaceLog
 from trackmania_rl.training.hooks.status import TellStatus
 from trackmania_rl.training.race_stream import race_columns
 
-from .conftest import KeepingLogger, LocalRun, MakeRace, MakeRun, edit
-
-BeginRun = Callable[..., LocalRun]
+from .conftest import LocalRun, edit
 
 
 @pytest.fixture
-def begin_run(live: LiveSettings, make_run: MakeRun, logger: KeepingLogger) -> BeginRun:
+def begin_run(live, make_run, logger):
     """`begin_run(name=value, ...)` begins a run, or resumes it, with these settings and a clock set by `_tick`."""
     intervals = ("checkpoint_interval_s", "tensorboard_interval_s")
 
@@ -72,13 +69,7 @@ def _drivers(run: LocalRun) -> list[str]:
     return sorted(file.name for file in run.context.folder.drivers.glob("*"))
 
 
-def test_a_full_disk_costs_lines_but_not_the_run(
-    begin_run: BeginRun,
-    make_race: MakeRace,
-    logger: KeepingLogger,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_full_disk_costs_lines_but_not_the_run(begin_run, make_race, logger, monkeypatch, caplog):
     run = begin_run(tensorboard_interval_s=1e-9, minimum_free_disk_mb=1)  # each race is written
     race_log = run.hook(WriteRaceLog)._log
     _take(run, make_race(17, True))
@@ -99,13 +90,7 @@ def test_a_full_disk_costs_lines_but_not_the_run(
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("/dev/zero")], ids=["a pipe", "/dev/zero"])
-def test_pipes_and_devices_in_a_runs_folder_are_not_opened(
-    begin_run: BeginRun,
-    live: LiveSettings,
-    make_race: MakeRace,
-    caplog: pytest.LogCaptureFixture,
-    make: Callable[[Path], object],
-) -> None:
+def test_pipes_and_devices_in_a_runs_folder_are_not_opened(begin_run, live, make_race, caplog, make):
     run = begin_run(tensorboard_interval_s=1e-9)
     folder = run.context.folder
     for file in (folder.settings, folder.path / STATUS_FILE, folder.races):
@@ -121,9 +106,7 @@ def test_pipes_and_devices_in_a_runs_folder_are_not_opened(
             read()
 
 
-def test_the_best_race_of_each_map_is_kept_with_its_inputs_and_the_driver_that_drove_it(
-    live: LiveSettings, begin_run: BeginRun, make_race: MakeRace
-) -> None:
+def test_the_best_race_of_each_map_is_kept_with_its_inputs_and_the_driver_that_drove_it(live, begin_run, make_race):
     valley, *_ = live.current.game.map_cycle
     cycle = (valley, *(valley.model_copy(update={"map_name": name}) for name in ("valley_2", "kart")))
     run = begin_run(map_cycle=cycle)
@@ -149,9 +132,7 @@ def test_the_best_race_of_each_map_is_kept_with_its_inputs_and_the_driver_that_d
         assert [track.best_time_ms for track in driver.card.tracks] == [int(name.rpartition("_")[2])]
 
 
-def test_a_new_run_has_checkpoints_soon_after_its_first_finish(
-    begin_run: BeginRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_run_has_checkpoints_soon_after_its_first_finish(begin_run, make_race, monkeypatch):
     clock = SimpleNamespace(now_s=0.0)
     monkeypatch.setattr(hook_module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
 
@@ -172,13 +153,7 @@ def test_a_new_run_has_checkpoints_soon_after_its_first_finish(
     assert written_at(resumed, 400, 420, 620) == [499, 599]
 
 
-def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
-    make_race: MakeRace,
-    logger: KeepingLogger,
-    begin_run: BeginRun,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(make_race, logger, begin_run, monkeypatch, caplog):
     run = begin_run(minimum_free_disk_mb=3, tensorboard_interval_s=1e-9)
     assert run.hook(SaveCheckpoints).try_to_save()
     enough_bytes = (3 << 20) + run.trainer.checkpoints.written_bytes
@@ -192,9 +167,7 @@ def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
     assert caplog.text.count("wait for space") == caplog.text.count("are written again") == 1
 
 
-def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(
-    begin_run: BeginRun, make_race: MakeRace
-) -> None:
+def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_run, make_race):
     run = begin_run()
     for n_actions in (100, 90):
         _take(run, make_race(n_actions, True, position=RacePosition(n_actions, 3)))
@@ -222,9 +195,7 @@ def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(
     }
 
 
-def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_without_it(
-    begin_run: BeginRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_without_it(begin_run, monkeypatch, caplog):
     def bytes_of(state: Mapping[str, Any]) -> int:
         contents, _ = state_files(state)
         return sum(map(len, contents.values())) + MANIFEST_ROOM_BYTES
@@ -236,7 +207,6 @@ def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_with
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=(bytes_of(full) + bytes_of(without)) // 2))
     assert run.hook(SaveCheckpoints).try_to_save()
     state = load_checkpoint(run.context.folder.path)
-    assert state is not None
     assert state["hooks"]["StoreRaces"]["buffers"] is None
     assert "is written without it" in caplog.text
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=bytes_of(without) // 2))
@@ -244,9 +214,7 @@ def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_with
     assert "no checkpoint written" in caplog.text
 
 
-def test_drivers_are_kept_as_often_as_configured_and_evaluate_as_the_run_did(
-    live: LiveSettings, begin_run: BeginRun, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_drivers_are_kept_as_often_as_configured_and_evaluate_as_the_run_did(live, begin_run, caplog):
     run = begin_run(keep_driver_every_s=60.0)
     run.agent.loss_module.online.initialize(torch.Generator().manual_seed(2))
     for now_s in (10, 59, 75, 119):
@@ -267,9 +235,7 @@ def test_drivers_are_kept_as_often_as_configured_and_evaluate_as_the_run_did(
 
 @pytest.mark.usefixtures("logger")
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_a_new_run_begins_with_the_networks_of_another_and_keeps_its_own_from_then_on(
-    make_run: MakeRun, caplog: pytest.LogCaptureFixture, is_folder: bool
-) -> None:
+def test_a_new_run_begins_with_the_networks_of_another_and_keeps_its_own_from_then_on(make_run, caplog, is_folder):
     trained = make_run(name="other", seed=1)
     assert trained.hook(SaveCheckpoints).try_to_save()
     other = trained.context.folder
@@ -286,9 +252,7 @@ def test_a_new_run_begins_with_the_networks_of_another_and_keeps_its_own_from_th
 
 
 @pytest.mark.usefixtures("logger")
-def test_a_new_run_begins_with_a_driver_and_refuses_what_does_not_fit(
-    live: LiveSettings, make_run: MakeRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_new_run_begins_with_a_driver_and_refuses_what_does_not_fit(live, make_run, tmp_path, caplog):
     other = RunFolder.create(tmp_path, "other")
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         make_run(name="new", weights_from=other.path)

@@ -3,8 +3,6 @@
 import csv
 import functools
 import runpy
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
-from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.settings.live import LiveSettings
@@ -44,9 +41,7 @@ def _table(run: LocalRun) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_each_round_has_a_row_and_the_training_ends_after_the_last_epoch(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_each_round_has_a_row_and_the_training_ends_after_the_last_epoch(live, make_run, make_race):
     edit(live, batch_size=10, number_times_single_memory_is_used_before_discard=1.0)
     epochs: list[tuple[Agent, int]] = []
     hook = Rounds(steps=5, rounds=2, epochs=2, agent_scheduler=lambda agent, epoch: epochs.append((agent, epoch)))
@@ -67,9 +62,7 @@ def test_each_round_has_a_row_and_the_training_ends_after_the_last_epoch(
     assert run.agent.updates == 20, "of the 30 that its races allow"
 
 
-def test_a_round_and_its_table_continue_in_a_resumed_run(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_a_round_and_its_table_continue_in_a_resumed_run(live, make_run, make_race):
     edit(live, batch_size=10, number_times_single_memory_is_used_before_discard=1.0)
     races = [make_race(50, True, meters=300.0), make_race(50, True, meters=500.0), make_race(70, False)]
     epochs: list[int] = []
@@ -119,9 +112,7 @@ def train(
 
 
 @pytest.mark.parametrize("subtract_mean", [False, True])
-def test_rewards_are_scaled_as_torchrls_normalizer_does_also_in_a_resumed_run(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, subtract_mean: bool
-) -> None:
+def test_rewards_are_scaled_as_torchrls_normalizer_does_also_in_a_resumed_run(live, make_run, make_race, subtract_mean):
     named = functools.partial(ScaleRewards, decay=0.9, scale=2.0, subtract_mean=subtract_mean)
     with pytest.raises(UserError, match=r"set it to 0\.0"):
         make_run([ScaleRewards()], name="units")
@@ -141,9 +132,7 @@ def test_rewards_are_scaled_as_torchrls_normalizer_does_also_in_a_resumed_run(
     assert torch.equal(new["std"], old["std"])
 
 
-def test_the_observation_is_measured_over_all_sessions(
-    live: LiveSettings, layout: ObservationLayout, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_the_observation_is_measured_over_all_sessions(live, layout, make_run, make_race):
     races = [make_race(60, True), make_race(41, False), make_race(90, True)]
     floats = np.concatenate([race.rollout_results["state_float"][:-1] for race in races])
     edit(live, hooks="trackmania_rl.training.hooks.scaling:MeasureObservation")
@@ -151,7 +140,6 @@ def test_the_observation_is_measured_over_all_sessions(
     run.train_on(races[:2])
     assert run.hook(SaveCheckpoints).try_to_save()
     state = load_checkpoint(run.context.folder.path)
-    assert state is not None
     assert state["hooks"]["MeasureObservation"]["n_states"] == 101
     resumed = make_run(make_hooks(live.current))
     resumed.train_on(races[2:])
@@ -163,9 +151,7 @@ def test_the_observation_is_measured_over_all_sessions(
     np.testing.assert_allclose(means, expected, rtol=2e-3)
 
 
-def test_a_race_that_is_listened_to_has_the_check_sums_of_its_columns(
-    live: LiveSettings, repository_root: Path
-) -> None:
+def test_a_race_that_is_listened_to_has_the_check_sums_of_its_columns(live, repository_root):
     game = live.current.game
     games = InProcessGames(1, game, live.current.observation, repository_root / "maps")
     decision = PolicyDecision(3, True, np.zeros(len(game.inputs), dtype=np.float32))
@@ -174,9 +160,6 @@ def test_a_race_that_is_listened_to_has_the_check_sums_of_its_columns(
     states = sums_of_states(columns["frames"][:n_actions], columns["state_float"][:n_actions])
     expected = np.array([states, sums_of_actions(columns["actions"])]).T
     assert columns[CHECK_SUMS].tolist() == expected.tolist()
-
-
-Spoil = Callable[[ReceivedRollout], object]
 
 
 def _with_sums(race: ReceivedRollout) -> ReceivedRollout:
@@ -188,14 +171,12 @@ def _with_sums(race: ReceivedRollout) -> ReceivedRollout:
 
 
 @pytest.fixture
-def run(live: LiveSettings, make_run: MakeRun) -> LocalRun:
+def run(live, make_run):
     edit(live, crc_debug=True, temporal_mini_race_duration_actions=20, oversample_long_term_steps=0)
     return make_run()
 
 
-def test_sound_races_pass_and_a_resumed_run_leaves_out_what_its_checkpoint_holds(
-    run: LocalRun, make_run: MakeRun, make_race: MakeRace
-) -> None:
+def test_sound_races_pass_and_a_resumed_run_leaves_out_what_its_checkpoint_holds(run, make_run, make_race):
     run.train_on([_with_sums(make_race(n, n % 2 == 0)) for n in (60, 71, 82)])
     assert run.hook(CheckPipeline).n_checked == run.agent.updates * 13 > 100
     assert run.hook(SaveCheckpoints).try_to_save()
@@ -218,7 +199,7 @@ def _swap(column: npt.NDArray[np.generic]) -> None:
     ],
     ids=["floats", "frames", "actions", "order"],
 )
-def test_what_is_changed_on_the_way_is_found(run: LocalRun, make_race: MakeRace, spoil: Spoil, wrong: str) -> None:
+def test_what_is_changed_on_the_way_is_found(run, make_race, spoil, wrong):
     race = _with_sums(make_race(60, False))
     spoil(race)
     with pytest.raises(UserError, match=f"crc_debug: the .*{wrong} of transition|crc_debug: the {wrong} state"):

@@ -23,12 +23,11 @@ from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs import CheckpointError, find_manifests, load_checkpoint
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.terminal_view import plain_line, render
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio
 
-from .conftest import LocalRun, MakeRace, MakeRun, edit, fragments_of, n_stored
+from .conftest import LocalRun, edit, fragments_of, n_stored
 
 
 class KeepingLogger(SimpleNamespace):
@@ -48,15 +47,12 @@ def _state(run: LocalRun) -> bytes:
 
 
 @pytest.mark.parametrize("goes_by", ["000001", "another name"])
-def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(
-    make_run: MakeRun, make_race: MakeRace, goes_by: str
-) -> None:
+def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(make_run, make_race, goes_by):
     run = make_run(name="saved", clock=lambda: 0.0)
     run.train_on([make_race(60, True)])
     assert isinstance(run.trainer, Trainer)
     run.trainer.save_trainer(force_save=True)
     state = load_checkpoint(run.context.folder.path)
-    assert state is not None
     assert state.keys() == {"agent", "frames", "optim_count", "n_turns", "hooks"}
     assert state["frames"] == 60
     due = run.hook(SampleAtReplayRatio).transitions_due
@@ -95,9 +91,7 @@ class SeenBatches(Hook):
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_of_torchrl_works_in_a_training(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, name: str
-) -> None:
+def test_a_hook_of_torchrl_works_in_a_training(live, make_run, make_race, name):
     edit(live, tensorboard_interval_s=1e-9)
     before, after, hook = SeenBatches(), SeenBatches(), HOOKS[name]()
     run = make_run([before, hook, after])
@@ -153,9 +147,7 @@ class ChangeRaces(Hook):
 
 
 @pytest.mark.parametrize("comes_in_fragments", [False, True])
-def test_what_a_hook_returns_at_batch_process_is_what_is_stored(
-    make_run: MakeRun, make_race: MakeRace, comes_in_fragments: bool
-) -> None:
+def test_what_a_hook_returns_at_batch_process_is_what_is_stored(make_run, make_race, comes_in_fragments):
     races = [make_race(60, True), make_race(41, False)]
     plain, changed = make_run(name="plain"), make_run([ChangeRaces()], name="changed")
     plain.train_on(races)
@@ -186,7 +178,7 @@ def test_what_a_hook_returns_at_batch_process_is_what_is_stored(
     assert returns[0] == returns[1], "of the games"
 
 
-def test_figures_for_a_progress_bar_are_in_the_terminal(make_run: MakeRun, make_race: MakeRace) -> None:
+def test_figures_for_a_progress_bar_are_in_the_terminal(make_run, make_race):
     run = make_run([LogScalar(REWARDS, "reward", log_pbar=True), LogScalar("state_float", "floats")])
     race = make_race(17, True)
     run.train_on([race])
@@ -212,9 +204,7 @@ def test_figures_for_a_progress_bar_are_in_the_terminal(make_run: MakeRun, make_
         (FirstActions(), "hooks: a hook at batch_process returned 5 actions of a race of 17"),
     ],
 )
-def test_a_hook_that_cannot_work_ends_the_run_in_one_line(
-    make_run: MakeRun, make_race: MakeRace, hook: TrainerHookBase, message: str
-) -> None:
+def test_a_hook_that_cannot_work_ends_the_run_in_one_line(make_run, make_race, hook, message):
     run = make_run([hook])
     with pytest.raises(UserError, match=message) as caught:
         run.train_on([make_race(17, True)])
@@ -231,7 +221,7 @@ class LogOneTwoTwo(Hook):
         return {"score": float(min(self.n_races, 2))}
 
 
-def test_torchrls_early_stopping_ends_a_run_with_a_checkpoint(make_run: MakeRun, make_race: MakeRace) -> None:
+def test_torchrls_early_stopping_ends_a_run_with_a_checkpoint(make_run, make_race):
     stopping = EarlyStopping(monitor="score", patience=20, wait_for=0)
     run = make_run([LogOneTwoTwo(), stopping])
     for _ in range(3):

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,11 +152,8 @@ def races_of(folder: RunFolder) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
 
 
-PlayRun = Callable[..., tuple[list[dict[str, Any]], Any]]
-
-
 @pytest.fixture
-def play_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> PlayRun:
+def play_run(live, tmp_path, repository_root):
     """`play_run(name, 200, 400, setting=value)` plays a run to 200 frames, goes on to 400; returns races and state.
 
     With `killed_after_races=(5, 9)` it is first killed after so many races each, and goes on from its last checkpoint.
@@ -194,7 +190,7 @@ def play_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> PlayR
     return play
 
 
-def test_the_same_seed_gives_the_same_run_also_when_it_was_interrupted(play_run: PlayRun) -> None:
+def test_the_same_seed_gives_the_same_run_also_when_it_was_interrupted(play_run):
     races, state = play_run("once", 350)
     assert len(races) >= 3 * N_COLLECTORS * N_GAMES
     assert state["n_turns"] >= 3
@@ -226,7 +222,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_run_that_was_killed_goes_on_as_if_it_was_not(play_run: PlayRun, variant: str) -> None:
+def test_a_run_that_was_killed_goes_on_as_if_it_was_not(play_run, variant):
     settings = VARIANTS[variant]
     races, state = play_run("once", 350, **settings)
     assert state["agent"]["updates"] > 10
