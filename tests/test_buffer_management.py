@@ -16,11 +16,9 @@ from trackmania_rl.buffer_management import (
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
-from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, BatchDecision
 from trackmania_rl.race.progress import Fragment, RaceInFragments
 from trackmania_rl.race.rewards import RewardedRace
-from trackmania_rl.settings import MapEntry, ReplaySettings, load_settings
+from trackmania_rl.settings import ReplaySettings, load_settings
 
 MS_PER_ACTION = 50
 GAMMA = 0.9
@@ -166,21 +164,6 @@ def test_the_buffers_hold_the_newest_transitions(races, n_steps, discard, memory
             assert_same(side[place], ever[row])
 
 
-def test_the_last_action_of_a_cut_off_race_leads_to_the_state_of_the_cut_off():
-    replay = replay_settings(buffer_test_ratio=0.0, batch_size=256)
-    buffer, buffer_test = make(replay)
-    rollout = random_rollout(8, None, seed=0)
-    fill(buffer, buffer_test, rollout, replay)
-    batch = buffer.sample()
-    last = batch[batch["index"] == 7]
-    np.testing.assert_array_equal(last["next_state_float"][0, 1:], rollout["state_float"][8, 1:])
-    np.testing.assert_array_equal(last["next_state_img"][0], rollout["frames"][8])
-    going_on = last["state_float"][:, ELAPSED_ACTIONS_FLOAT] < replay.temporal_mini_race_duration_actions - 1
-    assert going_on.any()
-    assert (last["gamma_n"][going_on] == np.float32(GAMMA)).all(), "bootstrapped: a race that was cut off was not over"
-    assert (last["gamma_n"][~going_on] == 0).all()
-
-
 def test_a_finish_ends_a_race_unless_no_done_at_end():
     rollout = random_rollout(9, 30, seed=0)
     for no_done_at_end, least in ((False, 1), (True, NEVER_FINISHES)):
@@ -289,56 +272,3 @@ def test_a_soft_horizon_is_seen_by_no_transition_across_it():
         assert [experience.n_steps for experience in stored] == [4, 4, 4, 3, 2, 1] * 2 + [4, 4, 3, 2, 1]
     last = store(replay, whole, soft_horizon_actions=17)[-1]
     assert last.terminal_actions == 1, "the finish stays one"
-
-
-def drive(games: InProcessGames, actions: np.ndarray, cut_every: int | None, n_earlier_rows: int) -> Parts:
-    """Play a planned race in the first game, cut every so many actions; arrays as they were when they came."""
-    race, parts = RaceInFragments(3, n_earlier_rows), []
-    while True:
-        received = games.recv()
-        if 0 in received.ended:
-            ended = received.ended[0].rollout_results
-            return [*parts, (copied(ended), race.end(len(ended["actions"])))]
-        if cut_every is not None and race.n_to_hand_on >= cut_every:
-            states, fragment = race.cut()
-            parts.append((copied(games.under_way(0, states)), fragment))
-        action = actions[race.n_decided]
-        race.n_decided += 1
-        q_values = np.full((1, 12), race.n_decided, dtype=np.float32)
-        games.send(received.ids, BatchDecision(np.array([action]), np.array([race.n_decided % 3 > 0]), q_values))
-
-
-def copied(rollout: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in rollout.items()}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_parts_of_a_simulated_race_are_cut_out_of_the_whole(seed, repository_root, tmp_path):
-    np.save(tmp_path / "straight_0.5m.npy", np.arange(0.0, 60.0, 0.5)[:, None] * np.array([0, 0, 1.0]) + (0, 100, 0))
-    (tmp_path / "straight.toml").write_text('name = "straight"\nline = "straight_0.5m.npy"\nedge = "wall"\n')
-    straight = MapEntry(
-        map_name="straight",
-        map_path="straight.toml",
-        reference_line="straight_0.5m.npy",
-        is_explo=True,
-        fill_buffer=True,
-    )
-    picture = ["frames_per_state=3", "image_width_px=40", "image_height_px=30"]
-    of_run = load_settings(repository_root / "config_files" / "config.py", picture)
-    games = InProcessGames(1, of_run.game, of_run.observation, tmp_path)
-    actions = np.append(np.random.default_rng(seed).choice([0, 0, 0, 0, 1, 2, 3, 4, 5], 200), np.zeros(500, int))
-    games.begin(0, straight)
-    [(whole, _)] = drive(games, actions, None, 2)
-    games.begin(0, straight)
-    *parts, (last, _) = drive(games, actions, 7, 2)
-    assert len(parts) > 5
-    assert "race_time" in whole
-    row = 0
-    for part, fragment in parts:
-        assert not fragment.is_last
-        assert fragment.race_row >= row
-        row = fragment.race_row
-        for name in whole.keys() - {"race_time", "furthest_zone_idx"}:
-            np.testing.assert_array_equal(part[name], whole[name][row : row + len(part[name])], err_msg=name)
-    for name in whole:
-        np.testing.assert_array_equal(last[name], whole[name], err_msg=name)

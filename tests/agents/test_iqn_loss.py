@@ -9,12 +9,10 @@ from torch import nn
 
 from trackmania_rl.agents import iqn
 from trackmania_rl.agents.iqn import (
-    IQNLoss,
     SelfLossScaling,
     Transitions,
     draw_symmetric_taus,
     draw_taus,
-    of_action,
     quantile_huber_loss,
     target_returns,
 )
@@ -131,24 +129,3 @@ def test_targets_that_are_no_numbers_do_not_stay_in_the_running_means(agent_sett
     for broken in (math.nan, math.inf):
         scaling(targets.where(targets < 1, broken), tau, settings)
         assert all(map(torch.equal, before, scaling.buffers()))
-
-
-def test_the_loss_sums_weighted_losses_and_leaves_errors_of_the_mean_in_the_batch(agent_settings, make_batch):
-    settings = agent_settings()
-    batch = make_batch()
-    loss = IQNLoss(Scripted(11), settings, device=CPU, seed=5)
-    loss.target.seed = 12
-    losses = loss(batch)
-
-    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
-    targets = target_returns(loss.online, loss.target, taken_apart(batch), settings, taus)
-    tau = taus.prediction
-    predictions = of_action(loss.online(None, None, tau), batch["action"]).detach()
-    each = naive_quantile_huber_loss(targets.tolist(), predictions.tolist(), tau.tolist(), settings.iqn_kappa)
-    weights = batch["weight"] * SelfLossScaling()(targets, taus.target, settings)
-    assert losses["loss"].item() == pytest.approx(np.dot(weights.numpy(), each), rel=1e-5)
-    assert losses["loss"].requires_grad
-    torch.testing.assert_close(batch["td_error"], (targets.mean(1) - predictions.mean(1)).abs())
-    assert losses["mean_q"].item() == pytest.approx(predictions.mean().item(), rel=1e-5)
-    assert not losses["mean_q"].requires_grad
-    assert loss.scaling.batches == 1

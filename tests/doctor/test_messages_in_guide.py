@@ -62,14 +62,6 @@ def test_messages_without_words_of_their_own_are_listed(repository_root):
     assert [message for message in wordless if message.text not in NOT_EXPLAINED] == []
 
 
-def test_the_fixed_words_of_a_message():
-    assert _fixed_words("no checkpoint written: the disk of {} has {} MB free") == "no checkpoint written"
-    assert _fixed_words("collector {} died (exit code {}); it starts again in {} s") == "died (exit code"
-    assert _fixed_words("race on {} lost (attempt {} of {}): {}") == "lost (attempt"
-    assert _text(ast.parse("f'{name} is at {share:.0f} % of it'", mode="eval").body) == "{} is at {} % of it"
-    assert _text(ast.parse("'at %.0f %% of %r'", mode="eval").body) == "at {} {} of {}"
-
-
 def _messages(root: Path) -> Iterator[Message]:
     for folder in ("trackmania_rl", "scripts"):
         for file in sorted((root / folder).rglob("*.py")):

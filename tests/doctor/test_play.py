@@ -5,10 +5,8 @@ import json
 import os
 import shlex
 import sys
-from types import SimpleNamespace
 
 import cv2
-import numpy as np
 import psutil
 import pytest
 
@@ -98,27 +96,6 @@ def test_a_game_that_ends_at_once_is_a_problem(context, tmp_path, monkeypatch):
     (finding,) = check_play(context(), tmp_path / "game.png")
     assert (finding.check, finding.level) == (Check.PLAY_START, Level.PROBLEM)
     assert "made of cheese" in finding.text
-
-
-@pytest.mark.parametrize(("version", "runs"), [(0, "another plugin than this project's"), (1, "version 1")])
-def test_another_plugin_is_a_warning(version, runs):
-    finding = playing._check_plugin_version(version)
-    assert finding.level is Level.WARNING
-    assert f"the game runs {runs}, not version" in finding.text
-
-
-def test_a_picture_of_one_shade_is_a_warning(tmp_path):
-    seen = SimpleNamespace(frame=np.zeros((1, 4, 6), np.uint8))
-    assert playing._check_picture(seen, tmp_path / "game.png").level is Level.WARNING
-
-
-@pytest.mark.parametrize(
-    ("is_simulated", "remedy"), [(True, "end what else keeps that busy"), (False, "graphics settings and resolution")]
-)
-def test_a_slow_game_is_a_warning_with_its_own_remedy(is_simulated, remedy):
-    slow, fast = (playing._check_speed(ratio, is_simulated=is_simulated) for ratio in (0.9, 1.1))
-    assert (slow.level, fast.level) == (Level.WARNING, Level.OK)
-    assert remedy in slow.text
 
 
 def test_the_command(script_module, tmp_path, monkeypatch, capsys):

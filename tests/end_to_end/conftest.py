@@ -8,10 +8,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.training_command import TrainCommand
-from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
-from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.physics.scripted_driver import drive
-from trackmania_rl.simulator.tracks.track_file import load_track
 
 SMALL = {
     "use_torch_compile": False,  # a quarter of a minute for each of many short runs
@@ -53,13 +49,3 @@ def start_training():
     yield start
     for command in commands:
         command.end()
-
-
-@pytest.fixture
-def scripted_inputs(tmp_path, repository_root):
-    """An inputs file of the scripted driver's race on valley, which finishes."""
-    report = drive(load_track(repository_root / "maps" / "valley.toml"))
-    keys = [KeyState(left, right, up, down) for up, down, left, right in report.keys.tolist()]
-    file = tmp_path / "scripted.inputs"
-    file.write_text(write_input_script(events_from_actions(keys, 50)))
-    return file

@@ -22,13 +22,10 @@ from trackmania_rl.multiprocess.collector_process import (
     CollectorTask,
     beating_until_it_plays,
     collector_process_fn,
-    make_begin_turn,
     make_parts,
 )
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
-from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.seeds import stream_state
 from trackmania_rl.settings import GeneratorSettings
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
@@ -87,38 +84,6 @@ def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_
     assert one == one_again
     assert len({*one, *other}) == 8
     assert first_tracks(parts_of(task_of(live, "one", run_state=reseeded(live)))) != one
-
-
-def test_random_streams_go_on_where_an_earlier_session_was(live):
-    before = parts_of(task_of(live, "one"))
-    first_draws(before)
-    streams = {name: stream_state(stream) for name, stream in before.streams.items()}
-    assert streams.keys() == {"explorer", "evaluator"}
-    next_ones = first_draws(before)
-    progress = CollectorProgress(n_races=3, place=1, streams=streams)
-    assert first_draws(parts_of(task_of(live, "another session", progress=progress))) == next_ones
-
-
-def test_a_turn_has_random_streams_that_follow_from_its_number_alone(live):
-    def draws(name: str, turns: tuple[int, ...]) -> list[float]:
-        task = task_of(live, name)
-        spaces = race_spaces(task.run_state.settings)
-        parts = make_parts(task, spaces)
-        begin_turn = make_begin_turn(task, spaces, parts)
-        for number in turns:
-            begin_turn(number)
-        return first_draws(parts)
-
-    assert draws("one", (3,)) == draws("one again", (1, 2, 3))
-    assert len({*draws("one", (3,)), *draws("one", (4,))}) == 4
-
-
-def test_a_collector_begins_where_its_task_says_and_follows_the_weights_of_each_kind(live):
-    progress = CollectorProgress(n_races=17, place=2, of_generators={"of this one": 5})
-    parts = parts_of(task_of(live, "one", n_starts_before=3, progress=progress))
-    assert (parts.progress, parts.n_entries_left_out) == (progress, 3)
-    assert (parts.explorer.kind, parts.evaluator.kind) == ("exploration", "evaluation")
-    assert parts.explorer.actor.network is not parts.evaluator.actor.network
 
 
 def test_a_collector_leaves_the_signals_of_the_terminal_to_the_main_process(live, monkeypatch):

@@ -20,7 +20,7 @@ from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import supervisor as supervisor_module
 from trackmania_rl.multiprocess.collectors import CollectorJob, Collectors, limits_of_collectors
-from trackmania_rl.multiprocess.supervisor import HangWatch, KeepsFailingError, Limits, RestartPolicy, Supervisor
+from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor
 from trackmania_rl.settings import load_settings
 
 PATIENT = Limits(1e9, 1e9, 1e9, 1e9)
@@ -241,23 +241,6 @@ def test_the_delay_doubles_up_to_the_longest_and_the_tenth_failure_within_a_day_
 def test_a_job_that_succeeds_between_its_failures_or_fails_rarely_is_started_for_ever():
     assert set(failures(1000, 60.0, succeeds=True)) == {"the training ended; it starts again in 2 s"}
     assert len(failures(1000, every_s=43_200.0)) == 1000
-
-
-@pytest.mark.parametrize(
-    ("beats", "n_looks", "how"),
-    [(False, 120, "has had no heartbeat for 60 s"), (True, 1800, "has made no progress for 900 s")],
-)
-def test_a_stopped_process_hangs_and_so_does_one_in_a_dead_loop(beats, n_looks, how):
-    watch, heartbeat, limits = HangWatch(), Heartbeat(), Limits(60.0, 900.0, 60.0, 900.0)
-
-    def look(beats: bool, progress: bool) -> str | None:
-        heartbeat.at_s += beats
-        heartbeat.progress_at_s += progress
-        return watch.look(heartbeat, heartbeat.progress_at_s, 0.5, limits)
-
-    assert not any(look(True, True) for _ in range(4000))
-    assert not any(look(beats, False) for _ in range(n_looks))
-    assert look(beats, False) == how
 
 
 def obey(stop: Any) -> None:

@@ -21,7 +21,6 @@ from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.snapshot import write_changes
-from trackmania_rl.training import trainer as trainer_module
 from trackmania_rl.training.hooks.figures import LearningFigures
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.updates import PublishRunState
@@ -79,18 +78,6 @@ def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_pu
     assert run.context.statistics.maps["valley"].history(is_explo=False).n_finished == 1
 
 
-def test_the_seed_decides_on_first_weights_and_on_all_that_agent_and_memory_draw(make_run):
-    def state(name: str, seed: int) -> list[bytes]:
-        run = make_run(name=name, seed=seed)
-        weights = flatten_parameters(run.agent.exploration_network)
-        drawn = [generator.get_state() for generator in (run.agent.loss_module.generator, run.buffer.generator)]
-        return [tensor.detach().numpy().tobytes() for tensor in (weights, *drawn)]
-
-    one, again, other = state("one", 1), state("again", 1), state("other", 2)
-    assert one == again
-    assert len({*one, *other}) == 6
-
-
 @pytest.fixture(autouse=True)
 def few_transitions_after_a_reset(monkeypatch):
     monkeypatch.setattr("trackmania_rl.training.hooks.updates.TRANSITIONS_AFTER_RESET", 26)
@@ -121,13 +108,6 @@ def test_a_resumed_learner_goes_on_to_the_same_bytes(live, make_run, make_race, 
     weights = [run.agent.loss_module.online.state_dict() for run in (straight, resumed)]
     for name, weight in weights[0].items():
         assert torch.equal(weight, weights[1][name]), name
-
-
-def test_a_rehearsal_changes_nothing(make_run):
-    rehearsed, other = (make_run(name=name, clock=lambda: 0.0) for name in ("rehearsed", "other"))
-    rehearsed.agent.rehearse_update(rehearsed.buffer.blank_batch())
-    states = [bytes_of(run.trainer.state_dict()).getvalue() for run in (rehearsed, other)]
-    assert states[0] == states[1]
 
 
 def test_schedules_follow_the_frame_count(live, make_run, make_race):
@@ -226,20 +206,6 @@ def test_a_run_resumed_without_its_memory_fills_it_before_it_learns(live, make_r
     assert resumed.agent.updates == before.agent.updates, "31 states are remembered, 50 are asked for"
     resumed.train_on([make_race(23, False)])
     assert resumed.agent.updates > before.agent.updates
-
-
-def test_hooks_tick_after_each_update(live, make_run, make_race, monkeypatch):
-    ticks: list[bool] = []
-
-    class CountTicks(Hook):
-        def tick(self) -> None:
-            ticks.append(True)
-
-    monkeypatch.setattr(trainer_module, "POLL_S", 0.0)
-    edit(live, checkpoint_interval_s=1e6)
-    run = make_run([CountTicks()])
-    run.train_on([make_race(61, False)])
-    assert len(ticks) == run.agent.updates + 2 > 2, "after each update, after the race, and when there is no other"
 
 
 def test_the_test_loss_is_of_transitions_that_are_never_trained_on(live, make_run, make_race, monkeypatch):
