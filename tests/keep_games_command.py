@@ -56,7 +56,7 @@ class KeepGames:
             self.process.kill()  # where it did not end; its games then end by themselves
 
 
-def wait_until(condition: Callable[[], object], what: str, within_s: float = SOON_S) -> None:
+def wait_until(condition: Callable[[], object], what: str = "what is waited for", within_s: float = SOON_S) -> None:
     deadline_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,13 +52,6 @@ def got(source: RolloutSource) -> ReceivedRollout:
     rollout = source.get(timeout_s=60.0)
     assert rollout is not None
     return rollout
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 @pytest.fixture

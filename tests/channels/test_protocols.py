@@ -14,7 +14,8 @@ from trackmania_rl.channels.protocols import NO_WEIGHTS, WEIGHTS_KINDS, WeightsK
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.settings import settings_from_flat
 
-from .conftest import BOUNDS, ON_ONE_MACHINE, acquired, assert_is_race, got, network_of, wait_until
+from ..keep_games_command import wait_until
+from .conftest import BOUNDS, ON_ONE_MACHINE, acquired, assert_is_race, got, network_of
 
 
 def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(open_channels, children):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 
 from benchmarks.training_command import TrainCommand
@@ -27,10 +24,3 @@ def start(tmp_path):
     yield start_it
     for command in commands:
         command.end()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)

@@ -15,7 +15,7 @@ from trackmania_rl.channels.over_ray.run_state import open_ray_channels  # noqa:
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout  # noqa: E402
 from trackmania_rl.settings import load_settings  # noqa: E402
 
-from .conftest import wait_until  # noqa: E402
+from ..keep_games_command import wait_until  # noqa: E402
 
 SHAPE = (11, 1, 5, 7)
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
 
-from trackmania_rl.channels.over_ray.relay import Answer, Arrived, News, Offer, Relay
+from trackmania_rl.channels.over_ray.relay import Answer, Arrived, Offer, Relay
 
 
 def offer(collector: int, start: int, sequence: int) -> Offer:
@@ -66,50 +66,5 @@ def test_a_relay_that_came_back_refuses_nobody_until_it_knows_its_posts():
         await relay.release(0, 4, 8)
         assert (await waiting).released == [8]
         assert taken(await relay.take(0.0)) == [(0, 4, 8), (0, 4, 9)], "all that was not released comes again"
-
-    run(scene())
-
-
-def test_released_room_and_the_end_wake_a_collector():
-    async def scene() -> None:
-        relay = Relay()
-        await relay.set_posts({0: 1})
-
-        async def told(by: Coroutine[Any, Any, Any]) -> Answer:
-            waiting = asyncio.create_task(look_in(relay, 0, 1, 4, 5, within_s=5.0))
-            await asyncio.sleep(0.01)
-            await by
-            return await waiting
-
-        assert (await told(relay.release(0, 1, 4))).released == [4]
-        assert (await look_in(relay, 0, 1, 4, 5)).released == [4], "until the collector has heard of it"
-        assert (await look_in(relay, 0, 1, 5)).released == []
-        over = News(1, b"settings", 7, is_over=True, weights={})
-        assert (await told(relay.publish(over))).is_over
-        await relay.release(0, 2, 5)
-        assert (await look_in(relay, 0, 1, 5)).released == [], "of another process"
-
-    run(scene())
-
-
-def test_news_wake_where_they_are_newer_and_beats_and_log_records_come_with_races():
-    async def scene() -> None:
-        relay = Relay()
-        waiting_for_news = asyncio.create_task(relay.await_news(0, 5.0))
-        await asyncio.sleep(0.01)
-        await relay.publish(News(3, b"", 30, is_over=False, weights={}))
-        await relay.publish(News(2, b"", 20, is_over=False, weights={}))
-        news = await waiting_for_news
-        assert news.frames_total == 30
-        assert (await relay.take(0.0)).news_number == 3
-        assert await relay.await_news(3, 0.02) is None
-        await relay.set_posts({0: 1, 2: 5})
-        await relay.look_in(2, 5, [], (17.0, True), 0.0)
-        waiting = asyncio.create_task(relay.take(5.0))
-        await asyncio.sleep(0.01)
-        await relay.log("record")
-        arrived = await waiting
-        assert arrived.logs == ["record"]
-        assert arrived.heartbeats == {0: (0.0, False), 2: (17.0, True)}
 
     run(scene())

@@ -58,22 +58,6 @@ def test_a_training_outlives_its_collectors_and_its_relay_and_goes_on_without_th
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_collectors_without_room_wait_and_a_lost_machine_makes_them(start):
-    command = start("local:2", n_collectors=2)
-    command.wait_for_races(4)
-    raylets = processes(command, "raylet/raylet")
-    collectors = processes(command, "CollectorHost")
-    machine = next(one for one in raylets if one.pid == collectors[0].ppid())
-    machine.kill()
-    command.wait_for(lambda: "which waits" in command.output, "a word that there is no room", 90)
-    for one in collectors:
-        assert psutil.wait_procs([one], 30)[0], "a collector without its machine goes on"
-    command.stop(signal.SIGTERM)
-    assert command.process.returncode == 0, command.output
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_without_its_head_a_training_ends_with_a_checkpoint_and_goes_on_with_a_new_one(start):
     command = start("local:2")
     command.wait_for_races(4)

@@ -98,23 +98,6 @@ def test_a_killed_main_process_leaves_nothing_but_its_last_checkpoint(start_trai
     assert int(said[1].replace(",", "")) >= n_frames
 
 
-def test_games_that_hang_are_replaced_and_hold_up_neither_others_nor_the_end(start_training, tmp_path):
-    command = start_training(tmp_path, **SOCKET, games_per_collector=3, tmi_protection_timeout_s=5.0)
-    command.wait_for(lambda: len(command.games()) == 3, "three games")
-    command.wait_for_races(6)
-    hung = command.games()[:2]
-    for game in hung:
-        game.suspend()
-    command.wait_for_races(6)
-    assert not psutil.wait_procs(hung, 60)[1]
-    command.wait_for(lambda: len(command.games()) == 3, "games in their place")
-    for game in command.games()[:2]:
-        game.suspend()
-    command.stop(signal.SIGINT, whole_group=True)
-    assert command.process.returncode == 0
-    assert not command.survivors()
-
-
 @pytest.mark.parametrize(
     "settings",
     [IMAGE, IMAGE | SOCKET, {"n_collectors": 2}, {"prio_alpha": 0.6}, {"checkpoint_holds_replay": False}],
@@ -191,24 +174,6 @@ def test_short_sessions_drive_the_whole_map_cycle(start_training, tmp_path):
         assert command.process.returncode == 0, command.output
         require_that_file_and_statistics_agree(command)
     assert list(dict.fromkeys(race["map"] for race in command.races))[:3] == ["valley", "ring", "kart"]
-
-
-def test_a_training_that_was_stopped_as_a_whole_loses_no_collector(start_training, tmp_path):
-    run = start_training(tmp_path, n_collectors=2, games_per_collector=1, collector_silence_s=4.0)
-    run.wait_for_races(6)
-    collectors = run.collectors()
-    family = [psutil.Process(run.process.pid), *run.children("")]
-    for _ in range(2):
-        for process in family:
-            process.suspend()
-        time.sleep(12.0)  # as when a machine is suspended: longer than a collector may be silent
-        for process in family:
-            process.resume()
-        run.wait_for_races(4)
-    assert all(process.is_running() for process in collectors), run.output
-    assert "no heartbeat" not in run.output
-    run.stop(signal.SIGINT)
-    assert run.process.returncode == 0, run.output
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")

@@ -3,7 +3,6 @@
 A quarter of an hour: python -m pytest -m slow tests/end_to_end/test_synchronous.py
 """
 
-import hashlib
 import signal
 import time
 from pathlib import Path
@@ -11,25 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from trackmania_rl.runs import load_checkpoint
 
+from ..training.test_turns import GENERATED, THREE_MAPS, digest_of, races_of
 from .conftest import StartTraining, TrainCommand
 
 N_FRAMES = 2_500
-THREE_MAPS = [
-    {"map_name": name, "map_path": f"{name}.toml", "reference_line": f"{name}_0.5m.npy"}
-    | {"is_explo": True, "fill_buffer": True, "repeat": 1}
-    for name in ("valley", "ring", "kart")
-]
-GENERATED = {
-    "map_name": "many",
-    "generator": {"difficulty": (0.0, 0.4), "first_seed": 0, "last_seed": 99, "races_per_track": 2},
-    "is_explo": True,
-    "fill_buffer": True,
-    "repeat": 2,
-}
 VARIANTS: dict[str, dict[str, object]] = {
     "whole races": {},
     "sockets": {"game_transport": "'socket'"},
@@ -45,22 +32,9 @@ VARIANTS: dict[str, dict[str, object]] = {
 SYNCHRONOUS: dict[str, object] = {"sampling": "'synchronous'", "n_collectors": 2, "cutoff_race_longer_than_ms": 8_000}
 
 
-def digests(state: Any, name: str = "") -> dict[str, Any]:
-    """All that a checkpoint holds, by its place, tensors as digests; but for the time that training took."""
-    if isinstance(state, dict):
-        entries = [digests(value, f"{name}/{key}") for key, value in state.items() if key != "training_s"]
-        return {place: digest for entry in entries for place, digest in entry.items()}
-    if isinstance(state, list):
-        return digests(dict(enumerate(state)), name)
-    if isinstance(state, torch.Tensor):
-        return {name: hashlib.sha256(state.contiguous().numpy().tobytes()).hexdigest()}
-    return {name: state}
-
-
 def what_came_out(command: TrainCommand) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The race log without times and sessions, and the checkpoint."""
-    races = [{k: v for k, v in race.items() if k not in ("wall_s", "session")} for race in command.races]
-    return races, digests(load_checkpoint(command.run_folder))
+    return races_of(command.run_folder / "races.jsonl"), digest_of(load_checkpoint(command.run_folder))
 
 
 def finish(start_training: StartTraining, folder: Path, **settings: object) -> TrainCommand:
@@ -76,7 +50,7 @@ def test_interrupted_and_killed_at_any_moment_it_is_still_the_same_run(start_tra
     settings = VARIANTS[variant]
     races, state = what_came_out(finish(start_training, tmp_path / "once", **settings))
     assert len(races) >= 8
-    assert state["/agent/updates"] > 50
+    assert state["agent"]["updates"] > 50
 
     folder, random = tmp_path / "ended", np.random.default_rng(3)
     for number in (signal.SIGINT, signal.SIGKILL, signal.SIGKILL):

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -14,6 +13,8 @@ import pytest
 
 from trackmania_rl.multiprocess import collector_logs
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs, sending_logs_to
+
+from ..keep_games_command import wait_until
 
 FORK = multiprocessing.get_context("spawn" if sys.platform == "win32" else "fork")
 
@@ -56,13 +57,6 @@ def start(logs: CollectorLogs, target: Callable[..., None], argument: object) ->
         process = FORK.Process(target=target, args=(pipe, argument), daemon=True)
         process.start()
     return process
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def test_records_are_handled_to_the_last(kept, monkeypatch):

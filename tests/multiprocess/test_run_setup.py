@@ -2,8 +2,6 @@
 
 import errno
 import os
-import socket
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,54 +15,16 @@ from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import run_setup
 from trackmania_rl.multiprocess.collector_process import CollectorTask
 from trackmania_rl.multiprocess.collectors import make_collectors
-from trackmania_rl.multiprocess.run_setup import check_machine, count_session, removed_unless_begun, training_alone
+from trackmania_rl.multiprocess.run_setup import count_session, removed_unless_begun, training_alone
 from trackmania_rl.multiprocess.supervisor import RestartPolicy
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.tmi_interaction.game_instance_manager import check_edited_maps
-from trackmania_rl.track.game_map import load_reference_lines
 
 
 def _settings(repository_root: Path, *overrides: str):
     return load_settings(repository_root / "config_files" / "config.py", overrides)
-
-
-def test_a_missing_map_and_a_damaged_line_are_named(repository_root, tmp_path):
-    lines_m = load_reference_lines(_settings(repository_root), repository_root / "maps")
-    assert all(line_m.shape[1] == 3 for line_m in lines_m.values())
-    check_edited_maps(_settings(repository_root), repository_root / "maps")
-    with pytest.raises(UserError, match=r"valley\.toml"):
-        check_edited_maps(_settings(repository_root), tmp_path)
-    if sys.platform in ("linux", "win32"):
-        (tmp_path / "Tracks" / "Challenges").mkdir(parents=True)
-        real = _settings(repository_root, "game=tmnf", f"trackmania_base_path={tmp_path}")
-        with pytest.raises(UserError, match="no such map"):
-            check_edited_maps(real, repository_root / "maps")
-    with pytest.raises(UserError, match=r"valley\.toml"):
-        load_reference_lines(_settings(repository_root), tmp_path)
-    for file in (repository_root / "maps").iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "valley_0.5m.npy").write_bytes(b"not an array")
-    with pytest.raises(UserError, match=r"valley_0\.5m\.npy"):
-        load_reference_lines(_settings(repository_root), tmp_path)
-
-
-def test_a_taken_port_and_a_full_disk_are_named(repository_root, tmp_path):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=rf"port {port} is in use"):
-            check_machine(_settings(repository_root, "game_transport=socket", f"base_tmi_port={port}"), tmp_path)
-        several = ("game_transport=socket", "n_collectors=2", "games_per_collector=3", f"base_tmi_port={port - 2}")
-        ports = "|".join(map(str, range(port - 2, port + 1)))  # the third game of six would take it
-        with pytest.raises(UserError, match=rf"port ({ports}) is in use"):
-            check_machine(_settings(repository_root, *several), tmp_path)
-        check_machine(_settings(repository_root, f"base_tmi_port={port}"), tmp_path)  # no game listens anywhere
-    with pytest.raises(UserError, match="minimum_free_disk_mb = 999999999"):
-        check_machine(_settings(repository_root, "minimum_free_disk_mb=999999999"), tmp_path)
 
 
 def test_every_game_has_a_port_of_its_own(repository_root):

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -202,26 +201,11 @@ def test_the_limits_follow_from_the_longest_race_and_from_a_games_start(reposito
     assert stall_s(game_transport="socket", tmi_protection_timeout_s=10.0) == 30 + 60 * 2 + 3 * (120 + 120 + 10)
 
 
-class FailingJob:
-    """Fails at each look; succeeds before if a test says so."""
-
-    name = "the training"
-    has_succeeded = False
-
-    def start(self) -> None:
-        pass
-
-    def failure(self, passed_s: float) -> str:
-        return "ended"
-
-    def end(self) -> None:
-        pass
-
-
 def failures(n_failures: int, every_s: float, *, succeeds: bool = False) -> list[str]:
     """Lines of a job that fails so often, under the policy of `--supervised`."""
-    now_s, job, lines = [0.0], FailingJob(), list[str]()
-    job.has_succeeded = succeeds
+    now_s, lines = [0.0], list[str]()
+    job: Any = SimpleNamespace(name="the training", start=lambda: None, end=lambda: None, has_succeeded=succeeds)
+    job.failure = lambda passed_s: "ended"
     supervisor = Supervisor([job], RestartPolicy(2.0, 300.0, most_failures=10), lines.append, lambda: now_s[0])
     supervisor.start()
     while len(lines) < n_failures:
@@ -243,38 +227,12 @@ def test_a_job_that_succeeds_between_its_failures_or_fails_rarely_is_started_for
     assert len(failures(1000, every_s=43_200.0)) == 1000
 
 
-def obey(stop: Any) -> None:
-    stop.wait()
-
-
 def hang_with_a_game(pipe: Any) -> None:
     """Start a game and never end, not by SIGTERM either."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     game = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     pipe.send(game.pid)
     time.sleep(600)
-
-
-def collectors_of_processes(n_collectors: int, start: Callable[[], Any], request_stop: Callable[[], Any]) -> Collectors:
-    placement: Any = SimpleNamespace(start=lambda _: start())
-    unused: Any = None
-    jobs = [CollectorJob(index, lambda _: unused, placement, unused, unused) for index in range(n_collectors)]
-    return Collectors(jobs, request_stop)
-
-
-def test_collectors_end_when_they_are_asked(caplog):
-    def start() -> Any:
-        process = FORK.Process(target=obey, args=(stop,), daemon=True)
-        process.start()
-        return process
-
-    stop = FORK.Event()
-    collectors = collectors_of_processes(3, start, stop.set)
-    collectors.start()
-    assert collectors.n_alive == 3
-    collectors.stop(within_s=60)
-    assert collectors.n_alive == 0
-    assert not caplog.records
 
 
 @pytest.mark.parametrize("how", ["it hangs", "it is stopped", "on Windows"])
@@ -291,7 +249,9 @@ def test_a_collector_that_does_not_end_is_killed_with_its_games(how, monkeypatch
         game = psutil.Process(here.recv())
         if how == "it is stopped":
             os.kill(process.pid or 0, signal.SIGSTOP)
-        collectors = collectors_of_processes(1, lambda: process, lambda: None)
+        placement: Any = SimpleNamespace(start=lambda _: process)
+        unused: Any = None
+        collectors = Collectors([CollectorJob(0, lambda _: unused, placement, unused, unused)], lambda: None)
         collectors.start()
         with caplog.at_level(logging.WARNING):
             collectors.stop(within_s=0.1)

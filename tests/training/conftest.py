@@ -181,6 +181,25 @@ class FedRollouts(LocalRollouts):
         return race
 
 
+def make_context(
+    live: LiveSettings, seeds: SeedTree, folder: RunFolder, channels: Channels, clock: Callable[[], float], **more: Any
+) -> RunContext:
+    """What the hooks of a run share, as the command makes it."""
+    settings, spaces = live.current, race_spaces(live.current)
+    builder = make_agent_builder(settings, spaces, seeds)
+    return RunContext(
+        live=live,
+        spaces=spaces,
+        reward=make_reward(settings, spaces, seeds),
+        agent=builder.make_learner(builder.make_network()),
+        memory=make_memory(settings, spaces, seeds),
+        channels=channels,
+        folder=folder,
+        statistics=TrainingStatistics(clock),
+        **more,
+    )
+
+
 class LocalRun:
     """A run within this process, with all hooks that ship, which is fed with races.
 
@@ -203,22 +222,13 @@ class LocalRun:
         should_stop: Callable[[], bool] | None = None,
         accepted_changes: Sequence[str] = (),
     ) -> None:
-        settings, seeds, spaces = live.current, SeedTree(seed), race_spaces(live.current)
-        builder = make_agent_builder(settings, spaces, seeds)
+        settings = live.current
         self.run_state = LocalRunState(settings)
         room = (1000, 1, settings.game.image_height_px, settings.game.image_width_px)
         self.rollouts = FedRollouts(room, self.run_state, slots_per_collector=3)
         self._sink = self.rollouts.open_collector(0)
-        self.context = RunContext(
-            live=live,
-            spaces=spaces,
-            reward=make_reward(settings, spaces, seeds),
-            agent=builder.make_learner(builder.make_network()),
-            memory=make_memory(settings, spaces, seeds),
-            channels=Channels(self.rollouts, self.run_state),
-            folder=folder,
-            statistics=TrainingStatistics(clock),
-        )
+        channels = Channels(self.rollouts, self.run_state)
+        self.context = make_context(live, SeedTree(seed), folder, channels, clock)
         assert isinstance(self.context.agent, IQNAgent)
         self.agent = self.context.agent
         self.buffer, self.buffer_test = self.context.memory.buffer, self.context.memory.buffer_test

@@ -20,14 +20,13 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder, load_checkpoint
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.training.building import make_memory, make_reward, make_trainer
+from trackmania_rl.training.building import make_trainer
 from trackmania_rl.training.collector import TurnTakingCollector
 from trackmania_rl.training.hooks.figures import WriteFigures
-from trackmania_rl.training.hooks.hook import Hook, RunContext
+from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.races import WriteRaceLog
 
-from .conftest import edit
+from .conftest import edit, make_context
 
 N_COLLECTORS, N_GAMES = 2, 3
 TIMED = ("wall_s", "session", "learning")
@@ -38,6 +37,12 @@ GENERATED = {
     "fill_buffer": True,
     "repeat": 2,
 }
+
+THREE_MAPS = tuple(
+    {"map_name": name, "map_path": f"{name}.toml", "reference_line": f"{name}_0.5m.npy", "is_explo": True}
+    | {"fill_buffer": True, "repeat": repeat}
+    for name, repeat in (("valley", 1), ("ring", 2), ("kart", 1))
+)
 
 
 class KilledError(Exception):
@@ -69,23 +74,11 @@ class Session:
         n_frames: int,
         killed_after_races: float = math.inf,
     ) -> None:
-        settings = live.current
-        seeds, spaces = SeedTree(settings.run.seed), race_spaces(settings)
-        builder = make_agent_builder(settings, spaces, seeds)
-        self.run_state, self.stopping = LocalRunState(settings), n_frames
-        room = (200, 1, *spaces.image_size_px)
+        settings, seeds = live.current, SeedTree(live.current.run.seed)
+        self.run_state = LocalRunState(settings)
+        room = (200, 1, *race_spaces(settings).image_size_px)
         rollouts = LocalRollouts(room, self.run_state, slots_per_collector=2, games_per_collector=1)
-        self.run = RunContext(
-            live=live,
-            spaces=spaces,
-            reward=make_reward(settings, spaces, seeds),
-            agent=builder.make_learner(builder.make_network()),
-            memory=make_memory(settings, spaces, seeds),
-            channels=Channels(rollouts, self.run_state),
-            folder=folder,
-            statistics=TrainingStatistics(lambda: 0.0),
-            session=session,
-        )
+        self.run = make_context(live, seeds, folder, Channels(rollouts, self.run_state), lambda: 0.0, session=session)
         self.trainer = make_trainer(
             self.run,
             [KillAfter(killed_after_races)],
@@ -146,9 +139,9 @@ def digest_of(state: Any) -> Any:
     return state
 
 
-def races_of(folder: RunFolder) -> list[dict[str, Any]]:
+def races_of(race_log: Path) -> list[dict[str, Any]]:
     """The race log without what depends on the clock, and without how often the run was started."""
-    lines = [json.loads(line) for line in folder.races.read_text().splitlines()]
+    lines = [json.loads(line) for line in race_log.read_text().splitlines()]
     return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
 
 
@@ -184,8 +177,7 @@ def play_run(live, tmp_path, repository_root):
         for session, until in enumerate(n_frames, start=1 + len(killed_after_races)):
             Session(live, folder, maps_folder, session, until).play()
         state = load_checkpoint(folder.path)
-        assert state is not None
-        return races_of(folder), digest_of(state)
+        return races_of(folder.races), digest_of(state)
 
     return play
 
@@ -203,11 +195,6 @@ def test_the_same_seed_gives_the_same_run_also_when_it_was_interrupted(play_run)
     assert (races, state["agent"]) != (other_races, other_state["agent"])
 
 
-THREE_MAPS = tuple(
-    {"map_name": name, "map_path": f"{name}.toml", "reference_line": f"{name}_0.5m.npy", "is_explo": True}
-    | {"fill_buffer": True, "repeat": repeat}
-    for name, repeat in (("valley", 1), ("ring", 2), ("kart", 1))
-)
 VARIANTS: dict[str, dict[str, Any]] = {
     "three maps": {"map_cycle": THREE_MAPS},
     "prioritized": {"prio_alpha": 0.6},
