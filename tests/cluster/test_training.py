@@ -72,26 +72,6 @@ def test_without_its_head_a_training_ends_with_a_checkpoint_and_goes_on_with_a_n
     resume_and_end(start("local:2"))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_machine_that_was_cut_off_and_comes_back_is_replaced_and_its_collector_ends(start):
-    command = start("local:3")
-    command.wait_for_races(4)
-    family = psutil.Process(command.process.pid).children(recursive=True)
-    [collector] = [one for one in family if "CollectorHost" in " ".join(one.cmdline())]
-    machine = [collector.parent(), *collector.parent().children(recursive=True)]
-    for one in machine:
-        one.suspend()
-    command.wait_for(lambda: "no heartbeat" in command.output, "a word of its silence", 60)
-    command.wait_for_races(4)
-    for one in machine:
-        one.resume()
-    assert psutil.wait_procs([collector], 60)[0], "the collector that was replaced goes on"
-    command.wait_for_races(4)
-    command.stop(signal.SIGTERM)
-    assert command.process.returncode == 0, command.output
-
-
 @pytest.mark.parametrize(
     ("cluster", "settings", "message"),
     [

@@ -33,12 +33,6 @@ IMAGE = {
     "conv_strides": "(4, 2)",
 }
 SOCKET = {"game_transport": "'socket'"}
-N_REPEATED = 12
-CYCLE = tuple(
-    {"map_name": name, "map_path": f"{name}.toml", "reference_line": f"{name}_0.5m.npy"}
-    | {"is_explo": True, "fill_buffer": True, "repeat": N_REPEATED}
-    for name in ("valley", "ring", "kart")
-)
 
 
 def frames_saved(run_folder: Path) -> int:
@@ -145,37 +139,6 @@ def test_training_continues_while_games_fail_at_random(start_training, tmp_path)
     assert len(kinds) >= 3, kinds
 
 
-def require_that_file_and_statistics_agree(command: TrainCommand) -> None:
-    state = load_checkpoint(command.run_folder)
-    assert state is not None
-    counted, races = state["hooks"]["CountRaces"], command.races
-    assert counted["races_total"] == len(races)
-    assert counted["frames_total"] == state["frames"] == races[-1]["frames_total"]
-    assert (np.diff([race["frames_total"] for race in races]) > 0).all()
-    n_of_map = {name: of["explored"]["n_races"] for name, of in counted["maps"].items()}
-    assert n_of_map == Counter(race["map"] for race in races)
-
-
-def test_short_sessions_drive_the_whole_map_cycle(start_training, tmp_path):
-    for session in range(4):
-        command = start_training(
-            tmp_path,
-            map_cycle=repr(CYCLE),
-            number_times_single_memory_is_used_before_discard=0.1,
-            cutoff_no_progress_within_ms=1000,
-            checkpoint_interval_s=0.3,
-        )
-        command.wait_for_races(N_REPEATED if session > 0 else N_REPEATED // 2)
-        assert {race["session"] for race in command.races} <= set(range(1, session + 2))
-        if session == 1:
-            command.stop(signal.SIGKILL)
-            continue
-        command.stop(signal.SIGINT, whole_group=True)
-        assert command.process.returncode == 0, command.output
-        require_that_file_and_statistics_agree(command)
-    assert list(dict.fromkeys(race["map"] for race in command.races))[:3] == ["valley", "ring", "kart"]
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
 @pytest.mark.parametrize(
     ("number", "said"), [("SIGKILL", "ended with SIGKILL"), ("SIGSTOP", "has had no heartbeat for 6 s")]
@@ -196,33 +159,3 @@ def test_a_supervised_training_resumes_and_ends_in_order(start_training, tmp_pat
     run.stop(signal.SIGTERM)
     assert run.process.returncode == 0, run.output
     assert not run.survivors()
-
-
-@pytest.fixture
-def kept(tmp_path):
-    """Two kept games."""
-    command = KeepGames(tmp_path, find_free_port(2), 2)
-    yield command
-    command.end()
-
-
-def test_collectors_start_nothing_and_drive_on_when_kept_games_die(start_training, tmp_path, kept):
-    settings = {**SOCKET, "games_are_kept": True, "base_tmi_port": kept.first_port}
-    command = start_training(tmp_path / "first", **settings)
-    command.wait_for_races(3)
-    assert not command.games()
-    for game in kept.games():
-        game.kill()
-    command.wait_for_races(6)
-    assert "closed the connection" in command.output or "reset by peer" in command.output
-    assert kept.output.count("has ended; it starts again in") == 2
-
-    second = start_training(tmp_path / "second", **settings)
-    assert second.process.wait(120) == ExitCode.TRY_AGAIN
-    assert f"another collector of this machine plays on the kept game at port {kept.first_port}" in second.output
-
-    games = kept.games()
-    command.stop(signal.SIGINT, whole_group=True)
-    assert command.process.returncode == 0
-    assert "Traceback" not in command.output, command.output
-    assert kept.games() == games, "they are not the training's to end"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trackmania_rl.gbx.challenge import Block, read_challenge
+from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.track import block_lines
 from trackmania_rl.track.block_lines import BlockLineError, line_from_blocks
 from trackmania_rl.track.pieces import size_cells
@@ -108,10 +108,9 @@ def test_two_ways_to_the_finish_are_refused():
     assert [block.cell for block in part.blocks] == [(10, 1, 10)]
 
 
-def test_the_part_of_a_real_map_lies_along_the_real_line(shared_data):
-    challenge = read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx")
+def test_the_part_of_a_real_map_lies_along_the_real_line(hock):
+    challenge, real_m = hock
     points_m = line_from_blocks(challenge, as_far_as_possible=True).points_m
-    real_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy", allow_pickle=False)
     apart_m = np.linalg.norm(points_m[:, None] - real_m[None, :400], axis=2).min(axis=1)
     assert apart_m.mean() < 3.0
     assert apart_m.max() < 9.0

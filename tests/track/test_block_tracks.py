@@ -6,8 +6,7 @@ from safetensors.numpy import load_file, save_file
 
 from research.replay_windows.ghost_race import race_of_ghost
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.challenge import Block, read_challenge
-from trackmania_rl.gbx.replay import read_replay
+from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.protocol.input_script import Input, InputEvent
 from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, KeyState
@@ -153,9 +152,9 @@ def test_unknown_blocks_are_named():
         require_known(world_of(make_challenge(START, unknown)), "made")
 
 
-def test_a_humans_keys_drive_through_the_loops_of_b13(shared_data, tmp_path):
-    replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
-    challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
+def test_a_humans_keys_drive_through_the_loops_of_b13(replays, tmp_path):
+    replay = replays[0]
+    challenge = replay.challenge
     ghost = ghost_of_driver(replay, None)
     line_m = build_line([path_of_ghost(ghost, "b13")], challenge).points_m
     write_block_track(challenge, arrays_of_map(challenge, world_of(challenge), line_m), line_m, tmp_path / "b13.toml")

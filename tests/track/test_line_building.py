@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trackmania_rl.gbx.challenge import Block, read_challenge
-from trackmania_rl.gbx.replay import Ghost, GhostSamples, read_replay
+from trackmania_rl.gbx.challenge import Block
+from trackmania_rl.gbx.replay import Ghost, GhostSamples
 from trackmania_rl.track.driven_path import DrivenPath, DrivenPathError, path_of_ghost
 from trackmania_rl.track.line_building import (
     LineError,
@@ -94,9 +94,9 @@ def test_what_was_driven_between_a_checkpoint_and_a_respawn_is_cut_out_and_other
         path_of_ghost(Ghost("driver", 1000, (), 0, None, (), ""), "a race")
 
 
-def test_the_line_of_a_real_replay_passes_its_checks_and_the_checkpoints_in_order(shared_data):
-    replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
-    challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
+def test_the_line_of_a_real_replay_passes_its_checks_and_the_checkpoints_in_order(replays):
+    replay = replays[0]
+    challenge = replay.challenge
     path = path_of_ghost(replay.best, "B13")
     line = build_line([path], challenge)
     report = check_line(line.points_m, challenge, path.checkpoint_m)
@@ -110,9 +110,9 @@ def test_the_line_of_a_real_replay_passes_its_checks_and_the_checkpoints_in_orde
         assert np.linalg.norm(place_m - passage.point_m) < 4.5
 
 
-def test_a_real_line_comes_back_from_8_m_samples(shared_data):
+def test_a_real_line_comes_back_from_8_m_samples(hock):
     """Its points are rounded to 0.1 m; landings of jumps are the sharpest bends, and the furthest away."""
-    real_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy")
+    challenge, real_m = hock
     samples_m = np.concatenate((real_m[:-1:16], real_m[-1:]))
     line = line_of_path(a_path(samples_m))
     away_m = np.concatenate(
@@ -124,5 +124,4 @@ def test_a_real_line_comes_back_from_8_m_samples(shared_data):
     assert np.median(away_m) < 0.05
     assert np.percentile(away_m, 99) < 0.13
     assert away_m.max() < 0.3
-    challenge = read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx")
     assert len(gate_passages(line.points_m, challenge)) >= 13

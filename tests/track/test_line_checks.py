@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trackmania_rl.gbx.challenge import Block, Challenge, read_challenge
+from trackmania_rl.gbx.challenge import Block, Challenge
 from trackmania_rl.track.line_building import resample
 from trackmania_rl.track.line_checks import Verdict, check_line
 
@@ -98,14 +98,10 @@ def test_shipped_lines_have_no_problem(repository_root):
         assert not check_line(np.load(file).astype(np.float64)).problems, file.name
 
 
-def test_the_real_line_of_a_real_map_is_fine_in_every_way(shared_data):
-    line_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy")
-    report = check_line(line_m, read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx"))
+def test_the_real_line_of_a_real_map_is_fine_in_every_way_and_has_problems_on_another_map(hock, replays):
+    challenge, line_m = hock
+    report = check_line(line_m, challenge)
     assert {finding.verdict for finding in report.findings} == {Verdict.FINE}
     assert len({passage.gate.cell for passage in report.passages}) == 14  # 13 checkpoints and the start
-
-
-def test_a_line_on_another_map_has_problems(shared_data):
-    line_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy")
-    report = check_line(line_m, read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx"))
-    assert {finding.check for finding in report.problems} == {"start", "checkpoints", "finish"}
+    elsewhere = check_line(line_m, replays[0].challenge)
+    assert {finding.check for finding in elsewhere.problems} == {"start", "checkpoints", "finish"}

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.gbx.challenge import Block, Challenge, read_challenge
-from trackmania_rl.gbx.replay import read_replay
+from trackmania_rl.gbx.challenge import Block, Challenge
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, drive
 from trackmania_rl.simulator.tracks.track_design import write_track
 from trackmania_rl.simulator.tracks.track_file import load_track
@@ -94,27 +93,27 @@ def test_lines_of_other_places_are_refused(line_m, told):
         track_of_map(make_challenge(*STRAIGHT), line_m, "made")
 
 
-def test_the_careful_driver_finishes_hockolicious(shared_data, tmp_path):
-    challenge = read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx")
-    line_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy", allow_pickle=False)
-    track = written(challenge, line_m.astype(np.float64), tmp_path)
-    assert len(track.checkpoint_stations_m) == 13
-    middle_m = track.ribbon.center_m[80:-600]
-    assert np.abs(middle_m - line_m[np.linspace(0, len(line_m) - 1, len(middle_m)).astype(int)]).max() < 2.0
-    assert set(np.unique(track.ribbon.surface)) >= {Surface.ASPHALT, Surface.GRASS, Surface.CONCRETE, Surface.TURBO}
+def assert_the_careful_driver_finishes(track: Track) -> None:
     race = drive(track, CAREFUL_DRIVER)
     assert race.race_time_ms is not None
     assert race.wall_contact_ms == 0
 
 
-def test_the_careful_driver_finishes_b13_with_its_loops_rolled_out(shared_data, tmp_path):
-    replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
-    assert replay.challenge is not None
+def test_the_careful_driver_finishes_hockolicious(hock, tmp_path):
+    challenge, line_m = hock
+    track = written(challenge, line_m, tmp_path)
+    assert len(track.checkpoint_stations_m) == 13
+    middle_m = track.ribbon.center_m[80:-600]
+    assert np.abs(middle_m - line_m[np.linspace(0, len(line_m) - 1, len(middle_m)).astype(int)]).max() < 2.0
+    assert set(np.unique(track.ribbon.surface)) >= {Surface.ASPHALT, Surface.GRASS, Surface.CONCRETE, Surface.TURBO}
+    assert_the_careful_driver_finishes(track)
+
+
+def test_the_careful_driver_finishes_b13_with_its_loops_rolled_out(replays, tmp_path):
+    replay = replays[0]
     line_m = build_line([path_of_ghost(replay.best, "best")], replay.challenge).points_m
     made = track_of_map(replay.challenge, line_m, "made")
     assert any("rolled out" in note and note.count(" to ") == 5 for note in made.notes)  # two walls, two double loops
     track = written(replay.challenge, line_m, tmp_path)
     assert len(track.checkpoint_stations_m) == 3
-    race = drive(track, CAREFUL_DRIVER)
-    assert race.race_time_ms is not None
-    assert race.wall_contact_ms == 0
+    assert_the_careful_driver_finishes(track)

@@ -1,14 +1,12 @@
 """The catalogue of Stadium pieces: buildable, as high as measured, and where real cars drove."""
 
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
 from pygbx import STADIUM_BLOCK_OFFSETS
 
-from trackmania_rl.gbx.challenge import Block, Challenge, read_challenge
-from trackmania_rl.gbx.replay import read_replay
+from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
 from trackmania_rl.track.pieces import size_cells, stadium_pieces
@@ -41,22 +39,19 @@ def height_at(mesh: PieceMesh, x_m: float, z_m: float) -> float:
     return best
 
 
-@pytest.mark.parametrize(("name", "shape"), ALL)
-def test_every_piece_is_a_block_of_the_game_and_can_be_built(name, shape):
-    assert name in STADIUM_BLOCK_OFFSETS or name in UNLISTED
-    mesh = built(name, 3 if shape is None else shape)
-    piece = stadium_pieces().by_name[name, shape]
-    assert piece.is_water or piece.is_scenery or piece.trigger_m is not None or len(mesh.surface) > 0
-    assert mesh.corners_m.shape == (len(mesh.surface), 3, 3)
-    assert np.isfinite(mesh.corners_m).all()
-    assert len(mesh.surface) < 5000
-    assert set(mesh.surface) <= set(map(int, Surface))
-    width_m, depth_m = (32.0 * cells for cells in size_cells(name))
-    if len(mesh.surface):
-        assert mesh.corners_m[..., 0].min() >= -0.1
-        assert mesh.corners_m[..., 0].max() <= width_m + 0.1
-        assert mesh.corners_m[..., 2].min() >= -0.1
-        assert mesh.corners_m[..., 2].max() <= depth_m + 0.1
+def test_every_piece_is_a_block_of_the_game_and_can_be_built():
+    for name, shape in ALL:
+        assert name in STADIUM_BLOCK_OFFSETS or name in UNLISTED
+        mesh = built(name, 3 if shape is None else shape)
+        piece = stadium_pieces().by_name[name, shape]
+        assert piece.is_water or piece.is_scenery or piece.trigger_m is not None or len(mesh.surface) > 0, name
+        assert mesh.corners_m.shape == (len(mesh.surface), 3, 3)
+        assert np.isfinite(mesh.corners_m).all(), name
+        assert len(mesh.surface) < 5000
+        assert set(mesh.surface) <= set(map(int, Surface)), name
+        for axis, cells in zip((0, 2), size_cells(name), strict=True):
+            assert mesh.corners_m[..., axis].min(initial=0.0) >= -0.1, name
+            assert mesh.corners_m[..., axis].max(initial=0.0) <= 32.0 * cells + 0.1, name
 
 
 def test_heights_are_as_measured():
@@ -73,21 +68,10 @@ def test_heights_are_as_measured():
     assert height_at(start, 16.0, 31.9) == pytest.approx(1.3446), "down to the road's height"
 
 
-def _driven(shared_data: Path) -> list[tuple[Challenge, np.ndarray]]:
-    line_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy", allow_pickle=False)
-    driven = [(read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx"), line_m.astype(np.float64))]
-    for file in ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx", "mydli_20.14.Replay.gbx"):
-        replay = read_replay(shared_data / "replays" / file)
-        assert replay.challenge is not None
-        assert replay.best.samples is not None
-        driven.append((replay.challenge, replay.best.samples.position_m))
-    return driven
-
-
-def test_real_cars_drove_where_the_catalogue_has_its_roads(shared_data):
+def test_real_cars_drove_where_the_catalogue_has_its_roads(hock, replays):
     """Heights to decimetres, which no wrongly turned, banked or inclined piece reaches; places within the borders."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)  # (beside the middle, above the road)
-    for challenge, positions_m in _driven(shared_data):
+    for challenge, positions_m in (hock, *((replay.challenge, replay.best.samples.position_m) for replay in replays)):
         grid = BlockGrid(challenge.blocks)
         for here_m in positions_m:
             block = grid.under(here_m)

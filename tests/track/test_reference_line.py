@@ -56,24 +56,13 @@ def test_a_wrong_line_says_what_is_wrong(tmp_path, array, says):
     assert str(path) in str(caught.value)
 
 
-def _stored(array: np.ndarray, tmp_path: Path) -> bytes:
-    np.save(tmp_path / "stored.npy", array, allow_pickle=True)
-    return (tmp_path / "stored.npy").read_bytes()
-
-
 def test_unreadable_files_are_refused(tmp_path):
-    good = _stored(_straight(), tmp_path)
-    terabytes = good.replace(b"(40, 3)", b"(9999999999, 3)").replace(b"        \n", b"\n")
-    pickled = _stored(np.array([{"a": 1}] * 3, dtype=object), tmp_path)
-    no_archive = b"PK\x03\x04" + bytes(60)
     path = tmp_path / "line.npy"
-    for content in (terabytes, pickled, no_archive, *(good[:length] for length in (0, 5, 60, 200, 500))):
+    good = _saved(path, _straight()).read_bytes()
+    for content in (b"PK\x03\x04" + bytes(60), *(good[:length] for length in (0, 60, 500))):
         path.write_bytes(content)
         with pytest.raises(ReferenceLineError, match=r"not a readable \.npy file"):
             load_reference_line(path, SPACING_M)
-    np.savez(tmp_path / "line.npz", _straight())
-    with pytest.raises(ReferenceLineError, match="archive"):
-        load_reference_line(tmp_path / "line.npz", SPACING_M)
     with pytest.raises(ReferenceLineError, match="no such file"):
         load_reference_line(tmp_path / "absent.npy", SPACING_M)
 
