@@ -3,7 +3,6 @@
 import importlib.util
 import os
 from pathlib import Path
-from types import ModuleType
 
 import hypothesis
 import numpy as np
@@ -31,7 +30,7 @@ def repository_root():
 def script_module(repository_root):
     """`script_module("tools/maps")` is scripts/tools/maps.py as a module, loaded anew at each call."""
 
-    def load(name: str) -> ModuleType:
+    def load(name):
         file = repository_root / "scripts" / f"{name}.py"
         spec = importlib.util.spec_from_file_location(file.stem, file)
         module = importlib.util.module_from_spec(spec)
@@ -66,7 +65,7 @@ def ray_here():
     ray.shutdown()
 
 
-def straight_line_m(length_m: float) -> np.ndarray:
+def straight_line_m(length_m):
     """(N, 3): a level line towards +z, a point every half metre."""
     line_m = np.zeros((int(length_m / 0.5) + 1, 3))
     line_m[:, 1] = 10.0

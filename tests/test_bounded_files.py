@@ -1,10 +1,7 @@
 """Files of strangers: what is no file is refused at once, and nothing that one holds costs much memory or time."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -17,19 +14,19 @@ from trackmania_rl.files import parse_json, parse_npy, parse_toml, read_bounded,
 
 
 @contextmanager
-def within_s(limit_s: float) -> Iterator[None]:
+def within_s(limit_s):
     started_s = time.process_time()
     yield
     assert time.process_time() - started_s < limit_s
 
 
-def npy(array: np.ndarray) -> bytes:
+def npy(array):
     stream = BytesIO()
     np.save(stream, array)
     return stream.getvalue()
 
 
-def with_header(text: str, content: bytes = b"") -> bytes:
+def with_header(text, content=b""):
     header = text.encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + content
 

@@ -1,7 +1,6 @@
 """Filling the buffers from whole races and from fragments, against a loop over single transitions."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from trackmania_rl.experience_replay.experience import Experience
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
 from trackmania_rl.race.progress import Fragment, RaceInFragments
 from trackmania_rl.race.rewards import RewardedRace
-from trackmania_rl.settings import ReplaySettings, load_settings
+from trackmania_rl.settings import load_settings
 
 MS_PER_ACTION = 50
 GAMMA = 0.9
@@ -27,7 +26,7 @@ IMAGE_SIZE_PX = (3, 2)
 SHIPPED = load_settings(Path(__file__).parent.parent / "config_files" / "config.py")
 
 
-def replay_settings(**changes: Any) -> ReplaySettings:
+def replay_settings(**changes):
     values = {
         "batch_size": 4,
         "memory_size_schedule": ((0, 500),),
@@ -43,7 +42,7 @@ def replay_settings(**changes: Any) -> ReplaySettings:
     return SHIPPED.replay.model_copy(update=values | changes)
 
 
-def random_rollout(n_actions: int, finish_after_ms: int | None, seed: int, greedy_share: float = 0.7) -> dict:
+def random_rollout(n_actions, finish_after_ms, seed, greedy_share=0.7):
     """The part of `rollout_results` that replay reads, its arrays read-only as the shared memory's are."""
     n_states = n_actions + 1
     rng = np.random.default_rng(seed)
@@ -61,12 +60,12 @@ def random_rollout(n_actions: int, finish_after_ms: int | None, seed: int, greed
     return rollout | {"race_time": (n_actions - 1) * MS_PER_ACTION + finish_after_ms}
 
 
-def rewarded_race(rollout: dict[str, Any]) -> RewardedRace:
+def rewarded_race(rollout):
     rewards = np.diff(rollout["meters_advanced_along_centerline"]).astype(np.float32)
     return RewardedRace(rewards, rollout["state_float"][:, 1].copy())
 
 
-def fill(buffer, buffer_test, rollout, replay, **options) -> int:
+def fill(buffer, buffer_test, rollout, replay, **options):
     return fill_buffer_from_rollout_with_n_steps_rule(
         buffer, buffer_test, rollout, rewarded_race(rollout), replay, **options
     )
@@ -83,7 +82,7 @@ def make(replay):
     )
 
 
-def naive_experiences(rollout: dict, replay: ReplaySettings) -> list[Experience]:
+def naive_experiences(rollout, replay):
     """One transition after the other."""
     states = rollout["state_float"]
     n_actions = len(rollout["actions"])
@@ -122,7 +121,7 @@ def naive_experiences(rollout: dict, replay: ReplaySettings) -> list[Experience]
     return experiences
 
 
-def assert_same(actual: Experience, expected: Experience) -> None:
+def assert_same(actual, expected):
     for name, value in vars(expected).items():
         np.testing.assert_allclose(getattr(actual, name), value, rtol=1e-5, atol=1e-6, err_msg=name)
 
@@ -144,7 +143,7 @@ def test_the_buffers_hold_the_newest_transitions(races, n_steps, discard, memory
         memory_size_schedule=((0, memory_size),),
     )
     buffer, buffer_test = make(replay)
-    ever: dict[int, Experience] = {}  # by row
+    ever = {}  # by row
     n_rows = 0
     for i, race in enumerate(races):
         rollout = random_rollout(*race)
@@ -188,10 +187,7 @@ def test_test_sides_come_in_runs_of_the_right_share_by_the_seed():
 # --- races in fragments
 
 
-Parts = list[tuple[dict[str, Any], Fragment]]
-
-
-def in_parts(rollout: dict[str, Any], race: RaceInFragments, cuts, *, finish_shows_late: bool = False) -> Parts:
+def in_parts(rollout, race, cuts, *, finish_shows_late=False):
     """Cut a race where the game waits after these numbers of decisions; perhaps once more at the very finish."""
     n_actions, parts = len(rollout["actions"]), []
     for n_decided in range(1, n_actions + finish_shows_late):
@@ -207,7 +203,7 @@ def in_parts(rollout: dict[str, Any], race: RaceInFragments, cuts, *, finish_sho
     return [*parts, (rollout, race.end(n_actions))]
 
 
-def store(replay: ReplaySettings, parts: Parts, soft_horizon_actions: int | None = None) -> list[Experience]:
+def store(replay, parts, soft_horizon_actions=None):
     """What a memory holds of parts of races, in their order."""
     buffer, buffer_test = make(replay)
     for rollout, fragment in parts:
@@ -219,7 +215,7 @@ def store(replay: ReplaySettings, parts: Parts, soft_horizon_actions: int | None
     return [experience for _, experience in sorted(stored, key=lambda entry: entry[0])]
 
 
-def without_what_came_later(experience: Experience) -> Experience:
+def without_what_came_later(experience):
     """That a race will be finished is not known while it goes on, and matters to its last transitions only."""
     reaches_finish = experience.terminal_actions == experience.n_steps
     return Experience(**vars(experience) | {"terminal_actions": experience.n_steps if reaches_finish else -1})

@@ -20,7 +20,6 @@ from trackmania_rl.buffer_utilities import (
 )
 from trackmania_rl.experience_replay.mini_race import cut_to_mini_races
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
-from trackmania_rl.settings import ReplaySettings
 
 from .test_buffer_management import replay_settings as settings_of_replay
 
@@ -28,7 +27,7 @@ N_FLOATS = 4
 IMAGE_SIZE_PX = (3, 2)
 
 
-def replay_settings(**changes) -> ReplaySettings:
+def replay_settings(**changes):
     return settings_of_replay(
         **{
             "batch_size": 50,
@@ -47,7 +46,7 @@ def make(replay, *, gamma=0.9, seed=0, image_size_px=IMAGE_SIZE_PX):
     )
 
 
-def add_race(buffer, buffer_test, n_states, is_finished, seed, n_steps_max=3) -> RowColumns:
+def add_race(buffer, buffer_test, n_states, is_finished, seed, n_steps_max=3):
     """Add a race of random rows, each transition spanning a random number of the steps it may."""
     rng = np.random.default_rng(seed)
     last = n_states - 1
@@ -67,7 +66,7 @@ def add_race(buffer, buffer_test, n_states, is_finished, seed, n_steps_max=3) ->
     return race
 
 
-def naive_mini_race(race: RowColumns, t: int, elapsed: int, rules) -> dict:
+def naive_mini_race(race, t, elapsed, rules):
     """What one transition becomes in a mini-race of which `elapsed` actions are over."""
     n_states = len(race)
     is_finished = int(race.steps_to_finish[t]) != NEVER_FINISHES
@@ -111,7 +110,7 @@ def test_batches_equal_transitions_one_by_one(races, gamma, duration, memory_siz
     sides = make(replay, gamma=0.123, image_size_px=image_size_px)
     for column in sides[0].ring.columns.by_name().values():  # what was never written must not matter
         column.fill_(math.nan if column.is_floating_point() else 99)
-    row_of: dict[int, tuple[RowColumns, int]] = {}
+    row_of = {}
     for race in races:
         first_row = sides[0].ring.end_row
         rows = add_race(*sides, *race)
@@ -239,7 +238,7 @@ def test_a_memory_of_longer_transitions_gives_shorter_ones():
     assert shorter[0][3].n_steps == 1
 
 
-def assert_same_sides(side, other) -> None:
+def assert_same_sides(side, other):
     assert len(side) == len(other)
     for i in range(len(side)):
         for name, value in vars(side[i]).items():

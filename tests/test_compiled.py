@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from trackmania_rl import compiled
 from trackmania_rl.compiled import KEPT_FOR_S, compiler_for
 
 
-def _made_ago(folder: Path, seconds: float) -> Path:
+def _made_ago(folder, seconds):
     (folder / "tests_1").mkdir(parents=True)
     (folder / "tests_1" / "loop-5.py311.1.nbc").write_bytes(b"code")
     os.utime(folder, (time.time() - seconds,) * 2)

@@ -1,8 +1,6 @@
 """Drivers on the Hugging Face Hub, which a folder stands for here."""
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -28,11 +26,11 @@ def file(repository_root, tmp_path):
 class FolderAsHub:
     """What the package would do, with the signatures that it has."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder, monkeypatch):
         hub = pytest.importorskip("huggingface_hub")
         self.folder = folder
-        self.made: list[tuple[str, bool | None]] = []
-        self.api: Any = mock.create_autospec(hub.HfApi, instance=True)
+        self.made = []
+        self.api = mock.create_autospec(hub.HfApi, instance=True)
         self.api.create_repo.side_effect = self._create
         self.api.upload_file.side_effect = self._upload
         self.api.file_exists.side_effect = lambda repo_id, filename: (folder / repo_id / filename).is_file()
@@ -43,17 +41,17 @@ class FolderAsHub:
         self.api.hf_hub_download.side_effect = lambda repo_id, filename, revision: str(folder / repo_id / filename)
         monkeypatch.setattr(hub, "HfApi", lambda: self.api)
 
-    def _create(self, repo_id: str, *, private: bool | None, exist_ok: bool) -> str:
+    def _create(self, repo_id, *, private, exist_ok):
         assert exist_ok
         self.made.append((repo_id, private))
         (self.folder / repo_id).mkdir(parents=True, exist_ok=True)
         return f"https://hub/{repo_id}"
 
-    def _upload(self, *, path_or_fileobj: Path | bytes, path_in_repo: str, repo_id: str) -> None:
+    def _upload(self, *, path_or_fileobj, path_in_repo, repo_id):
         content = path_or_fileobj if isinstance(path_or_fileobj, bytes) else path_or_fileobj.read_bytes()
         (self.folder / repo_id / path_in_repo).write_bytes(content)
 
-    def _list(self, repo_id: str, *, revision: str | None) -> list[str]:
+    def _list(self, repo_id, *, revision):
         from huggingface_hub.errors import OfflineModeIsEnabled
 
         if not (self.folder / repo_id).is_dir():

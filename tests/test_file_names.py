@@ -1,7 +1,5 @@
 """Names of runs, maps and drivers are files' names on Linux and Windows alike."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

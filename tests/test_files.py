@@ -15,10 +15,10 @@ def hold(monkeypatch):
     """`hold(3)` has the next three renames refused, as if somebody had the file open on Windows."""
     replace = Path.replace
 
-    def hold_for(n_renames: int) -> None:
+    def hold_for(n_renames):
         refusals = iter(range(n_renames))
 
-        def replace_unless_held(file: Path, target: Path) -> Path:
+        def replace_unless_held(file, target):
             if next(refusals, None) is not None:
                 raise PermissionError(13, "The process cannot access the file")
             return replace(file, target)
@@ -37,7 +37,7 @@ def test_a_rename_that_windows_refuses_for_a_moment_is_tried_again(hold, tmp_pat
         fresh.write_text("new")
         old.write_text("old")
     hold(RENAME_TRIES - 1)
-    waits_s: list[float] = []
+    waits_s = []
     replace_patiently(fresh, old, sleep=waits_s.append, platform="win32")
     assert old.is_dir() if is_folder else old.read_text() == "new"
     assert not fresh.exists()
@@ -49,7 +49,7 @@ def test_a_rename_that_windows_refuses_for_a_moment_is_tried_again(hold, tmp_pat
 def test_a_rename_that_stays_refused_is_an_error(hold, tmp_path, platform, n_waits):
     (tmp_path / "fresh").write_text("new")
     hold(100)
-    waits_s: list[float] = []
+    waits_s = []
     with pytest.raises(PermissionError):
         replace_patiently(tmp_path / "fresh", tmp_path / "old", sleep=waits_s.append, platform=platform)
     assert len(waits_s) == n_waits
@@ -75,14 +75,14 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch):
     file = tmp_path / "a file"
     write_durably(file, "first\n")
     assert file.read_bytes() == b"first\n"
-    synced: list[int] = []
+    synced = []
     with monkeypatch.context() as watched:
         watched.setattr(os, "fsync", synced.append)
         write_durably(file, b"second")
     assert file.read_bytes() == b"second"
     assert len(synced) == (2 if os.name == "posix" else 1)  # the file, and the folder with its name
 
-    def fail(_: int) -> None:
+    def fail(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)

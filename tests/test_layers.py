@@ -5,13 +5,12 @@ import fnmatch
 import subprocess
 import sys
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import pytest
 
 PACKAGE = "trackmania_rl"
 
-LAYERS: tuple[tuple[str, ...], ...] = (
+LAYERS = (
     (
         "settings",
         "seeds",
@@ -43,8 +42,8 @@ FORBIDDEN = {
 }
 
 
-def _imports(file: Path) -> set[str]:
-    names: set[str] = set()
+def _imports(file):
+    names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
@@ -53,7 +52,7 @@ def _imports(file: Path) -> set[str]:
     return names
 
 
-def _layer(module: str) -> int:
+def _layer(module):
     """Index of the layer that names the module most precisely; -1 for none."""
     best = (-1, -1)
     for index, patterns in enumerate(LAYERS):
@@ -83,7 +82,7 @@ def test_imports_only_point_to_the_same_layer_or_below(imports):
     ]
 
 
-def _room(module: str) -> str:
+def _room(module):
     if module.startswith("telemetry.page"):
         return "telemetry.page"
     room = module.split(".")[0]
@@ -91,7 +90,7 @@ def _room(module: str) -> str:
 
 
 def test_rooms_import_each_other_in_one_direction(imports):
-    neighbours: dict[str, set[str]] = {_room(module): set() for module in imports}
+    neighbours = {_room(module): set() for module in imports}
     for module, imported in imports.items():
         targets = {name.removeprefix(PACKAGE + ".") for name in imported} & imports.keys()
         neighbours[_room(module)] |= {_room(target) for target in targets} - {_room(module)}

@@ -1,11 +1,8 @@
 """Everything that listens can be reached from this machine only, unless a token is set."""
 
-from __future__ import annotations
-
 import ast
 import re
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +18,7 @@ OF_LOOPBACK = {"LOOPBACK", "'127.0.0.1'"}
 WITH_A_TOKEN = {"trackmania_rl/telemetry/page/command.py"}
 
 
-def places_that_listen(root: Path) -> list[tuple[str, str]]:
+def places_that_listen(root):
     """(file, address as it is written there) of each call that makes something listen."""
     places = []
     for folder in ("trackmania_rl", "scripts", "config_files", "examples"):

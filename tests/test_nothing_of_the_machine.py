@@ -1,11 +1,8 @@
 """What is handed on holds no login, no home folder and no whole path: records, drivers, data sets."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import socket
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,7 +43,7 @@ def snapshot(tmp_path, home, repository_root):
     return write_snapshot(repository_root / "config_files" / "config.py", tmp_path, overrides)
 
 
-def words_of_the_machine(home: Path) -> set[str]:
+def words_of_the_machine(home):
     """What nothing that is handed on may hold; names as short as others' words are left out."""
     words = {LOGIN, str(home), "somebody-like-me", getpass.getuser(), socket.gethostname()}
     return {word for word in words if len(word) > 4}

@@ -1,12 +1,9 @@
 """Folders of one user alone: made so, or refused where another user could have written."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +24,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
-def mode_of(folder: Path) -> int:
+def mode_of(folder):
     return stat.S_IMODE(folder.stat().st_mode)
 
 

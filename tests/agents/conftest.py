@@ -1,7 +1,5 @@
 """Networks, settings and batches of small sizes that all differ, so that a swapped axis cannot pass."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -44,7 +42,7 @@ def full_size_settings(repository_root):
 def agent_settings(default_settings):
     """Makes `AgentSettings` of small sizes: agent_settings(use_ddqn=True)."""
 
-    def make(**changes) -> AgentSettings:
+    def make(**changes):
         return AgentSettings.model_validate(default_settings.agent.model_dump() | SMALL | changes)
 
     return make
@@ -54,13 +52,7 @@ def agent_settings(default_settings):
 def make_network():
     """Makes a network for `agent_settings`, with or without image head."""
 
-    def make(
-        settings: AgentSettings,
-        *,
-        has_image: bool = False,
-        seed: int = 1,
-        waves: Sequence[tuple[int, float]] = (),
-    ) -> IQN_Network:
+    def make(settings, *, has_image=False, seed=1, waves=()):
         sizes = Sizes(
             float_mean=[0.1 * i for i in range(FLOATS)],
             float_std=[1.0 + i for i in range(FLOATS)],
@@ -78,9 +70,7 @@ def make_network():
 def make_agent(agent_settings, make_network):
     """Makes an `IQNAgent` of small sizes: make_agent(use_ddqn=True)."""
 
-    def make(
-        *, seed: int = 2, has_image: bool = False, device: str = "cpu", use_torch_compile: bool = False, **changes
-    ) -> IQNAgent:
+    def make(*, seed=2, has_image=False, device="cpu", use_torch_compile=False, **changes):
         settings = agent_settings(**changes)
         network = make_network(settings, has_image=has_image)
         return IQNAgent(network, settings, device=torch.device(device), seed=seed, use_torch_compile=use_torch_compile)
@@ -92,7 +82,7 @@ def make_agent(agent_settings, make_network):
 def update():
     """Makes one update at a learning rate: update(agent, batch, 1e-3)."""
 
-    def make_update(agent: IQNAgent, batch: TensorDict, learning_rate: float) -> TensorDict:
+    def make_update(agent, batch, learning_rate):
         agent.follow(agent.loss_module.settings, learning_rate)
         return agent.update(batch)
 
@@ -103,7 +93,7 @@ def update():
 def make_batch():
     """Makes a batch of random transitions; the second one is terminal."""
 
-    def make(*, has_image: bool = False, seed: int = 0, batch_size: int = BATCH, device: str = "cpu") -> TensorDict:
+    def make(*, has_image=False, seed=0, batch_size=BATCH, device="cpu"):
         generator = torch.Generator().manual_seed(seed)
         shape = (batch_size, 1, HEIGHT, WIDTH) if has_image else (batch_size, 1, 0, 0)
         gamma_n = torch.full((batch_size,), 0.97)

@@ -10,7 +10,7 @@ from trackmania_rl.agents.iqn import draw_taus
 
 @pytest.fixture
 def make_cloning_agent(agent_settings, make_network):
-    def make(*, use_torch_compile=False, **changes) -> CloningAgent:
+    def make(*, use_torch_compile=False, **changes):
         settings = agent_settings(**changes)
         device = torch.device("cpu")
         network = make_network(settings)

@@ -1,25 +1,22 @@
 """Agents of torchrl's losses: they act within the space, learn what is known, and resume to the byte."""
 
-from __future__ import annotations
-
 import io
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from tensordict import TensorDict
-from torchrl.objectives import A2CLoss, LossModule, SACLoss
+from torchrl.objectives import A2CLoss, SACLoss
 
 from trackmania_rl.agents import torchrl_agent
 from trackmania_rl.agents.builder import check_decision
 from trackmania_rl.agents.exploration import GREEDY, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, TorchRLAgent, TorchRLLearner
+from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, TorchRLAgent
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings, SettingsError
+from trackmania_rl.settings import SettingsError
 from trackmania_rl.training.finite_numbers import not_finite_tensors
 
 BATCH, FLOATS, CHOICES, NUMBERS = 11, 5, 7, 3
@@ -29,7 +26,7 @@ EXPLORED = Exploration(epsilon=0.5, epsilon_boltzmann=0.0, boltzmann_std=0.0, th
 
 @pytest.fixture
 def settings(default_settings):
-    changes: dict[str, Any] = {
+    changes = {
         "float_hidden_dim": 13,
         "gamma_schedule": ((0, 0.9),),
         "conv_channels": (2, 4),
@@ -44,7 +41,7 @@ def settings(default_settings):
     return default_settings.model_copy(update={"run": run, "agent": agent})
 
 
-def spaces_for(loss: type[LossModule], *, has_image: bool = False) -> Spaces:
+def spaces_for(loss, *, has_image=False):
     low, high = np.array([-1.0, 0.0, -2.0], dtype=np.float32), np.array([1.0, 1.0, 4.0], dtype=np.float32)
     return Spaces(
         float_mean=(0.0, *[0.5] * (FLOATS - 1)),
@@ -54,11 +51,11 @@ def spaces_for(loss: type[LossModule], *, has_image: bool = False) -> Spaces:
     )
 
 
-def builder_of(loss: type[LossModule], settings: Settings, **how: Any) -> TorchRLAgent:
+def builder_of(loss, settings, **how):
     return TorchRLAgent(settings, spaces_for(loss, **how), SeedTree(3), loss=loss)
 
 
-def batch_of(spaces: Spaces, seed: int = 0, n: int = BATCH) -> TensorDict:
+def batch_of(spaces, seed=0, n=BATCH):
     generator = torch.Generator().manual_seed(seed)
     if isinstance(spaces.action, Discrete):
         action = torch.randint(CHOICES, (n,), generator=generator)
@@ -74,11 +71,11 @@ def batch_of(spaces: Spaces, seed: int = 0, n: int = BATCH) -> TensorDict:
     return TensorDict(entries, batch_size=[n])
 
 
-def update(learner: TorchRLLearner, batch: TensorDict) -> TensorDict:
+def update(learner, batch):
     return learner.update(batch)
 
 
-def learner_of(builder: TorchRLAgent, settings: Settings) -> TorchRLLearner:
+def learner_of(builder, settings):
     learner = builder.make_learner(builder.make_network())
     learner.follow(settings.agent, learning_rate=1e-2)
     return learner

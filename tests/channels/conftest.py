@@ -2,9 +2,7 @@
 
 import multiprocessing
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +11,11 @@ from torch import nn
 
 from trackmania_rl.channels import sinks as sinks_module
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
-from trackmania_rl.channels.protocols import Channels, ReceivedRollout, RolloutSink, RolloutSource, WeightsKind
+from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
 from trackmania_rl.channels.shared_memory.slots import RolloutBounds
-from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.settings import load_settings
 
 SPAWN = multiprocessing.get_context("spawn")
 CHILDREN = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
@@ -25,7 +23,7 @@ CHILDREN = multiprocessing.get_context("spawn" if sys.platform == "win32" else "
 BOUNDS = RolloutBounds(max_actions=20, image_height_px=6, image_width_px=8, n_floats=5, n_values=3)
 
 
-def network_of(value: float) -> nn.Module:
+def network_of(value):
     """Two layers whose parameters are all the same."""
     network = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
     with torch.no_grad():
@@ -34,7 +32,7 @@ def network_of(value: float) -> nn.Module:
     return network
 
 
-def assert_is_race(rollout: ReceivedRollout, expected_results: Any, expected_stats: Any) -> None:
+def assert_is_race(rollout, expected_results, expected_stats):
     assert rollout.rollout_results.keys() == expected_results.keys()
     for name, expected in expected_results.items():
         np.testing.assert_array_equal(rollout.rollout_results[name], expected)
@@ -42,13 +40,13 @@ def assert_is_race(rollout: ReceivedRollout, expected_results: Any, expected_sta
     assert rollout.end_race_stats == expected_stats
 
 
-def acquired(sink: RolloutSink, game: int = 0, timeout_s: float = 60.0) -> np.ndarray:
+def acquired(sink, game=0, timeout_s=60.0):
     frames = sink.acquire_frames(game, timeout_s)
     assert frames is not None
     return frames
 
 
-def got(source: RolloutSource) -> ReceivedRollout:
+def got(source):
     rollout = source.get(timeout_s=60.0)
     assert rollout is not None
     return rollout
@@ -67,9 +65,9 @@ def children(monkeypatch):
 @pytest.fixture
 def start(children):
     """`start(function, *arguments)` starts a process, which is killed at the test's end."""
-    started: list[Any] = []
+    started = []
 
-    def start_it(function: Callable[..., None], *arguments: Any) -> Any:
+    def start_it(function, *arguments):
         started.append(CHILDREN.Process(target=function, args=arguments, daemon=True))
         started[-1].start()
         return started[-1]
@@ -85,24 +83,24 @@ def settings(repository_root):
     return load_settings(repository_root / "config_files" / "config.py")
 
 
-def _open_shared(settings: Settings, slots: int, games: int) -> Channels:
-    networks: dict[WeightsKind, nn.Module] = {"exploration": network_of(0.5), "evaluation": network_of(0.5)}
+def _open_shared(settings, slots, games):
+    networks = {"exploration": network_of(0.5), "evaluation": network_of(0.5)}
     run_state = SharedRunState(settings, networks)
     return Channels(SharedRolloutSource(BOUNDS, slots, games, stop=run_state.stop_flag), run_state)
 
 
-def _open_local(settings: Settings, slots: int, games: int) -> Channels:
+def _open_local(settings, slots, games):
     run_state = LocalRunState(settings)
     return Channels(LocalRollouts(BOUNDS.frames_shape, run_state, slots, games), run_state)
 
 
-def _open_ray(settings: Settings, slots: int, games: int) -> Channels:
+def _open_ray(settings, slots, games):
     from trackmania_rl.channels.over_ray.relay import start_relay
     from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource
     from trackmania_rl.channels.over_ray.run_state import RayRunState
 
     relay = start_relay()
-    networks: dict[WeightsKind, nn.Module] = {"exploration": network_of(0.5), "evaluation": network_of(0.5)}
+    networks = {"exploration": network_of(0.5), "evaluation": network_of(0.5)}
     run_state = RayRunState(relay, settings, networks)
     return Channels(RayRolloutSource(relay, BOUNDS.frames_shape, slots, games, run_state.require_relay_has), run_state)
 
@@ -126,18 +124,18 @@ def open_channels(request, settings):
         patch = request.getfixturevalue("monkeypatch").setattr
         patch("trackmania_rl.channels.over_ray.rollouts.BEAT_EVERY_S", 0.05)
         patch("trackmania_rl.channels.over_ray.run_state.WEIGHTS_EVERY_S", 0.0)
-    opened: list[Channels] = []
-    sinks: list[RolloutSink] = []
+    opened = []
+    sinks = []
 
-    def open_them(slots_per_collector: int = 2, games_per_collector: int = 1) -> Channels:
+    def open_them(slots_per_collector=2, games_per_collector=1):
         channels = IMPLEMENTATIONS[request.param](settings, slots_per_collector, games_per_collector)
-        open_collector: Any = channels.rollouts.open_collector
+        open_collector = channels.rollouts.open_collector
 
-        def open_one(collector: int) -> RolloutSink:
+        def open_one(collector):
             sinks.append(open_collector(collector))
             return sinks[-1]
 
-        channels.rollouts.open_collector = open_one  # type: ignore[method-assign]
+        channels.rollouts.open_collector = open_one
         opened.append(channels)
         return channels
 

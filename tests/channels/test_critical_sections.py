@@ -25,7 +25,7 @@ def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children, star
     children.wait_until_stopped(stopped.pid)
     other = source.open_collector(1)
 
-    def other_collector_plays(*seeds: int) -> None:
+    def other_collector_plays(*seeds):
         for seed in seeds:
             acquired(other)
             other.put(0, *children.make_rollout(seed, 5))

@@ -2,15 +2,13 @@
 
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.local import LocalRollouts
-from trackmania_rl.channels.protocols import NO_WEIGHTS, WEIGHTS_KINDS, WeightsKind
+from trackmania_rl.channels.protocols import NO_WEIGHTS, WEIGHTS_KINDS
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.settings import settings_from_flat
 
@@ -97,7 +95,7 @@ def test_games_put_from_threads_of_their_own(open_channels, children):
     source = open_channels(slots_per_collector=1, games_per_collector=5).rollouts
     sink = source.open_collector(0)
 
-    def play(game: int) -> None:
+    def play(game):
         for race in range(8):
             frames = acquired(sink, game)
             sink.put(game, *children.make_rollout(100 * game + race, 4, frames))
@@ -133,7 +131,7 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
     channels = open_channels(slots_per_collector=1)
     sink, view = channels.rollouts.open_collector(0), channels.run_state.view()
     acquired(sink)
-    answers: list[Any] = []
+    answers = []
     waiting = [threading.Thread(target=lambda: answers.append(sink.acquire_frames(game=1)))]
     if isinstance(channels.rollouts, SharedRolloutSource | LocalRollouts):
         waiting.append(threading.Thread(target=lambda: answers.append(sink.await_turn())))
@@ -152,9 +150,9 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
 def test_collectors_play_when_they_are_given_a_turn(open_channels, children):
     source = open_channels(slots_per_collector=2).rollouts
     sinks = {collector: source.open_collector(collector) for collector in (0, 1)}
-    played: list[tuple[int, int | None]] = []
+    played = []
 
-    def play(collector: int) -> None:
+    def play(collector):
         while (number := sinks[collector].await_turn()) is not None and number < 2:
             acquired(sinks[collector])
             sinks[collector].put(0, *children.make_rollout(number, 4))
@@ -219,11 +217,11 @@ def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels, set
 
 
 def test_weights_frame_count_and_the_end_are_seen_as_they_are_published(open_channels):
-    def values(network: nn.Module) -> set[float]:
+    def values(network):
         return set(flatten_parameters(network).tolist())
 
     run_state = open_channels().run_state
-    weights: dict[WeightsKind, nn.Module] = {"exploration": network_of(1.0), "evaluation": network_of(2.0)}
+    weights = {"exploration": network_of(1.0), "evaluation": network_of(2.0)}
     run_state.publish(weights=weights)
     view = run_state.view()
     for kind, value in zip(WEIGHTS_KINDS, (1.0, 2.0), strict=True):
@@ -257,7 +255,7 @@ def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(o
     wait_until(lambda: source.heartbeat(0).at_s > 0)
     assert source.heartbeat(0).n_waiting == 0
     assert source.heartbeat(1).at_s == 0
-    waits: list[Any] = [(lambda: sink.acquire_frames(0), lambda: got(source).release())]
+    waits = [(lambda: sink.acquire_frames(0), lambda: got(source).release())]
     if isinstance(source, SharedRolloutSource | LocalRollouts):
         waits.append((sink.await_turn, lambda: source.give_turn(0, 5)))
     for wait, end in waits:

@@ -7,19 +7,17 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.protocols import NO_WEIGHTS, ChannelError
 from trackmania_rl.channels.shared_memory import rollouts, run_state, segments
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource, make_stop_flag
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState, open_channels
-from trackmania_rl.settings import Settings, settings_from_flat
+from trackmania_rl.settings import settings_from_flat
 
 from .conftest import BOUNDS, SPAWN, acquired, assert_is_race, got, network_of
 
@@ -40,17 +38,17 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def values(network: nn.Module) -> set[float]:
+def values(network):
     return set(flatten_parameters(network).tolist())
 
 
-def edited(settings: Settings, running_speed: float) -> Settings:
+def edited(settings, running_speed):
     return settings_from_flat(settings.flat() | {"running_speed": running_speed})
 
 
 def test_a_header_enters_its_pipe_whole_however_long_the_race(children, source, monkeypatch):
     sink = source.open_collector(0)
-    headers: list[Any] = []
+    headers = []
     monkeypatch.setattr(sink._link.headers_in, "send", headers.append)
     for n_actions in (2, 19):
         acquired(sink)
@@ -94,10 +92,10 @@ def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch):
     monkeypatch.setattr(run_state, "SHARED_MEMORY_FOLDER", Path("/proc/sys"))
     monkeypatch.setattr(os, "access", lambda folder, _: str(folder) != "/proc/sys")  # root may write anywhere
     with pytest.raises(ChannelError, match=r"^/proc/sys cannot be written to, and processes share their memory there"):
-        open_channels(None, None, {})  # type: ignore[arg-type]
+        open_channels(None, None, {})
 
 
-def segment_name(pid: int, pid_namespace: str | None = None) -> str:
+def segment_name(pid, pid_namespace=None):
     if pid_namespace is None:
         pid_namespace = f"{os.stat('/proc/self/ns/pid').st_ino:x}"
     return f"trackmania_rl_{pid}_{pid_namespace}0123abcd"
@@ -166,7 +164,7 @@ def test_the_end_of_the_run_is_seen_whatever_becomes_of_the_process_that_asked_f
     assert flag.value
 
 
-def _pull_and_answer(view: SharedRunState, connection: Any) -> None:
+def _pull_and_answer(view, connection):
     network = network_of(0.0)
     for _ in range(2):
         connection.recv()  # the other side has published
@@ -203,11 +201,11 @@ def test_what_was_half_written_is_not_read(settings, monkeypatch, what):
     view, reader = published.view(), network_of(0.0)
     copy = torch.Tensor.copy_
 
-    def copy_half(target: torch.Tensor, source: torch.Tensor) -> None:
+    def copy_half(target, source):
         copy(target[: len(target) // 2], source[: len(source) // 2])
         raise StopWriting
 
-    def publish(value: float) -> None:
+    def publish(value):
         if what == "settings":
             published.publish(settings=edited(settings, value))
         else:
@@ -236,7 +234,7 @@ def test_weights_that_change_while_they_are_copied_are_copied_again(settings, mo
     published = iter([network_of(2.0), network_of(3.0)])
     clone = torch.Tensor.clone
 
-    def clone_slowly(vector: torch.Tensor) -> torch.Tensor:
+    def clone_slowly(vector):
         copied = clone(vector)
         if (network := next(published, None)) is not None:
             run_state.publish(weights={"evaluation": network})
@@ -249,8 +247,8 @@ def test_weights_that_change_while_they_are_copied_are_copied_again(settings, mo
     assert values(reader) == {3.0}
 
 
-def _stop_while_copying(view: SharedRunState) -> None:
-    torch.Tensor.clone = lambda _: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[method-assign,assignment,return-value]
+def _stop_while_copying(view):
+    torch.Tensor.clone = lambda _: os.kill(os.getpid(), signal.SIGSTOP)
     view.pull_weights("evaluation", network_of(0.0), NO_WEIGHTS)
 
 
@@ -270,7 +268,7 @@ def test_no_process_waits_for_a_reader_that_is_stopped_or_killed_while_it_copies
 
 
 def test_a_machine_without_room_for_the_weights_is_told_so(settings, monkeypatch):
-    def full(_: torch.Tensor) -> None:
+    def full(_):
         raise RuntimeError("unable to write to file </torch_1>:\nNo space left on device (28)")
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)

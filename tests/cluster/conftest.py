@@ -1,7 +1,5 @@
 """Trainings on a Ray cluster, and waiting for what comes in its own time."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.training_command import TrainCommand
@@ -14,9 +12,9 @@ ONE_COLLECTOR = {**SMALL, "n_collectors": 1, "collector_silence_s": 4, "checkpoi
 @pytest.fixture
 def start(tmp_path):
     """`start(cluster, **settings)` starts a training in the test's folder; no cluster is this machine alone."""
-    commands: list[TrainCommand] = []
+    commands = []
 
-    def start_it(cluster: str, **settings: object) -> TrainCommand:
+    def start_it(cluster, **settings):
         options = ("--cluster", cluster) if cluster else ()
         commands.append(TrainCommand(tmp_path, {**ONE_COLLECTOR, **settings}, options))
         return commands[-1]

@@ -1,7 +1,5 @@
 """What becomes of races and news where a relay or a collector is lost."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from torch import nn
@@ -12,7 +10,6 @@ from ray.exceptions import GetTimeoutError, RayError  # noqa: E402
 
 from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource, RaySink  # noqa: E402
 from trackmania_rl.channels.over_ray.run_state import open_ray_channels  # noqa: E402
-from trackmania_rl.channels.protocols import Channels, ReceivedRollout  # noqa: E402
 from trackmania_rl.settings import load_settings  # noqa: E402
 
 from ..keep_games_command import wait_until  # noqa: E402
@@ -32,14 +29,14 @@ def channels(settings, ray_here):
     opened.rollouts.close()
 
 
-def put(sink: RaySink, number: int) -> None:
+def put(sink, number):
     frames = sink.acquire_frames(0, timeout_s=60)
     assert frames is not None
     frames[:] = number
     sink.put(0, {"frames": frames[:9], "number": number}, {"race_time_ms": number})
 
 
-def got(channels: Channels) -> ReceivedRollout:
+def got(channels):
     rollout = channels.rollouts.get(timeout_s=60)
     assert rollout is not None
     return rollout
@@ -104,7 +101,7 @@ def test_weights_come_no_more_often_than_they_shall(settings, ray_here, monkeypa
     channels.rollouts.close()
 
 
-def is_gone(parcel: Any) -> bool:
+def is_gone(parcel):
     try:
         ray.get(parcel, timeout=1.0)
     except GetTimeoutError:
@@ -117,15 +114,15 @@ def is_gone(parcel: Any) -> bool:
 def test_a_race_whose_machine_is_gone_is_lost_and_counted(channels):
     @ray.remote(num_cpus=0)
     class Collector:
-        def play(self, sink: Any) -> None:  # in a process that does not have this module
+        def play(self, sink):  # in a process that does not have this module
             frames = sink.acquire_frames(0)
             sink.put(0, {"frames": frames}, {"race_time_ms": 1})
 
     assert isinstance(channels.rollouts, RayRolloutSource)
     sink = channels.rollouts.open_collector(0)
     note = channels.rollouts._note
-    offered: list[Any] = []
-    channels.rollouts._note = offered.append  # type: ignore[method-assign]
+    offered = []
+    channels.rollouts._note = offered.append
     actor = Collector.remote()
     ray.get(actor.play.remote(sink))
     wait_until(lambda: offered)

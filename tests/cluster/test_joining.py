@@ -1,15 +1,11 @@
 """Which clusters a training joins: by what Ray says, and heads of `ray start` with a token."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from pathlib import Path
 
 import psutil
 import pytest
@@ -49,7 +45,7 @@ def test_each_reason_has_its_line(said, told, monkeypatch):
     ],
 )
 def test_beyond_this_machine_a_cluster_must_ask_for_a_token(head, without_token, is_taken, monkeypatch):
-    def said(address: str, variables: dict[str, str]) -> str:
+    def said(address, variables):
         return without_token if variables else f"warning\n{connecting.HEAD}{head}\n"
 
     monkeypatch.setattr(connecting, "_said_by_probe", said)
@@ -96,14 +92,14 @@ except UserError as error:
 """
 
 
-def own_address() -> str:
+def own_address():
     """Of this machine, where others reach it; Ray takes it even where it is told the loopback one."""
     import ray.util
 
     return str(ray.util.get_node_ip_address())
 
 
-def environment(home: Path, variables: Mapping[str, str]) -> dict[str, str]:
+def environment(home, variables):
     """That of a user who has set these variables for Ray, and has no token in a file."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return {**kept, "HOME": str(home), **variables}
@@ -112,7 +108,7 @@ def environment(home: Path, variables: Mapping[str, str]) -> dict[str, str]:
 class Head:
     """`ray start --head` with these variables, in a process group of its own."""
 
-    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+    def __init__(self, folder, variables):
         with socket.socket() as free:
             free.bind(("", 0))
             port = free.getsockname()[1]
@@ -127,7 +123,7 @@ class Head:
                 command, stdout=output, stderr=output, env=environment(folder, variables), start_new_session=True
             )
 
-    def wait(self) -> None:
+    def wait(self):
         """Wait until it has started."""
         deadline_s = time.monotonic() + 120
         while "Ray runtime started" not in self._output.read_text():
@@ -135,7 +131,7 @@ class Head:
             assert time.monotonic() < deadline_s, self._output.read_text()
             time.sleep(0.1)
 
-    def end(self) -> None:
+    def end(self):
         """Kill it with its processes; `ray stop` would end those of others."""
         family = [*self._process.children(recursive=True), self._process]
         for one in family:
@@ -146,9 +142,9 @@ class Head:
 
 @pytest.fixture
 def start_head(tmp_path):
-    heads: list[Head] = []
+    heads = []
 
-    def start(variables: Mapping[str, str]) -> Head:
+    def start(variables):
         heads.append(Head(tmp_path, variables))
         heads[-1].wait()
         return heads[-1]
@@ -158,7 +154,7 @@ def start_head(tmp_path):
         head.end()
 
 
-def join(head: Head, home: Path, variables: Mapping[str, str]) -> str:
+def join(head, home, variables):
     """Join in a process of a user with these variables; return what it said."""
     command = [sys.executable, "-c", JOIN, head.address]
     joined = subprocess.run(command, env=environment(home, variables), capture_output=True, text=True, timeout=180)

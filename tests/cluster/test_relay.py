@@ -1,36 +1,34 @@
 """The relay by itself: who is refused, what is taken once, and what wakes whoever waits."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
 
-from trackmania_rl.channels.over_ray.relay import Answer, Arrived, Offer, Relay
+from trackmania_rl.channels.over_ray.relay import Offer, Relay
 
 
-def offer(collector: int, start: int, sequence: int) -> Offer:
+def offer(collector, start, sequence):
     return Offer(collector, start, sequence, ["parcel"], waited_s=0.0, elapsed_s=0.0)
 
 
-def taken(arrived: Arrived) -> list[tuple[int, int, int]]:
+def taken(arrived):
     return [(one.collector, one.start, one.sequence) for one in arrived.offers]
 
 
-def run(scene: Coroutine[Any, Any, None]) -> None:
+def run(scene):
     asyncio.run(asyncio.wait_for(scene, 60))
 
 
-async def look_in(relay: Relay, collector: int, start: int, *sequences: int, within_s: float = 0.0) -> Answer:
+async def look_in(relay, collector, start, *sequences, within_s=0.0):
     """Call the relay as a collector does, with these unreleased races."""
     offers = [offer(collector, start, sequence) for sequence in sequences]
     return await relay.look_in(collector, start, offers, (11.0, False), within_s)
 
 
 def test_races_are_taken_once_in_their_order_and_of_the_current_process_alone():
-    async def scene() -> None:
+    async def scene():
         relay = Relay()
         await relay.set_posts({3: 7, 5: 8})
         for collector, start, sequences in ((3, 7, (1,)), (5, 8, (1,)), (3, 7, (1, 2)), (3, 7, (1, 2)), (3, 7, (1,))):
@@ -53,7 +51,7 @@ def test_races_are_taken_once_in_their_order_and_of_the_current_process_alone():
 
 
 def test_a_relay_that_came_back_refuses_nobody_until_it_knows_its_posts():
-    async def scene() -> None:
+    async def scene():
         relay = Relay()
         answer = await look_in(relay, 0, 4, 9, within_s=0.05)
         assert answer.is_current

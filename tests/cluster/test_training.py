@@ -1,24 +1,20 @@
 """`train.py --cluster local:N`: the learner's machine and collectors', made on this one, and what may befall them."""
 
-from __future__ import annotations
-
 import signal
 
 import psutil
 import pytest
 
-from benchmarks.training_command import TrainCommand
-
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
 
 
-def processes(command: TrainCommand, name: str) -> list[psutil.Process]:
+def processes(command, name):
     """Ray's processes of a training by what they do, such as ray::CollectorHost.play."""
     family = psutil.Process(command.process.pid).children(recursive=True)
     return [one for one in family if any(name in word for word in one.cmdline())]
 
 
-def resume_and_end(command: TrainCommand) -> None:
+def resume_and_end(command):
     """Let a command that resumes a run drive, and end it in order."""
     command.wait_for_races(4)
     assert "resumed" in command.output

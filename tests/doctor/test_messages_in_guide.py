@@ -2,8 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from trackmania_rl.doctor.findings import GUIDE
@@ -62,7 +60,7 @@ def test_messages_without_words_of_their_own_are_listed(repository_root):
     assert [message for message in wordless if message.text not in NOT_EXPLAINED] == []
 
 
-def _messages(root: Path) -> Iterator[Message]:
+def _messages(root):
     for folder in ("trackmania_rl", "scripts"):
         for file in sorted((root / folder).rglob("*.py")):
             place = file.relative_to(root)
@@ -73,14 +71,14 @@ def _messages(root: Path) -> Iterator[Message]:
                     yield Message(f"{place.as_posix()}:{node.lineno}", _text(node.args[0]))
 
 
-def _name(function: ast.expr) -> str:
+def _name(function):
     match function:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name
     return ""
 
 
-def _text(node: ast.expr) -> str:
+def _text(node):
     match node:
         case ast.Constant(value=str(text)):
             return re.sub(r"%(%|[\d.]*[a-z])", "{}", text)
@@ -89,16 +87,16 @@ def _text(node: ast.expr) -> str:
     return "{}"
 
 
-def _fixed_words(text: str) -> str:
+def _fixed_words(text):
     # The page need not quote the advice that many messages end with, so the first sentence with enough words counts.
     of_sentences = [_longest_piece(sentence) for sentence in re.split(r"[.:;](?:\s|$)", text)]
     return next((words for words in of_sentences if len(words.split()) >= ENOUGH_WORDS), max(of_sentences, key=len))
 
 
-def _longest_piece(sentence: str) -> str:
+def _longest_piece(sentence):
     pieces = [piece.strip(" '\"()") for piece in re.split(r"\{\}|,\s", sentence)]
     return max(pieces, key=lambda piece: (len(piece.split()), len(piece)))
 
 
-def _plain(guide: str) -> str:
+def _plain(guide):
     return " ".join(guide.replace("`", "").split())

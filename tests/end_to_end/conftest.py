@@ -1,10 +1,5 @@
 """The training command as its users have it: a process, its children, its files."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from pathlib import Path
-
 import pytest
 
 from benchmarks.training_command import TrainCommand
@@ -26,10 +21,7 @@ SMALL = {
 }
 
 
-StartTraining = Callable[..., TrainCommand]
-
-
-def settings_words() -> list[str]:
+def settings_words():
     """The small settings as words of a command line."""
     settings = {"run_name": "tested", "terminal_view": "off", **SMALL}
     return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
@@ -38,11 +30,9 @@ def settings_words() -> list[str]:
 @pytest.fixture(scope="module")
 def start_training():
     """`start_training(folder, options=(...), name=value, ...)` starts the command; all end with the module."""
-    commands: list[TrainCommand] = []
+    commands = []
 
-    def start(
-        folder: Path, options: tuple[str, ...] = (), environment: Mapping[str, str] | None = None, **settings: object
-    ) -> TrainCommand:
+    def start(folder, options=(), environment=None, **settings):
         commands.append(TrainCommand(folder, {**SMALL, **settings}, options, environment))
         return commands[-1]
 

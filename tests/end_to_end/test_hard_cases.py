@@ -1,27 +1,18 @@
 """Trainings under conditions that are rare or take long; `python -m pytest -m slow tests/end_to_end` runs them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import signal
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
-from trackmania_rl.errors import ExitCode
-from trackmania_rl.runs import find_manifests, load_checkpoint
+from trackmania_rl.runs import find_manifests
 from trackmania_rl.telemetry.live import LiveReader
-from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
-
-from ..keep_games_command import KeepGames
-from .conftest import TrainCommand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -35,7 +26,7 @@ IMAGE = {
 SOCKET = {"game_transport": "'socket'"}
 
 
-def frames_saved(run_folder: Path) -> int:
+def frames_saved(run_folder):
     return max((manifest.frames for manifest in find_manifests(run_folder).values()), default=0)
 
 
@@ -125,7 +116,7 @@ def test_training_continues_while_games_fail_at_random(start_training, tmp_path)
         cutoff_race_longer_than_ms=6_000,
     )
 
-    def faults() -> list[str]:
+    def faults():
         lines = ledger.read_text().splitlines() if ledger.exists() else []
         return [line for line in lines if line != "start"]
 

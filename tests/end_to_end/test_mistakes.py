@@ -28,12 +28,12 @@ class Mistake(NamedTuple):
     run: str | None = None
 
 
-def map_cycle(map_path: str, line: str) -> str:
+def map_cycle(map_path, line):
     entry = {"map_name": "m", "map_path": map_path, "reference_line": line, "is_explo": True, "fill_buffer": True}
     return shlex.quote(f"map_cycle={({**entry, 'repeat': 1},)}")
 
 
-def demonstration(map_name: str) -> str:
+def demonstration(map_name):
     return shlex.quote(f"demonstrations={({'map_name': map_name, 'inputs': 'absent.inputs'},)}")
 
 
@@ -126,7 +126,7 @@ def train(script_module, monkeypatch):
     """`train(*words)` runs the command in this process, which has imported torch already."""
     before = signal.getsignal(signal.SIGTERM)
 
-    def run(*words: str) -> int:
+    def run(*words):
         monkeypatch.setattr(sys, "argv", ["train.py", *words])
         return script_module("train").main()
 

@@ -114,7 +114,7 @@ class Calls:
     errors: str
 
     @property
-    def run_folder(self) -> Path:
+    def run_folder(self):
         return self.folder / "save" / "called"
 
 

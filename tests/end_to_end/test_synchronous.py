@@ -5,8 +5,6 @@ A quarter of an hour: python -m pytest -m slow tests/end_to_end/test_synchronous
 
 import signal
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +12,9 @@ import pytest
 from trackmania_rl.runs import load_checkpoint
 
 from ..training.test_turns import GENERATED, THREE_MAPS, digest_of, races_of
-from .conftest import StartTraining, TrainCommand
 
 N_FRAMES = 2_500
-VARIANTS: dict[str, dict[str, object]] = {
+VARIANTS = {
     "whole races": {},
     "sockets": {"game_transport": "'socket'"},
     "three maps and generated tracks": {"map_cycle": repr((*THREE_MAPS, GENERATED))},
@@ -29,15 +26,15 @@ VARIANTS: dict[str, dict[str, object]] = {
         "gamma_schedule": "((0, 0.99),)",
     },
 }
-SYNCHRONOUS: dict[str, object] = {"sampling": "'synchronous'", "n_collectors": 2, "cutoff_race_longer_than_ms": 8_000}
+SYNCHRONOUS = {"sampling": "'synchronous'", "n_collectors": 2, "cutoff_race_longer_than_ms": 8_000}
 
 
-def what_came_out(command: TrainCommand) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def what_came_out(command):
     """The race log without times and sessions, and the checkpoint."""
     return races_of(command.run_folder / "races.jsonl"), digest_of(load_checkpoint(command.run_folder))
 
 
-def finish(start_training: StartTraining, folder: Path, **settings: object) -> TrainCommand:
+def finish(start_training, folder, **settings):
     command = start_training(folder, ("--max-frames", str(N_FRAMES)), **SYNCHRONOUS, **settings)
     assert command.process.wait(300) == 0, command.output
     return command

@@ -1,7 +1,5 @@
 """One training over sockets: watched, edited, disturbed, ended and resumed. The last test ends it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -17,8 +15,6 @@ from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.health import health_of
-
-from .conftest import TrainCommand
 
 pytestmark = pytest.mark.timeout(600)  # each wait has a limit of its own
 
@@ -40,7 +36,7 @@ def training(start_training, tmp_path_factory):
     return command
 
 
-def page_address(training: TrainCommand) -> str:
+def page_address(training):
     match = re.search(r"the live page of this run: http://(127\.0\.0\.1:\d+)/", training.output)
     assert match is not None
     return match[1]
@@ -62,9 +58,9 @@ def test_edits_of_the_configuration_are_applied_refused_or_kept_for_the_next_sta
 def test_cars_are_seen_moving_and_races_are_played_back(training):
     reader = LiveReader(training.run_folder)
     training.wait_for(lambda: len(reader.cars()) == 2, "cars")
-    ways_m: dict[int, list[np.ndarray]] = {0: [], 1: []}
+    ways_m = {0: [], 1: []}
 
-    def all_moved() -> bool:
+    def all_moved():
         for car in reader.cars():
             ways_m[car.collector].append(np.array(car.position))
         return all(len(way) > 1 and np.linalg.norm(np.diff(way, axis=0), axis=1).sum() > 20 for way in ways_m.values())
@@ -72,7 +68,7 @@ def test_cars_are_seen_moving_and_races_are_played_back(training):
     training.wait_for(all_moved, "20 m of each car")
     assert "died" not in training.output, "being watched ends no collector"
 
-    def watched_race() -> bool:
+    def watched_race():
         reader.watch(1, 0)
         race = reader.race()
         return race is not None and race.collector == 1
@@ -93,7 +89,7 @@ def test_the_page_shows_the_games(training):
 
     with Client(base_url=f"http://{page_address(training)}") as client:
 
-        def answers(path: str, pattern: str) -> bool:
+        def answers(path, pattern):
             try:
                 answer = client.get(path)
             except TransportError:  # also while it starts: its port is taken before it can answer
@@ -106,7 +102,7 @@ def test_the_page_shows_the_games(training):
         training.wait_for(lambda: answers("/healthz", '"ok": ?true'), "healthy training")
     with connect(f"ws://{page_address(training)}/live", max_size=None) as tab:
         names = "run|state|races|cars|train/loss|train/mean_q|train/grad_norm|waiting/learner"
-        told: set[str] = set()
+        told = set()
         while not set(names.split("|")) <= told:
             told |= set(re.findall(rf'"({names})":[{{[]', str(tab.recv(60))))
 

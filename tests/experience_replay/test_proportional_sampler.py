@@ -9,7 +9,7 @@ from trackmania_rl.experience_replay.transitions import TransitionStorage
 N_DRAWS = 60_000
 
 
-def storage_of(index: list[int], capacity: int = 20) -> TransitionStorage:
+def storage_of(index, capacity=20):
     ring = RingBuffer(capacity, 1)
     ring.append(RowColumns.empty(index[-1] + 1, 1, (0, 0), ring.device))
     storage = TransitionStorage(ring, 1)
@@ -17,13 +17,13 @@ def storage_of(index: list[int], capacity: int = 20) -> TransitionStorage:
     return storage
 
 
-def sampler_with(seed: int = 5, **exponents: float) -> ProportionalSampler:
+def sampler_with(seed=5, **exponents):
     sampler = ProportionalSampler(**exponents)
     sampler._rng = torch.Generator().manual_seed(seed)
     return sampler
 
 
-def frequencies(drawn: torch.Tensor, storage: TransitionStorage) -> torch.Tensor:
+def frequencies(drawn, storage):
     """Of each transition, in the storage's order."""
     return (drawn[:, None] == storage.index).float().mean(0)
 

@@ -11,7 +11,7 @@ from tests.runs.conftest import IMAGE_SIZE_PX, N_FLOATS, rows
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 
 
-def assert_holds_the_newest(ring: RingBuffer, n_written: int, n_held: int) -> None:
+def assert_holds_the_newest(ring, n_written, n_held):
     assert (ring.first_row, ring.end_row, len(ring)) == (n_written - n_held, n_written, n_held)
     positions = torch.arange(ring.first_row, ring.end_row) % ring.capacity
     expected = rows(ring.first_row, n_held).by_name()

@@ -44,7 +44,7 @@ def memory_of(action_shape):
     return ring, places
 
 
-def naive(ring, places, row, view: View, action_shape):
+def naive(ring, places, row, view, action_shape):
     """What a view shows of a row, one shift at a time."""
     race, t = places[row]
     first = max(0, t - (row - ring.first_row))  # the oldest row of this race that is still there

@@ -7,7 +7,7 @@ from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transitions import TransitionStorage
 
 
-def append_rows(ring: RingBuffer, n: int) -> range:
+def append_rows(ring, n):
     return ring.append(RowColumns.empty(n, 1, (0, 0), ring.device))
 
 

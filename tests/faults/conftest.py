@@ -18,12 +18,12 @@ LINE_M = 50
 class Player:
     """Races on one game instance, always full throttle to the finish of a straight of 50 m."""
 
-    def __init__(self, manager: GameInstanceManager, straight: MapEntry, port: int) -> None:
+    def __init__(self, manager, straight, port):
         self.manager = manager
         self.port = port
         self.straight = straight
 
-    def race(self) -> tuple[dict, dict]:
+    def race(self):
         return self.manager.rollout(self.straight, playing([]))
 
 
@@ -49,7 +49,7 @@ def make_player(settings, maps_folder, tmp_path, monkeypatch):
     players = []
     monkeypatch.setattr(launcher, "SIMULATED_GAME_SCRIPT", Path(__file__).with_name("chaotic_game.py"))
 
-    def make(chaos: str = "", **changes: object) -> Player:
+    def make(chaos="", **changes):
         port = find_free_port()
         arguments = ("--map", straight.map_path)  # loaded before it listens: short timeouts begin with the races
         if chaos:

@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
-from multiprocessing.connection import Connection
 
 import psutil
 import pytest
@@ -22,11 +20,11 @@ FORK = multiprocessing.get_context("spawn" if sys.platform == "win32" else "fork
 class Keeping(logging.Handler):
     """Keeps what collectors say."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.messages: list[str] = []
+        self.messages = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         if record.name == "collector":
             self.messages.append(record.getMessage())
 
@@ -39,20 +37,20 @@ def kept():
     logging.getLogger().removeHandler(handler)
 
 
-def say(pipe: Connection, n_records: int) -> None:
+def say(pipe, n_records):
     with sending_logs_to(pipe):
         for number in range(n_records):
             logging.getLogger("collector").info("race %d", number)
 
 
-def say_half_a_record(pipe: Connection, word: str) -> None:
+def say_half_a_record(pipe, word):
     with sending_logs_to(pipe):
         logging.getLogger("collector").info(word)
     os.write(pipe.fileno(), b"\x00\x00\x10\x00half")  # 4096 bytes are announced
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def start(logs: CollectorLogs, target: Callable[..., None], argument: object) -> multiprocessing.process.BaseProcess:
+def start(logs, target, argument):
     with logs.open("collector 0") as pipe:
         process = FORK.Process(target=target, args=(pipe, argument), daemon=True)
         process.start()

@@ -6,10 +6,8 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numba
-import numpy as np
 import pytest
 from numba.core import event
 
@@ -27,14 +25,11 @@ from trackmania_rl.multiprocess.collector_process import (
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import GeneratorSettings
-from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.training.collector import CollectorParts
 
 PIPE = multiprocessing.get_context("spawn")
 
 
-def task_of(live: LiveSettings, name: str, **changes: Any) -> CollectorTask:
+def task_of(live, name, **changes):
     parts = {
         "index": 0,
         "name": name,
@@ -49,24 +44,23 @@ def task_of(live: LiveSettings, name: str, **changes: Any) -> CollectorTask:
     return CollectorTask(**{**parts, **changes})
 
 
-def parts_of(task: CollectorTask) -> CollectorParts:
+def parts_of(task):
     return make_parts(task, race_spaces(task.run_state.settings))
 
 
-def first_draws(parts: CollectorParts) -> list[float]:
+def first_draws(parts):
     """The first number of every random stream of a collector."""
     choosers = [follower.actor._chooser for follower in (parts.explorer, parts.evaluator)]
-    streams: list[np.random.Generator] = [owner._rng for owner in choosers]
+    streams = [owner._rng for owner in choosers]
     return [stream.random() for stream in streams]
 
 
-def first_tracks(parts: CollectorParts) -> list[TrackRecipe]:
-    assert parts.generated_maps is not None
+def first_tracks(parts):
     generator = GeneratorSettings(difficulty=(0.2, 0.6), first_seed=0, last_seed=10**6)
     return [parts.generated_maps.recipe(generator, number) for number in range(4)]
 
 
-def reseeded(live: LiveSettings) -> LocalRunState:
+def reseeded(live):
     run = live.current.run.model_copy(update={"seed": live.current.run.seed + 1})
     return LocalRunState(live.current.model_copy(update={"run": run}))
 
@@ -90,10 +84,10 @@ def test_a_collector_leaves_the_signals_of_the_terminal_to_the_main_process(live
     class HasSetItsSignalsError(Exception):
         pass
 
-    def stop() -> None:
+    def stop():
         raise HasSetItsSignalsError
 
-    handlers: dict[int, object] = {}
+    handlers = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     monkeypatch.setattr(collector_process, "_end_with_parent", stop)
     with pytest.raises(HasSetItsSignalsError):
@@ -103,19 +97,19 @@ def test_a_collector_leaves_the_signals_of_the_terminal_to_the_main_process(live
 
 
 class Beats:
-    def __init__(self) -> None:
+    def __init__(self):
         self.n = 0
 
-    def beat(self) -> None:
+    def beat(self):
         self.n += 1
 
-    def wait_for_more(self) -> None:
+    def wait_for_more(self):
         n, deadline_s = self.n, time.monotonic() + 60
         while self.n < n + 2:
             assert time.monotonic() < deadline_s
             time.sleep(0.002)
 
-    def wait_until_there_are_none(self) -> None:
+    def wait_until_there_are_none(self):
         """Wait until none came for many times their interval; one may have begun already."""
         n, deadline_s = -1, time.monotonic() + 60
         while self.n != n:
@@ -128,7 +122,7 @@ def test_it_beats_until_the_main_thread_does_and_while_numba_compiles_in_any_thr
     beats = Beats()
     has_compiled = threading.Event()
 
-    def compile_for_long() -> None:
+    def compile_for_long():
         with event.trigger_event(COMPILING):
             has_compiled.wait()
 
@@ -155,7 +149,7 @@ def test_numba_tells_of_its_compiling_under_that_name():
         n = beats.n
 
         @numba.njit
-        def compiled(x: float) -> float:
+        def compiled(x):
             return x + 1.0
 
         assert compiled(1.5) == 2.5

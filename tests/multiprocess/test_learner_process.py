@@ -3,7 +3,6 @@
 import contextlib
 import operator
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -21,7 +20,7 @@ def test_however_training_ends_everything_is_closed_in_order(live, failing):
         memory=SimpleNamespace(blank_batch=lambda: "blank batch"),
         channels=asked.channels,
     )
-    trainer: Any = SimpleNamespace(
+    trainer = SimpleNamespace(
         run=run,
         hooks=[asked.first_hook, asked.second_hook],
         train=asked.train,
@@ -31,7 +30,7 @@ def test_however_training_ends_everything_is_closed_in_order(live, failing):
     if failing is not None:
         operator.attrgetter(failing)(asked).side_effect = RuntimeError(failing)
     with contextlib.nullcontext() if failing is None else pytest.raises(RuntimeError, match=failing):
-        learner_process_fn(trainer, asked.collectors, contextlib.nullcontext(), asked.interruptibly)  # type: ignore[arg-type]
+        learner_process_fn(trainer, asked.collectors, contextlib.nullcontext(), asked.interruptibly)
     assert [name for name, _, _ in asked.mock_calls] == [
         "collectors.start",
         "agent.rehearse_update",  # compiles while collectors start

@@ -4,7 +4,6 @@ import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,17 +12,15 @@ from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import run_setup
-from trackmania_rl.multiprocess.collector_process import CollectorTask
 from trackmania_rl.multiprocess.collectors import make_collectors
 from trackmania_rl.multiprocess.run_setup import count_session, removed_unless_begun, training_alone
 from trackmania_rl.multiprocess.supervisor import RestartPolicy
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.live import LiveSettings
 
 
-def _settings(repository_root: Path, *overrides: str):
+def _settings(repository_root, *overrides):
     return load_settings(repository_root / "config_files" / "config.py", overrides)
 
 
@@ -48,7 +45,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
 def test_a_folder_that_cannot_be_written_to_is_refused_and_one_that_cannot_be_locked_is_used(
     number, tmp_path, monkeypatch, caplog
 ):
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_, **__):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(run_setup.FileLock, "acquire", refuse)
@@ -65,7 +62,7 @@ def test_a_command_that_fails_leaves_its_folder_only_if_its_run_had_begun(tmp_pa
     output = tmp_path / "new" / "place"
     folder = RunFolder.below(output, "run")
 
-    def fail(has_begun: bool) -> None:
+    def fail(has_begun):
         with removed_unless_begun(folder) as begin, training_alone(folder):
             folder.log.write_text("an error\n")
             if has_begun:
@@ -109,23 +106,23 @@ def test_sessions_are_counted_and_after_a_power_cut_above_all_that_is_known(cont
 class Collectors:
     """Two collectors that die as soon as they are started; their tasks are kept."""
 
-    def __init__(self, live: LiveSettings) -> None:
+    def __init__(self, live):
         game = live.current.game.model_copy(update={"n_collectors": 2})
         live.current = live.current.model_copy(update={"game": game})
         self.run_state = LocalRunState(live.current)
-        self.tasks: list[CollectorTask] = []
+        self.tasks = []
 
-    def place(self, task: CollectorTask) -> Any:
+    def place(self, task):
         self.tasks.append(task)
         return SimpleNamespace(is_alive=lambda: False, exitcode=1)
 
-    def start(self, session: int, n_starts: int, demonstrations: Any = (), progress: Any = None) -> None:
-        rollouts: Any = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
-        placement: Any = SimpleNamespace(
+    def start(self, session, n_starts, demonstrations=(), progress=None):
+        rollouts = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
+        placement = SimpleNamespace(
             start=self.place,
             end_by_force=lambda _: None,
         )
-        run: Any = SimpleNamespace(
+        run = SimpleNamespace(
             channels=Channels(rollouts, self.run_state),
             folder=RunFolder(Path("/run"), Path("/tensorboard")),
             maps_folder=Path("/maps"),

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -44,7 +43,7 @@ sys.exit(code)
 class Supervised:
     """A supervisor in a process of its own, of a program with this text."""
 
-    def __init__(self, root: Path, folder: Path, text: str, delay_s: float = 0.05, give_up_after: int = 10) -> None:
+    def __init__(self, root, folder, text, delay_s=0.05, give_up_after=10):
         self.folder = folder
         training = folder / "training.py"
         training.write_text(PROLOGUE.format(root=str(root), folder=str(folder)) + textwrap.dedent(text))
@@ -56,18 +55,18 @@ class Supervised:
         )
 
     @property
-    def pids(self) -> list[int]:
+    def pids(self):
         """The trainings that were started, in their order."""
         file = self.folder / "starts"
         return [int(line) for line in file.read_text().splitlines()] if file.is_file() else []
 
-    def wait_for(self, condition: Callable[[], object]) -> None:
+    def wait_for(self, condition):
         deadline_s = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline_s, "not within 60 s"
             time.sleep(0.02)
 
-    def end(self) -> tuple[int, str]:
+    def end(self):
         """Wait for it; (exit code, what it said)."""
         _, said = self.process.communicate(timeout=90)
         return self.process.returncode, said
@@ -75,9 +74,9 @@ class Supervised:
 
 @pytest.fixture
 def supervise(repository_root, tmp_path):
-    started: list[Supervised] = []
+    started = []
 
-    def start(text: str, **named: float) -> Supervised:
+    def start(text, **named):
         started.append(Supervised(repository_root, tmp_path, text, **named))
         return started[-1]
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -29,37 +28,36 @@ FORK = multiprocessing.get_context("spawn" if sys.platform == "win32" else "fork
 class FakeCollectors:
     """Collectors of no process, that die, beat and deliver as a test has it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, n_collectors: int, limits: Limits = PATIENT) -> None:
+    def __init__(self, monkeypatch, n_collectors, limits=PATIENT):
         self.now_s = 1000.0
-        self.starts_s: list[list[float]] = [[] for _ in range(n_collectors)]
+        self.starts_s = [[] for _ in range(n_collectors)]
         self.heartbeats = [Heartbeat() for _ in range(n_collectors)]
-        self.processes: list[Any] = [None] * n_collectors
-        self.killed: list[int] = []
-        self.reported_dead: list[int] = []
-        self.failing_starts: list[OSError] = []
+        self.processes = [None] * n_collectors
+        self.killed = []
+        self.reported_dead = []
+        self.failing_starts = []
         monkeypatch.setattr(collectors_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(collectors_module, "limits_of_collectors", lambda _: limits)
-        placement: Any = SimpleNamespace(
+        placement = SimpleNamespace(
             start=self._start, end_by_force=self._kill, heartbeat=lambda index: self.heartbeats[index]
         )
-        rollouts: Any = SimpleNamespace(close_collector=self.reported_dead.append)
-        run_state: Any = SimpleNamespace(pull=lambda: False, settings=None)
-        make_task: Any = lambda index: index  # noqa: E731
+        rollouts = SimpleNamespace(close_collector=self.reported_dead.append)
+        run_state = SimpleNamespace(pull=lambda: False, settings=None)
         self.supervisor = Collectors(
-            [CollectorJob(index, make_task, placement, rollouts, run_state) for index in range(n_collectors)],
+            [CollectorJob(index, lambda index: index, placement, rollouts, run_state) for index in range(n_collectors)],
             lambda: None,
         )
         self.supervisor.start()
 
-    def pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds):
         self.now_s += seconds
         self.supervisor.check()
 
-    def die(self, index: int, exit_code: int = -9) -> None:
+    def die(self, index, exit_code=-9):
         self.processes[index].is_alive = lambda: False
         self.processes[index].exitcode = exit_code
 
-    def go_on(self, seconds: float, *, beats: bool = True, waits: bool = False, look_s: float = 0.5) -> bool:
+    def go_on(self, seconds, *, beats=True, waits=False, look_s=0.5):
         """Let time pass for collector 0; return whether it was killed meanwhile."""
         n_killed = len(self.killed)
         for _ in range(round(seconds / look_s)):
@@ -70,7 +68,7 @@ class FakeCollectors:
                 return True
         return False
 
-    def _start(self, index: Any) -> Any:
+    def _start(self, index):
         if self.failing_starts:
             raise self.failing_starts.pop()
         self.starts_s[index].append(self.now_s)
@@ -78,7 +76,7 @@ class FakeCollectors:
         self.processes[index] = SimpleNamespace(index=index, is_alive=lambda: True, exitcode=None)
         return self.processes[index]
 
-    def _kill(self, process: Any) -> None:
+    def _kill(self, process):
         self.killed.append(process.index)
         self.die(process.index)
 
@@ -114,7 +112,7 @@ def test_a_collector_that_delivers_is_started_again_after_a_second_however_often
 def test_a_run_ends_when_no_collector_delivers_any_more(collectors_of):
     collectors = collectors_of(2)
 
-    def all_die_for_an_hour() -> None:
+    def all_die_for_an_hour():
         for _ in range(3600):
             for index in (0, 1):
                 collectors.die(index)
@@ -187,7 +185,7 @@ def test_after_a_machine_was_suspended_no_collector_is_killed(watched):
 
 
 def test_the_limits_follow_from_the_longest_race_and_from_a_games_start(repository_root):
-    def stall_s(**changes: object) -> float:
+    def stall_s(**changes):
         overrides = {"cutoff_race_longer_than_ms": 60_000, "collector_silence_s": 30.0, **changes}
         limits = limits_of_collectors(load_settings(repository_root / "config_files" / "config.py", overrides))
         assert (limits.silence_s, limits.first_silence_s) == (30.0, 300.0)
@@ -201,10 +199,10 @@ def test_the_limits_follow_from_the_longest_race_and_from_a_games_start(reposito
     assert stall_s(game_transport="socket", tmi_protection_timeout_s=10.0) == 30 + 60 * 2 + 3 * (120 + 120 + 10)
 
 
-def failures(n_failures: int, every_s: float, *, succeeds: bool = False) -> list[str]:
+def failures(n_failures, every_s, *, succeeds=False):
     """Lines of a job that fails so often, under the policy of `--supervised`."""
     now_s, lines = [0.0], list[str]()
-    job: Any = SimpleNamespace(name="the training", start=lambda: None, end=lambda: None, has_succeeded=succeeds)
+    job = SimpleNamespace(name="the training", start=lambda: None, end=lambda: None, has_succeeded=succeeds)
     job.failure = lambda passed_s: "ended"
     supervisor = Supervisor([job], RestartPolicy(2.0, 300.0, most_failures=10), lines.append, lambda: now_s[0])
     supervisor.start()
@@ -227,7 +225,7 @@ def test_a_job_that_succeeds_between_its_failures_or_fails_rarely_is_started_for
     assert len(failures(1000, every_s=43_200.0)) == 1000
 
 
-def hang_with_a_game(pipe: Any) -> None:
+def hang_with_a_game(pipe):
     """Start a game and never end, not by SIGTERM either."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     game = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -237,7 +235,7 @@ def hang_with_a_game(pipe: Any) -> None:
 
 @pytest.mark.parametrize("how", ["it hangs", "it is stopped", "on Windows"])
 def test_a_collector_that_does_not_end_is_killed_with_its_games(how, monkeypatch, caplog):
-    owners_of_ended_games: list[int] = []
+    owners_of_ended_games = []
     records = SimpleNamespace(end_games_of=owners_of_ended_games.append)
     monkeypatch.setattr(supervisor_module, "GameRecords", lambda: records)
     monkeypatch.setattr(collectors_module, "HAS_SIGTERM", how != "on Windows" and sys.platform != "win32")
@@ -249,9 +247,8 @@ def test_a_collector_that_does_not_end_is_killed_with_its_games(how, monkeypatch
         game = psutil.Process(here.recv())
         if how == "it is stopped":
             os.kill(process.pid or 0, signal.SIGSTOP)
-        placement: Any = SimpleNamespace(start=lambda _: process)
-        unused: Any = None
-        collectors = Collectors([CollectorJob(0, lambda _: unused, placement, unused, unused)], lambda: None)
+        placement = SimpleNamespace(start=lambda _: process)
+        collectors = Collectors([CollectorJob(0, lambda _: None, placement, None, None)], lambda: None)
         collectors.start()
         with caplog.at_level(logging.WARNING):
             collectors.stop(within_s=0.1)

@@ -59,7 +59,7 @@ def race(layout, settings, zones):
     return OneRace(settings.game, layout, zones)
 
 
-def _random_blob(rng: np.random.Generator, zones: VirtualCheckpoints, **changes: object) -> bytes:
+def _random_blob(rng, zones, **changes):
     blob = new_state_blob(2, 2)
     head = np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]
     head["rotation"] = np.linalg.qr(rng.normal(size=(3, 3)))[0]
@@ -81,7 +81,7 @@ def _random_blob(rng: np.random.Generator, zones: VirtualCheckpoints, **changes:
     return bytes(blob)
 
 
-def _oracle(blob: bytes, zones: VirtualCheckpoints, zone: int) -> dict[str, np.ndarray]:
+def _oracle(blob, zones, zone):
     """Blocks that a single state tells, read through the game's own Python package."""
     state = SimStateData(blob)
     dyna, car = state.dyna.current_state, state.scene_mobil
@@ -110,10 +110,10 @@ def _oracle(blob: bytes, zones: VirtualCheckpoints, zone: int) -> dict[str, np.n
     }
 
 
-def rst_table(layout: ObservationLayout) -> str:
+def rst_table(layout):
     """The blocks as a reStructuredText table."""
 
-    def of(numbers: tuple[float, ...]) -> str:
+    def of(numbers):
         low, high = min(numbers), max(numbers)
         return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
@@ -243,7 +243,7 @@ def test_settings_that_do_not_fit_are_refused(overrides, message, repository_roo
         ObservationLayout(load_settings(config, overrides).observation)
 
 
-def random_floats(layout: ObservationLayout) -> np.ndarray:
+def random_floats(layout):
     """States whose floats have means and deviations of their own; one rarely changes, two never do."""
     rng = np.random.default_rng(3)
     scale = np.exp(rng.normal(0, 2, layout.float_input_dim))

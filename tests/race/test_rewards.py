@@ -36,7 +36,7 @@ SHIPPED = load_settings(Path(__file__).parents[2] / "config_files" / "config.py"
 METERS = "meters_advanced_along_centerline"
 
 
-def settings(**changes) -> RewardSettings:
+def settings(**changes):
     none = ((0, 0.0),)
     values = {
         **dict.fromkeys((name for name in RewardSettings.model_fields if name.endswith("_schedule")), none),
@@ -46,7 +46,7 @@ def settings(**changes) -> RewardSettings:
     return SHIPPED.reward.model_copy(update=values | changes)
 
 
-def random_states(n_states: int, seed: int) -> np.ndarray:
+def random_states(n_states, seed):
     rng = np.random.default_rng(seed)
     state_float = rng.normal(0, 3, (n_states, N_FLOATS)).astype(np.float32)
     state_float[:, PLACES["previous_actions"]] = rng.integers(0, 2, (n_states, 8))
@@ -56,7 +56,7 @@ def random_states(n_states: int, seed: int) -> np.ndarray:
     return state_float
 
 
-def rewards_of(states, meters, race_time_ms, reward: RewardSettings, engineered: EngineeredRewards) -> np.ndarray:
+def rewards_of(states, meters, race_time_ms, reward, engineered):
     return race_rewards(
         states,
         meters,
@@ -68,7 +68,7 @@ def rewards_of(states, meters, race_time_ms, reward: RewardSettings, engineered:
     )
 
 
-def naive_reward(states, meters, race_time_ms, action, *, reward: RewardSettings, engineered):
+def naive_reward(states, meters, race_time_ms, action, *, reward, engineered):
     """The reward of one action, as the documentation says it."""
     finishes = race_time_ms is not None and action == len(states) - 2
     duration_ms = race_time_ms - action * MS_PER_ACTION if finishes else MS_PER_ACTION

@@ -32,7 +32,7 @@ def race_on(loaded):
     return lambda zones: OneRace(loaded.game, layout, zones)
 
 
-def _winding_line() -> np.ndarray:
+def _winding_line():
     """A hilly figure of eight of about 300 m, one point every 0.5 m."""
     turns = np.linspace(0.3, 0.3 + 2 * math.pi, 40_000)
     dense = np.stack((60 * np.sin(turns), 4 * np.sin(3 * turns), 40 * np.sin(2 * turns)), axis=1)
@@ -44,17 +44,17 @@ def _winding_line() -> np.ndarray:
 class NaiveTracker:
     """The rules of reference/observation.md, one sentence after the other, in plain Python."""
 
-    def __init__(self, zones: VirtualCheckpoints) -> None:
+    def __init__(self, zones):
         self.zones = zones
         self.zone = 20
 
-    def update(self, position: np.ndarray) -> float:
+    def update(self, position):
         zones = self.zones
 
-        def distance(point: np.ndarray) -> float:
+        def distance(point):
             return math.dist(point, position)
 
-        def real_checkpoint_allows(zone: int) -> bool:
+        def real_checkpoint_allows(zone):
             radius = zones.real_checkpoint_radius_m[zone]
             return math.isinf(radius) or distance(zones.real_checkpoint_m[zone]) < radius
 

@@ -10,19 +10,18 @@ from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import new_vehicle
-from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.block_world import mesh_of_world, world_of
 
 ROAD = tuple(Block("StadiumRoadMain", (9, 1, z), 0, 3) for z in range(3, 9))
 
 
-def mesh_of(*blocks: Block) -> SurfaceMesh:
+def mesh_of(*blocks):
     times = MedalTimes(None, None, None, None)
     return mesh_of_world(world_of(Challenge("uid", "made", "me", "Stadium", "Day", (32, 32, 32), 1, times, blocks)))
 
 
-def car_at(x_m: float, y_m: float, z_m: float, speed_m_s: float = 0.0, heading_rad: float = 0.0) -> np.ndarray:
+def car_at(x_m, y_m, z_m, speed_m_s=0.0, heading_rad=0.0):
     car = new_vehicle()
     car["position_m"] = x_m, y_m, z_m
     car["quaternion"] = np.cos(heading_rad / 2), 0.0, np.sin(heading_rad / 2), 0.0
@@ -30,7 +29,7 @@ def car_at(x_m: float, y_m: float, z_m: float, speed_m_s: float = 0.0, heading_r
     return car
 
 
-def drive(car: np.ndarray, mesh: SurfaceMesh, ticks: int, gas: float = 0.0, steer: float = 0.0) -> None:
+def drive(car, mesh, ticks, gas=0.0, steer=0.0):
     for _ in range(ticks):
         tick(car, gas, 0.0, steer, mesh, STADIUM_CAR)
 

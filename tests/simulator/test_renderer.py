@@ -6,12 +6,12 @@ import pytest
 
 from trackmania_rl.simulator.physics.vehicle_state import VEHICLE_DTYPE
 from trackmania_rl.simulator.picture.renderer import Renderer
-from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Ribbon, Surface, Track, build_ribbon
+from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Surface, Track, build_ribbon
 
 WIDTH_PX, HEIGHT_PX = 160, 120
 
 
-def car_pose(ribbon: Ribbon, station_m: float):
+def car_pose(ribbon, station_m):
     """Position, rotation and section of a car on the middle of the road."""
     section = int(np.searchsorted(ribbon.station_m, station_m - 1e-6))
     rotation = np.stack([ribbon.left[section], ribbon.up[section], ribbon.forward[section]], axis=1)

@@ -1,7 +1,5 @@
 """Track files and reference lines: what they say arrives in the track, and what is wrong is named."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -22,14 +20,14 @@ from trackmania_rl.simulator.tracks.world import Edge, Surface, build_ribbon
 STRAIGHT_LINE = np.stack([np.full(401, 100.0), np.full(401, 12.0), 100.0 + 0.5 * np.arange(401)], axis=1)
 
 
-def write_track(folder: Path, text: str = "", line: np.ndarray = STRAIGHT_LINE) -> Path:
+def write_track(folder, text="", line=STRAIGHT_LINE):
     np.save(folder / "line.npy", line.astype(np.float32))
     path = folder / "track.toml"
     path.write_text('name = "test"\nline = "line.npy"\n' + text, encoding="utf-8")
     return path
 
 
-def at_station(values: np.ndarray, ribbon, station_m: float) -> float:
+def at_station(values, ribbon, station_m):
     return values[int(np.searchsorted(ribbon.station_m, station_m - 1e-6))]
 
 
@@ -57,7 +55,7 @@ def test_defaults_and_sections_arrive_in_the_ribbon(tmp_path):
     track = load_track(path)
     ribbon = track.ribbon
 
-    def at(values: np.ndarray, *stations_m: float) -> list:
+    def at(values, *stations_m):
         return [at_station(values, ribbon, station_m) for station_m in stations_m]
 
     assert (track.name, track.n_laps, track.checkpoint_stations_m) == ("test", 1, (50.0, 120.5))
@@ -110,7 +108,7 @@ def test_missing_keys_and_files_are_named(tmp_path, content, expected):
         load_track(tmp_path / "track.json")
 
 
-def _with_point(index: int, value: float) -> np.ndarray:
+def _with_point(index, value):
     line = STRAIGHT_LINE.copy()
     line[index, 2] += value
     return line

@@ -13,7 +13,6 @@ from trackmania_rl.simulator.tracks.track_generator import (
     LONGEST_TRACK_M,
     SHORTEST_TRACK_M,
     TIGHTEST_CREST_PER_M,
-    GeneratedTrack,
     TrackRecipe,
     generate_track,
 )
@@ -78,7 +77,7 @@ def test_roads_are_within_bounds_and_can_be_driven(tracks, tmp_path):
 
 
 def test_a_harder_track_is_narrower_and_tighter_and_has_more_in_it(tracks):
-    def tightest_m(track: GeneratedTrack) -> float:
+    def tightest_m(track):
         return float(turn_radius_m(track.laid_out.line_m.astype(np.float64)).min())
 
     for figure in (tightest_m, lambda track: track.design.width_m):
@@ -120,7 +119,7 @@ def test_the_command_writes_track_and_picture(script, tmp_path, monkeypatch, cap
 def test_the_command_tells_mistakes_and_overwrites_nothing_else(script, tmp_path, monkeypatch, capsys):
     track_file = tmp_path / "mine.toml"
 
-    def run(seed: int, *options: str) -> int:
+    def run(seed, *options):
         arguments = ["generate_track.py", "--seed", str(seed), "--output", str(track_file), *options]
         monkeypatch.setattr(sys, "argv", arguments)
         return script.main()

@@ -18,7 +18,7 @@ from trackmania_rl.simulator.physics.vehicle_state import NEVER_MS
 from trackmania_rl.simulator.tracks.world import Edge, Surface, Track, build_ribbon
 
 
-def straight(length_m: float = 3000.0, heights=None, **road) -> Track:
+def straight(length_m=3000.0, heights=None, **road):
     distance = np.arange(0.0, length_m, 0.5)
     line = np.zeros((len(distance), 3))
     line[:, 2] = distance
@@ -30,14 +30,14 @@ def straight(length_m: float = 3000.0, heights=None, **road) -> Track:
 PLANE = straight(half_width_m=2000.0)
 
 
-def settle(track: Track, ticks: int = 40) -> np.ndarray:
+def settle(track, ticks=40):
     car = spawn_vehicle(track)
     for _ in range(ticks):
         tick(car, 0.0, 0.0, 0.0, track.world, STADIUM_CAR)
     return car
 
 
-def rolling(track: Track, speed_kmh: float, heading_rad: float = 0.0) -> np.ndarray:
+def rolling(track, speed_kmh, heading_rad=0.0):
     """A settled car on the start line, sent off at a speed, turned left from the road by `heading_rad`."""
     car = settle(track)
     cosine, sine = np.cos(heading_rad), np.sin(heading_rad)
@@ -51,7 +51,7 @@ def rolling(track: Track, speed_kmh: float, heading_rad: float = 0.0) -> np.ndar
     return car
 
 
-def run(car, track: Track, ticks: int, gas=1.0, brake=0.0, steer=0.0) -> np.ndarray:
+def run(car, track, ticks, gas=1.0, brake=0.0, steer=0.0):
     """Drives with constant inputs; speeds in km/h after every tick."""
     speeds = np.empty(ticks)
     for i in range(ticks):
@@ -60,11 +60,11 @@ def run(car, track: Track, ticks: int, gas=1.0, brake=0.0, steer=0.0) -> np.ndar
     return speeds
 
 
-def speed_kmh(car) -> float:
+def speed_kmh(car):
     return float(np.linalg.norm(car["velocity_m_s"][0].astype(np.float64))) * KMH_PER_M_S
 
 
-def acceleration(car, track: Track, ticks: int = 10, **inputs) -> float:
+def acceleration(car, track, ticks=10, **inputs):
     before = speed_kmh(car)
     return (run(car, track, ticks, **inputs)[-1] - before) / KMH_PER_M_S / (ticks * TICK_MS / 1000.0)
 
@@ -252,7 +252,7 @@ def test_a_jump_flies_a_parabola_lands_and_drives_on():
     assert car["rotation"][0, 1, 1] > 0.999
 
 
-def flying(spin_rad_s: list[float]) -> np.ndarray:
+def flying(spin_rad_s):
     """A level car far above the road, which left it with this spin (about left, up and forward)."""
     car = spawn_vehicle(PLANE)
     car["position_m"][0, 1] = 500.0
@@ -260,7 +260,7 @@ def flying(spin_rad_s: list[float]) -> np.ndarray:
     return car
 
 
-def yaw_rate(car) -> float:
+def yaw_rate(car):
     return float(car["angular_velocity_rad_s"][0, 1])
 
 
@@ -290,12 +290,12 @@ def test_braking_in_flight_stops_a_dive_and_nothing_else(pitch_rate, left_over):
 # --- state
 
 
-def random_inputs(n: int) -> np.ndarray:
+def random_inputs(n):
     keys = np.random.default_rng(7).random((n // 5, 3)).repeat(5, axis=0)
     return np.stack([keys[:, 0] < 0.8, keys[:, 1] < 0.15, np.sign(np.round(3.0 * keys[:, 2] - 1.5))], axis=1) * 1.0
 
 
-def wild_track() -> Track:
+def wild_track():
     """Corners, hills, banking, all surfaces and edges, and gaps."""
     points = np.arange(4000)
     heading = np.cumsum(np.sin(points / 150.0) * 0.5 / 40.0)

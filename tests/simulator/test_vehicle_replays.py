@@ -16,7 +16,7 @@ from research.replay_windows.ground import HALF_WIDTH_M
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, VEHICLE_DTYPE, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
-from trackmania_rl.simulator.tracks.world import Ribbon, build_ribbon
+from trackmania_rl.simulator.tracks.world import build_ribbon
 
 WINDOWS = {window["name"]: window for window in json.loads(Path(__file__).with_name("replay_windows.json").read_text())}
 
@@ -48,12 +48,12 @@ WHOLE_WINDOW = {
 }
 
 
-def expand(runs: list[list[Any]]) -> np.ndarray:
+def expand(runs):
     """Values of [how often, value] pairs."""
     return np.array([value for count, value in runs for _ in range(count)])
 
 
-def ground_of(window: dict[str, Any]) -> Ribbon:
+def ground_of(window):
     ground = window["ground"]
     heights_m = expand(ground["heights_m"])
     line_m = np.empty((len(heights_m), 3))
@@ -62,7 +62,7 @@ def ground_of(window: dict[str, Any]) -> Ribbon:
     return build_ribbon(line_m, HALF_WIDTH_M, surface=expand(ground["surfaces"]))
 
 
-def drive(window: dict[str, Any]) -> Errors:
+def drive(window):
     """Drive a window to its last sample."""
     road = ground_of(window).road
     car = np.zeros(1, VEHICLE_DTYPE)

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes, read_challenge
+from trackmania_rl.gbx.challenge import Challenge, MedalTimes, read_challenge
 from trackmania_rl.gbx.replay import read_replay
 
 NO_TIMES = MedalTimes(None, None, None, None)
 REPLAYS = ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx", "mydli_20.14.Replay.gbx")
 
 
-def make_challenge(*blocks: Block, n_laps: int = 1, environment: str = "Stadium", size_cells=(32, 32, 32)) -> Challenge:
+def make_challenge(*blocks, n_laps=1, environment="Stadium", size_cells=(32, 32, 32)):
     return Challenge("uid", "$f00made", "me", environment, "Day", size_cells, n_laps, NO_TIMES, blocks)
 
 

@@ -25,11 +25,11 @@ CHAIN = (
 )
 
 
-def without(*indices: int) -> list[Block]:
+def without(*indices):
     return [block for index, block in enumerate(CHAIN) if index not in indices]
 
 
-def turned(block: Block) -> Block:
+def turned(block):
     """The block in a map that was turned to the right by a quarter: +z becomes -x."""
     size = size_cells(block.name)
     depth = size[1] if block.quarter_turns % 2 == 0 else size[0]

@@ -5,7 +5,6 @@ import numpy as np
 
 from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.simulator.physics.vehicle_state import VEHICLE_DTYPE
-from trackmania_rl.simulator.picture.block_scene import BlockScene
 from trackmania_rl.simulator.picture.palette import COLORS, Paint
 from trackmania_rl.simulator.picture.rasterizer import chase_camera, new_canvas
 from trackmania_rl.simulator.picture.renderer import Renderer
@@ -19,11 +18,11 @@ ROAD = 3
 """The shape of a straight StadiumRoadMain."""
 
 
-def make_scene(*blocks: Block) -> BlockScene:
+def make_scene(*blocks):
     return scene_of(world_of(make_challenge(*blocks)))
 
 
-def straight_road(n: int = 6) -> list[Block]:
+def straight_road(n=6):
     """A road along +z."""
     return [Block("StadiumRoadMain", (10, 1, z), 0, ROAD) for z in range(10, 10 + n)]
 
@@ -31,16 +30,16 @@ def straight_road(n: int = 6) -> list[Block]:
 ON_ROAD_M = np.array((10.5 * 32.0, 9.3546, 10.0 * 32.0 + 20.0))
 
 
-def moved(point_m, left_m: float, up_m: float, ahead_m: float) -> np.ndarray:
+def moved(point_m, left_m, up_m, ahead_m):
     return np.asarray(point_m) + np.array((left_m, up_m, ahead_m))
 
 
-def see(scene: BlockScene, position_m=ON_ROAD_M, rotation=None, **options) -> np.ndarray:
+def see(scene, position_m=ON_ROAD_M, rotation=None, **options):
     pose = position_m, np.eye(3) if rotation is None else rotation
     return Renderer(scene).render(*pose, 0, WIDTH_PX, HEIGHT_PX, **options)
 
 
-def pixel_at(frame: np.ndarray, point_m, position_m=ON_ROAD_M, rotation=None) -> tuple[int, ...]:
+def pixel_at(frame, point_m, position_m=ON_ROAD_M, rotation=None):
     camera = chase_camera(position_m, np.eye(3) if rotation is None else rotation)
     right, down, ahead = camera.axes @ (np.asarray(point_m) - camera.position_m)
     focal_px = new_canvas(WIDTH_PX, HEIGHT_PX).focal_px
@@ -50,7 +49,7 @@ def pixel_at(frame: np.ndarray, point_m, position_m=ON_ROAD_M, rotation=None) ->
     return tuple(frame[row, column].tolist())
 
 
-def shades(*paints: Paint) -> set[tuple[int, ...]]:
+def shades(*paints):
     """All pixels that these paints may have."""
     return {tuple(pixel) for pixel in COLORS.paints[list(paints)].reshape(-1, 1).view(np.uint8).tolist()}
 

@@ -12,7 +12,7 @@ from trackmania_rl.track import game_map
 from trackmania_rl.track.game_map import load_game_map, load_reference_times
 
 
-def entry(name: str, map_path: str) -> MapEntry:
+def entry(name, map_path):
     return MapEntry(map_name=name, map_path=map_path, reference_line="x.npy", is_explo=True, fill_buffer=True)
 
 

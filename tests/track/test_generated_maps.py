@@ -37,7 +37,6 @@ def test_a_drawn_map_is_a_recipes_track_under_the_entrys_name(entry, repository_
 
 
 def test_the_same_seed_draws_the_same_tracks(entry):
-    assert entry.generator is not None
     first, second, other = (
         [draw_recipe(entry.generator, rng) for _ in range(40)]
         for rng in (np.random.default_rng(1), np.random.default_rng(1), np.random.default_rng(2))
@@ -66,7 +65,7 @@ def test_files_are_bounded_and_those_used_last_stay(entry, tmp_path):
 
 
 def test_where_nothing_can_be_written_the_last_track_is_driven_once_more(entry, tmp_path, monkeypatch, caplog):
-    def no_space(*_: object) -> None:
+    def no_space(*_):
         raise OSError(28, "No space left on device")
 
     maps = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))

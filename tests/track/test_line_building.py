@@ -1,9 +1,6 @@
 """Lines from samples: the curve, the mean, the ends, and respawns."""
 
-from __future__ import annotations
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from trackmania_rl.gbx.challenge import Block
@@ -19,27 +16,25 @@ from trackmania_rl.track.line_checks import Verdict, check_line, gate_passages
 
 from .conftest import make_challenge
 
-FloatArray = npt.NDArray[np.float64]
 
-
-def a_path(position_m: FloatArray, name: str = "a race") -> DrivenPath:
+def a_path(position_m, name="a race"):
     speed_m_s = np.full(len(position_m), 30.0)
     return DrivenPath(name, 100.0 * np.arange(len(position_m)), position_m, speed_m_s, np.zeros((0, 3)))
 
 
-def a_straight(length_m: float, step_m: float, beside_m: float = 0.0) -> FloatArray:
+def a_straight(length_m, step_m, beside_m=0.0):
     z = np.arange(0.0, length_m + 1e-6, step_m)
     return np.stack((np.full_like(z, 16.0 + beside_m), np.full_like(z, 9.0), z), axis=1)
 
 
-def a_ghost(position_m: FloatArray, speed_m_s: FloatArray, n_respawns: int = 0) -> Ghost:
+def a_ghost(position_m, speed_m_s, n_respawns=0):
     n = len(position_m)
     rotation = np.tile([1.0, 0.0, 0.0, 0.0], (n, 1))
     samples = GhostSamples(100, 100 * np.arange(n), position_m, rotation, speed_m_s)
     return Ghost("driver", None, (), n_respawns, samples, (), "")
 
 
-def distance_to_curve_m(points_m: FloatArray, curve_m: FloatArray) -> FloatArray:
+def distance_to_curve_m(points_m, curve_m):
     """(N,) distance of each point from a polyline, all pieces tried."""
     begin, step = curve_m[:-1], np.diff(curve_m, axis=0)
     result = []
@@ -66,7 +61,7 @@ def test_races_that_make_no_line_are_refused():
         build_line([a_path(a_straight(200.0, 7.0)), a_path(a_straight(200.0, 7.0, 40.0), "the other")])
 
 
-def a_race_with_a_respawn() -> tuple[FloatArray, FloatArray]:
+def a_race_with_a_respawn():
     """Along +z through a checkpoint at z = 80, astray to the right from z = 120 on, back to its middle, on to 200."""
     way_m = a_straight(120.0, 8.0, beside_m=5.0)
     astray_m = way_m[-1] + np.arange(1, 8)[:, None] * (8.0, 0.0, 0.0)

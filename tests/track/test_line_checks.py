@@ -1,27 +1,23 @@
 """Every fault of a line is found, and lines without one have none."""
 
-from __future__ import annotations
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from trackmania_rl.gbx.challenge import Block, Challenge
+from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.track.line_building import resample
 from trackmania_rl.track.line_checks import Verdict, check_line
 
 from .conftest import make_challenge
 
-FloatArray = npt.NDArray[np.float64]
 START, CHECKPOINT, FINISH = "StadiumRoadMainStartLine", "StadiumRoadMainCheckpoint", "StadiumRoadMainFinishLine"
 
 
-def a_map(*gates: tuple[str, tuple[int, int, int], int], **options) -> Challenge:
+def a_map(*gates, **options):
     """A map with gates (name, cell, quarter turns)."""
     return make_challenge(*(Block(name, cell, turns, 0) for name, cell, turns in gates), **options)
 
 
-def through(*corners: tuple[float, float, float]) -> FloatArray:
+def through(*corners):
     """A line of straight pieces from corner to corner."""
     return resample(np.array(corners, dtype=np.float64), 0.5)
 
@@ -30,7 +26,7 @@ STRAIGHT_MAP = a_map((START, (0, 1, 0), 0), (CHECKPOINT, (0, 1, 3), 0), (FINISH,
 STRAIGHT = through((16, 9, 11), (16, 9, 209))
 
 
-def verdict(line_m: FloatArray, challenge: Challenge | None, check: str) -> Verdict:
+def verdict(line_m, challenge, check):
     return next(finding.verdict for finding in check_line(line_m, challenge).findings if finding.check == check)
 
 

@@ -1,24 +1,23 @@
 """Maps as a user names them: for a training (`overrides_for_maps`), and for everything else (`map_entries`)."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.track.named_maps import map_entries, overrides_for_maps
 
 
-def chosen(repository_root: Path, maps_folder: Path, *names: str, config: str = "config.py") -> Settings:
+def chosen(repository_root, maps_folder, *names, config="config.py"):
     """What a command with these maps trains with, through the texts that the command line makes of them."""
     config_file = repository_root / "config_files" / config
-    overrides: dict[str, Any] = overrides_for_maps(load_settings(config_file), maps_folder, names)
+    overrides = overrides_for_maps(load_settings(config_file), maps_folder, names)
     return load_settings(config_file, [f"{name}={value!r}" for name, value in overrides.items()])
 
 
-def kinds(settings: Settings) -> list[tuple[str, bool, int]]:
+def kinds(settings):
     return [(entry.map_name, entry.is_explo, entry.repeat) for entry in settings.game.map_cycle]
 
 

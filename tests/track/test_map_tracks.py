@@ -1,15 +1,13 @@
 """Tracks of maps and lines: what blocks say about the road, checkpoints, loops rolled out, real maps driven."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from trackmania_rl.gbx.challenge import Block, Challenge
+from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, drive
 from trackmania_rl.simulator.tracks.track_design import write_track
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.simulator.tracks.world import Surface, Track
+from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.line_building import build_line
 from trackmania_rl.track.map_tracks import MapTrackError, track_of_map
@@ -30,18 +28,18 @@ STRAIGHT = (
 )
 
 
-def straight_line(z_from_m: float, z_to_m: float) -> np.ndarray:
+def straight_line(z_from_m, z_to_m):
     z_m = np.arange(z_from_m, z_to_m, 0.5)
     return np.stack((np.full(len(z_m), 9 * 32.0 + 16.0), np.full(len(z_m), 9.36), z_m), axis=1)
 
 
-def written(challenge: Challenge, line_m: np.ndarray, folder: Path) -> Track:
+def written(challenge, line_m, folder):
     made = track_of_map(challenge, line_m, "made")
     write_track(made.design, made.laid_out, folder / "made.toml", "a test")
     return load_track(folder / "made.toml")
 
 
-def at(track: Track, field: str, z_m: float) -> float:
+def at(track, field, z_m):
     section = int(np.abs(track.ribbon.center_m[:, 2] - z_m).argmin())
     return getattr(track.ribbon, field)[section]
 
@@ -93,7 +91,7 @@ def test_lines_of_other_places_are_refused(line_m, told):
         track_of_map(make_challenge(*STRAIGHT), line_m, "made")
 
 
-def assert_the_careful_driver_finishes(track: Track) -> None:
+def assert_the_careful_driver_finishes(track):
     race = drive(track, CAREFUL_DRIVER)
     assert race.race_time_ms is not None
     assert race.wall_contact_ms == 0

@@ -8,7 +8,7 @@ from pygbx import STADIUM_BLOCK_OFFSETS
 
 from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.simulator.tracks.world import Surface
-from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
+from trackmania_rl.track.piece_mesh import mesh_of
 from trackmania_rl.track.pieces import size_cells, stadium_pieces
 from trackmania_rl.track.placed_blocks import BlockGrid, roads_of
 
@@ -19,14 +19,13 @@ UNLISTED = {"StadiumGrassClip", "StadiumWater", "StadiumPool", "StadiumWaterClip
 """Blocks of real maps that the list of footprints lacks; they fill one cell."""
 
 
-def built(name: str, shape: int = 3) -> PieceMesh:
+def built(name, shape=3):
     block = Block(name, (5, 1, 7), 0, shape)
     piece = stadium_pieces().find(block)
-    assert piece is not None
     return mesh_of(piece, block)
 
 
-def height_at(mesh: PieceMesh, x_m: float, z_m: float) -> float:
+def height_at(mesh, x_m, z_m):
     """Of the highest triangle that lies over a place and faces up."""
     best = -np.inf
     for a, b, c in mesh.corners_m:
@@ -70,7 +69,7 @@ def test_heights_are_as_measured():
 
 def test_real_cars_drove_where_the_catalogue_has_its_roads(hock, replays):
     """Heights to decimetres, which no wrongly turned, banked or inclined piece reaches; places within the borders."""
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)  # (beside the middle, above the road)
+    found = defaultdict(list)  # (beside the middle, above the road)
     for challenge, positions_m in (hock, *((replay.challenge, replay.best.samples.position_m) for replay in replays)):
         grid = BlockGrid(challenge.blocks)
         for here_m in positions_m:
@@ -89,7 +88,7 @@ def test_real_cars_drove_where_the_catalogue_has_its_roads(hock, replays):
         assert np.quantile(np.abs(beside_m[is_driving]), 0.9) < 13.0, name
 
 
-def _place(here_m: np.ndarray, road) -> tuple[float, float]:
+def _place(here_m, road):
     """How far a point is beside a road's middle, to the left, and above its surface."""
     apart_m = np.linalg.norm((road.points_m - here_m)[:, [0, 2]], axis=1)
     at = int(apart_m.argmin())

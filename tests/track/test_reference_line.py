@@ -1,7 +1,5 @@
 """Loading, extending and smoothing reference lines."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,11 +9,11 @@ from trackmania_rl.track.reference_line import ReferenceLineError, load_referenc
 SPACING_M = 0.5
 
 
-def _straight(n: int = 40) -> np.ndarray:
+def _straight(n=40):
     return np.arange(n)[:, None] * np.array([0.3, 0.0, 0.4])
 
 
-def _saved(path: Path, array: np.ndarray) -> Path:
+def _saved(path, array):
     np.save(path, array)
     return path
 

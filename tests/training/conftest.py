@@ -1,28 +1,22 @@
 """A tiny configuration with distinct sizes (so that a swapped axis fails), and made-up races that fit it."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.builder import make_agent_builder, make_network
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
-from trackmania_rl.channels.protocols import Channels, ReceivedRollout, WeightsKind
-from trackmania_rl.experience_replay.minari_files import DataSet
+from trackmania_rl.channels.protocols import Channels, ReceivedRollout
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.progress import RaceInFragments
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings, load_settings, settings_from_flat
+from trackmania_rl.settings import load_settings, settings_from_flat
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -30,12 +24,8 @@ from trackmania_rl.training.building import make_memory, make_reward, make_train
 from trackmania_rl.training.collector import WeightPuller
 from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks.figures import WriteFigures
-from trackmania_rl.training.hooks.hook import Hook, RunContext
+from trackmania_rl.training.hooks.hook import RunContext
 from trackmania_rl.training.hooks.races import WriteRaceLog
-
-HookT = TypeVar("HookT", bound=Hook)
-MakeRace = Callable[..., ReceivedRollout]
-MakeRun = Callable[..., "LocalRun"]
 
 TINY = (
     "float_hidden_dim=11",
@@ -58,7 +48,7 @@ TINY = (
 )
 
 
-def edit(live: LiveSettings, **values: Any) -> None:
+def edit(live, **values):
     """Put settings in force, of whatever group."""
     live.current = settings_from_flat(live.current.flat() | values)
 
@@ -66,24 +56,24 @@ def edit(live: LiveSettings, **values: Any) -> None:
 class WatchedRunState(LocalRunState):
     """A run that ends when `is_over()`."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.is_over: Callable[[], bool] = lambda: False
+    def __init__(self, settings):
+        self.is_over = lambda: False
         super().__init__(settings)
 
     @property
-    def stop_requested(self) -> bool:
+    def stop_requested(self):
         return self.is_over()
 
     @stop_requested.setter
-    def stop_requested(self, _: bool) -> None:
+    def stop_requested(self, _):
         """It ends by `is_over` only."""
 
 
-def pullers_of(settings: Settings, run_state: Any, seeds: SeedTree) -> list[WeightPuller]:
+def pullers_of(settings, run_state, seeds):
     """Explorer and evaluator of a collector, with the same first weights."""
     spaces = race_spaces(settings)
 
-    def puller(name: str, kind: WeightsKind) -> WeightPuller:
+    def puller(name, kind):
         actor = Inferer(
             make_network(settings, spaces, SeedTree(1)),
             n_quantiles=settings.agent.iqn_k,
@@ -99,23 +89,23 @@ def pullers_of(settings: Settings, run_state: Any, seeds: SeedTree) -> list[Weig
 class KeepingSink:
     """Copies what is put, and has room only while `has_room`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.has_room = True
         self.waited_s = 0.0
-        self.races: list[ReceivedRollout] = []
+        self.races = []
 
-    def acquire_frames(self, game: int, timeout_s: float = 0.0) -> npt.NDArray[np.uint8] | None:
+    def acquire_frames(self, game, timeout_s=0.0):
         return np.zeros((1, 1, 15, 17), dtype=np.uint8) if self.has_room else None
 
-    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+    def put(self, game, rollout_results, end_race_stats):
         copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
         self.races.append(ReceivedRollout(0, copies, dict(end_race_stats)))
 
-    def close(self) -> None:
+    def close(self):
         """Nothing to let go of."""
 
 
-def live_in(folder: Path, repository_root: Path) -> LiveSettings:
+def live_in(folder, repository_root):
     """The tiny configuration in a run folder of its own, with an image of 17 x 15 pixels."""
     overrides = (*TINY, "image_width_px=17", "image_height_px=15")
     snapshot = write_snapshot(repository_root / "config_files" / "config.py", folder, overrides)
@@ -144,20 +134,20 @@ def layout(live):
 class KeepingLogger:
     """Logger that keeps its calls: name of the method, and arguments."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
+    def __init__(self):
+        self.calls = []
 
-    def do(self, work: Callable[["KeepingLogger"], object]) -> None:
+    def do(self, work):
         work(self)
 
-    def __getattr__(self, method: str) -> Callable[..., None]:
+    def __getattr__(self, method):
         return lambda *arguments: self.calls.append((method, *arguments))
 
-    def of(self, *methods: str) -> list[tuple[Any, ...]]:
+    def of(self, *methods):
         """The arguments of the calls of some methods."""
         return [arguments for method, *arguments in self.calls if method in methods]
 
-    def n_figures(self, prefix: str) -> int:
+    def n_figures(self, prefix):
         """The number of calls with a figure of such a name."""
         return sum(any(name.startswith(prefix) for name in values) for values, _ in self.of("log_figures"))
 
@@ -175,15 +165,13 @@ class FedRollouts(LocalRollouts):
 
     is_empty = False
 
-    def get(self, timeout_s: float) -> ReceivedRollout | None:
+    def get(self, timeout_s):
         race = super().get(0.0)
         self.is_empty = race is None
         return race
 
 
-def make_context(
-    live: LiveSettings, seeds: SeedTree, folder: RunFolder, channels: Channels, clock: Callable[[], float], **more: Any
-) -> RunContext:
+def make_context(live, seeds, folder, channels, clock, **more):
     """What the hooks of a run share, as the command makes it."""
     settings, spaces = live.current, race_spaces(live.current)
     builder = make_agent_builder(settings, spaces, seeds)
@@ -211,17 +199,17 @@ class LocalRun:
 
     def __init__(
         self,
-        live: LiveSettings,
-        layout: ObservationLayout,
-        folder: RunFolder,
-        hooks: Sequence[TrainerHookBase] = (),
-        seed: int = 1,
-        clock: Callable[[], float] = time.monotonic,
-        weights_from: Path | None = None,
-        datasets: Sequence[DataSet] = (),
-        should_stop: Callable[[], bool] | None = None,
-        accepted_changes: Sequence[str] = (),
-    ) -> None:
+        live,
+        layout,
+        folder,
+        hooks=(),
+        seed=1,
+        clock=time.monotonic,
+        weights_from=None,
+        datasets=(),
+        should_stop=None,
+        accepted_changes=(),
+    ):
         settings = live.current
         self.run_state = LocalRunState(settings)
         room = (1000, 1, settings.game.image_height_px, settings.game.image_width_px)
@@ -241,28 +229,28 @@ class LocalRun:
             accepted_changes=accepted_changes,
         )
 
-    def hook(self, kind: type[HookT]) -> HookT:
+    def hook(self, kind):
         """The registered hook of a kind."""
         (found,) = (hook for hook in self.trainer.hooks if isinstance(hook, kind))
         return found
 
-    def put(self, race: ReceivedRollout) -> None:
+    def put(self, race):
         """Hand in a race as a collector does."""
         assert self._sink.acquire_frames(0, timeout_s=0.0) is not None, "races that came before were not released"
         self._sink.put(0, race.rollout_results, race.end_race_stats)
 
-    def train(self) -> None:
+    def train(self):
         """Let the Trainer's own loop go on until there is no race."""
         self.rollouts.is_empty = False
         self.trainer.train()
 
-    def train_on(self, races: Iterable[ReceivedRollout]) -> None:
+    def train_on(self, races):
         """Learn from races, one after the other."""
         for race in races:
             self.put(race)
             self.train()
 
-    def close_files(self) -> None:
+    def close_files(self):
         """End what holds files open."""
         self.hook(WriteFigures).end()
         self.hook(WriteRaceLog).end()
@@ -271,9 +259,9 @@ class LocalRun:
 @pytest.fixture
 def make_run(live, layout, tmp_path):
     """`make_run(hooks, name="run", seed=1, ...)` begins a run in the folder of this name, or goes on with it."""
-    runs: list[LocalRun] = []
+    runs = []
 
-    def make(hooks: Sequence[TrainerHookBase] = (), name: str = "run", **how: Any) -> LocalRun:
+    def make(hooks=(), name="run", **how):
         runs.append(LocalRun(live, layout, RunFolder.create(tmp_path, name), hooks, **how))
         return runs[-1]
 
@@ -282,7 +270,7 @@ def make_run(live, layout, tmp_path):
         run.close_files()
 
 
-def race_maker(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
+def race_maker(live, layout):
     """`make_race(n_actions, race_finished, name=value, ...)` gives a race with random observations.
 
     What is named is in `end_race_stats`.
@@ -290,7 +278,7 @@ def race_maker(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
     rng = np.random.default_rng(5)
     game = live.current.game
 
-    def make(n_actions: int, race_finished: bool, **others: Any) -> ReceivedRollout:
+    def make(n_actions, race_finished, **others):
         n_states = n_actions + 1
         floats = (layout.mean + layout.std * rng.standard_normal((n_states, layout.float_input_dim))).astype(np.float32)
         floats[:, layout["mini_race_time_actions"]] = 0
@@ -322,11 +310,11 @@ def make_race(live, layout):
     return race_maker(live, layout)
 
 
-def n_stored(run: LocalRun) -> int:
+def n_stored(run):
     return len(run.buffer) + len(run.buffer_test)
 
 
-def fragments_of(race: ReceivedRollout, n_steps: int, n_actions: int) -> list[ReceivedRollout]:
+def fragments_of(race, n_steps, n_actions):
     """A race as a collector hands it on that cuts it every so many actions."""
     results, stats = race.rollout_results, race.end_race_stats
     in_fragments, fragments = RaceInFragments(n_steps), []
@@ -335,7 +323,7 @@ def fragments_of(race: ReceivedRollout, n_steps: int, n_actions: int) -> list[Re
         in_fragments.n_decided = n_decided
         if in_fragments.n_to_hand_on == n_actions:
             states, fragment = in_fragments.cut()
-            part: dict[str, Any] = {"furthest_zone_idx": 1}
+            part = {"furthest_zone_idx": 1}
             for name in results.keys() - {"race_time", "furthest_zone_idx"}:
                 is_of_states = len(results[name]) > len(results["actions"])
                 part[name] = results[name][states.start : states.stop - (not is_of_states)]

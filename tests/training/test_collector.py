@@ -3,25 +3,19 @@
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
 from trackmania_rl.agents.builder import make_network
-from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
-from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.protocol import Games, Received
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree, stream_state
 from trackmania_rl.settings import settings_from_flat
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.collector import PULL_EVERY_N_ACTIONS, Collector, CollectorParts
 
 from .conftest import KeepingSink, WatchedRunState, edit, pullers_of
@@ -32,33 +26,33 @@ ROUND = [True] * 4 + [False]  # of the map cycle: which races explore
 class Rig:
     """A collector with everything around it in reach."""
 
-    def __init__(self, live: LiveSettings, games: Games, seed: int) -> None:
+    def __init__(self, live, games, seed):
         self.sink = KeepingSink()
         self.run_state = WatchedRunState(live.current)
         self.run_state.publish(frames_total=1000)
         self.pullers = pullers_of(live.current, self.run_state, SeedTree(seed))
-        self.batch_sizes: list[int] = []
+        self.batch_sizes = []
         for puller in self.pullers:
             self._watch(puller.actor)
         self.games = games
         self.collector = Collector(CollectorParts(self.run_state, self.sink, *self.pullers), self.games)
         self.collector.begin_races()
 
-    def _watch(self, inferer: Inferer) -> None:
+    def _watch(self, inferer):
         act_batch = inferer.act_batch
 
-        def watched(frames: Any, *seen: Any) -> Any:
+        def watched(frames, *seen):
             self.batch_sizes.append(len(frames))
             return act_batch(frames, *seen)
 
-        inferer.act_batch = watched  # type: ignore[method-assign]
+        inferer.act_batch = watched
 
     @property
-    def ended(self) -> list[ReceivedRollout]:
+    def ended(self):
         """Races that are over."""
         return [race for race in self.sink.races if not race.is_under_way]
 
-    def play_until_ended(self, n_races: int) -> None:
+    def play_until_ended(self, n_races):
         deadline_s = time.monotonic() + 120.0
         while len(self.ended) < n_races:
             assert time.monotonic() < deadline_s, f"only {len(self.ended)} races ended"
@@ -71,7 +65,7 @@ def make_rig(live, repository_root):
     edit(live, cutoff_no_progress_within_ms=600)
     maps_folder = repository_root / "maps"
 
-    def make(n_games: int = 6, seed: int = 1) -> Rig:
+    def make(n_games=6, seed=1):
         return Rig(live, InProcessGames(n_games, live.current.game, live.current.observation, maps_folder), seed)
 
     return make
@@ -122,7 +116,7 @@ def test_the_same_seed_gives_the_same_races_whose_decisions_are_those_made_alone
 
 
 def test_exploration_follows_the_frame_count_and_published_settings(make_rig, live):
-    def share_greedy(frames_total: int, **settings: Any) -> float:
+    def share_greedy(frames_total, **settings):
         rig = make_rig()
         rig.run_state.publish(frames_total=frames_total, settings=settings_from_flat(live.current.flat() | settings))
         rig.play_until_ended(18)
@@ -137,10 +131,10 @@ def test_new_weights_arrive_at_a_races_beginning_and_within_it(make_rig, live, l
     rig = make_rig(1)
     explorer, evaluator = rig.pullers
 
-    def network(seed: int) -> Any:
+    def network(seed):
         return make_network(live.current, race_spaces(live.current), SeedTree(seed))
 
-    def q_values(seed: int) -> npt.NDArray[np.float32]:
+    def q_values(seed):
         actor = pullers_of(live.current, rig.run_state, SeedTree(1))[0].actor
         actor.network.load_state_dict(network(seed).state_dict())
         actor.weights_changed()
@@ -166,7 +160,7 @@ def test_a_game_that_lost_its_race_gets_the_next_one(make_rig):
     rig, n_lost = make_rig(2), 0
     recv = rig.games.recv
 
-    def losing() -> Received:
+    def losing():
         nonlocal n_lost
         received = recv()
         if n_lost < 4 and received.ended:
@@ -176,7 +170,7 @@ def test_a_game_that_lost_its_race_gets_the_next_one(make_rig):
             received = replace(received, ended=others, lost=(game,))
         return received
 
-    rig.games.recv = losing  # type: ignore[method-assign]
+    rig.games.recv = losing
     rig.play_until_ended(6)
     numbers = [race.position.number for race in rig.ended if race.position is not None]
     assert n_lost == 4
@@ -193,7 +187,7 @@ def test_the_end_of_the_run_interrupts_races_and_the_wait_for_the_learner(make_r
     assert len(rig.batch_sizes) >= 5
 
 
-def transitions_of(rig: Rig, live: LiveSettings) -> Counter[tuple[bytes, ...]]:
+def transitions_of(rig, live):
     """The transitions that are stored of a rig's races: (state, action and steps, next state, rewards)."""
     reward = RaceReward(live.current, race_spaces(live.current), SeedTree(1))
     settings = live.current.replay.model_copy(update={"memory_size_schedule": ((0, 5000),)})

@@ -2,8 +2,6 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ import torch
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.dataset_environments import environment_spec
-from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, episode_of_race
+from trackmania_rl.experience_replay.episodes import EpisodeForm, episode_of_race
 from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import SettingsError, load_settings
@@ -26,10 +24,10 @@ from .conftest import edit
 class EndAfterUpdates(Hook):
     """Ends the run after so many updates."""
 
-    def __init__(self, n_updates: int) -> None:
+    def __init__(self, n_updates):
         self.n_updates = n_updates
 
-    def __call__(self) -> bool:
+    def __call__(self):
         return self.run.agent.updates >= self.n_updates
 
 
@@ -43,7 +41,7 @@ def write(live, form, make_race, tmp_path):
     """`write(name, lengths)` writes races of so many actions, the last one finished; returns the folder's name."""
     pytest.importorskip("minari", reason='python -m pip install "minari[hdf5]"')
 
-    def make(name: str, *lengths: int, change: Callable[[Episode], Episode] = lambda episode: episode) -> str:
+    def make(name, *lengths, change=lambda episode: episode):
         episodes = []
         for n_actions in lengths:
             race = make_race(n_actions, n_actions == lengths[-1])
@@ -60,14 +58,14 @@ def write(live, form, make_race, tmp_path):
 def run_with(live, make_run, tmp_path):
     """`run_with(names, n_collectors=1)` begins a run with these data sets, or goes on with it."""
 
-    def make(*names: str, n_collectors: int = 1, **how: Any) -> Any:
+    def make(*names, n_collectors=1, **how):
         edit(live, offline=names, n_collectors=n_collectors)
         return make_run(datasets=open_datasets(live.current, race_spaces(live.current), tmp_path), **how)
 
     return make
 
 
-def transitions(run: Any) -> int:
+def transitions(run):
     return len(run.buffer) + len(run.buffer_test)
 
 
@@ -124,7 +122,7 @@ def test_without_collectors_the_learner_learns_from_them_alone_and_resumes_to_th
     edit(live, number_times_single_memory_is_used_before_discard=0.25)
     name, updates_per_round = write("first", 22, 20), FRAMES_PER_ROUND / 4 / 13
 
-    def learn(run_name: str, *ends: int) -> tuple[Any, torch.Tensor]:
+    def learn(run_name, *ends):
         for n_updates in ends:
             end = EndAfterUpdates(n_updates)
             run = run_with(name, n_collectors=0, name=run_name, hooks=[end], should_stop=end)
@@ -164,7 +162,7 @@ def test_what_cannot_be_learned_from_is_told_before_the_run(live, write, run_wit
 
 
 def test_races_that_do_not_fit_are_refused_in_one_line(write, run_with, monkeypatch):
-    def spoil(episode: Episode) -> Episode:
+    def spoil(episode):
         return dataclasses.replace(episode, actions=episode.actions + (12 if len(episode.actions) == 20 else 0))
 
     with pytest.raises(UserError, match=r"offline: race 1 of tested/spoilt-v0: its actions are not all from 0 to 11"):

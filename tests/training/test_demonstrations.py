@@ -2,13 +2,11 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from trackmania_rl.channels.local import LocalRunState
-from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.protocol.input_script import events_from_actions, parse_input_script, write_input_script
@@ -16,7 +14,6 @@ from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DemonstrationEntry, SettingsError, load_settings
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
@@ -48,7 +45,7 @@ def drive_files(live, repository_root):
     edit(live, memory_size_schedule=((0, 5000),))
     pullers = pullers_of(live.current, LocalRunState(live.current), SeedTree(1))
 
-    def drive_all(*files: Path) -> list[ReceivedRollout]:
+    def drive_all(*files):
         run_state, sink = LocalRunState(live.current), KeepingSink()
         run_state.publish(frames_total=1000)
         parts = CollectorParts(run_state, sink, *pullers)
@@ -59,7 +56,7 @@ def drive_files(live, repository_root):
     return drive_all
 
 
-def demonstrations_of(live: LiveSettings, *files: Path) -> Any:
+def demonstrations_of(live, *files):
     entries = tuple(DemonstrationEntry(map_name="valley", inputs=str(file)) for file in files)
     return load_demonstrations(live.current.game.model_copy(update={"demonstrations": entries}), Path("/nowhere"))
 

@@ -12,7 +12,7 @@ from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.iqn import Taus, Transitions
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.race.rewards import RewardedRace
-from trackmania_rl.telemetry.diagnostics import Data, load_data
+from trackmania_rl.telemetry.diagnostics import load_data
 from trackmania_rl.training.diagnostics import realised_returns
 from trackmania_rl.training.hooks import recordings
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics
@@ -20,7 +20,7 @@ from trackmania_rl.training.hooks.recordings import DrawDiagnostics
 RNG = np.random.default_rng(3)
 
 
-def counted_by_hand(rewarded: RewardedRace, gamma: float, duration: int | None, is_terminal: bool, at: int) -> float:
+def counted_by_hand(rewarded, gamma, duration, is_terminal, at):
     """The return of the mini-race that begins at one action."""
     total, ends_at = 0.0, len(rewarded.rewards)
     for ahead in range(ends_at if duration is None else duration):
@@ -73,11 +73,11 @@ def test_errors_are_those_of_the_loss_and_cost_no_random_number(make_run, make_r
 class Drawn:
     """A drawing process that has ended; it left one picture of the data that it was given."""
 
-    def __init__(self) -> None:
-        self.failure: str | None = None
-        self.data: list[Data] = []
+    def __init__(self):
+        self.failure = None
+        self.data = []
 
-    def __call__(self, module: str, data: str, folder: str, *, gives_way: bool) -> "Drawn":
+    def __call__(self, module, data, folder, *, gives_way):
         assert (module, gives_way) == ("trackmania_rl.telemetry.diagnostics", True)
         self.data.append(load_data(Path(data)))
         about = self.data[-1]["about"]
@@ -85,10 +85,10 @@ class Drawn:
         Image.new("RGB", (7, 5)).save(Path(folder) / file)
         return self
 
-    def has_ended(self, _: float | None) -> bool:
+    def has_ended(self, _):
         return True
 
-    def error(self) -> str | None:
+    def error(self):
         return self.failure
 
 

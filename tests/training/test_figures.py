@@ -81,7 +81,7 @@ def test_figures_are_measured(make_run, make_race, live):
     edit(live, tensorboard_interval_s=1e6)
     run = make_run()
     run.train_on(make_race(50, False) for _ in range(4))
-    figures: dict[str, float] = {}
+    figures = {}
     for hook in run.trainer.hooks:
         figures |= hook.interval_figures() | hook.rare_figures()
     weights = dict(run.agent.exploration_network.named_parameters())

@@ -1,8 +1,6 @@
 """Numbers that are not finite: counted, warned of, refused, and the end of a run before they are saved."""
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from trackmania_rl.training.hooks import updates
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.updates import NumbersNotFiniteError, PublishRunState, WatchNumbers
 
-from .conftest import LocalRun, edit
+from .conftest import edit
 
 NAN, INF = float("nan"), float("inf")
 
@@ -28,7 +26,7 @@ def run(make_run):
     return make_run()
 
 
-def losses(loss: float, grad_norm: float = 1.0) -> TensorDict:
+def losses(loss, grad_norm=1.0):
     figures = {"loss": loss, "loss_of_mine": 0.5, "mean_q": NAN, "grad_norm": grad_norm}
     return TensorDict({name: torch.tensor(value) for name, value in figures.items()})
 
@@ -74,9 +72,9 @@ def test_so_many_in_a_row_end_the_run_and_its_checkpoint_stays(live, make_run):
     assert find_manifests(run.context.folder.path) == sound
 
 
-def spoil(run: LocalRun, *path: str) -> None:
+def spoil(run, *path):
     """Make one number of a tensor of the agent's state NaN."""
-    value: Any = run.agent.state_dict()
+    value = run.agent.state_dict()
     for name in path:
         value = value[name]
     value.view(-1)[-1] = NAN
@@ -155,8 +153,8 @@ def test_a_batch_with_a_nan_is_counted_and_the_count_is_resumed(run, make_run, m
     assert (resumed.updates_not_finite, resumed.races_refused) == (not_finite, 1)
 
 
-def _set(name: str, row: int, value: float) -> Callable[[dict[str, Any]], None]:
-    def change(rollout: dict[str, Any]) -> None:
+def _set(name, row, value):
+    def change(rollout):
         rollout[name] = rollout[name].copy()
         rollout[name].reshape(len(rollout[name]), -1)[row, 0] = value
 
@@ -201,7 +199,7 @@ def test_a_race_that_is_not_finite_never_enters_the_memory(run, make_race, caplo
     ids=["NaN", "beyond float32", "object"],
 )
 def test_a_race_whose_reward_is_not_finite_is_not_learned_from_and_the_run_resumes(make_run, make_race, name, value):
-    def reward(rollout_results: Any, *_: Any) -> RewardedRace:
+    def reward(rollout_results, *_):
         n_actions = len(rollout_results["actions"])
         rewarded = RewardedRace(np.ones(n_actions), np.zeros(n_actions + 1))
         if n_actions == 17:

@@ -2,13 +2,10 @@
 
 import io
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
 
 from trackmania_rl import buffer_management
 from trackmania_rl.agents import devices
@@ -25,27 +22,27 @@ from trackmania_rl.training.hooks.figures import LearningFigures
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.updates import PublishRunState
 
-from .conftest import LocalRun, edit, fragments_of, n_stored
+from .conftest import edit, fragments_of, n_stored
 
 
 class NoteUpdates(Hook):
     """Notes batch size and learning rate of each update."""
 
-    def __init__(self) -> None:
-        self.noted: list[tuple[int, float]] = []
+    def __init__(self):
+        self.noted = []
 
-    def post_loss(self, batch: TensorDict) -> None:
+    def post_loss(self, batch):
         self.noted.append((len(batch), float(self.run.agent.optimizer.param_groups[0]["lr"])))
 
 
-def bytes_of(state: Mapping[str, Any]) -> io.BytesIO:
+def bytes_of(state):
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
     return file
 
 
-def resume(run: LocalRun, other: LocalRun) -> None:
+def resume(run, other):
     """Load into a run what a checkpoint of another one holds."""
     run.trainer.load_state_dict(torch.load(bytes_of(other.trainer.state_dict()), weights_only=True))
 
@@ -84,7 +81,7 @@ def few_transitions_after_a_reset(monkeypatch):
 
 
 RESETS = {"reset_every_n_frames_generated": 60}
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "none": {},
     "double DQN, priorities, two frames": {"use_ddqn": True, "prio_alpha": 0.6, "frames_per_state": 2},
     "resets": RESETS,
@@ -168,7 +165,7 @@ def test_rewards_follow_their_schedules_at_the_frames_before_the_race(live, layo
 def test_a_memory_that_cannot_grow_stays_as_it_is(live, make_run, make_race, monkeypatch, caplog):
     allocate = torch.empty
 
-    def no_room(size: Any, *arguments: Any, **named: Any) -> torch.Tensor:
+    def no_room(size, *arguments, **named):
         if named.get("dtype") == torch.float32 and isinstance(size, tuple) and size[0] == 500:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")  # at the second column
         return allocate(size, *arguments, **named)
@@ -185,7 +182,7 @@ def test_a_memory_that_cannot_grow_stays_as_it_is(live, make_run, make_race, mon
 
 def test_resets_come_at_their_interval_also_when_they_are_switched_on_late(live, make_run, make_race, monkeypatch):
     run = make_run()
-    reset_at_frames: list[int] = []
+    reset_at_frames = []
     monkeypatch.setattr(run.agent, "reset_partially", lambda: reset_at_frames.append(run.trainer.collected_frames))
     run.train_on([make_race(61, False), make_race(43, False)])
     edit(live, reset_every_n_frames_generated=100)
@@ -212,10 +209,10 @@ def test_the_test_loss_is_of_transitions_that_are_never_trained_on(live, make_ru
     monkeypatch.setattr(buffer_management, "TEST_SIDE_REDRAW_PROBABILITY", 1.0)
     edit(live, buffer_test_ratio=0.3)
     run = make_run()
-    measured_on: list[int] = []
+    measured_on = []
     forward = run.agent.loss_module.forward
 
-    def note_and_compute(batch: TensorDict) -> TensorDict:
+    def note_and_compute(batch):
         if not run.agent.loss_module.training:
             measured_on.extend(batch["index"].tolist())
         return forward(batch)
@@ -234,20 +231,20 @@ def test_the_test_loss_is_of_transitions_that_are_never_trained_on(live, make_ru
 class Seen(Hook):
     """Notes how many actions it is given, how many of them are new, and where."""
 
-    def __init__(self, *, takes_fragments: bool) -> None:
+    def __init__(self, *, takes_fragments):
         self.takes_fragments = takes_fragments
-        self.seen: list[tuple[str, int, int]] = []
+        self.seen = []
 
-    def batch_process(self, race: TensorDictBase) -> None:
+    def batch_process(self, race):
         self._note("batch_process", race)
 
-    def post_steps(self) -> None:
+    def post_steps(self):
         self.seen.append(("post_steps", 0, 0))
 
-    def post_steps_log(self, race: TensorDictBase) -> None:
+    def post_steps_log(self, race):
         self._note("post_steps_log", race)
 
-    def _note(self, point: str, race: TensorDictBase) -> None:
+    def _note(self, point, race):
         is_new = race.get(("collector", "mask"), torch.ones(len(race), dtype=torch.bool))
         self.seen.append((point, len(race), int(is_new.sum())))
 
@@ -290,7 +287,7 @@ def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(monkeypatch,
     assert "no kernel image is available" in caplog.text
     with pytest.raises(UserError, match=r'torch_device = "cuda" cannot be used here: no kernel image'):
         pick_device("cuda")
-    made_current: list[torch.device] = []
+    made_current = []
     monkeypatch.setattr(devices, "why_unusable", lambda _: None)
     monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
     assert [pick_device(name) for name in ("cuda:1", "cuda")] == [torch.device("cuda:1"), torch.device("cuda")]

@@ -1,7 +1,6 @@
 """The map cycle: generated tracks from the run's seed, entries left out, and where a resumed run continues."""
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import GeneratedMaps
-from trackmania_rl.training.collector import RaceOfCycle, map_cycle
+from trackmania_rl.training.collector import map_cycle
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def live(tmp_path, repository_root):
 
 
 def test_each_race_has_a_track_of_its_own_under_the_generators_name(live, tmp_path):
-    def races(seed: int) -> list[tuple[str, bool, TrackRecipe]]:
+    def races(seed):
         cycle = map_cycle(
             LocalRunState(live.current), GeneratedMaps(tmp_path / f"tracks-{seed}", np.random.SeedSequence(seed))
         )
@@ -37,7 +36,6 @@ def test_each_race_has_a_track_of_its_own_under_the_generators_name(live, tmp_pa
             entry, is_generated, _ = next(cycle)
             assert is_generated
             recipe = TrackRecipe.from_name(Path(entry.map_path).stem)
-            assert recipe is not None
             assert Path(entry.reference_line).is_file()
             drawn.append((entry.map_name, entry.is_explo, recipe))
         return drawn
@@ -96,7 +94,7 @@ def test_progress_takes_races_in_any_order_and_is_checked_when_it_is_read():
 def test_a_cycle_of_generators_goes_on_with_the_tracks_that_come_next(live, tmp_path):
     run_state = LocalRunState(live.current)
 
-    def cycle(progress: CollectorProgress) -> Iterator[RaceOfCycle]:
+    def cycle(progress):
         seeds, n_begun = np.random.SeedSequence(3), progress.of_generators
         return map_cycle(run_state, GeneratedMaps(tmp_path / "tracks", seeds, n_begun=n_begun), progress)
 

@@ -3,13 +3,11 @@
 import logging
 import sys
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensordict import TensorDict
 
 from trackmania_rl.agents.builder import make_network
 from trackmania_rl.agents.flat_parameters import flatten_parameters
@@ -17,7 +15,6 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings
 from trackmania_rl.training.building import make_configured_memory, make_hooks
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.hook import Hook
@@ -107,7 +104,7 @@ def write_parts(tmp_path, live, monkeypatch):
     (tmp_path / "config").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "config"), *sys.path])
 
-    def write(text: str) -> None:
+    def write(text):
         (tmp_path / "config" / "my_parts.py").write_text(text)
         monkeypatch.delitem(sys.modules, "my_parts", raising=False)
 
@@ -142,70 +139,69 @@ def test_a_hook_of_ten_lines_logs_and_is_resumed(write_parts, live, make_run, ma
 class AtEveryPoint(Hook):
     """Counts its calls, and looks at what it is given."""
 
-    def __init__(self, floats: np.ndarray, frames: np.ndarray) -> None:
-        self.calls: Counter[str] = Counter()
+    def __init__(self, floats, frames):
+        self.calls = Counter()
         self.floats, self.frames = floats, frames
         self.batch_size = 13
 
-    def _check_race(self, point: str, race: TensorDict) -> None:
+    def _check_race(self, point, race):
         self.calls[point] += 1
         assert race.batch_size == (len(self.floats) - 1,)
         np.testing.assert_array_equal(race["state_float"].numpy(), self.floats[:-1])
         np.testing.assert_array_equal(race["next", "state_float"].numpy(), self.floats[1:])
         assert race["actions"].shape == race["action_was_greedy"].shape == race.batch_size
 
-    def _n_stored(self) -> int:
+    def _n_stored(self):
         memory = self.run.memory
         assert isinstance(memory, MiniRaceMemory)
         return len(memory.buffer) + len(memory.buffer_test)
 
-    def _check_batch(self, point: str, batch: TensorDict) -> None:
+    def _check_batch(self, point, batch):
         self.calls[point] += 1
         assert batch["state_float"].shape == (self.batch_size, self.floats.shape[1])
         assert batch["action"].shape == batch["reward"].shape == (self.batch_size,)
 
-    def batch_process(self, race: TensorDict) -> None:
+    def batch_process(self, race):
         self._check_race("batch_process", race)
         np.testing.assert_array_equal(race["frames"].numpy(), self.frames[:-1])
-        assert self.run.race is not None
         assert self.run.race.end_race_stats["map_name"] == "valley"
         assert self._n_stored() == 60 * (self.calls["batch_process"] - 1), "what this returns will be stored"
 
-    def pre_steps_log(self, race: TensorDict) -> None:
+    def pre_steps_log(self, race):
         self._check_race("pre_steps_log", race)
         assert self._n_stored() == 60 * self.calls["pre_steps_log"]
         assert "frames" not in race
         race["state_float"].zero_()  # a copy of its own
         race["state_float"] = torch.from_numpy(self.floats[:-1])
 
-    def pre_optim_steps(self) -> None:
+    def pre_optim_steps(self):
         self.calls["pre_optim_steps"] += 1
 
-    def process_optim_batch(self, batch: TensorDict) -> None:
+    def process_optim_batch(self, batch):
         self._check_batch("process_optim_batch", batch)
 
-    def post_loss(self, batch: TensorDict) -> None:
+    def post_loss(self, batch):
         self._check_batch("post_loss", batch)
         assert batch["td_error"].shape == (self.batch_size,)
         assert bool((batch["td_error"] > 0).any())
 
-    def optimizer(self, losses: TensorDict, *_: object) -> None:
+    def optimizer(self, losses, *_):
         self.calls["optimizer"] += 1
         assert {"loss", "grad_norm"} <= set(losses.keys())
         assert 0 < losses["loss"].detach().item() < np.inf
         assert 0 < losses["grad_norm"].item() < np.inf
 
-    def post_optim(self) -> None:
+    def post_optim(self):
         self.calls["post_optim"] += 1
 
-    def post_optim_log(self, batch: TensorDict) -> dict[str, Any]:
+    def post_optim_log(self, batch):
         self._check_batch("post_optim_log", batch)
         return {"mine/error": batch["td_error"].mean()}
 
-    def post_steps(self) -> None:
+    def post_steps(self):
         self.calls["post_steps"] += 1
 
-    def post_steps_log(self, race: TensorDict) -> None:
+    def post_steps_log(self, race):
         self._check_race("post_steps_log", race)
 
 
@@ -245,11 +241,11 @@ def test_a_network_of_twenty_lines_drives_and_learns_by_one_line_of_configuratio
     assert torch.equal(flatten_parameters(resumed.agent.exploration_network), after)
 
 
-def make_network_of(settings: Settings) -> object:
+def make_network_of(settings):
     return make_network(settings, race_spaces(settings), SeedTree(1))
 
 
-def make_memory_of(settings: Settings) -> object:
+def make_memory_of(settings):
     return make_configured_memory(settings, race_spaces(settings), SeedTree(1))
 
 

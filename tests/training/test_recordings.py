@@ -8,10 +8,10 @@ from trackmania_rl.training.hooks import recordings
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.recordings import RecordEvaluations
 
-from .conftest import KeepingLogger, edit
+from .conftest import edit
 
 
-def told(logger: KeepingLogger) -> list[tuple[str, str, int]]:
+def told(logger):
     """The logged films and recordings: name, file and frames."""
     return [(name, file.name, frames) for name, file, frames in logger.of("log_film", "log_recording")]
 

@@ -1,7 +1,5 @@
 """Resuming: from which checkpoint, with which settings, what is kept, and what is refused."""
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil
@@ -15,7 +13,7 @@ from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoi
 from trackmania_rl.training.hooks.status import TellStatus
 from trackmania_rl.training.trainer import score_of
 
-from .conftest import LocalRun, edit
+from .conftest import edit
 
 pytestmark = pytest.mark.usefixtures("no_writers")
 
@@ -25,7 +23,7 @@ def no_writers(live):
     edit(live, loggers=())
 
 
-def save(run: LocalRun) -> None:
+def save(run):
     assert run.hook(SaveCheckpoints).try_to_save()
 
 

@@ -4,16 +4,13 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from trackmania_rl.agents.builder import make_network
-from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import own_folder
 from trackmania_rl.race.progress import CollectorProgress, RacePosition
@@ -32,7 +29,7 @@ from trackmania_rl.training.hooks.races import WriteRaceLog
 from trackmania_rl.training.hooks.status import TellStatus
 from trackmania_rl.training.race_stream import race_columns
 
-from .conftest import LocalRun, edit
+from .conftest import edit
 
 
 @pytest.fixture
@@ -40,7 +37,7 @@ def begin_run(live, make_run, logger):
     """`begin_run(name=value, ...)` begins a run, or resumes it, with these settings and a clock set by `_tick`."""
     intervals = ("checkpoint_interval_s", "tensorboard_interval_s")
 
-    def begin(**settings: Any) -> LocalRun:
+    def begin(**settings):
         edit(live, **(dict.fromkeys(intervals, 1e6) | settings))
         now = SimpleNamespace(s=0.0)
         run = make_run(clock=lambda: now.s)
@@ -50,7 +47,7 @@ def begin_run(live, make_run, logger):
     return begin
 
 
-def _tick(run: LocalRun, now_s: float) -> None:
+def _tick(run, now_s):
     """Let all hooks tick after `now_s` of training at 100 frames a second."""
     run.now.s = now_s
     run.context.statistics.frames_total = run.trainer.collected_frames = int(100 * now_s)
@@ -58,14 +55,14 @@ def _tick(run: LocalRun, now_s: float) -> None:
         hook.tick()
 
 
-def _take(run: LocalRun, race: ReceivedRollout) -> None:
+def _take(run, race):
     """Let a race come in."""
     run.context.race = race
     rewarded = run.context.reward(race.rollout_results, run.context.settings, 0)
     run.trainer._process_batch_hook(race_columns(race, rewarded))
 
 
-def _drivers(run: LocalRun) -> list[str]:
+def _drivers(run):
     return sorted(file.name for file in run.context.folder.drivers.glob("*"))
 
 
@@ -114,7 +111,7 @@ def test_the_best_race_of_each_map_is_kept_with_its_inputs_and_the_driver_that_d
     agent, settings = run.agent, live.current
     agent.exploration_network.load_state_dict(make_network(settings, race_spaces(settings), SeedTree(2)).state_dict())
 
-    def kept_after(race_time_ms: int, name: str = "valley", **stats: Any) -> list[str]:
+    def kept_after(race_time_ms, name="valley", **stats):
         _take(run, make_race(17, True, race_time_ms=race_time_ms, map_name=name, **stats))
         return sorted(file.stem for file in best_runs.glob("*/*.driver"))
 
@@ -136,7 +133,7 @@ def test_a_new_run_has_checkpoints_soon_after_its_first_finish(begin_run, make_r
     clock = SimpleNamespace(now_s=0.0)
     monkeypatch.setattr(hook_module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
 
-    def written_at(run: LocalRun, first_s: int, finish_s: int, last_s: int) -> list[int]:
+    def written_at(run, first_s, finish_s, last_s):
         written = []
         for clock.now_s in range(first_s, last_s):
             if clock.now_s == finish_s:
@@ -196,7 +193,7 @@ def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_
 
 
 def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_without_it(begin_run, monkeypatch, caplog):
-    def bytes_of(state: Mapping[str, Any]) -> int:
+    def bytes_of(state):
         contents, _ = state_files(state)
         return sum(map(len, contents.values())) + MANIFEST_ROOM_BYTES
 
@@ -280,5 +277,5 @@ def test_a_new_run_begins_with_a_driver_and_refuses_what_does_not_fit(live, make
         make_run(name="newest", weights_from=file)
 
 
-def _no_space(*_: object) -> None:
+def _no_space(*_):
     raise OSError(errno.ENOSPC, "No space left on device")

@@ -3,23 +3,18 @@
 import csv
 import functools
 import runpy
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from tensordict import TensorDict
 from torchrl.trainers.trainers import RewardNormalizer
 
-from trackmania_rl.agents.agent import Agent
-from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.runs import load_checkpoint
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.building import make_hooks
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.hook import Hook
@@ -33,17 +28,17 @@ from trackmania_rl.training.hooks.pipeline_check import (
 from trackmania_rl.training.hooks.rounds import TABLE, Rounds
 from trackmania_rl.training.hooks.scaling import MeasureObservation, ScaleRewards
 
-from .conftest import LocalRun, MakeRace, MakeRun, edit
+from .conftest import edit
 
 
-def _table(run: LocalRun) -> list[dict[str, str]]:
+def _table(run):
     with (run.context.folder.path / TABLE).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def test_each_round_has_a_row_and_the_training_ends_after_the_last_epoch(live, make_run, make_race):
     edit(live, batch_size=10, number_times_single_memory_is_used_before_discard=1.0)
-    epochs: list[tuple[Agent, int]] = []
+    epochs = []
     hook = Rounds(steps=5, rounds=2, epochs=2, agent_scheduler=lambda agent, epoch: epochs.append((agent, epoch)))
     run = make_run([hook])
     run.train_on([make_race(50, True, meters=300.0), make_race(50, False, meters=100.0)])
@@ -65,9 +60,9 @@ def test_each_round_has_a_row_and_the_training_ends_after_the_last_epoch(live, m
 def test_a_round_and_its_table_continue_in_a_resumed_run(live, make_run, make_race):
     edit(live, batch_size=10, number_times_single_memory_is_used_before_discard=1.0)
     races = [make_race(50, True, meters=300.0), make_race(50, True, meters=500.0), make_race(70, False)]
-    epochs: list[int] = []
+    epochs = []
 
-    def rounds() -> list[Rounds]:
+    def rounds():
         return [Rounds(steps=10, rounds=1, agent_scheduler=lambda _, epoch: epochs.append(epoch))]
 
     once = make_run(rounds(), name="once")
@@ -93,16 +88,14 @@ UNITS = {"expected_reward_per_action": 0.0}
 class SeenRewards(Hook):
     """Keeps the rewards of each batch at its place in the order of hooks."""
 
-    def __init__(self) -> None:
-        self.rewards: list[torch.Tensor] = []
+    def __init__(self):
+        self.rewards = []
 
-    def process_optim_batch(self, batch: TensorDict) -> None:
+    def process_optim_batch(self, batch):
         self.rewards.append(batch["reward"].clone())
 
 
-def train(
-    make_run: MakeRun, make_race: MakeRace, live: LiveSettings, hooks: Any
-) -> tuple[LocalRun, SeenRewards, SeenRewards]:
+def train(make_run, make_race, live, hooks):
     edit(live, hooks=hooks, **UNITS)
     before, after = SeenRewards(), SeenRewards()
     run = make_run([before, *make_hooks(live.current), after])
@@ -162,7 +155,7 @@ def test_a_race_that_is_listened_to_has_the_check_sums_of_its_columns(live, repo
     assert columns[CHECK_SUMS].tolist() == expected.tolist()
 
 
-def _with_sums(race: ReceivedRollout) -> ReceivedRollout:
+def _with_sums(race):
     """Add what a collector does."""
     columns = race.rollout_results
     states = sums_of_states(columns["frames"][:-1], columns["state_float"][:-1])
@@ -185,7 +178,7 @@ def test_sound_races_pass_and_a_resumed_run_leaves_out_what_its_checkpoint_holds
     assert 0 < resumed.hook(CheckPipeline).n_checked < (resumed.agent.updates - run.agent.updates) * 13
 
 
-def _swap(column: npt.NDArray[np.generic]) -> None:
+def _swap(column):
     column[[20, 21]] = column[[21, 20]]
 
 

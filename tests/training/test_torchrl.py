@@ -1,14 +1,12 @@
 """The learner is torchrl's Trainer: its hooks, its saving and its logging work on a run."""
 
 import io
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from tensordict import TensorDict, TensorDictBase
 from torchrl.trainers import (
     BatchSubSampler,
     ClearCudaCache,
@@ -19,7 +17,6 @@ from torchrl.trainers import (
     SelectKeys,
     Trainer,
 )
-from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs import CheckpointError, find_manifests, load_checkpoint
@@ -27,20 +24,20 @@ from trackmania_rl.telemetry.terminal_view import plain_line, render
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio
 
-from .conftest import LocalRun, edit, fragments_of, n_stored
+from .conftest import edit, fragments_of, n_stored
 
 
 class KeepingLogger(SimpleNamespace):
     """Keeps what is logged."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(written=[])
 
-    def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
+    def log_scalar(self, name, value, step=None):
         self.written.append((name, value, step))
 
 
-def _state(run: LocalRun) -> bytes:
+def _state(run):
     file = io.BytesIO()
     torch.save(run.trainer.state_dict(), file)
     return file.getvalue()
@@ -70,7 +67,7 @@ def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(make_run, make_rac
 
 REWARDS = ("next", "reward")
 STORED = ["frames", "state_float", "actions", "action_was_greedy", "potential", "next"]
-HOOKS: dict[str, Callable[[], TrainerHookBase]] = {
+HOOKS = {
     "RewardNormalizer": RewardNormalizer,
     "LogScalar": lambda: LogScalar(REWARDS, "rewards"),  # LogReward of earlier versions
     "SelectKeys": lambda: SelectKeys(STORED),
@@ -83,10 +80,10 @@ HOOKS: dict[str, Callable[[], TrainerHookBase]] = {
 class SeenBatches(Hook):
     """Keeps the rewards of each batch, as the loss is given them."""
 
-    def __init__(self) -> None:
-        self.rewards: list[torch.Tensor] = []
+    def __init__(self):
+        self.rewards = []
 
-    def process_optim_batch(self, batch: TensorDictBase) -> None:
+    def process_optim_batch(self, batch):
         self.rewards.append(batch["reward"].clone())
 
 
@@ -127,7 +124,7 @@ def test_a_hook_of_torchrl_works_in_a_training(live, make_run, make_race, name):
 class FirstActions(Hook):
     """Returns a part of a race."""
 
-    def batch_process(self, race: TensorDictBase) -> TensorDictBase:
+    def batch_process(self, race):
         return race[:5]
 
 
@@ -136,7 +133,7 @@ class ChangeRaces(Hook):
 
     takes_fragments = True
 
-    def batch_process(self, race: TensorDictBase) -> TensorDictBase:
+    def batch_process(self, race):
         changed = race.copy()
         changed[REWARDS] = (3 * race[REWARDS]).clamp(max=0.5)
         changed["next", "terminated"] = torch.zeros_like(race["next", "terminated"])
@@ -216,7 +213,7 @@ class LogOneTwoTwo(Hook):
 
     n_races = 0
 
-    def pre_steps_log(self, _: TensorDict) -> dict[str, float]:
+    def pre_steps_log(self, _):
         self.n_races += 1
         return {"score": float(min(self.n_races, 2))}
 

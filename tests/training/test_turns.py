@@ -4,8 +4,6 @@ import hashlib
 import json
 import math
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +17,6 @@ from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder, load_checkpoint
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.building import make_trainer
 from trackmania_rl.training.collector import TurnTakingCollector
 from trackmania_rl.training.hooks.figures import WriteFigures
@@ -52,10 +49,10 @@ class KilledError(Exception):
 class KillAfter(Hook):
     """Kills a session after so many races."""
 
-    def __init__(self, n_races: float) -> None:
+    def __init__(self, n_races):
         self._left = n_races
 
-    def post_optim_complete_log(self, *_: object) -> None:
+    def post_optim_complete_log(self, *_):
         if self.run.race is not None and not self.run.race.is_under_way:
             self._left -= 1
         if self._left < 0:
@@ -65,15 +62,7 @@ class KillAfter(Hook):
 class Session:
     """One start of a run: a learner in this thread, collectors in threads of their own."""
 
-    def __init__(
-        self,
-        live: LiveSettings,
-        folder: RunFolder,
-        maps_folder: Path,
-        session: int,
-        n_frames: int,
-        killed_after_races: float = math.inf,
-    ) -> None:
+    def __init__(self, live, folder, maps_folder, session, n_frames, killed_after_races=math.inf):
         settings, seeds = live.current, SeedTree(live.current.run.seed)
         self.run_state = LocalRunState(settings)
         room = (200, 1, *race_spaces(settings).image_size_px)
@@ -101,17 +90,17 @@ class Session:
         ]
         self._threads = [threading.Thread(target=self._collect, args=(task,)) for task in tasks]
 
-    def _collect(self, task: CollectorTask) -> None:
+    def _collect(self, task):
         builder = make_games_builder(task.run_state.settings)
         parts = make_parts(task, builder.spaces)
         games = builder.make_games(task.index, task.maps_folder, SeedTree(0).rng("unused"))
         TurnTakingCollector(parts, games, make_begin_turn(task, builder.spaces, parts)).run()
 
-    def play(self, *, is_killed: bool = True) -> None:
+    def play(self, *, is_killed=True):
         """Play; where it is broken off, but is not killed, its hooks end as ever."""
         for thread in self._threads:
             thread.start()
-        ending: list[Hook] = self.trainer.hooks
+        ending = self.trainer.hooks
         try:
             self.trainer.train()
         except KilledError:
@@ -128,7 +117,7 @@ class Session:
                 thread.join()
 
 
-def digest_of(state: Any) -> Any:
+def digest_of(state):
     """All that a checkpoint holds, tensors as digests, but for the time that training took."""
     if isinstance(state, dict):
         return {name: digest_of(value) for name, value in state.items() if name != "training_s"}
@@ -139,8 +128,10 @@ def digest_of(state: Any) -> Any:
     return state
 
 
-def races_of(race_log: Path) -> list[dict[str, Any]]:
+def races_of(race_log):
     """The race log without what depends on the clock, and without how often the run was started."""
+    lines = [json.loads(line) for line in race_log.read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
     lines = [json.loads(line) for line in race_log.read_text().splitlines()]
     return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
 
@@ -164,9 +155,7 @@ def play_run(live, tmp_path, repository_root):
         "evaluation_weights_decay": 0.9,
     }
 
-    def play(
-        name: str, *n_frames: int, killed_after_races: tuple[int, ...] = (), is_killed: bool = True, **settings: Any
-    ) -> tuple[list[dict[str, Any]], Any]:
+    def play(name, *n_frames, killed_after_races=(), is_killed=True, **settings):
         edit(live, **{**small, **settings})
         folder = RunFolder.create(tmp_path, name)
         maps_folder = repository_root / "maps"
@@ -195,7 +184,7 @@ def test_the_same_seed_gives_the_same_run_also_when_it_was_interrupted(play_run)
     assert (races, state["agent"]) != (other_races, other_state["agent"])
 
 
-VARIANTS: dict[str, dict[str, Any]] = {
+VARIANTS = {
     "three maps": {"map_cycle": THREE_MAPS},
     "prioritized": {"prio_alpha": 0.6},
     "fragments": {"batch_mode": "truncate_episodes", "rollout_fragment_length": 5},
