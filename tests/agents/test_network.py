@@ -13,29 +13,18 @@ from trackmania_rl.agents.networks import Sizes, SpaceToDepthConv2d
 
 from .conftest import draw_biases
 
-PUBLISHED_SHAPES = {
+PUBLISHED_WEIGHTS = {
     "img_head.0.weight": (16, 1, 4, 4),
-    "img_head.0.bias": (16,),
     "img_head.2.weight": (32, 16, 4, 4),
-    "img_head.2.bias": (32,),
     "img_head.4.weight": (64, 32, 3, 3),
-    "img_head.4.bias": (64,),
     "img_head.6.weight": (32, 64, 3, 3),
-    "img_head.6.bias": (32,),
     "float_feature_extractor.0.weight": (256, 184),
-    "float_feature_extractor.0.bias": (256,),
     "float_feature_extractor.2.weight": (256, 256),
-    "float_feature_extractor.2.bias": (256,),
     "A_head.0.weight": (512, 5888),
-    "A_head.0.bias": (512,),
     "A_head.2.weight": (12, 512),
-    "A_head.2.bias": (12,),
     "V_head.0.weight": (512, 5888),
-    "V_head.0.bias": (512,),
     "V_head.2.weight": (1, 512),
-    "V_head.2.bias": (1,),
     "iqn_fc.0.weight": (5888, 64),
-    "iqn_fc.0.bias": (5888,),
 }
 
 
@@ -50,7 +39,8 @@ def test_full_size_network_has_the_published_shape(full_size_settings):
         mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
     )
     network = IQN_Network(settings.agent, sizes, torch.Generator().manual_seed(0))
-    assert {name: tuple(value.shape) for name, value in network.state_dict().items()} == PUBLISHED_SHAPES
+    biases = {name.replace("weight", "bias"): shape[:1] for name, shape in PUBLISHED_WEIGHTS.items()}
+    assert {name: tuple(v.shape) for name, v in network.state_dict().items()} == PUBLISHED_WEIGHTS | biases
     assert sum(parameter.numel() for parameter in network.parameters()) == 6_578_333
 
 

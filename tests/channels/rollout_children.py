@@ -28,14 +28,6 @@ def make_rollout(seed, n_actions, frames=None):
     return results, stats
 
 
-def send_then_hang(sink, seed):
-    """Send one race, take the next slot and never end."""
-    sink.acquire_frames(0)
-    sink.put(0, *make_rollout(seed, 4))
-    sink.acquire_frames(0)
-    time.sleep(600)
-
-
 def set_and_die(flag):
     """Set the flag for the end of the run, and be killed."""
     flag.value = True

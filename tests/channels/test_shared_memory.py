@@ -5,7 +5,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -117,43 +116,6 @@ def test_a_run_that_starts_removes_only_segments_of_ended_processes(folder):
         (folder / name).touch()
     SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag()).close()
     assert sorted(file.name for file in folder.iterdir()) == sorted(kept)
-
-
-@on_linux
-def test_nothing_is_left_behind_and_nothing_is_said_at_exit(children, repository_root):
-    program = textwrap.dedent(
-        """
-        import multiprocessing, os, sys
-        sys.path.insert(0, sys.argv[1])
-        import rollout_children
-        from trackmania_rl.channels.shared_memory.rollouts import (
-            SHARED_MEMORY_FOLDER, SharedRolloutSource, make_stop_flag,
-        )
-        from trackmania_rl.channels.shared_memory.slots import RolloutBounds
-
-        if __name__ == "__main__":
-            context = multiprocessing.get_context("spawn")
-            source = SharedRolloutSource(RolloutBounds(20, 6, 8, 5, 3), 2, stop=make_stop_flag())
-            sink = source.open_collector(0)
-            child = context.Process(target=rollout_children.send_then_hang, args=(sink, 1), daemon=True)
-            child.start()
-            with source.get(60) as rollout:
-                print(rollout.rollout_results["frames"].shape)
-            child.kill()
-            child.join()
-            source.open_collector(0)
-            print(*(file.name for file in SHARED_MEMORY_FOLDER.glob(f"trackmania_rl_{os.getpid()}_*")))
-            source.close()
-        """
-    )
-    command = [sys.executable, "-c", program, str(Path(children.__file__).parent)]
-    done = subprocess.run(command, cwd=repository_root, capture_output=True, text=True, timeout=100)
-    assert done.stderr == ""
-    shape, names = done.stdout.splitlines()
-    assert shape == "(4, 1, 6, 8)"
-    assert len(names.split()) == 2
-    for name in names.split():
-        assert not (rollouts.SHARED_MEMORY_FOLDER / name).exists()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills a process as POSIX systems do")

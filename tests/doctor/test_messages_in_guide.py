@@ -1,10 +1,10 @@
-"""The troubleshooting page explains what the program logs, and what ends a training or a game."""
+"""The troubleshooting page explains the doctor's checks, what the program logs, and what ends a training or a game."""
 
 import ast
 import re
 from typing import NamedTuple
 
-from trackmania_rl.doctor.findings import GUIDE
+from trackmania_rl.doctor.findings import GUIDE, Check
 
 LOGS = {"warning", "error", "exception", "critical", "_log_warning", "warn_once"}
 ERRORS = {
@@ -44,6 +44,16 @@ NOT_EXPLAINED = {
 class Message(NamedTuple):
     place: str
     text: str  # {} stands for whatever is filled in
+
+
+def test_every_check_has_a_section_under_its_name_and_links_lead_to_sections(repository_root):
+    guide = (repository_root / GUIDE).read_text(encoding="utf-8")
+    sections = set(re.findall(r"^\.\. _([a-z-]+):\n\n\1\n~+\n\n\S", guide, re.MULTILINE))
+    assert sections == {check.value for check in Check}
+    text = re.sub(r"``.*?``", "", guide, flags=re.DOTALL)
+    links = re.findall(r"`([a-z-]+)`_\b|\b([a-z]+)_(?=[\s.,:;)])", text)
+    assert links
+    assert {either or other for either, other in links} <= sections
 
 
 def test_what_is_logged_or_ends_a_training_is_explained(repository_root):

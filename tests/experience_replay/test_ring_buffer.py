@@ -1,6 +1,7 @@
-"""The ring of rows against a dictionary that never forgets."""
+"""The ring of rows against a dictionary that never forgets; states of sides, elapsed times, and where rows are kept."""
 
 import io
+from collections import Counter
 
 import pytest
 import torch
@@ -8,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runs.conftest import IMAGE_SIZE_PX, N_FLOATS, rows
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.experience_replay.memory import pick_replay_device
+from trackmania_rl.experience_replay.mini_race import MiniRaceRules
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
+from trackmania_rl.experience_replay.transitions import TransitionStorage
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+GROWING = ((0, 500), (7_000, 1_100), (9_000, 900))
+ROW_BYTES = RingBuffer.bytes_per_row(5, (7, 9))
 
 
 def assert_holds_the_newest(ring, n_written, n_held):
@@ -84,3 +92,58 @@ def test_rows_and_sizes_that_do_not_fit_are_refused_and_nothing_is_written():
         RingBuffer(0, N_FLOATS)
     with pytest.raises(ValueError, match="states of 0 floats"):
         RingBuffer(5, 0)
+
+
+def append_rows(ring, n):
+    return ring.append(RowColumns.empty(n, 1, (0, 0), ring.device))
+
+
+def test_state_comes_back_and_is_refused_where_it_contradicts_itself():
+    ring = RingBuffer(5, 1)
+    storage = TransitionStorage(ring, 1)
+    append_rows(ring, 7)
+    storage.append(torch.tensor([3, 4, 6]))
+    storage.priorities[1] = 9.0
+    storage.new_priority.fill_(9.0)
+    other = TransitionStorage(ring, 1)
+    other.append(torch.tensor([5]))
+    other.load_state_dict(storage.state_dict())
+    assert other.index.tolist() == [3, 4, 6]
+    assert other.priorities.tolist() == [1.0, 9.0, 1.0]
+    assert other.new_priority == 9.0
+    for index in ([1, 3], [3, 7], [4, 3]):
+        state = storage.state_dict() | {"index": torch.tensor(index), "priorities": torch.ones(2)}
+        with pytest.raises(ValueError, match="outside 2 to 6"):
+            other.load_state_dict(state)
+    with pytest.raises(ValueError, match="1 stored transitions with 3 priorities"):
+        other.load_state_dict(storage.state_dict() | {"index": torch.tensor([3])})
+
+
+def test_a_row_has_no_room_to_spare():
+    assert ROW_BYTES == 7 * 9 + 5 * 4 + 2 + 4 + 4 + 2 + 4
+
+
+@pytest.mark.parametrize(("schedule", "most_rows"), [(GROWING, 1_100 + 900), (GROWING[:1], 500)])
+@pytest.mark.parametrize(("share", "device"), [(0.71, CPU), (0.69, GPU)])
+def test_it_leaves_a_gpu_that_old_and_new_columns_would_fill(monkeypatch, caplog, schedule, most_rows, share, device):
+    free_bytes = int(most_rows * ROW_BYTES / share)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 10 * free_bytes))
+    assert pick_replay_device(GPU, schedule, 5, (7, 9)) == device
+    assert ("kept in host memory" in caplog.text) == (device == CPU)
+
+
+@pytest.mark.parametrize(("duration", "long", "maximum"), [(7, 0, 0), (7, 3, 0), (9, 6, 2), (9, 9, 9), (5, 1, 3)])
+def test_elapsed_times_are_drawn_as_documented(duration, long, maximum):
+    rules = MiniRaceRules(1.0, duration, long, maximum)
+    draws = rules.draw_elapsed_actions(90_000, torch.Generator().manual_seed(3))
+    integers = range(maximum - long, maximum + duration)
+    expected = Counter(max(0, abs(i) - maximum) for i in integers)
+    frequencies = Counter(draws.tolist())
+    assert frequencies.keys() == expected.keys() <= set(range(duration))
+    for elapsed, count in expected.items():
+        assert frequencies[elapsed] / len(draws) == pytest.approx(count / len(integers), abs=0.01)
+
+
+def test_an_elapsed_time_beyond_the_end_is_refused():
+    with pytest.raises(ValueError, match="oversample_long_term_steps = 8"):
+        MiniRaceRules(1.0, 7, oversample_long_term_steps=8)

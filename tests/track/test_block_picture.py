@@ -30,18 +30,10 @@ def straight_road(n=6):
 ON_ROAD_M = np.array((10.5 * 32.0, 9.3546, 10.0 * 32.0 + 20.0))
 
 
-def moved(point_m, left_m, up_m, ahead_m):
-    return np.asarray(point_m) + np.array((left_m, up_m, ahead_m))
-
-
-def see(scene, position_m=ON_ROAD_M, rotation=None, **options):
-    pose = position_m, np.eye(3) if rotation is None else rotation
-    return Renderer(scene).render(*pose, 0, WIDTH_PX, HEIGHT_PX, **options)
-
-
-def pixel_at(frame, point_m, position_m=ON_ROAD_M, rotation=None):
-    camera = chase_camera(position_m, np.eye(3) if rotation is None else rotation)
-    right, down, ahead = camera.axes @ (np.asarray(point_m) - camera.position_m)
+def pixel_at(frame, left_m, up_m, ahead_m):
+    """The picture's pixel at a place as seen from the car on the road."""
+    camera = chase_camera(ON_ROAD_M, np.eye(3))
+    right, down, ahead = camera.axes @ (ON_ROAD_M + np.array((left_m, up_m, ahead_m)) - camera.position_m)
     focal_px = new_canvas(WIDTH_PX, HEIGHT_PX).focal_px
     row, column = (int(0.5 * size + focal_px * at / ahead) for size, at in ((HEIGHT_PX, down), (WIDTH_PX, right)))
     assert 0 <= row < HEIGHT_PX, "the point is above or below the picture"
@@ -60,14 +52,13 @@ SKY = {tuple(pixel) for pixel in COLORS.sky.reshape(-1, 1).view(np.uint8).tolist
 
 
 def test_a_road_has_lines_walls_and_ground_beside_it():
-    frame = see(make_scene(*straight_road()))
-    ahead_m = moved(ON_ROAD_M, 0.0, -0.01, 30.0)
-    assert pixel_at(frame, moved(ahead_m, 4.0, 0.0, 0.0)) in ASPHALT
-    assert pixel_at(frame, moved(ahead_m, 10.75, 0.0, 0.0)) in shades(Paint.BORDER_LINE)
-    assert pixel_at(frame, moved(ahead_m, 12.62, 0.45, 0.0)) in shades(Paint.WALL, Paint.WALL_ALTERNATE)
-    assert pixel_at(frame, moved(ahead_m, 13.0, 1.0, 0.0)) in shades(Paint.WALL_CAP)
-    assert pixel_at(frame, moved(ahead_m, 60.0, -0.35, 100.0)) in GROUND
-    assert pixel_at(frame, moved(ahead_m, 0.0, 30.0, 100.0)) in SKY
+    frame = Renderer(make_scene(*straight_road())).render(ON_ROAD_M, np.eye(3), 0, WIDTH_PX, HEIGHT_PX)
+    assert pixel_at(frame, 4.0, -0.01, 30.0) in ASPHALT
+    assert pixel_at(frame, 10.75, -0.01, 30.0) in shades(Paint.BORDER_LINE)
+    assert pixel_at(frame, 12.62, 0.44, 30.0) in shades(Paint.WALL, Paint.WALL_ALTERNATE)
+    assert pixel_at(frame, 13.0, 0.99, 30.0) in shades(Paint.WALL_CAP)
+    assert pixel_at(frame, 60.0, -0.36, 130.0) in GROUND
+    assert pixel_at(frame, 0.0, 29.99, 130.0) in SKY
 
 
 def test_gray_pictures_are_the_gray_of_the_coloured_ones():

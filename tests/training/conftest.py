@@ -189,13 +189,7 @@ def make_context(live, seeds, folder, channels, clock, **more):
 
 
 class LocalRun:
-    """A run within this process, with all hooks that ship, which is fed with races.
-
-    Attributes:
-        context: what its hooks share.
-        trainer: torchrl's.
-        agent, buffer, buffer_test: of the context.
-    """
+    """A run within this process, with all hooks that ship, which is fed with races."""
 
     def __init__(
         self,

@@ -186,7 +186,6 @@ def test_the_same_seed_gives_the_same_run_also_when_it_was_interrupted(play_run)
 
 VARIANTS = {
     "three maps": {"map_cycle": THREE_MAPS},
-    "prioritized": {"prio_alpha": 0.6},
     "fragments": {"batch_mode": "truncate_episodes", "rollout_fragment_length": 5},
     "SAC": {
         "agent": "trackmania_rl.agents.torchrl_agent:SAC",
