@@ -16,13 +16,6 @@ from trackmania_rl.telemetry.live import LiveReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-IMAGE = {
-    "image_width_px": 64,
-    "image_height_px": 48,
-    "conv_channels": "(4, 8)",
-    "conv_kernel_sizes": "(4, 3)",
-    "conv_strides": "(4, 2)",
-}
 SOCKET = {"game_transport": "'socket'"}
 
 
@@ -81,25 +74,6 @@ def test_a_killed_main_process_leaves_nothing_but_its_last_checkpoint(start_trai
     said = re.search(r"resumed .* at frame ([\d,]+)", resumed.output)
     assert said is not None, resumed.output
     assert int(said[1].replace(",", "")) >= n_frames
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [IMAGE, IMAGE | SOCKET, {"n_collectors": 2}, {"prio_alpha": 0.6}, {"checkpoint_holds_replay": False}],
-    ids=["image", "image over socket", "two collectors", "prioritized", "no replay kept"],
-)
-def test_it_trains_and_resumes_with(start_training, tmp_path, settings):
-    command = start_training(tmp_path, **settings)
-    command.wait_for_races(12)
-    assert {race["collector"] for race in command.races} == set(range(int(str(settings.get("n_collectors", 1)))))
-    command.stop(signal.SIGINT, whole_group=True)
-    resumed = start_training(tmp_path, **settings)
-    resumed.wait_for_races(3)
-    resumed.stop(signal.SIGTERM)
-    assert [command.process.returncode, resumed.process.returncode] == [0, 0]
-    assert "resumed" in resumed.output
-    assert "Traceback" not in command.output + resumed.output
-    assert not command.survivors() + resumed.survivors()
 
 
 def test_training_continues_while_games_fail_at_random(start_training, tmp_path):

@@ -8,15 +8,14 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
 from trackmania_rl import run
 from trackmania_rl.runs import load_checkpoint
-from trackmania_rl.settings import Settings, changed_settings, load_settings, parse_override
+from trackmania_rl.settings import changed_settings, load_settings, parse_override
 
 from .conftest import SMALL
 
@@ -27,6 +26,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.games.race_games import make_games_builder
@@ -104,22 +104,9 @@ SETTINGS = {
 OVERRIDES = [f"{name}={value}" for name, value in SETTINGS.items()]
 
 
-@dataclass
-class Calls:
-    """Output folder and settings of the script's two calls, the line that each printed, and the script's stderr."""
-
-    folder: Path
-    asked_for: Settings
-    said: list[dict[str, Any]]
-    errors: str
-
-    @property
-    def run_folder(self):
-        return self.folder / "save" / "called"
-
-
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory, repository_root):
+    """Output folder and settings of the script's two calls, the line that each printed, and the script's stderr."""
     folder = tmp_path_factory.mktemp("called")
     script, config = folder / "my_training.py", repository_root / "config_files" / "config.py"
     script.write_text(SCRIPT)
@@ -128,7 +115,13 @@ def calls(tmp_path_factory, repository_root):
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, check=False)
     assert ended.returncode == 0, ended.stderr
     said = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
-    return Calls(folder, load_settings(config, OVERRIDES), said, ended.stderr)
+    return SimpleNamespace(
+        folder=folder,
+        run_folder=folder / "save" / "called",
+        asked_for=load_settings(config, OVERRIDES),
+        said=said,
+        errors=ended.stderr,
+    )
 
 
 def test_it_trains_until_the_limit_and_the_second_call_resumes(calls):

@@ -17,24 +17,9 @@ from ..keep_games_command import wait_until
 FORK = multiprocessing.get_context("spawn" if sys.platform == "win32" else "fork")
 
 
-class Keeping(logging.Handler):
-    """Keeps what collectors say."""
-
-    def __init__(self):
-        super().__init__()
-        self.messages = []
-
-    def emit(self, record):
-        if record.name == "collector":
-            self.messages.append(record.getMessage())
-
-
-@pytest.fixture
-def kept():
-    handler = Keeping()
-    logging.getLogger().addHandler(handler)
-    yield handler
-    logging.getLogger().removeHandler(handler)
+def said(caplog):
+    """The messages of collectors."""
+    return [record.getMessage() for record in caplog.records if record.name == "collector"]
 
 
 def say(pipe, n_records):
@@ -57,17 +42,17 @@ def start(logs, target, argument):
     return process
 
 
-def test_records_are_handled_to_the_last(kept, monkeypatch):
+def test_records_are_handled_to_the_last(caplog, monkeypatch):
     monkeypatch.setattr(collector_logs, "LAST_RECORDS_WITHIN_S", 60.0)
     with CollectorLogs() as logs:
         start(logs, say, 500).join(60)
-    assert kept.messages == [f"race {number}" for number in range(500)]
+    assert said(caplog) == [f"race {number}" for number in range(500)]
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals, and pipes take messages whole")
 def test_the_main_process_waits_for_no_collector_that_is_stopped_or_killed_within_a_record(
-    kept, monkeypatch, is_killed
+    caplog, monkeypatch, is_killed
 ):
     with CollectorLogs() as logs:
         stuck = start(logs, say_half_a_record, "begun")
@@ -76,7 +61,7 @@ def test_the_main_process_waits_for_no_collector_that_is_stopped_or_killed_withi
             if is_killed:
                 stuck.kill()
             start(logs, say, 3).join(60)
-            wait_until(lambda: kept.messages == ["begun", "race 0", "race 1", "race 2"])
+            wait_until(lambda: said(caplog) == ["begun", "race 0", "race 1", "race 2"])
             monkeypatch.setattr(collector_logs, "LAST_RECORDS_WITHIN_S", 0.5)
         except BaseException:
             stuck.kill()

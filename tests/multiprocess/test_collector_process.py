@@ -48,13 +48,6 @@ def parts_of(task):
     return make_parts(task, race_spaces(task.run_state.settings))
 
 
-def first_draws(parts):
-    """The first number of every random stream of a collector."""
-    choosers = [follower.actor._chooser for follower in (parts.explorer, parts.evaluator)]
-    streams = [owner._rng for owner in choosers]
-    return [stream.random() for stream in streams]
-
-
 def first_tracks(parts):
     generator = GeneratorSettings(difficulty=(0.2, 0.6), first_seed=0, last_seed=10**6)
     return [parts.generated_maps.recipe(generator, number) for number in range(4)]
@@ -63,13 +56,6 @@ def first_tracks(parts):
 def reseeded(live):
     run = live.current.run.model_copy(update={"seed": live.current.run.seed + 1})
     return LocalRunState(live.current.model_copy(update={"run": run}))
-
-
-def test_every_random_stream_follows_from_the_seed_of_the_run_and_the_name_of_the_collectors_start(live):
-    one, other, one_again = (first_draws(parts_of(task_of(live, name))) for name in ("one", "other", "one"))
-    reseeded_one = first_draws(parts_of(task_of(live, "one", run_state=reseeded(live))))
-    assert one_again == one
-    assert len({*one, *other, *reseeded_one}) == 2 + 2 + 2
 
 
 def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_it_is_started(live):

@@ -18,7 +18,7 @@ from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import open_datasets
 from trackmania_rl.training.race_stream import FRAMES_PER_ROUND
 
-from .conftest import edit
+from .conftest import edit, n_stored
 
 
 class EndAfterUpdates(Hook):
@@ -65,14 +65,10 @@ def run_with(live, make_run, tmp_path):
     return make
 
 
-def transitions(run):
-    return len(run.buffer) + len(run.buffer_test)
-
-
 def test_they_are_in_the_memory_before_the_first_race(write, run_with, make_race, caplog):
     with caplog.at_level(logging.INFO):
         run = run_with(write("first", 30, 41), write("second", 17))
-    assert transitions(run) == 30 + 41 + 17
+    assert n_stored(run) == 30 + 41 + 17
     assert "tested/first-v0: 71 transitions of 2 races are in the memory" in caplog.text
     assert run.agent.updates == 0
     assert run.context.statistics.frames_total == 0
@@ -105,7 +101,7 @@ def test_a_resumed_run_loads_them_again_only_where_its_checkpoint_lacks_them(
     run.trainer.save_trainer(force_save=True)
     run.close_files()
     again = run_with(first)
-    assert transitions(again) == 30 + 41 + 10 * holds_replay
+    assert n_stored(again) == 30 + 41 + 10 * holds_replay
     if holds_replay:
         before, after = (one.buffer.ring.state_dict() for one in (run, again))
         assert (after["first_row"], after["end_row"]) == (before["first_row"], before["end_row"])
@@ -113,7 +109,7 @@ def test_a_resumed_run_loads_them_again_only_where_its_checkpoint_lacks_them(
         again.close_files()
         again = run_with(first, second)
     n_new = 17 * holds_replay  # of a data set that was named since
-    assert transitions(again) == 30 + 41 + 10 * holds_replay + n_new
+    assert n_stored(again) == 30 + 41 + 10 * holds_replay + n_new
     again.train_on([make_race(10, False)])
     assert again.agent.updates == (30 + 41 + 10 + n_new + 10) * 2 // 13
 
@@ -130,7 +126,7 @@ def test_without_collectors_the_learner_learns_from_them_alone_and_resumes_to_th
             run.trainer.save_trainer(force_save=True)
             run.close_files()
             assert run.agent.updates == n_updates, "fewer transitions than learning otherwise begins with"
-            assert transitions(run) == 42
+            assert n_stored(run) == 42
             assert run.context.statistics.races_total == 0
         return run, flatten_parameters(run.agent.exploration_network)
 
