@@ -71,14 +71,10 @@ def fill(buffer, buffer_test, rollout, replay, **options):
     )
 
 
-def make(replay):
+def make(replay, *, gamma=GAMMA, seed=0, image_size_px=IMAGE_SIZE_PX):
+    generator = torch.Generator().manual_seed(seed)
     return make_buffers(
-        replay,
-        n_floats=N_FLOATS,
-        image_size_px=IMAGE_SIZE_PX,
-        device="cpu",
-        generator=torch.Generator(),
-        gamma=GAMMA,
+        replay, n_floats=N_FLOATS, image_size_px=image_size_px, device="cpu", generator=generator, gamma=gamma
     )
 
 

@@ -16,15 +16,12 @@ from torchrl.envs.transforms import Transform
 
 from trackmania_rl.buffer_utilities import (
     apply_replay_settings,
-    make_buffers,
 )
 from trackmania_rl.experience_replay.mini_race import cut_to_mini_races
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
 
+from .test_buffer_management import IMAGE_SIZE_PX, N_FLOATS, make
 from .test_buffer_management import replay_settings as settings_of_replay
-
-N_FLOATS = 4
-IMAGE_SIZE_PX = (3, 2)
 
 
 def replay_settings(**changes):
@@ -36,13 +33,6 @@ def replay_settings(**changes):
             "oversample_long_term_steps": 3,
         }
         | changes
-    )
-
-
-def make(replay, *, gamma=0.9, seed=0, image_size_px=IMAGE_SIZE_PX):
-    generator = torch.Generator().manual_seed(seed)
-    return make_buffers(
-        replay, n_floats=N_FLOATS, image_size_px=image_size_px, device="cpu", generator=generator, gamma=gamma
     )
 
 

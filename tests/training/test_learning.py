@@ -35,16 +35,12 @@ class NoteUpdates(Hook):
         self.noted.append((len(batch), float(self.run.agent.optimizer.param_groups[0]["lr"])))
 
 
-def bytes_of(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return file
-
-
 def resume(run, other):
     """Load into a run what a checkpoint of another one holds."""
-    run.trainer.load_state_dict(torch.load(bytes_of(other.trainer.state_dict()), weights_only=True))
+    file = io.BytesIO()
+    torch.save(other.trainer.state_dict(), file)
+    file.seek(0)
+    run.trainer.load_state_dict(torch.load(file, weights_only=True))
 
 
 def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_published(live, make_run, make_race):
