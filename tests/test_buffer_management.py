@@ -8,10 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackmania_rl.buffer_management import (
-    draw_test_side,
-    fill_buffer_from_rollout_with_n_steps_rule,
-)
+from trackmania_rl.buffer_management import draw_test_side, fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES

@@ -5,13 +5,7 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import (
-    as_file_name,
-    check_file_name,
-    require_short_paths,
-    require_utf8,
-    same_on_windows,
-)
+from trackmania_rl.files import as_file_name, check_file_name, require_short_paths, require_utf8, same_on_windows
 from trackmania_rl.settings import MapEntry, SettingsError, load_settings
 
 GOOD = ["valley", "v1.2", "A01-Race", "a b", "x" * 80, "nullable", "console.1", "com10", "7"]

@@ -250,14 +250,13 @@ def test_the_gradient_is_of_what_a_hook_makes_of_the_losses(make_agent, make_bat
     torch.testing.assert_close(losses["loss_of_weights"], own.detach())
 
 
-NEEDS_GPU = "no CUDA device here"
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 
 @pytest.mark.gpu
+@needs_gpu
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_gpu_learns_and_resumes_in_every_precision(make_agent, make_batch, update, dtype):
-    if not torch.cuda.is_available():
-        pytest.skip(NEEDS_GPU)
     agent = make_agent(device="cuda", has_image=True, autocast_dtype=dtype)
     before = weights_of(agent).clone()
     for step in range(8):
@@ -271,13 +270,12 @@ def test_a_gpu_learns_and_resumes_in_every_precision(make_agent, make_batch, upd
 
 
 @pytest.mark.gpu
+@needs_gpu
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
 def test_a_gpu_compiles_records_and_plays_back_the_update_of_the_eager_agent(
     make_agent, make_batch, update, caplog, dtype, multiplied
 ):
-    if not torch.cuda.is_available():
-        pytest.skip(NEEDS_GPU)
     options = {"device": "cuda", "autocast_dtype": dtype, "quantile_factors_multiply": multiplied, "has_image": True}
     recorded, eager = (make_agent(use_torch_compile=is_recorded, **options) for is_recorded in (True, False))
     recorded.rehearse_update(make_batch(has_image=True, device="cuda"))

@@ -54,13 +54,6 @@ class Scripted(nn.Module):
         return torch.randn((*tau.shape, 3), generator=torch.Generator().manual_seed(self.seed)) + self.shift
 
 
-CPU = torch.device("cpu")
-
-
-def taken_apart(batch):
-    return Transitions.from_batch(batch, CPU)
-
-
 @pytest.mark.parametrize("way", ["max_of_each_quantile", "argmax_of_mean", "ddqn"])
 def test_targets_equal_loops(agent_settings, make_batch, way):
     use_ddqn = way == "ddqn"
@@ -68,7 +61,8 @@ def test_targets_equal_loops(agent_settings, make_batch, way):
     batch = make_batch()
     online, target = Scripted(11), Scripted(12)
     taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
-    targets, tau = target_returns(online, target, taken_apart(batch), settings, taus), taus.target
+    tau, transitions = taus.target, Transitions.from_batch(batch, torch.device("cpu"))
+    targets = target_returns(online, target, transitions, settings, taus)
     assert targets.shape == tau.shape == (5, 8)
     assert torch.equal(tau, draw_symmetric_taus(5, 8, torch.Generator().manual_seed(5)))
     assert (taus.choice is not None) == use_ddqn

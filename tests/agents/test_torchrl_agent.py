@@ -71,10 +71,6 @@ def batch_of(spaces, seed=0, n=BATCH):
     return TensorDict(entries, batch_size=[n])
 
 
-def update(learner, batch):
-    return learner.update(batch)
-
-
 def learner_of(builder, settings):
     learner = builder.make_learner(builder.make_network())
     learner.follow(settings.agent, learning_rate=1e-2)
@@ -105,7 +101,7 @@ def test_updates_move_the_network_that_drives(loss, settings):
     builder = builder_of(loss, settings)
     learner, batch = learner_of(builder, settings), batch_of(spaces_for(loss))
     before = flatten_parameters(learner.exploration_network).clone()
-    losses = update(learner, batch)
+    losses = learner.update(batch)
     after = flatten_parameters(learner.exploration_network)
     assert after.isfinite().all()
     assert not torch.equal(before, after)
@@ -124,8 +120,8 @@ def test_a_resumed_agent_makes_the_same_bytes(loss, settings):
     builder, spaces = builder_of(loss, settings), spaces_for(loss)
     straight, half = learner_of(builder, settings), learner_of(builder, settings)
     for seed in range(2):
-        update(straight, batch_of(spaces, seed))
-        update(half, batch_of(spaces, seed))
+        straight.update(batch_of(spaces, seed))
+        half.update(batch_of(spaces, seed))
     half.average_weights()
     straight.average_weights()
     file = io.BytesIO()
@@ -135,8 +131,8 @@ def test_a_resumed_agent_makes_the_same_bytes(loss, settings):
     resumed = learner_of(builder, settings)
     resumed.load_state_dict(torch.load(file, weights_only=True))
     for seed in range(2, 4):
-        update(straight, batch_of(spaces, seed))
-        update(resumed, batch_of(spaces, seed))
+        straight.update(batch_of(spaces, seed))
+        resumed.update(batch_of(spaces, seed))
     assert resumed.updates == straight.updates == 4
     for one, other in zip(straight.loss_module.parameters(), resumed.loss_module.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -182,7 +178,7 @@ def test_it_learns_what_is_known(name, settings):
         action = batch["action"]
         batch["reward"] = action[:, 0] if name == "SAC" else (action == 4).float()
         batch["gamma_n"] = torch.zeros(64)
-        update(learner, batch)
+        learner.update(batch)
     actor = builder.make_actor(learner.exploration_network, torch.device("cpu"), np.random.default_rng(1))
     floats = np.random.default_rng(3).standard_normal((BATCH, FLOATS)).astype(np.float32)
     actions = actor.act_batch(np.zeros((BATCH, 1, 0, 0), dtype=np.uint8), floats).actions
@@ -195,10 +191,10 @@ def test_a_gradient_that_is_not_finite_moves_no_weights_to_nowhere(loss, setting
     learner = learner_of(builder, settings)
     batch = batch_of(spaces_for(loss), seed=1)
     batch["reward"][3] = torch.nan
-    losses = update(learner, batch)
+    losses = learner.update(batch)
     assert not torch.isfinite(losses["grad_norm"])
     assert not_finite_tensors(learner.state_dict()) == []
-    assert torch.isfinite(update(learner, batch_of(spaces_for(loss), seed=2))["grad_norm"])
+    assert torch.isfinite(learner.update(batch_of(spaces_for(loss), seed=2))["grad_norm"])
     assert not_finite_tensors(learner.state_dict()) == []
 
 

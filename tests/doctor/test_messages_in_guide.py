@@ -4,6 +4,8 @@ import ast
 import re
 from typing import NamedTuple
 
+import pytest
+
 from trackmania_rl.doctor.findings import GUIDE, Check
 
 LOGS = {"warning", "error", "exception", "critical", "_log_warning", "warn_once"}
@@ -56,15 +58,19 @@ def test_every_check_has_a_section_under_its_name_and_links_lead_to_sections(rep
     assert {either or other for either, other in links} <= sections
 
 
-def test_what_is_logged_or_ends_a_training_is_explained(repository_root):
+@pytest.fixture(scope="module")
+def messages(repository_root):
+    return list(_messages(repository_root))
+
+
+def test_what_is_logged_or_ends_a_training_is_explained(messages, repository_root):
     guide = _plain((repository_root / GUIDE).read_text(encoding="utf-8"))
-    said = [message for message in _messages(repository_root) if message.text not in NOT_EXPLAINED]
+    said = [message for message in messages if message.text not in NOT_EXPLAINED]
     missing = [f"{place}: {words!r}" for place, text in said if (words := _fixed_words(text)) not in guide]
     assert not missing, f"{GUIDE} does not explain:\n" + "\n".join(missing)
 
 
-def test_messages_without_words_of_their_own_are_listed(repository_root):
-    messages = list(_messages(repository_root))
+def test_messages_without_words_of_their_own_are_listed(messages):
     assert {message.text for message in messages} >= NOT_EXPLAINED, "some are not said any more"
     wordless = [message for message in messages if len(_fixed_words(message.text).split()) < 2]
     assert [message for message in wordless if message.text not in NOT_EXPLAINED] == []

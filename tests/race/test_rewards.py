@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackmania_rl.race.progress_reward import PER_M, ProgressReward
-from trackmania_rl.race.rewards import (
-    Arrival,
-    EngineeredRewards,
-    race_rewards,
-    speedslide_quality,
-    state_potentials,
-)
+from trackmania_rl.race.rewards import Arrival, EngineeredRewards, race_rewards, speedslide_quality, state_potentials
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import RewardSettings, load_settings

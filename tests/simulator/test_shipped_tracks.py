@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 
-from trackmania_rl.simulator.physics.scripted_driver import (
-    CAREFUL_DRIVER,
-    FAST_DRIVER,
-    drive,
-)
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, drive
 from trackmania_rl.simulator.tracks.track_design import lay_out
 from trackmania_rl.simulator.tracks.track_file import load_track
 

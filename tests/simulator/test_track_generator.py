@@ -23,7 +23,7 @@ DIFFICULTIES = (0.0, 0.5, 1.0)
 
 @pytest.fixture(scope="module")
 def tracks():
-    return {(seed, d): generate_track(TrackRecipe(seed, d)) for d in DIFFICULTIES for seed in range(12)}
+    return {(seed, d): generate_track(TrackRecipe(seed, d)) for d in DIFFICULTIES for seed in range(6)}
 
 
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)

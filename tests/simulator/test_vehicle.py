@@ -7,12 +7,7 @@ import pytest
 
 from trackmania_rl.simulator.physics.chassis import make_texture
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S, GearboxState
-from trackmania_rl.simulator.physics.vehicle import (
-    TICK_MS,
-    VEHICLE_DTYPE,
-    spawn_vehicle,
-    tick,
-)
+from trackmania_rl.simulator.physics.vehicle import TICK_MS, VEHICLE_DTYPE, spawn_vehicle, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR, VehicleParameters
 from trackmania_rl.simulator.physics.vehicle_state import NEVER_MS
 from trackmania_rl.simulator.tracks.world import Edge, Surface, Track, build_ribbon
