@@ -118,10 +118,7 @@ class Collectors:
 
     def start(self, session, n_starts, demonstrations=(), progress=None):
         rollouts = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
-        placement = SimpleNamespace(
-            start=self.place,
-            end_by_force=lambda _: None,
-        )
+        placement = SimpleNamespace(start=self.place, end_by_force=lambda _: None)
         run = SimpleNamespace(
             channels=Channels(rollouts, self.run_state),
             folder=RunFolder(Path("/run"), Path("/tensorboard")),

@@ -98,17 +98,6 @@ def test_each_restart_waits_twice_as_long_as_the_one_before_up_to_half_a_minute(
     assert collectors.supervisor.restarts == len(delays_s)
 
 
-def test_a_collector_that_delivers_is_started_again_after_a_second_however_often_it_dies(collectors_of):
-    collectors = collectors_of(1)
-    for second in range(3600):
-        if second % 10 == 8:
-            collectors.supervisor.delivered(0)
-        if second % 10 == 9:
-            collectors.die(0)
-        collectors.pass_time(1.0)
-    assert len(collectors.starts_s[0]) == pytest.approx(360, abs=2)
-
-
 def test_a_run_ends_when_no_collector_delivers_any_more(collectors_of):
     collectors = collectors_of(2)
 
