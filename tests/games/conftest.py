@@ -1,6 +1,6 @@
 """Tracks, settings and planned races for games of both kinds."""
 
-from contextlib import contextmanager
+import contextlib
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import torch
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers.kept_game import KeptGame
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 
 IMAGE_PX = (40, 30)
@@ -73,16 +74,21 @@ def entry_of():
 
 
 @pytest.fixture(scope="session")
-def open_socket_game(maps_folder):
-    """`with open_socket_game(settings) as manager`: a game in a process of its own, reached through its socket."""
+def kept_game(maps_folder):
+    """Launcher of a game in a process of its own, which stays for the next test."""
+    game = SimulatedGameLauncher(find_free_port(), maps_folder)
+    game.start()
+    game.wait_until_connectable(60.0)
+    yield KeptGame(game.port, maps_folder, locks_folder=maps_folder)
+    game.kill()
 
-    @contextmanager
+
+@pytest.fixture
+def open_socket_game(maps_folder, kept_game):
+    """`with open_socket_game(settings) as manager`: that game, reached through its socket."""
+
     def open_game(settings):
         game = settings.game.model_copy(update={"maps_folder": str(maps_folder)})
-        manager = GameInstanceManager(game, settings.observation, SimulatedGameLauncher(find_free_port(), maps_folder))
-        try:
-            yield manager
-        finally:
-            manager.close()
+        return contextlib.closing(GameInstanceManager(game, settings.observation, kept_game))
 
     return open_game
