@@ -8,6 +8,7 @@ import hypothesis
 import numpy as np
 import pytest
 
+from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.tracks.world import Edge, Track, build_ribbon
 
 # Before torch is imported anywhere: two threads that share a busy machine's cores can be ten times slower than one.
@@ -38,6 +39,20 @@ def script_module(repository_root):
         return module
 
     return load
+
+
+@pytest.fixture
+def error_line(capsys):
+    """`error_line(main, *arguments)`: the one line that a command says when it refuses its work."""
+
+    def run(main, *arguments):
+        assert main(*arguments) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("error: ")
+        assert said.count("\n") == 1, said
+        return said
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +86,21 @@ def straight_line_m(length_m):
     line_m[:, 1] = 10.0
     line_m[:, 2] = 0.5 * np.arange(len(line_m))
     return line_m
+
+
+@pytest.fixture(scope="session")
+def straight_folder(tmp_path_factory):
+    """A folder with `straight.npy`, a line of 50 m, for the simulated game."""
+    folder = tmp_path_factory.mktemp("maps")
+    np.save(folder / "straight.npy", np.arange(0, 50, 0.5)[:, None] * np.array([0.0, 0.0, 1.0]) + (0, 100, 0))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def straight():
+    """That line as an entry of a map cycle."""
+    files = {"map_path": "straight.npy", "reference_line": "straight.npy"}
+    return MapEntry(map_name="straight", is_explo=True, fill_buffer=True, **files)
 
 
 @pytest.fixture(scope="session")

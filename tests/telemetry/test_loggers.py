@@ -158,18 +158,6 @@ def test_a_partial_is_a_logger(repository_root, folder):
     assert "memmap" in hyperparameters(settings)["loggers"]
 
 
-@pytest.mark.parametrize(
-    ("loggers", "message"),
-    [
-        (("csvs",), "write tensorboard, csv, wandb, mlflow, trackio, or a logger of your own"),
-        (("csv", "csv"), "each logger is named once"),
-    ],
-)
-def test_names_that_are_no_loggers(repository_root, loggers, message):
-    with pytest.raises(SettingsError, match=message):
-        settings_with(repository_root, *loggers)
-
-
 def test_a_missing_package_is_named(repository_root, folder, monkeypatch):
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda _: None)
     for name in loggers.NEEDS_PACKAGE:
@@ -192,75 +180,50 @@ def test_hyperparameters_leave_out_names_of_the_machine(repository_root):
 
 
 class FailingLogger:
-    """Fails at everything, slowly."""
+    """Fails at its second figure until it is opened again; slowly, if it may not go on."""
 
-    def __init__(self):
+    def __init__(self, may_go_on=True):
         self.may_go_on = threading.Event()
+        if may_go_on:
+            self.may_go_on.set()
+        self.is_full = False
+        self.steps = []
 
-    def log_figures(self, *_):
+    def log_figures(self, _, step):
         self.may_go_on.wait(60)
-        raise ConnectionError("the server\nis gone")
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space\nleft")
+        self.steps.append(step)
+        self.is_full = step == 1
 
     def reopen(self):
-        """It stays as it is."""
+        self.is_full = False
 
     def close(self):
         raise ConnectionError("still gone")
 
 
-def test_a_logger_that_fails_or_is_slow_costs_its_figures_only(monkeypatch, caplog):
-    monkeypatch.setattr(loggers, "MOST_WAITING", 3)
-    made = FailingLogger()
+def log_frames(made, n_frames):
     logger = BackgroundLogger("mine", lambda: made)
-    with caplog.at_level(logging.ERROR):
-        for frame in range(10):
-            logger.do(methodcaller("log_figures", {"a": 1.0}, frame))
-        assert "mine does not take the run's figures: it is too slow" in caplog.text
-        monkeypatch.setattr(loggers, "COMPLAINS_EVERY_S", 0.0)
-        made.may_go_on.set()
-        logger.close()
-    assert "mine does not take the run's figures: ConnectionError: the server is gone; the run goes on" in caplog.text
-
-
-class FullDisk:
-    """Fails until it is opened again."""
-
-    def __init__(self):
-        self.is_full = False
-        self.steps = []
-
-    def log_figures(self, _, step):
-        if self.is_full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        self.steps.append(step)
-
-    def fill(self):
-        self.is_full = True
-
-    def reopen(self):
-        self.is_full = False
-
-    def close(self):
-        """Nothing to write."""
+    for frame in range(n_frames):
+        logger.do(methodcaller("log_figures", {"a": 1.0}, frame))
+    return logger
 
 
 def test_a_logger_whose_disk_was_full_is_opened_again(caplog):
-    made = FullDisk()
-    logger = BackgroundLogger("mine", lambda: made)
-    for frame in range(5):
-        logger.do(methodcaller("log_figures", {"a": 1.0}, frame))
-        if frame == 1:
-            logger.do(methodcaller("fill"))
-    logger.close()
-    assert made.steps == [0, 1, 3, 4]
-    assert caplog.text.count("mine does not take the run's figures: OSError: ") == 1
-
-
-def test_a_logger_that_hangs_is_given_up(monkeypatch, caplog):
-    monkeypatch.setattr(loggers, "CLOSE_TIMEOUT_S", 0.1)
     made = FailingLogger()
-    logger = BackgroundLogger("mine", lambda: made)
-    logger.do(methodcaller("log_figures", {"a": 1.0}, 1))
+    log_frames(made, 5).close()
+    assert made.steps == [0, 1, 3, 4]
+    told = "mine does not take the run's figures: OSError: [Errno 28] No space left; the run goes on"
+    assert caplog.text.count(told) == 1
+
+
+def test_a_logger_that_is_slow_or_hangs_costs_its_figures_only(monkeypatch, caplog):
+    monkeypatch.setattr(loggers, "MOST_WAITING", 3)
+    monkeypatch.setattr(loggers, "CLOSE_TIMEOUT_S", 0.1)
+    made = FailingLogger(may_go_on=False)
+    logger = log_frames(made, 10)
+    assert "mine does not take the run's figures: it is too slow" in caplog.text
     logger.close()
     assert "mine: did not take the last figures within 0.1 s" in caplog.text
     made.may_go_on.set()
@@ -293,6 +256,7 @@ def test_a_local_store_of_mlflow(repository_root, folder, tmp_path, monkeypatch)
     assert client.list_artifacts(run[0], "images")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:1", "sqlite:////dev/null/mlflow.db"])
 def test_a_store_of_mlflow_that_cannot_be_used(repository_root, folder, uri, monkeypatch):
     pytest.importorskip("mlflow", reason="mlflow is not installed: python -m pip install mlflow")
@@ -331,6 +295,7 @@ def test_wandb_offline(repository_root, folder, wandb, monkeypatch):
         assert name.encode() in resumed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wandb")
 def test_wandb_without_a_login(repository_root, folder, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")

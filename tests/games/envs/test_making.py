@@ -24,6 +24,7 @@ from trackmania_rl.games.envs import (
 from trackmania_rl.settings import MapEntry
 
 COAST = 3
+TRACK = "generated:0.2:7"
 
 
 def entry(name, **changes):
@@ -49,24 +50,19 @@ def test_overrides_are_values_of_any_kind(make_env, tracks):
     assert env.settings.exploration.epsilon_schedule == ((0, 1.0), (100, 0.0))
 
 
-def test_a_wrong_override_is_told(make_env):
-    with pytest.raises(UserError, match="batch_sise is no known setting; did you mean batch_size"):
-        make_env("straight", overrides={"batch_sise": 8})
-
-
 def test_an_environment_that_cannot_be_made_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    track = "generated:0.2:7"
-    with pytest.raises(UserError, match="absent"):
-        make_race_env([track, "absent"])
-    with pytest.raises(UserError, match=r"config = 'absent\.py': there is no such file here, nor in"):
-        make_race_env(track, config="absent.py")
-    with pytest.raises(UserError, match="choose one of human, rgb_array"):
-        make_race_env(track, render_mode="ansi")
-    with pytest.raises(UserError, match=r"reward = 'score': choose one of progress, trainer"):
-        make_race_env(track, reward="score")
+    for options, told in (
+        ({"maps": [TRACK, "absent"]}, "absent"),
+        ({"config": "absent.py"}, r"config = 'absent\.py': there is no such file here, nor in"),
+        ({"render_mode": "ansi"}, "choose one of human, rgb_array"),
+        ({"reward": "score"}, r"reward = 'score': choose one of progress, trainer"),
+        ({"overrides": {"batch_sise": 8}}, "batch_sise is no known setting; did you mean batch_size"),
+    ):
+        with pytest.raises(UserError, match=told):
+            make_race_env(**{"maps": TRACK} | options)
     with pytest.raises(UserError, match="autoreset_mode = 'Sometimes': choose one of NEXT_STEP, DISABLED"):
-        make_race_vector_env(2, track, autoreset_mode="Sometimes")
+        make_race_vector_env(2, TRACK, autoreset_mode="Sometimes")
     assert not list(tmp_path.iterdir())
 
 

@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 
+import pytest
 from filelock import FileLock
 
 from tests.telemetry.page.conftest import make_run, race_line
@@ -12,20 +13,20 @@ from trackmania_rl.telemetry.page.runs import find_run
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 
-def told(capsys, monkeypatch, save, *words):
-    """What the command says when it refuses its work."""
-    monkeypatch.setattr(
-        sys, "argv", ["dashboard.py", "--save-folder", str(save), "--port", str(find_free_port()), *words]
-    )
-    assert command.main() == 1
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
-    return said
+@pytest.fixture
+def told(tmp_path, error_line, monkeypatch):
+    """`told(*words)`: what the command says when it refuses its work."""
+
+    def run(*words):
+        port = ("--port", str(find_free_port()))
+        monkeypatch.setattr(sys, "argv", ["dashboard.py", "--save-folder", str(tmp_path), *port, *words])
+        return error_line(command.main)
+
+    return run
 
 
-def test_runs_that_cannot_be_shown(tmp_path, repository_root, capsys, monkeypatch):
-    assert "there is no run in" in told(capsys, monkeypatch, tmp_path)
+def test_runs_that_cannot_be_shown(tmp_path, repository_root, told):
+    assert "there is no run in" in told()
     empty = make_run(tmp_path, repository_root, "empty", n_races=0)
     make_run(tmp_path, repository_root, "good")
     other = make_run(tmp_path, repository_root, "other")
@@ -33,12 +34,12 @@ def test_runs_that_cannot_be_shown(tmp_path, repository_root, capsys, monkeypatc
     older = make_run(tmp_path, repository_root, "older")
     older.races.write_text('{"time": 3}\n')
     (tmp_path / "nothing").mkdir()
-    assert "empty has no race yet, and nobody trains it" in told(capsys, monkeypatch, tmp_path, "empty")
-    assert "of another version" in told(capsys, monkeypatch, tmp_path, "other")
-    assert "of_another_version is no known setting" in told(capsys, monkeypatch, tmp_path, "other")
-    assert "its first race has no frames_total, is_explo" in told(capsys, monkeypatch, tmp_path, "older")
-    assert "nothing is no run's folder" in told(capsys, monkeypatch, tmp_path, "nothing")
-    assert "those in" in (said := told(capsys, monkeypatch, tmp_path, "nosuch"))
+    assert "empty has no race yet, and nobody trains it" in told("empty")
+    assert "of another version" in (said := told("other"))
+    assert "of_another_version is no known setting" in said
+    assert "its first race has no frames_total, is_explo" in told("older")
+    assert "nothing is no run's folder" in told("nothing")
+    assert "those in" in (said := told("nosuch"))
     assert "empty, good, older, other" in said
     with FileLock(empty.path / ".train.lock"):
         assert find_run("empty", tmp_path).name == "empty", "its training has just begun"
@@ -49,24 +50,14 @@ def test_runs_that_cannot_be_shown(tmp_path, repository_root, capsys, monkeypatc
         assert find_run(name, save_folder).name == "good"
 
 
-def test_a_port_that_is_taken(tmp_path, repository_root, capsys, monkeypatch):
-    make_run(tmp_path, repository_root)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = str(other.getsockname()[1])
-        assert f"port {port} is taken" in told(capsys, monkeypatch, tmp_path, "--port", port)
-
-
-def test_a_host_that_others_reach_needs_a_token(tmp_path, capsys, monkeypatch):
+def test_ports_hosts_tokens_and_packages_that_do_not_serve(tmp_path, repository_root, told, monkeypatch):
     for host in ("0.0.0.0", "192.0.2.7", "::"):
-        assert f"--host {host} lets other machines" in told(capsys, monkeypatch, tmp_path, "--host", host)
+        assert f"--host {host} lets other machines" in told("--host", host)
     assert command.address("0.0.0.0", 8600, "secret-word") == "http://localhost:8600/?token=secret-word"
-    assert "--token has 3 characters" in told(capsys, monkeypatch, tmp_path, "--host", host, "--token", "abc")
-
-
-def test_a_missing_package_is_named_with_the_way_to_get_it(tmp_path, capsys, monkeypatch):
+    assert "--token has 3 characters" in told("--host", host, "--token", "abc")
+    make_run(tmp_path, repository_root)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert f"port {port} is taken" in told("--port", port)
     monkeypatch.setattr(command, "NEEDED_PACKAGES", ("json", "no_such_package"))
-    assert 'no_such_package, which is not installed: python -m pip install "trackmania-rl[dash' in told(
-        capsys, monkeypatch, tmp_path
-    )
+    assert 'no_such_package, which is not installed: python -m pip install "trackmania-rl[dash' in told()

@@ -26,7 +26,6 @@ LIVE_ELSEWHERE = "ws://box.example:8600/live"
 
 def edit_token(client):
     match = re.search(r'name="edit-token" content="([^"]+)"', client.get("/").text)
-    assert match is not None
     return match[1]
 
 
