@@ -27,7 +27,6 @@ class ServedGame:
 
     @property
     def race(self):
-        assert self.simulated.race is not None
         return self.simulated.race
 
     def connect(self):

@@ -10,7 +10,7 @@ import pytest
 from plugin_game import Unknowns
 
 from trackmania_rl.race.policy import PolicyDecision
-from trackmania_rl.settings import MapEntry, load_settings
+from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 
@@ -36,7 +36,6 @@ UNKNOWNS = {
 }
 """What is not known of the real game."""
 COAST = 3
-LINE_M = 50
 
 
 class PluginGameLauncher(SimulatedGameLauncher):
@@ -50,22 +49,8 @@ class PluginGameLauncher(SimulatedGameLauncher):
         self._command[:2] = [sys.executable, str(Path(__file__).resolve().parent / "plugin_game.py")]
 
 
-@pytest.fixture(scope="module")
-def maps_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("maps")
-    np.save(folder / "straight.npy", np.arange(0, LINE_M, 0.5)[:, None] * np.array([0.0, 0.0, 1.0]) + (0, 100, 0))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def straight():
-    return MapEntry(
-        map_name="straight", map_path="straight.npy", reference_line="straight.npy", is_explo=True, fill_buffer=True
-    )
-
-
 @pytest.fixture
-def make_managers(library, interface, maps_folder, repository_root):
+def make_managers(library, interface, straight_folder, repository_root):
     """`make_managers(unknowns, has_image, ...)` plays on the game with the plugin, and on the simulated game."""
     made = []
 
@@ -80,10 +65,10 @@ def make_managers(library, interface, maps_folder, repository_root):
         settings = load_settings(
             repository_root / "config_files" / "config_tmnf.py", [*overrides, f"actions={actions}"]
         )
-        game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(maps_folder)})
+        game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(straight_folder)})
         for launcher in (
-            PluginGameLauncher(find_free_port(), maps_folder, library, interface, unknowns),
-            SimulatedGameLauncher(find_free_port(), maps_folder),
+            PluginGameLauncher(find_free_port(), straight_folder, library, interface, unknowns),
+            SimulatedGameLauncher(find_free_port(), straight_folder),
         ):
             made.append(GameInstanceManager(game, settings.observation, launcher))
         return made

@@ -43,14 +43,10 @@ def test_recorded_inputs_can_be_loaded(server_client, maps_folder):
         (("--port", "0", "--map", "none.toml"), "none.toml"),
     ],
 )
-def test_the_script_names_unusable_arguments(script_module, server, arguments, reason, monkeypatch, capsys):
+def test_the_script_names_unusable_arguments(script_module, server, arguments, reason, monkeypatch, error_line):
     arguments = [argument.format(taken=server.port) for argument in arguments]
     monkeypatch.setattr(sys, "argv", ["simulated_game.py", *arguments])
-    assert script_module("simulated_game").main() == 1
-    errors = capsys.readouterr().err
-    assert errors.startswith("error: ")
-    assert reason.format(taken=server.port) in errors
-    assert errors.count("\n") == 1
+    assert reason.format(taken=server.port) in error_line(script_module("simulated_game").main)
 
 
 def test_the_script_serves_and_ends_with_sigterm_or_the_process_that_it_is_told(repository_root):

@@ -166,20 +166,12 @@ def test_only_the_online_weights_must_be_there(small_run, small_words, tmp_path,
         assert state["hooks"]["CountRaces"]["frames_total"] == 0
 
 
-def refused(tool, capsys, *words):
-    assert tool(*words) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    return error
-
-
-def test_mistakes_are_named(small_run, small_words, tmp_path, tool, capsys):
+def test_mistakes_are_named(small_run, small_words, tmp_path, tool, error_line):
     output = tmp_path / "save" / "mine"
     words = ("import_linesight", small_run.folder, "--output")
-    assert "is no folder" in refused(tool, capsys, "import_linesight", tmp_path / "nowhere", "--output", output)
-    assert "a run lies in save/RUN_NAME" in refused(tool, capsys, *words, tmp_path / "mine", *small_words)
-    wrong_size = refused(tool, capsys, *words, output)
+    assert "is no folder" in error_line(tool, "import_linesight", tmp_path / "nowhere", "--output", output)
+    assert "a run lies in save/RUN_NAME" in error_line(tool, *words, tmp_path / "mine", *small_words)
+    wrong_size = error_line(tool, *words, output)
     assert "weights1.torch does not fit the configuration" in wrong_size
     assert "A_head.0.bias is (7,) and should be (512,)" in wrong_size
     for name, value, told in (
@@ -187,14 +179,14 @@ def test_mistakes_are_named(small_run, small_words, tmp_path, tool, capsys):
         ("schedule_stretch", 2, "schedule_stretch = 2"),
     ):
         (small_run.folder / "config_copy.py").write_text("batch_size = 333\n")
-        assert told in refused(tool, capsys, *words, output, *small_words, "--set", f"{name}={value}")
+        assert told in error_line(tool, *words, output, *small_words, "--set", f"{name}={value}")
     assert not output.exists()
     assert tool(*words, output, *small_words) == 0
-    assert "holds a run already" in refused(tool, capsys, *words, output, *small_words)
-    assert "is not empty" in refused(tool, capsys, "export_linesight", output, "--output", small_run.folder)
+    assert "holds a run already" in error_line(tool, *words, output, *small_words)
+    assert "is not empty" in error_line(tool, "export_linesight", output, "--output", small_run.folder)
 
 
-def test_contents_that_are_not_this_networks_are_refused(small_run, small_words, tmp_path, tool, capsys):
+def test_contents_that_are_not_this_networks_are_refused(small_run, small_words, tmp_path, tool, error_line):
     other = torch.optim.RAdam([torch.nn.Parameter(torch.ones(3))])
     other.param_groups[0]["params"][0].grad = torch.ones(3)
     other.step()
@@ -205,4 +197,4 @@ def test_contents_that_are_not_this_networks_are_refused(small_run, small_words,
     ):
         torch.save(content, small_run.folder / file)
         words = ("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words)
-        assert told in refused(tool, capsys, *words)
+        assert told in error_line(tool, *words)

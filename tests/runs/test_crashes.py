@@ -99,7 +99,6 @@ def saved_in(folder, ring):
     """Get ready to write the third checkpoint, with five more rows."""
     store = CheckpointStore(folder)
     loaded = load_newest(folder)
-    assert loaded is not None
     mine = RingBuffer(8, N_FLOATS, IMAGE_SIZE_PX)
     mine.load_state_dict(ring_of(loaded.state))
     store.go_on_from(loaded, mine)
@@ -110,7 +109,6 @@ def saved_in(folder, ring):
 def assert_is_whole(folder, caplog, numbers):
     caplog.clear()
     loaded = load_newest(folder)
-    assert loaded is not None
     number = loaded.state["number"]
     assert number in numbers
     assert not caplog.records, caplog.text

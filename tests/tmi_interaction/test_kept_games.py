@@ -37,12 +37,12 @@ load_settings(Path("config_files/config_tmnf.py"))
 
 
 @pytest.fixture
-def keep_games(maps_folder, tmp_path):
+def keep_games(straight_folder, tmp_path):
     """`keep_games(n_games, *options)` keeps simulated games that have a straight map; ends with the test."""
     with contextlib.ExitStack() as opened:
 
         def keep(n_games=1, *options):
-            options = ("--set", f"maps_folder={str(maps_folder)!r}", *options)
+            options = ("--set", f"maps_folder={str(straight_folder)!r}", *options)
             command = KeepGames(tmp_path, find_free_port(n_games), n_games, options)
             opened.callback(command.end)
             return command
@@ -51,14 +51,14 @@ def keep_games(maps_folder, tmp_path):
 
 
 @pytest.fixture
-def make_manager(settings_without_image, maps_folder):
+def make_manager(settings_without_image, straight_folder):
     """`make_manager(port)` plays on a kept game, as a collector of this machine or of another one."""
     with contextlib.ExitStack() as opened:
 
         def make(port, locks_folder=None):
-            changes = {"game": "simulated", "games_are_kept": True, "maps_folder": str(maps_folder)}
+            changes = {"game": "simulated", "games_are_kept": True, "maps_folder": str(straight_folder)}
             game = settings_without_image.game.model_copy(update={**changes, "tmi_protection_timeout_s": 60.0})
-            launcher = KeptGame(port, maps_folder, locks_folder)
+            launcher = KeptGame(port, straight_folder, locks_folder)
             manager = GameInstanceManager(game, settings_without_image.observation, launcher)
             opened.callback(manager.close)
             return manager

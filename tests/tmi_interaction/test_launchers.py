@@ -323,6 +323,14 @@ def test_commands_and_maps_of_a_new_game(make, game, tmp_path):
     launcher.check_map("My\\A01.Challenge.Gbx")
 
 
+@pytest.mark.parametrize(("name", "content"), [("absent.toml", None), ("damaged.toml", "name = "), ("bad.npy", "x")])
+def test_a_track_that_the_simulated_game_cannot_load_is_named(tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=name):
+        SimulatedGameLauncher(9000, tmp_path).check_map(name)
+
+
 def test_the_command_of_windows(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     program = tmp_path / "TMLoader.exe"
