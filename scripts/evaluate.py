@@ -1,19 +1,16 @@
 """Drive the maps of a trained run, or of a driver's file, greedily: times, finish rates, inputs files and videos.
 
-A greedy race has no chance in it: the same driver takes the same time again. So race 1 on a map is greedy throughout,
-and with --races N the others begin with --forced-actions actions that accelerate, drawn from the run's seed. They tell
-how well the driver copes with starts that it did not choose. The same command gives the same races.
+A greedy race is deterministic. Race 1 on a map is greedy throughout; with --races N the others begin with
+--forced-actions actions that accelerate, drawn from the run's seed. The same command gives the same races.
 
-The best race on each map is written as {map}_{time}.inputs, which TMInterface and scripts/replay_inputs.py can play.
-For the video (H.264, which browsers and chats play), that file is played again, and the game's own pictures are filmed
-at the race's own pace, with time, speed, gear, keys and Q values over them. Of generated tracks, which are many, only
-the first one is filmed, unless --film-all asks for all of them.
+The best race on each map is written as {map}_{time}.inputs, which TMInterface and scripts/replay_inputs.py can play,
+and filmed (H.264) with time, speed, gear, keys and Q values over the game's picture. Of generated tracks only the first
+is filmed, unless --film-all asks for all of them.
 
 Maps of the real game (*.Challenge.Gbx) are driven in the real game, at the run's running_speed, and not filmed:
-scripts/tools/play_inputs.py --video does that. Tracks (*.toml, *.npy) are driven in the simulated game, whichever game
-the run was trained in.
+scripts/tools/play_inputs.py --video does that. Tracks (*.toml, *.npy) are driven in the simulated game.
 
-Of a Gymnasium environment (`games = GymnasiumGames(...)`) the table shows returns and lengths of --races episodes. The
+For a Gymnasium environment (`games = GymnasiumGames(...)`) the table shows returns and lengths of --races episodes. The
 first one is filmed, if the environment renders RGB arrays.
 
 Examples:
@@ -42,7 +39,15 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.cli import add_video_options, command, end_in_order_when_terminated, mp4_file, port, whole_number  # noqa: E402  # noqa: E402
+from trackmania_rl.cli import (  # noqa: E402
+    add_video_options,
+    command,
+    end_in_order_when_terminated,
+    mp4_file,
+    port,
+    whole_number,
+    writing,
+)
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.files import shown_path  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
@@ -71,37 +76,24 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="the run's folder, save/{run_name}, or a driver's file, NAME.driver")
-    add(
-        "--map",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name of the run's map cycle, a track file (maps/kart.toml, kart, line.npy), or generated tracks by "
-        "difficulty and seeds (generated:0.5:1000-1049); may be repeated (default: all maps of the map cycle)",
+    maps = (
+        "a name of the run's map cycle, a track file (maps/kart.toml, kart, line.npy), or generated tracks by "
+        "difficulty and seeds (generated:0.5:1000-1049); may be repeated (default: all maps of the map cycle)"
     )
+    add("--map", action="append", default=[], metavar="NAME", help=maps)
     add("--races", type=whole_number(1), default=1, metavar="N", help="races on each map (default %(default)s)")
-    add(
-        "--forced-actions",
-        type=whole_number(0),
-        default=10,
-        metavar="K",
-        help="how many actions are forced at the start of races 2 to N (default %(default)s)",
-    )
-    add(
-        "--checkpoint",
-        type=Path,
-        metavar="FILE",
-        help="another checkpoint or driver of this run (default: the newest checkpoint)",
-    )
+    forced = "how many actions are forced at the start of races 2 to N (default %(default)s)"
+    add("--forced-actions", type=whole_number(0), default=10, metavar="K", help=forced)
+    checkpoint = "another checkpoint or driver of this run (default: the newest checkpoint)"
+    add("--checkpoint", type=Path, metavar="FILE", help=checkpoint)
     add("--code", action="append", default=[], metavar="MODULE", help="a driver's file may import this; read it first")
     add("--json", type=Path, metavar="FILE", help="write all figures into this file, times in ms")
     where = "where inputs files and videos go (default: RUN/evaluation; of a driver's file, evaluation/NAME here)"
     add("--output", type=Path, metavar="FOLDER", help=where)
-    video = parser.add_mutually_exclusive_group()
-    video.add_argument(
-        "--video", type=mp4_file, metavar="FILE.mp4", help="the video's file; of several videos, _{map} is added to it"
-    )
-    video.add_argument("--no-video", action="store_true", help="film nothing")
+    video = parser.add_mutually_exclusive_group().add_argument
+    file = "the video's file; of several videos, _{map} is added to it"
+    video("--video", type=mp4_file, metavar="FILE.mp4", help=file)
+    video("--no-video", action="store_true", help="film nothing")
     add("--film-all", action="store_true", help="film every generated track (default: only the first of them)")
     add_video_options(parser)
     add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: as in training)")
@@ -113,26 +105,51 @@ def evaluate(arguments: argparse.Namespace) -> None:
     """Drive, print and write.
 
     Raises:
-        UserError: if there is no such run.
+        UserError: if there is no such run, or the arguments do not fit it.
     """
     if not arguments.run.exists():
         raise UserError(f"{arguments.run}: there is no such run folder or driver's file{known_runs()}")
     # Torch takes seconds to import: after the command line and its mistakes.
     import torch
 
-    from trackmania_rl.games.race_games import make_race_games
-    from trackmania_rl.track.game_map import load_reference_times
-    from trackmania_rl.track.named_maps import map_entries
-    from trackmania_rl.training.evaluation import evaluate_map, load_driver
+    from trackmania_rl.training.evaluation import load_driver
 
     console = Console()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device, code=arguments.code)
     torch.set_num_threads(1)
-    if driver.spaces.own_observation is not None:
-        evaluate_own_environment(driver, arguments, console)
-        return
+    # A run's own folder has its results, those of a driver's file go to the current folder.
+    of_file = Path("evaluation") / arguments.run.stem
+    output = arguments.output or (arguments.run / "evaluation" if arguments.run.is_dir() else of_file)
+    own = driver.spaces.own_observation is not None
+    figures, files = (evaluate_environment if own else evaluate_maps)(driver, arguments, output, console)
+    if arguments.json is not None:
+        of_driver = {
+            "run": str(arguments.run),
+            "checkpoint": str(driver.file),
+            "seed": driver.settings.run.seed,
+            "frames_total": driver.frames_total,
+            "training_s": driver.training_s,
+        }
+        write_text(arguments.json, json.dumps(of_driver | figures, indent=2) + "\n")
+        files.append(arguments.json)
+    for file in files:
+        console.print(f"wrote {file}", soft_wrap=True, highlight=False)
+
+
+def evaluate_maps(
+    driver: TrainedDriver, arguments: argparse.Namespace, output: Path, console: Console
+) -> tuple[dict[str, Any], list[Path]]:
+    """Drive maps, print the table, write inputs and videos; return the figures and the files.
+
+    Raises:
+        UserError: if a map or the game can't be used.
+    """
+    from trackmania_rl.games.race_games import make_race_games
+    from trackmania_rl.track.game_map import load_reference_times
+    from trackmania_rl.track.named_maps import map_entries
+    from trackmania_rl.training.evaluation import evaluate_map
+
     maps_folder = PROJECT_FOLDER / driver.settings.game.maps_folder
-    output = arguments.output or output_of(arguments.run)
     entries = map_entries(driver.settings, maps_folder, arguments.map, output / "generated_tracks")
     kind = game_of(entries)
     is_kept = driver.settings.game.games_are_kept and kind != "simulated"  # the simulated game is here as well
@@ -145,93 +162,82 @@ def evaluate(arguments: argparse.Namespace) -> None:
             "written with scripts/tools/play_inputs.py --video"
         )
     games = make_race_games(driver.settings.model_copy(update={"game": game})).behind_sockets([launcher])
+    evaluations = []
     with contextlib.closing(games), console.status("starting the game") as status:
-        evaluations = []
         for entry in entries:
             status.update(f"driving {entry.map_name}")
-            evaluations.append(
-                evaluate_map(driver, games, entry, arguments.races, n_forced_actions=arguments.forced_actions)
-            )
+            one = evaluate_map(driver, games, entry, arguments.races, n_forced_actions=arguments.forced_actions)
+            evaluations.append(one)
     times = load_reference_times(entries, maps_folder)
-    print_table(results_table(evaluations, times, f"{arguments.run} after {driver.frames_total:,} frames"), console)
-    for map_name, to_beat in times.items():
-        console.print(f"to beat on {map_name}: {times_text(to_beat)}", highlight=False, soft_wrap=True)
-
-    if len(evaluations) > 1:
-        console.print(finished_share(evaluations), highlight=False)
-
-    files = write_inputs(evaluations, output)
-    filmed: list[int] = []
-    videos: list[Path] = []
+    print_results(evaluations, times, f"{arguments.run} after {driver.frames_total:,} frames", console)
+    files = [output / f"{evaluation.best_race_name}.inputs" for evaluation in evaluations]
+    for evaluation, file in zip(evaluations, files, strict=True):
+        write_text(file, evaluation.best_race.inputs)
+    videos: dict[int, Path] = {}
     if isinstance(launcher, SimulatedGameLauncher) and not arguments.no_video:
-        filmed = filmed_maps(evaluations, film_all=arguments.film_all)
-        videos = film([(evaluations[k], files[k]) for k in filmed], driver, launcher, arguments, console)
-    video_of_map = dict(zip(filmed, videos, strict=True))
-    if arguments.json is not None:
-        text = json.dumps(report(arguments, driver, evaluations, times, files, video_of_map), indent=2) + "\n"
-        write_text(arguments.json, text)
-    for file in (*files, *videos, *([arguments.json] if arguments.json else [])):
-        console.print(f"wrote {file}", soft_wrap=True, highlight=False)
+        names = [evaluation.map_entry.map_name for evaluation in evaluations]
+        generated = [number for number, name in enumerate(names) if TrackRecipe.from_name(name) is not None]
+        left_out = set() if arguments.film_all else set(generated[1:])
+        filmed = {k: (evaluations[k], files[k]) for k in range(len(files)) if k not in left_out}
+        videos = film(filmed, driver, launcher, arguments, console)
+    maps = [evaluation.as_dict() for evaluation in evaluations]
+    for number, evaluation in enumerate(evaluations):
+        maps[number]["medal"] = medal_of(evaluation, times)
+        maps[number]["inputs_file"] = str(files[number])
+        maps[number]["video_file"] = str(videos[number]) if number in videos else None
+    share = sum(evaluation.races[0].race_finished for evaluation in evaluations) / len(evaluations)
+    return {"share_of_maps_finished": share, "maps": maps}, [*files, *videos.values()]
 
 
-def evaluate_own_environment(driver: TrainedDriver, arguments: argparse.Namespace, console: Console) -> None:
-    """Drive episodes of a user's own environment, print and write.
+def evaluate_environment(
+    driver: TrainedDriver, arguments: argparse.Namespace, output: Path, console: Console
+) -> tuple[dict[str, Any], list[Path]]:
+    """Drive episodes of a user's own environment and print the table; return the figures and the files.
 
     Raises:
         UserError: if the environment renders nothing for --video, or --map is given.
     """
-    from trackmania_rl.training.evaluation import evaluate_environment
+    from trackmania_rl.training.evaluation import evaluate_environment as drive
 
     if arguments.map:
         raise UserError(f"--map {arguments.map[0]}: {driver.settings.game.games} has no maps; leave it out")
-    output = arguments.output or output_of(arguments.run)
     film = None if arguments.no_video else arguments.video or output / f"{driver.settings.run.run_name}.mp4"
     with console.status("driving"):
         try:
-            episodes = evaluate_environment(driver, arguments.races, film)
+            episodes = drive(driver, arguments.races, film)
         except UserError as error:
             if arguments.video or film is None:
                 raise
             console.print(f"not filmed: {error}", highlight=False)
-            film, episodes = None, evaluate_environment(driver, arguments.races, None)
-    returns, lengths = ([getattr(one, name) for one in episodes] for name in ("episode_return", "length"))
+            film, episodes = None, drive(driver, arguments.races, None)
+    returns = [one.episode_return for one in episodes]
+    mean_return, mean_length = statistics.fmean(returns), statistics.fmean(one.length for one in episodes)
     table = Table(title=f"{arguments.run} after {driver.frames_total:,} frames", title_justify="left")
     for heading in ("episodes", "mean return", "best", "worst", "mean length", "terminated"):
         table.add_column(heading, justify="right")
-    means = statistics.fmean(returns), statistics.fmean(lengths)
     n_terminated = sum(one.end == "terminated" for one in episodes)
-    figures = (f"{number:,.4g}" for number in (means[0], max(returns), min(returns), means[1]))
-    table.add_row(f"{len(episodes):,}", *figures, f"{n_terminated}/{len(episodes)}")
+    numbers = (f"{number:,.4g}" for number in (mean_return, max(returns), min(returns), mean_length))
+    table.add_row(f"{len(episodes):,}", *numbers, f"{n_terminated}/{len(episodes)}")
     print_table(table, console)
-    if film is not None:
-        console.print(f"wrote {film}", soft_wrap=True, highlight=False)
-    if arguments.json is not None:
-        report = {
-            **report_of_driver(arguments, driver),
-            "mean_return": means[0],
-            "mean_length": means[1],
-            "episodes": [vars(one) for one in episodes],
-            "video_file": film and str(film),
-        }
-        write_text(arguments.json, json.dumps(report, indent=2) + "\n")
-        console.print(f"wrote {arguments.json}", soft_wrap=True, highlight=False)
+    figures = {
+        "mean_return": mean_return,
+        "mean_length": mean_length,
+        "episodes": [vars(one) for one in episodes],
+        "video_file": film and str(film),
+    }
+    return figures, [] if film is None else [film]
 
 
 def known_runs() -> str:
-    """List the runs that there are, for an error message."""
+    """List the existing runs, for an error message."""
     from trackmania_rl.settings.snapshot import own_file
 
     runs = sorted(folder for folder in (WORKING_FOLDER / "save").glob("*") if own_file(folder).is_file())
     return f"; the runs here are {', '.join(map(shown_path, runs))}" if runs else "; a training makes save/{run_name}"
 
 
-def output_of(source: Path) -> Path:
-    """Where what is driven goes: into the run's own folder, or, of a driver's file, into the current folder."""
-    return source / "evaluation" if source.is_dir() else Path("evaluation") / source.stem
-
-
 def game_of(entries: Sequence[MapEntry]) -> Literal["simulated", "tmnf"]:
-    """The game that has these maps.
+    """Return the game of some maps.
 
     Raises:
         UserError: if no game has all of them.
@@ -246,71 +252,56 @@ def game_of(entries: Sequence[MapEntry]) -> Literal["simulated", "tmnf"]:
     return "tmnf" if maps else "simulated"
 
 
-def results_table(evaluations: list[MapEvaluation], times: Mapping[str, MedalTimes], title: str) -> Table:
-    """What a person wants to know of each map; the best time with the medal that it reaches."""
+def print_results(
+    evaluations: list[MapEvaluation], times: Mapping[str, MedalTimes], title: str, console: Console
+) -> None:
+    """Print a table with a row for each map, times to beat, and shares of finished maps and races."""
     table = Table(title=title, title_justify="left")
     table.add_column("map", overflow="fold")
     for heading in ("finished", "best", "median", "mean", "metres"):
         table.add_column(heading, justify="right", no_wrap=heading != "finished")
     table.add_column("checkpoints of the best race")
     for evaluation in evaluations:
-        best = evaluation.best_race
-        medal = medal_of(evaluation, times)
         table.add_row(
             evaluation.map_entry.map_name,
             f"{len(evaluation.finish_times_ms)}/{len(evaluation.races)} ({evaluation.finish_rate:.0%})",
-            f"{medal or ''} {format_time(evaluation.best_ms)}".strip(),
+            f"{medal_of(evaluation, times) or ''} {format_time(evaluation.best_ms)}".strip(),
             format_time(evaluation.median_ms),
             format_time(evaluation.mean_ms),
             f"{max(race.meters for race in evaluation.races):.0f}",
-            " ".join(map(format_time, best.checkpoint_times_ms)) or "none",
+            " ".join(map(format_time, evaluation.best_race.checkpoint_times_ms)) or "none",
         )
-    return table
+    print_table(table, console)
+    for map_name, to_beat in times.items():
+        console.print(f"to beat on {map_name}: {times_text(to_beat)}", highlight=False, soft_wrap=True)
+    if len(evaluations) > 1:
+        races = [race for evaluation in evaluations for race in evaluation.races]
+        n_finished = sum(race.race_finished for race in races)
+        n_maps = sum(evaluation.races[0].race_finished for evaluation in evaluations)
+        console.print(
+            f"finished: {n_maps} of {len(evaluations)} maps in the race that is greedy throughout "
+            f"({n_maps / len(evaluations):.0%}), {n_finished} of {len(races)} races ({n_finished / len(races):.0%})",
+            highlight=False,
+        )
 
 
 def medal_of(evaluation: MapEvaluation, times: Mapping[str, MedalTimes]) -> str | None:
-    """The best of the map's medals that was reached."""
+    """Return the best medal that was reached."""
     to_beat = times.get(evaluation.map_entry.map_name)
     return None if to_beat is None or evaluation.best_ms is None else to_beat.medal(evaluation.best_ms)
 
 
-def finished_share(evaluations: list[MapEvaluation]) -> str:
-    """How many maps and races were finished, in a sentence."""
-    races = [race for evaluation in evaluations for race in evaluation.races]
-    n_finished = sum(race.race_finished for race in races)
-    n_maps = sum(evaluation.races[0].race_finished for evaluation in evaluations)
-    return (
-        f"finished: {n_maps} of {len(evaluations)} maps in the race that is greedy throughout "
-        f"({n_maps / len(evaluations):.0%}), {n_finished} of {len(races)} races ({n_finished / len(races):.0%})"
-    )
-
-
-def write_inputs(evaluations: list[MapEvaluation], folder: Path) -> list[Path]:
-    """Write the inputs of each map's best race; returns the files, in the order of the maps."""
-    files = [folder / f"{evaluation.best_race_name}.inputs" for evaluation in evaluations]
-    for evaluation, file in zip(evaluations, files, strict=True):
-        write_text(file, evaluation.best_race.inputs)
-    return files
-
-
-def filmed_maps(evaluations: list[MapEvaluation], *, film_all: bool) -> list[int]:
-    """Which maps are filmed, by their numbers: all, but only the first of the generated ones unless `film_all`."""
-    generated = [k for k, one in enumerate(evaluations) if TrackRecipe.from_name(one.map_entry.map_name) is not None]
-    left_out = set() if film_all else set(generated[1:])
-    return [k for k in range(len(evaluations)) if k not in left_out]
-
-
 def film(
-    races: list[tuple[MapEvaluation, Path]],
+    races: dict[int, tuple[MapEvaluation, Path]],
     driver: TrainedDriver,
     launcher: SimulatedGameLauncher,
     arguments: argparse.Namespace,
     console: Console,
-) -> list[Path]:
-    """Play each map's inputs file again, film it, and compare its times with the race's; returns the videos."""
-    videos: list[Path] = []
+) -> dict[int, Path]:
+    """Play inputs files again, film them, and compare their times with the races'; return the videos."""
+    videos: dict[int, Path] = {}
     with ScriptPlayer(launcher) as player, console.status("filming") as status:
-        for evaluation, inputs_file in races:
+        for number, (evaluation, inputs_file) in races.items():
             map_entry, best = evaluation.map_entry, evaluation.best_race
             status.update(f"filming {map_entry.map_name}")
             file = arguments.video or inputs_file.with_suffix(".mp4")
@@ -327,7 +318,7 @@ def film(
                 has_overlay=not arguments.no_overlay,
                 until_ms=None if best.race_finished else best.race_time_ms,
             )
-            videos.append(file)
+            videos[number] = file
             if (replay.is_finished, replay.checkpoint_times_ms) != (best.race_finished, best.checkpoint_times_ms):
                 raise UserError(
                     f"{inputs_file} passes the checkpoints at {list(replay.checkpoint_times_ms)} ms, but its race did "
@@ -336,49 +327,11 @@ def film(
     return videos
 
 
-def report(
-    arguments: argparse.Namespace,
-    driver: TrainedDriver,
-    evaluations: list[MapEvaluation],
-    times: Mapping[str, MedalTimes],
-    inputs_files: list[Path],
-    video_of_map: dict[int, Path],
-) -> dict[str, Any]:
-    """All figures as plain values for JSON."""
-    maps = [evaluation.as_dict() for evaluation in evaluations]
-    for index, inputs_file in enumerate(inputs_files):
-        maps[index]["medal"] = medal_of(evaluations[index], times)
-        maps[index]["inputs_file"] = str(inputs_file)
-        maps[index]["video_file"] = str(video_of_map[index]) if index in video_of_map else None
-    return {
-        **report_of_driver(arguments, driver),
-        "share_of_maps_finished": sum(e.races[0].race_finished for e in evaluations) / len(evaluations),
-        "maps": maps,
-    }
-
-
-def report_of_driver(arguments: argparse.Namespace, driver: TrainedDriver) -> dict[str, Any]:
-    """The driver's part of the figures."""
-    return {
-        "run": str(arguments.run),
-        "checkpoint": str(driver.file),
-        "seed": driver.settings.run.seed,
-        "frames_total": driver.frames_total,
-        "training_s": driver.training_s,
-    }
-
-
 def write_text(file: Path, text: str) -> None:
-    """Write a file, its folder too.
-
-    Raises:
-        UserError: if the disk says no.
-    """
-    try:
+    """Write a file and its folder."""
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}") from error
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.cli import command, png_file  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.files import write_png  # noqa: E402
 from trackmania_rl.places import folder_to_add_to  # noqa: E402
 from trackmania_rl.simulator.tracks.track_generator import GeneratedTrack, TrackRecipe, generate_track  # noqa: E402
 
@@ -65,31 +64,12 @@ def generate(arguments: argparse.Namespace) -> None:
     print(f"{named.length_m:.0f} m, {len(named.laid_out.checkpoints_m)} checkpoints. {track.design.description}")
     print(f"wrote {output} and {line_file}")
     if arguments.picture is not None:
-        draw(output, arguments.picture)
+        sys.path.insert(0, str(PROJECT / "scripts" / "tools"))
+        from draw_track import drive_and_draw  # the game takes seconds to import
 
+        from trackmania_rl.simulator.tracks.track_file import load_track
 
-def draw(track_file: Path, picture_file: Path) -> None:
-    """Draw a track with the scripted driver's race.
-
-    Raises:
-        UserError: if the picture cannot be written.
-    """
-    # The drawing needs the game, which takes seconds to import.
-    sys.path.insert(0, str(PROJECT / "scripts" / "tools"))
-    from draw_track import draw_track
-
-    from trackmania_rl.simulator.physics.scripted_driver import drive
-    from trackmania_rl.simulator.tracks.track_file import load_track
-
-    track = load_track(track_file)
-    race = drive(track)
-    if race.race_time_ms is not None:
-        print(f"the scripted driver takes {race.race_time_ms / 1000:.2f} s")
-    try:
-        write_png(picture_file, draw_track(track, 1000, race))
-    except OSError as error:
-        raise UserError(f"--picture {picture_file}: cannot be written: {error.strerror}") from error
-    print(f"wrote {picture_file}")
+        drive_and_draw(load_track(output), "careful", arguments.picture, 1000)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import functools
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, ParamSpec
 
-from trackmania_rl.errors import ExitCode, PlainError
+from trackmania_rl.errors import ExitCode, PlainError, UserError
 
 P = ParamSpec("P")
 
@@ -179,6 +180,15 @@ def new_file(text: str) -> Path:
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")
     return file
+
+
+@contextlib.contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Raise an `OSError` of the body as a `UserError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written: {error.strerror or error}") from error
 
 
 def _file_ending_in(ending: str, text: str) -> Path:

@@ -1,1 +1,1 @@
-"""A search over settings with Ray Tune: which trainings drive best, by the score of the driving benchmark."""
+"""Search over settings with Ray Tune, by the score of the driving benchmark."""

@@ -1,9 +1,8 @@
-"""Search for settings that drive better, with Ray Tune: each trial is a training, judged by the benchmark's score.
+"""Search for settings that drive better, with Ray Tune: each trial is a training with the driving benchmark's score.
 
-The space is a TOML file that names settings with ranges; research/search/spaces/ has one. The same command goes on
-with a search that was interrupted. At the end the best trial's settings are a configuration, and the command is printed
-that measures it against the default: the best of many trials with one seed is partly luck. See
-docs/settings_search.rst.
+The space is a TOML file that names settings with ranges; research/search/spaces/ has one. The same command continues an
+interrupted search. At the end it writes the best trial's settings as a configuration and prints the command that
+compares them with the default: the best of many trials with one seed is partly luck. See docs/settings_search.rst.
 
 Examples:
   python -m research.search --space research/search/spaces/learning.toml --scheduler pbt --trials 8 --jobs 4
@@ -33,7 +32,7 @@ PROJECT: Final = Path(__file__).resolve().parents[2]
 ASKED_FILE: Final = "search.json"
 MOST_PIECES: Final = 6
 NOT_ASKED: Final = frozenset({"output", "cluster"})
-"""Options that an interrupted search may go on without, or with others."""
+"""Options that may change when a search continues."""
 
 
 @command
@@ -43,14 +42,14 @@ def main() -> int:
     if importlib.util.find_spec("ray") is None:
         raise UserError("the search needs Ray Tune: python -m pip install -r requirements-cluster.txt")
     plan = plan_of(arguments)
-    note_what_is_asked(arguments, plan)
-    from research.search.tuning import cores_for, ray_running, search  # ray: a second, and not everybody has it
+    record_arguments(arguments, plan)
+    from research.search.tuning import cores_for, ray_running, search  # imports ray, which is optional
 
     cores_each = 1 + plan.space.base["n_collectors"]
     print(f"{arguments.trials} trials of {arguments.minutes:g} minutes, {arguments.jobs} at a time: {plan.output}")
     with ray_running(arguments.cluster, arguments.jobs * cores_each):
         cores = cores_for(arguments.jobs, cores_each)
-        search(plan, arguments.scheduler, arguments.trials, pieces_of(arguments), cores)
+        search(plan, arguments.scheduler, arguments.trials, arguments.pieces, cores)
     return conclude(plan, arguments.trials, arguments.minutes)
 
 
@@ -82,19 +81,15 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if not arguments.minutes > 0:
         parser.error("--minutes: a number above 0")
+    arguments.pieces = arguments.pieces or max(1, min(MOST_PIECES, int(arguments.minutes)))
     return arguments
 
 
-def pieces_of(arguments: argparse.Namespace) -> int:
-    """Tell how many pieces a training has."""
-    return arguments.pieces or max(1, min(MOST_PIECES, int(arguments.minutes)))
-
-
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """Check what is asked for, and say what all trials have in common.
+    """Validate the arguments and return what all trials have in common.
 
     Raises:
-        UserError: if something cannot be.
+        UserError: if an argument is invalid.
     """
     config_file, overrides = arguments.config.resolve(), tuple(arguments.set)
     space = read_space(arguments.space, config_file, overrides, clones=arguments.scheduler == "pbt")
@@ -108,17 +103,17 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         tracks=tracks,
         yardsticks=read_yardsticks(YARDSTICKS_FILE, [track.stem for track in tracks]),
         seed=arguments.seed,
-        piece_s=60 * arguments.minutes / pieces_of(arguments),
+        piece_s=60 * arguments.minutes / arguments.pieces,
         output=output,
         working_folder=Path.cwd(),
     )
 
 
-def note_what_is_asked(arguments: argparse.Namespace, plan: Plan) -> None:
-    """Write down what is searched; a folder that holds another search is refused.
+def record_arguments(arguments: argparse.Namespace, plan: Plan) -> None:
+    """Write the arguments into the search's folder.
 
     Raises:
-        UserError: if it does, or the folder cannot be made.
+        UserError: if another search is there, or the folder cannot be made.
     """
     asked: dict[str, Any] = {name: value for name, value in vars(arguments).items() if name not in NOT_ASKED}
     asked |= {"space": {name: entry.model_dump() for name, entry in plan.space.entries.items()}}
@@ -136,7 +131,7 @@ def note_what_is_asked(arguments: argparse.Namespace, plan: Plan) -> None:
 
 
 def conclude(plan: Plan, trials: int, minutes: float) -> int:
-    """Print what came out, and write the best as a configuration if the search is over; return the exit code."""
+    """Print the outcome; of a complete search write the best as a configuration. Return the exit code."""
     outcome = Outcome(plan.output)
     print(table(outcome))
     over = [name for name, trial in outcome.trials.items() if trial.status != "under way"]

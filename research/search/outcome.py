@@ -1,10 +1,9 @@
-"""What a search came to: each trial's scores, and the best one as a configuration. Nothing here knows Ray."""
+"""Outcome of a search: each trial's scores, and the best one as a configuration. Independent of Ray."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -14,47 +13,36 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from research.search.space import SCALED, told
+from research.search.space import SCALED, text_of
 from research.search.trial import CLONES_FILE, Plan
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import write_durably
 
 TRIALS_FILE: Final = "trials.json"
 BEST_FOLDER: Final = "best"
 BEST_FILE: Final = "best.py"
 SEEDS: Final = ("0", "1", "2")
-"""With which the best is measured against the default."""
+"""Of the comparison of the best with the default."""
 
 Status = Literal["under way", "complete", "failed"]
 
 
 @dataclass
 class TrialOutcome:
-    """What is known of a trial.
+    """Outcome of a trial."""
 
-    Attributes:
-        drawn: what was drawn for each entry of the space; of a clone, what it goes on with.
-        scores: after each of its pieces.
-        frames: actions of its run in all.
-        status: whether it goes on.
-        why: it failed.
-    """
-
-    drawn: dict[str, Any]
-    scores: list[float] = field(default_factory=list)
+    drawn: dict[str, Any]  # values drawn for the entries of the space; after cloning, the new ones
+    scores: list[float] = field(default_factory=list)  # after each piece
     frames: int = 0
     status: Status = "under way"
-    why: str = ""
+    why: str = ""  # reason of a failure
 
 
 _TRIALS: Final = TypeAdapter(dict[str, TrialOutcome])
 
 
 class Outcome:
-    """The trials of a search, kept in a file that is whole at any moment.
-
-    Args:
-        output: the search's folder.
-    """
+    """Trials of a search, in a file in the search's folder that is replaced atomically."""
 
     def __init__(self, output: Path) -> None:
         self._file = output / TRIALS_FILE
@@ -67,40 +55,36 @@ class Outcome:
             raise UserError(f"{self._file} is damaged: choose another --output") from error
 
     def add(self, name: str, drawn: Mapping[str, Any], score: float, frames: int) -> None:
-        """Note what a piece of a trial came to."""
+        """Add the result of a piece."""
         trial = self.trials.setdefault(name, TrialOutcome({}))
         trial.drawn, trial.frames, trial.status = dict(drawn), frames, "under way"
         trial.scores.append(score)
         self._write()
 
     def end(self, name: str, status: Status, why: str = "") -> None:
-        """Note that a trial goes on no more."""
+        """Set the final status of a trial."""
         trial = self.trials.setdefault(name, TrialOutcome({}))
         trial.status, trial.why = status, why
         self._write()
 
     def best(self) -> tuple[str, TrialOutcome] | None:
-        """Give the trial whose last score is the highest; None where no trial has any."""
+        """Return the trial with the highest last score."""
         judged = [(name, trial) for name, trial in self.trials.items() if trial.scores]
         return max(judged, key=lambda one: one[1].scores[-1], default=None)
 
     def _write(self) -> None:
-        temporary = self._file.with_suffix(".tmp")
-        temporary.write_text(
-            json.dumps({name: asdict(trial) for name, trial in self.trials.items()}, indent=1) + "\n", encoding="utf-8"
-        )
-        os.replace(temporary, self._file)
+        trials = {name: asdict(trial) for name, trial in self.trials.items()}
+        write_durably(self._file, json.dumps(trials, indent=1) + "\n")
 
 
 def write_best(plan: Plan, drawn: Mapping[str, Any], score: float, trial: str) -> Path:
-    """Write what the best trial had last as a configuration, with copies of what it is based on beside it.
+    """Write the best trial's last settings as a configuration, with copies of the files that it is based on.
 
-    Returns:
-        The configuration's file. It may be moved to where `plan.config_file` lies.
+    The configuration may be moved beside `plan.config_file`.
     """
     folder = plan.output / BEST_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    for file in plan.config_file.parent.glob("*.py"):  # its companions, what it is based on, and parts beside it
+    for file in plan.config_file.parent.glob("*.py"):  # companions and parts
         shutil.copyfile(file, folder / file.name)
     drawn = plan.space.within(drawn)
     lines = [f"{name} = {value!r}" for name, value in plan.space.settings_of(drawn).items()]
@@ -123,7 +107,7 @@ def write_best(plan: Plan, drawn: Mapping[str, Any], score: float, trial: str) -
 
 
 def command_against_default(plan: Plan, best: Path, minutes: float) -> str:
-    """Write the command that trains with the best settings and with the default ones, and compares them."""
+    """Return the command that compares the best settings with the default ones."""
     words = ["python", "benchmarks/driving/run.py", "--tracks", *map(_name_of, plan.tracks), "--seeds", *SEEDS]
     words += ["--minutes", str(math.ceil(minutes)), "--config", str(plan.config_file)]
     words += ["--output", str(plan.output / "against_default")]
@@ -132,12 +116,13 @@ def command_against_default(plan: Plan, best: Path, minutes: float) -> str:
 
 
 def table(outcome: Outcome) -> str:
-    """Write the trials as lines, the best one first."""
+    """Return the trials as lines, the best one first."""
     order = sorted(outcome.trials.items(), key=lambda one: -(one[1].scores or [-1.0])[-1])
-    return "\n".join(
-        f"{name}  {' '.join(f'{score:.3f}' for score in trial.scores) or '-':30}  {trial.status:9}  {told(trial.drawn)}"
-        for name, trial in order
-    )
+    lines = []
+    for name, trial in order:
+        scores = " ".join(f"{score:.3f}" for score in trial.scores) or "-"
+        lines.append(f"{name}  {scores:30}  {trial.status:9}  {text_of(trial.drawn)}")
+    return "\n".join(lines)
 
 
 def _donors_of(output: Path, trial: str) -> list[str]:
@@ -149,5 +134,5 @@ def _donors_of(output: Path, trial: str) -> list[str]:
 
 
 def _name_of(track: Path) -> str:
-    """What a user writes for a track: one of maps/ by its name, others by their file."""
+    """Return a track's name on a command line."""
     return track.stem if track.parent.name == "maps" else str(track)

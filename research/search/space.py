@@ -1,4 +1,4 @@
-"""What is searched: settings with ranges, from a TOML file, held against the typed settings before anything is trained.
+"""Space of a search: settings with ranges from a TOML file, validated against the typed settings.
 
 "lr_schedule*" = { low = 0.3, high = 3.0, log = true }    # every value of the schedule, times this
 batch_size = { low = 32, high = 256, log = true }
@@ -8,9 +8,10 @@ use_ddqn = { choices = [true, false] }
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -27,7 +28,7 @@ SCALED: Final = "*"
 """Ending of a name whose schedule is multiplied."""
 PRIVATE_GROUP: Final = "user"
 MOST_CHECKED: Final = 1024
-"""Combinations of the ends of ranges that are looked at; of more, so many are drawn."""
+"""Combinations of the ends of ranges that are validated; of more, so many are drawn."""
 
 
 class _Strict(BaseModel):
@@ -35,11 +36,7 @@ class _Strict(BaseModel):
 
 
 class Range(_Strict):
-    """Numbers from `low` to `high`, both included.
-
-    Attributes:
-        log: whether they are drawn evenly over their logarithms.
-    """
+    """Numbers from `low` to `high`, both included; with `log` drawn evenly over their logarithms."""
 
     low: int | float
     high: int | float
@@ -55,18 +52,18 @@ class Range(_Strict):
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """The values that are looked at beforehand."""
+        """Values to validate."""
         return self.low, self.high
 
 
 class Choices(_Strict):
-    """Values of which one is taken."""
+    """Values to choose from."""
 
     choices: list[Any] = Field(min_length=2)
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """The values that are looked at beforehand: all."""
+        """Values to validate."""
         return tuple(self.choices)
 
 
@@ -80,26 +77,17 @@ _ENTRIES: Final = TypeAdapter(dict[str, _Entry])
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched.
+    """Space of a search."""
 
-    Attributes:
-        entries: by the name of the setting, with `SCALED` behind it where a schedule is multiplied.
-        base: every setting's value in the configuration that is searched around, its schedules not stretched.
-    """
-
-    entries: Mapping[str, Range | Choices]
-    base: Mapping[str, Any]
+    entries: Mapping[str, Range | Choices]  # by setting; `SCALED` follows the name of a multiplied schedule
+    base: Mapping[str, Any]  # every setting of the configuration, schedules not stretched
 
     def whole_numbers(self, name: str) -> bool:
-        """Whether only whole numbers can be values of an entry."""
+        """Return whether an entry takes only whole numbers."""
         return not name.endswith(SCALED) and isinstance(self.base[name], int) and not isinstance(self.base[name], bool)
 
     def settings_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Give the settings that a trial has.
-
-        Args:
-            drawn: a value for each entry; of a multiplied schedule, the factor.
-        """
+        """Return a trial's settings from the values drawn for each entry: of a multiplied schedule, the factor."""
         values = {}
         for name, value in drawn.items():
             if name.endswith(SCALED):
@@ -110,7 +98,7 @@ class Space:
         return values
 
     def within(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Put values that have left their range back to its nearest end, and whole numbers to whole ones."""
+        """Clip values to their ranges and round whole numbers."""
         return {name: self._within(name, value) for name, value in drawn.items()}
 
     def _within(self, name: str, value: Any) -> Any:
@@ -122,20 +110,20 @@ class Space:
 
 
 def scaled(schedule: tuple[tuple[int, Any], ...], factor: float) -> tuple[tuple[int, Any], ...]:
-    """Multiply each value of a schedule; its frame counts stay, and whole numbers stay whole."""
+    """Multiply each value of a schedule; whole numbers stay whole."""
     return tuple(
         (frames, round(value * factor) if isinstance(value, int) else value * factor) for frames, value in schedule
     )
 
 
 def read_space(file: Path, config_file: Path, overrides: tuple[str, ...], *, clones: bool) -> Space:
-    """Read and check what is searched.
+    """Read and validate a space.
 
     Args:
         file: TOML, as above.
-        config_file: that is searched around.
+        config_file: the configuration to search around.
         overrides: `NAME=VALUE` texts of all trials.
-        clones: whether trials go on from checkpoints of others (PBT): what shapes networks then cannot be searched.
+        clones: trials continue from checkpoints of others (PBT), so network shapes cannot be searched.
 
     Raises:
         UserError: if a name is unknown or not to be searched, a value is out of its setting's range, or two do not
@@ -151,12 +139,12 @@ def read_space(file: Path, config_file: Path, overrides: tuple[str, ...], *, clo
         try:
             settings_from_flat({**space.base, **space.settings_of(drawn)}, str(file))
         except SettingsError as error:
-            raise UserError(f"{error} (with {told(drawn)})") from error
+            raise UserError(f"{error} (with {text_of(drawn)})") from error
     return space
 
 
-def told(drawn: Mapping[str, Any]) -> str:
-    """Write what was drawn on one line."""
+def text_of(drawn: Mapping[str, Any]) -> str:
+    """Return drawn values in one line."""
     return ", ".join(
         f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}" for name, value in drawn.items()
     )
@@ -183,7 +171,7 @@ def _read_entries(file: Path) -> dict[str, Range | Choices]:
 
 
 def _problem_of(name: str, space: Space, base: Settings, clones: bool) -> str | None:
-    """Say what is wrong with an entry's name or kind; None if nothing is."""
+    """Return the error of an entry's name or kind, if any."""
     setting, entry = name.removesuffix(SCALED), space.entries[name]
     if setting not in space.base:
         try:
@@ -214,14 +202,10 @@ def _problem_of(name: str, space: Space, base: Settings, clones: bool) -> str | 
 
 
 def _corners(space: Space) -> Iterator[dict[str, Any]]:
-    """Give each entry's ends by themselves with those of all others."""
+    """Yield combinations of the entries' ends."""
     names, ends = list(space.entries), [entry.ends for entry in space.entries.values()]
-    n_all = 1
-    for one in ends:
-        n_all *= len(one)
-    if n_all <= MOST_CHECKED:
-        combinations: Iterator[tuple[Any, ...]] = itertools.product(*ends)
-    else:
+    combinations: Iterable[tuple[Any, ...]] = itertools.product(*ends)
+    if math.prod(map(len, ends)) > MOST_CHECKED:
         rng = random.Random(0)
         combinations = (tuple(map(rng.choice, ends)) for _ in range(MOST_CHECKED))
     for values in combinations:

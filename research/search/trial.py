@@ -1,8 +1,7 @@
-"""One trial: a training with a run folder of its own, driven a piece at a time, each judged by the benchmark's score.
+"""One trial: a training with a run folder of its own, driven in pieces, each with the benchmark's score.
 
-What is handed on after each piece is a folder with the run's newest checkpoint, the rows of the memory that it names
-and its race log. A trial that goes on, or that begins as a clone of another one, is given such a folder. Nothing here
-knows Ray.
+After each piece a folder with the run's newest checkpoint, the memory rows that it names and its race log is handed on.
+A trial continues, or begins as a clone of another one, from such a folder. Independent of Ray.
 """
 
 from __future__ import annotations
@@ -38,81 +37,55 @@ from trackmania_rl.telemetry.learning_summary import read_races
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
 TRIAL_FILE: Final = "trial.json"
-"""In a folder that is handed on: whose it is."""
+"""Name and settings of the trial, in a folder that is handed on."""
 CLONES_FILE: Final = "clones.jsonl"
-"""In the search's folder: one line for each trial that began with another one's checkpoint."""
+"""In the search's folder: a line for each trial that began with another one's checkpoint."""
 LOGS: Final = (RACES_FILE, "sessions.txt")
-"""Of a run's folder, beside the checkpoint: they belong to what was learned."""
+"""Files of a run's folder that belong to a checkpoint."""
 FIRST_PORT: Final = 21_000
-"""Where games listen that are played through sockets; each trial has ports of its own."""
+"""First port of games behind sockets; each trial has `PORTS_EACH`."""
 PORTS_EACH: Final = 64
 STARTS_WITHIN_S: Final = 600.0
-"""A training that has no race by then ends without one."""
 END_WITHIN_S: Final = 180.0
-"""A training writes its checkpoint after its time is over; one that takes longer than this is killed."""
+"""Time for the last checkpoint before a training is killed."""
 LOOK_EVERY_S: Final = 0.2
 LET_GO_WITHIN_S: Final = 60.0
-"""A training whose trial was killed ends in order; its run is not touched before."""
+"""Time for the end of a training whose trial was killed."""
 
 RunTraining = Callable[[Sequence[str], Path, Path, Path, float], int]
-"""Runs a command: (command, file for what it says, working folder, race log, seconds of a piece) -> exit code."""
+"""(command, file for its output, working folder, race log, seconds of a piece) -> exit code."""
 
 
 class TrialFailedError(PlainError):
-    """A training that did not come to its end; the text has what it said last."""
+    """A training failed; the text has its last output."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all trials of a search have in common.
-
-    Attributes:
-        space: what is searched.
-        config_file: the configuration around which.
-        overrides: `NAME=VALUE` texts of all trials.
-        tracks: their files.
-        yardsticks: what scores are held against, by the stem of the track's file.
-        seed: of all trials.
-        piece_s: wall-clock of one piece of a training, from its first race on.
-        output: the search's folder.
-        working_folder: where the search was started.
-    """
+    """Settings of all trials of a search."""
 
     space: Space
     config_file: Path
-    overrides: tuple[str, ...]
+    overrides: tuple[str, ...]  # `NAME=VALUE`
     tracks: tuple[Path, ...]
-    yardsticks: Mapping[str, Yardstick]
+    yardsticks: Mapping[str, Yardstick]  # by the stem of the track's file
     seed: int
-    piece_s: float
+    piece_s: float  # wall-clock from a piece's first race on
     output: Path
     working_folder: Path
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one piece of a training came to.
+    """Result of one piece."""
 
-    Attributes:
-        score: the median score of the greedy races of the piece's last minute; of several tracks, the mean of theirs.
-        frames: actions of the run in all.
-        n_greedy: greedy races of the piece.
-    """
-
-    score: float
-    frames: int
-    n_greedy: int
+    score: float  # median over the greedy races of the last minute; mean over tracks
+    frames: int  # actions of the run in all
+    n_greedy: int  # greedy races of the piece
 
 
 class Trial:
-    """A trial that is driven.
-
-    Args:
-        plan: of the search.
-        number: of the trial.
-        drawn: a value for each entry of the space.
-        run_training: runs the training's command.
-    """
+    """A trial; `drawn` has a value for each entry of the space, `run_training` runs the training's command."""
 
     def __init__(
         self, plan: Plan, number: int, drawn: Mapping[str, Any], run_training: RunTraining | None = None
@@ -127,7 +100,7 @@ class Trial:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """All `--set` of the training; what was drawn comes last and wins."""
+        """All `--set` of the training; drawn values come last and take precedence."""
         port = FIRST_PORT + self._number % 500 * PORTS_EACH
         own = [f"run_name={self.name}", f"seed={self._plan.seed}", f"base_tmi_port={port}", "terminal_view=plain"]
         drawn = (f"{name}={value!r}" for name, value in self._plan.space.settings_of(self._drawn).items())
@@ -135,24 +108,16 @@ class Trial:
 
     @property
     def command(self) -> list[str]:
-        """The command line of one piece; settings that a clone has otherwise than its donor are asked for by name."""
+        """The command line of one piece; it accepts settings that differ from the donor's."""
         command = [sys.executable, str(PROJECT / "scripts" / "train.py"), "--config", str(self._plan.config_file)]
-        command += [
-            "--output-folder",
-            str(self._plan.output),
-            "--max-wall-s",
-            f"{self._plan.piece_s + STARTS_WITHIN_S:g}",
-        ]
-        command += ["--update-config"]
+        command += ["--output-folder", str(self._plan.output), "--update-config"]
+        command += ["--max-wall-s", f"{self._plan.piece_s + STARTS_WITHIN_S:g}"]
         if others := sorted(self._plan.space.settings_of(self._drawn).keys() & MEANING):
             command += ["--accept-change", *others]
         return command + [word for text in self.overrides for word in ("--set", text)]
 
     def begin(self, handed_on: Path | None) -> None:
-        """Make the run's folder ready: empty, or with what an earlier piece, or another trial, has handed on.
-
-        Args:
-            handed_on: a folder of `hand_on`; None for a new training.
+        """Prepare the run's folder: empty, or from a folder of `hand_on` of this or another trial.
 
         Raises:
             TrialFailedError: if another process trains this run.
@@ -171,7 +136,7 @@ class Trial:
             self._note_clone(donor, handed_on)
 
     def drive(self) -> Report:
-        """Train for one piece, and judge its races.
+        """Train for one piece and score its races.
 
         Raises:
             TrialFailedError: if the training fails.
@@ -184,7 +149,7 @@ class Trial:
         all_races = read_races(log)
         of_piece = [race for race in all_races if race["session"] > before]
         minutes = max(1, math.ceil(piece_s / 60))
-        later_s = 60 * minutes - of_piece[-1]["wall_s"] if of_piece else 0.0  # so that its last minute ends a minute
+        later_s = 60 * minutes - of_piece[-1]["wall_s"] if of_piece else 0.0  # its last minute ends at a whole minute
         races = [{**race, "wall_s": race["wall_s"] + later_s} for race in of_piece]
         figures = [run_figures(races, name, yardstick, minutes) for name, yardstick in self._plan.yardsticks.items()]
         score = statistics.fmean(one.last_minute_score for one in figures)
@@ -192,7 +157,7 @@ class Trial:
         return Report(score, frames, sum(one.n_greedy for one in figures))
 
     def hand_on(self, folder: Path) -> None:
-        """Fill an empty folder with what the training needs to go on.
+        """Fill an empty folder with all that a training needs to continue.
 
         Raises:
             TrialFailedError: if there is no checkpoint.
@@ -202,7 +167,6 @@ class Trial:
         (folder / TRIAL_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     def _note_clone(self, donor: Mapping[str, Any], handed_on: Path) -> None:
-        """Write down with which weights this trial begins, as its own folder has them, and the donor's."""
         line = {
             "trial": self.name,
             "donor": donor["name"],
@@ -216,13 +180,13 @@ class Trial:
 
 
 def map_cycle_of_all(tracks: Sequence[Path]) -> str:
-    """The override that trains on tracks in turns, each as the benchmark does on one."""
+    """Return the override that trains on tracks in turns."""
     entries = [entry for track in tracks for entry in parse_override(map_cycle_of(track))[1]]
     return f"map_cycle={tuple(entries)!r}"
 
 
 def weights_of(folder: Path) -> dict[str, str]:
-    """Give the check sum (SHA-256) of each file of tensors of a folder's newest checkpoint."""
+    """Return the SHA-256 of each file of tensors in a folder's newest checkpoint."""
     newest = next(iter(find_manifests(folder)))
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(newest.glob("*.safetensors"))}
 
@@ -230,24 +194,24 @@ def weights_of(folder: Path) -> dict[str, str]:
 def run_watched(
     command: Sequence[str], terminal_file: Path, working_folder: Path, race_log: Path, piece_s: float
 ) -> int:
-    """Run a training until so long after its first race; it ends in order, also when this process is killed.
+    """Run a training until `piece_s` after its first race; it ends in order, also when this process is killed.
 
     Args:
         command: starts it.
-        terminal_file: what it says is added there.
+        terminal_file: its output is appended there.
         working_folder: of its process.
         race_log: grows with each race.
-        piece_s: seconds; how long the start takes, which a busy machine draws out, plays no part.
+        piece_s: seconds, without the start.
 
     Returns:
-        Its exit code; of one that had to be killed, less than zero.
+        Its exit code, negative if it had to be killed.
     """
     of_workers = {"OMP_NUM_THREADS"} if "RAY_JOB_ID" in os.environ or "RAY_NODE_ID" in os.environ else set()
     environment = {name: value for name, value in os.environ.items() if name not in of_workers}
     with heartbeat_file() as heartbeat, terminal_file.open("ab") as terminal:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,  # whose end it notices
+            stdin=subprocess.PIPE,  # its end ends the training
             stdout=terminal,
             stderr=subprocess.STDOUT,
             cwd=working_folder,
@@ -265,7 +229,7 @@ def run_watched(
 
 
 def _wait_for_piece(process: subprocess.Popen[bytes], race_log: Path, piece_s: float) -> None:
-    """Wait until so long after the log has a new race, or the end of the process."""
+    """Wait for a new race and then `piece_s`, or for the end of the process."""
     before, ends_s = _last_race(race_log), math.inf
     while time.monotonic() < ends_s:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -276,7 +240,7 @@ def _wait_for_piece(process: subprocess.Popen[bytes], race_log: Path, piece_s: f
 
 
 def _last_race(race_log: Path) -> int:
-    """Tell when a race was written last, in ns; 0 without one."""
+    """Return the time of the last race in ns, 0 without one."""
     try:
         status = race_log.stat()
     except FileNotFoundError:
@@ -285,10 +249,7 @@ def _last_race(race_log: Path) -> int:
 
 
 def _copy_state(source: Path, target: Path) -> None:
-    """Copy the newest checkpoint with its rows, and the logs, from one folder to another.
-
-    A checkpoint's files are never written to again, so where the disk allows it they get a second name, not a copy.
-    """
+    """Copy the newest checkpoint with its rows, and the logs. Immutable files are linked where possible."""
     manifests = find_manifests(source)
     if not manifests:
         raise TrialFailedError(f"{source} has no checkpoint")
@@ -307,7 +268,6 @@ def _copy_state(source: Path, target: Path) -> None:
 
 
 def _wait_until_let_go(folder: Path) -> None:
-    """Wait for the end of a training whose trial was killed."""
     if not folder.is_dir():
         return
     try:
@@ -318,7 +278,6 @@ def _wait_until_let_go(folder: Path) -> None:
 
 
 def _sessions(folder: Path) -> int:
-    """Tell how often a run was started."""
     try:
         return int((folder / "sessions.txt").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -327,4 +286,4 @@ def _sessions(folder: Path) -> int:
 
 def _last_words(terminal_file: Path) -> str:
     lines = terminal_file.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line for line in reversed(lines) if line.strip()), "no output")

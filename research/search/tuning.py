@@ -1,4 +1,4 @@
-"""The search as Ray Tune runs it. All of Ray is in here."""
+"""The search in Ray Tune. Only this module imports Ray."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from research.search.outcome import Outcome
-from research.search.space import Choices, Range, Space, told
+from research.search.space import Choices, Range, Space, text_of
 from research.search.trial import Plan, RunTraining, Trial
 from trackmania_rl.multiprocess.cluster.connecting import connected
 
@@ -32,23 +32,21 @@ ENVIRONMENT: Final = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
-"""What Ray reads there, where the user has not set it."""
+"""Variables of Ray that the user has not set."""
 EXPERIMENT: Final = "search"
 RAY_FOLDER: Final = "ray"
-"""In the search's folder: what Tune keeps to go on."""
+"""Tune's state, in the search's folder."""
 KEPT: Final = 4
-"""Checkpoints of each trial that Tune keeps: with two, a donor's may be gone before its clone has begun."""
+"""Checkpoints of each trial: with two, a donor's may be deleted before its clone begins."""
 PIECES: Final = "training_iteration"
 TRIES_AGAIN: Final = 1
-"""How often a training that failed is tried again from its last checkpoint."""
+"""Retries of a failed training from its last checkpoint."""
 
 
 def cores_for(jobs: int, cores_each: int) -> int:
-    """Tell how many processors a trial has to ask a cluster for, so that so many trials go on at a time.
+    """Return the processors that a trial requests from a cluster so that `jobs` trials run at a time.
 
-    Args:
-        jobs: trials at a time.
-        cores_each: that a trial can use; a smaller machine gives it what it has.
+    A trial can use `cores_each`; on a smaller machine it gets all of them.
     """
     of_nodes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     return max(1, min(max(cores_each, sum(of_nodes) // jobs), max(of_nodes)))
@@ -56,11 +54,7 @@ def cores_for(jobs: int, cores_each: int) -> int:
 
 @contextmanager
 def ray_running(address: str | None, cores: int) -> Iterator[None]:
-    """Join a cluster, or run Ray on this machine alone, where nobody else reaches it.
-
-    Args:
-        address: as `train.py --cluster` takes it; None for this machine.
-        cores: that this machine gives, without a cluster.
+    """Join a cluster at an address as of `train.py --cluster`, or run Ray with `cores` on this machine's loopback.
 
     Raises:
         UserError: if the cluster cannot be joined.
@@ -90,16 +84,16 @@ def _connected_here(cores: int) -> Iterator[None]:
 def search(
     plan: Plan, scheduler: str, trials: int, pieces: int, cores_each: int, run: RunTraining | None = None
 ) -> None:
-    """Run the trials, or those that an interrupted search has left; `Outcome` knows what they came to.
+    """Run all trials, or the rest of an interrupted search; results go to `Outcome`.
 
     Args:
         plan: of the search.
         scheduler: "pbt", "asha" or "random".
-        trials: how many.
+        trials: their number.
         pieces: of each training.
-        cores_each: processors that a trial asks Ray for, which are what bounds how many go on at a time: PBT needs all
-            trials to be there from the beginning, and gives each its turn.
-        run: runs a training's command, in the trial's process; None for `run_watched`.
+        cores_each: processors that a trial requests from Ray. They bound the trials at a time: PBT needs all trials to
+            exist from the beginning, and gives each its turn.
+        run: runs a training's command in the trial's process; None for `run_watched`.
     """
     storage = plan.output / RAY_FOLDER
     trainable = tune.with_resources(tune.with_parameters(drive_trial, plan=plan, run=run), {"cpu": cores_each})
@@ -107,7 +101,7 @@ def search(
     if tune.Tuner.can_restore(str(storage / EXPERIMENT)):
         tuner = tune.Tuner.restore(str(storage / EXPERIMENT), trainable, resume_errored=True, param_space=space)
     else:
-        random.seed(plan.seed)  # of which PBT draws
+        random.seed(plan.seed)  # PBT's source
         np.random.seed(plan.seed)  # noqa: NPY002
         tuner = tune.Tuner(
             trainable,
@@ -134,11 +128,8 @@ def search(
 
 
 def drive_trial(config: Mapping[str, Any], plan: Plan, run: RunTraining | None) -> None:
-    """Drive a trial, a piece at a time, until Tune ends it; every piece is reported with its checkpoint.
-
-    So often and no more: PBT may copy from or to a trial at each report.
-    """
-    trial = Trial(plan, number_of(tune.get_context().get_trial_id()), config, run)
+    """Drive a trial until Tune ends it; report every piece with its checkpoint, as PBT copies at each report."""
+    trial = Trial(plan, _number(tune.get_context().get_trial_id()), config, run)
     checkpoint = tune.get_checkpoint()
     if checkpoint is None:
         trial.begin(None)
@@ -152,46 +143,41 @@ def drive_trial(config: Mapping[str, Any], plan: Plan, run: RunTraining | None) 
             tune.report(asdict(report), checkpoint=tune.Checkpoint.from_directory(folder))
 
 
-def number_of(trial_id: str) -> int:
-    """Tell the number of a trial, which Tune writes at the end of its id."""
-    return int(trial_id.rpartition("_")[2])
-
-
 class NoteResults(tune.Callback):
-    """Notes and prints what each piece came to.
-
-    Args:
-        output: the search's folder.
-        pieces: of each training.
-    """
+    """Writes and prints the result of each piece."""
 
     def __init__(self, output: Path, pieces: int) -> None:
         self._output = output
         self._pieces = pieces
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
-        """Note a piece."""
+        """Add a piece."""
         name = _name(trial)
         Outcome(self._output).add(name, trial.config, result["score"], result["frames"])
         print(
             f"{name}: {result[PIECES]}/{self._pieces}, score {result['score']:.3f}, {result['frames']:,} frames; "
-            f"{told(trial.config)}",
+            f"{text_of(trial.config)}",
             flush=True,
         )
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """Note that a trial is over, at its end or because others were better."""
+        """End a trial that is complete or worse than others."""
         Outcome(self._output).end(_name(trial), "complete")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """Note that a trial has failed for good, and why."""
+        """End a failed trial with its reason."""
         lines = Path(trial.error_file).read_text(encoding="utf-8").splitlines() if trial.error_file else []
         why = next((line for line in reversed(lines) if line.strip()), "")
         Outcome(self._output).end(_name(trial), "failed", why.partition("Error: ")[2] or why)
 
 
+def _number(trial_id: str) -> int:
+    """Return a trial's number, with which Tune ends its id."""
+    return int(trial_id.rpartition("_")[2])
+
+
 def _name(trial: Any) -> str:
-    return f"trial_{number_of(trial.trial_id):05d}"
+    return f"trial_{_number(trial.trial_id):05d}"
 
 
 def _scheduler(name: str, space: Space, pieces: int) -> TrialScheduler:
@@ -217,14 +203,14 @@ def _domains(space: Space) -> dict[str, Any]:
 def _domain(entry: Range | Choices, whole: bool) -> Any:
     if isinstance(entry, Choices):
         return tune.choice(list(entry.choices))
-    if whole:  # whose upper end Tune leaves out
+    if whole:  # Tune excludes the upper end
         return (tune.lograndint if entry.log else tune.randint)(int(entry.low), int(entry.high) + 1)
     return (tune.loguniform if entry.log else tune.uniform)(entry.low, entry.high)
 
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Have SIGTERM end the search as Ctrl-C does: Tune listens to that, and Ray has taken SIGTERM for itself."""
+    """End the search by SIGTERM as by Ctrl-C, which Tune handles; Ray takes SIGTERM for itself."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGINT)

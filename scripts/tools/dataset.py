@@ -1,8 +1,8 @@
-"""Data sets of races in Minari's format: record races, export what runs remember, look at one.
+"""Data sets of races in Minari's format: record races, export replay memories, show one.
 
-`record` drives inputs files and replays, as docs/demonstrations.rst has it, or trained drivers in the simulated game.
-`export` takes the races that are in runs' replay memories. Training reads a data set by its id or its folder, with the
-setting `offline`: see docs/datasets.rst.
+`record` drives inputs files, replays (see docs/demonstrations.rst) or trained drivers in the simulated game. `export`
+takes the races in runs' replay memories. Training reads a data set by its id or its folder, with the setting `offline`:
+see docs/datasets.rst.
 
 Examples:
   python scripts/tools/dataset.py record best.inputs --map valley --id trackmania/valley-expert-v0
@@ -28,11 +28,7 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.cli import (  # noqa: E402
-    command,
-    end_in_order_when_terminated,
-    whole_number,
-)
+from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number  # noqa: E402
 from trackmania_rl.files import portable  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
@@ -62,15 +58,27 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
         added.set_defaults(run=run)
         return added
 
+    def add_configuration(parser: argparse.ArgumentParser, use: str) -> None:
+        parser.add_argument("--config", type=Path, metavar="FILE", help=f"configuration {use}")
+        parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting of it")
+
+    def add_target(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--id", required=True, metavar="ID", help="NAMESPACE/NAME-vNUMBER")
+        where = "where the data set's folder is made (default: $MINARI_DATASETS_PATH, or ~/.minari/datasets)"
+        parser.add_argument("--folder", type=Path, metavar="FOLDER", help=where)
+
     recording = add_command("record", record, "drive races in the simulated game and write them")
     add = recording.add_argument
     source = "an inputs file, a replay or ghost, a run, save/RUN, or a driver's file"
     add("sources", nargs="+", type=Path, metavar="SOURCE", help=source)
-    add("--map", action="append", default=[], metavar="NAME", help="a name of the map cycle, a track file (kart), or "
-        "generated:DIFFICULTY:SEEDS; may be repeated (default: all maps of the map cycle)")  # fmt: skip
+    maps = (
+        "a name of the map cycle, a track file (kart), or generated:DIFFICULTY:SEEDS; may be repeated (default: the "
+        "whole map cycle)"
+    )
+    add("--map", action="append", default=[], metavar="NAME", help=maps)
     add("--races", type=whole_number(1), default=1, metavar="N", help="of each source on each map (default 1)")
-    add("--forced-actions", type=whole_number(0), default=10, metavar="K", help="actions that accelerate, drawn from "
-        "the seed, at the start of races 2 to N (default 10)")  # fmt: skip
+    forced = "actions that accelerate, drawn from the seed, at the start of races 2 to N (default 10)"
+    add("--forced-actions", type=whole_number(0), default=10, metavar="K", help=forced)
     add("--finished-only", action="store_true", help="leave races out that do not reach the finish")
     add_configuration(recording, "of files (default: config_files/config.py); a run has its own")
     add_target(recording)
@@ -79,23 +87,10 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     exporting.add_argument("sources", nargs="+", type=Path, metavar="RUN", help="save/{run_name}")
     add_target(exporting)
 
-    looking = add_command("info", info, "say what a data set holds, and whether a configuration can learn from it")
-    looking.add_argument("dataset", metavar="DATASET", help="its id, or its folder")
-    add_configuration(looking, "to compare with (default: none)")
+    showing = add_command("info", info, "say what a data set holds, and whether a configuration can learn from it")
+    showing.add_argument("dataset", metavar="DATASET", help="its id, or its folder")
+    add_configuration(showing, "to compare with (default: none)")
     return parser.parse_args(words)
-
-
-def add_configuration(parser: argparse.ArgumentParser, use: str) -> None:
-    """Let a configuration be named."""
-    parser.add_argument("--config", type=Path, metavar="FILE", help=f"configuration {use}")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting of it")
-
-
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Let the data set to write be named."""
-    parser.add_argument("--id", required=True, metavar="ID", help="NAMESPACE/NAME-vNUMBER")
-    where = "where the data set's folder is made (default: $MINARI_DATASETS_PATH, or ~/.minari/datasets)"
-    parser.add_argument("--folder", type=Path, metavar="FOLDER", help=where)
 
 
 def record(arguments: argparse.Namespace, console: Console) -> None:
@@ -111,7 +106,9 @@ def record(arguments: argparse.Namespace, console: Console) -> None:
     drivers = {source: load_driver(source) for source in arguments.sources if source.is_dir() or is_driver_file(source)}
     first = next(iter(drivers.values()), None)
     settings = load_settings(arguments.config or PROJECT_FOLDER / "config_files" / "config.py", arguments.set)
-    settings = in_this_process(settings if first is None else first.settings)
+    settings = settings if first is None else first.settings
+    changes = {"game": "simulated", "game_transport": "in_process"}
+    settings = settings.model_copy(update={"game": settings.game.model_copy(update=changes)})
     form = EpisodeForm(race_spaces(settings))
     for source, driver in drivers.items():
         require_like(source, driver.settings, settings)
@@ -119,17 +116,17 @@ def record(arguments: argparse.Namespace, console: Console) -> None:
         episodes = driven(arguments, settings, form, drivers, Path(tracks_folder))
         dataset = write_dataset(
             arguments.id,
-            told(console, episodes, finished_only=arguments.finished_only),
+            printed(console, episodes, finished_only=arguments.finished_only),
             form,
             environment_spec(settings, arguments.map),
             f"Races in the simulated game, driven by {names_of(arguments.sources)}",
             arguments.folder,
         )
-    tell_written(console, dataset)
+    print_written(console, dataset)
 
 
 def names_of(sources: Sequence[Path]) -> str:
-    """Name sources without the folders of this machine, as the data set may go to others."""
+    """Name sources without the folders of this machine: the data set may be published."""
     return ", ".join(portable(str(source)) for source in sources)
 
 
@@ -162,7 +159,7 @@ def driven(
 
 
 def export(arguments: argparse.Namespace, console: Console) -> None:
-    """Write what runs remember."""
+    """Write the races in replay memories."""
     from trackmania_rl.experience_replay.dataset_environments import environment_spec
     from trackmania_rl.experience_replay.minari_files import write_dataset
     from trackmania_rl.training.driver_loading import load_run_settings
@@ -181,16 +178,16 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
         f"The replay memories of {names_of(arguments.sources)}",
         arguments.folder,
     )
-    tell_written(console, dataset)
+    print_written(console, dataset)
 
 
 def info(arguments: argparse.Namespace, console: Console) -> None:
-    """Say what a data set holds."""
+    """Print the contents of a data set."""
     from trackmania_rl.experience_replay.dataset_environments import check_fits, describe_spaces
     from trackmania_rl.experience_replay.minari_files import open_dataset
 
     dataset = open_dataset(arguments.dataset, Path())
-    episodes = list(map(summary, dataset.episodes()))
+    episodes = [(one.is_finished, len(one.actions), float(one.rewards.sum())) for one in dataset.episodes()]
     rows = {
         "id": dataset.id,
         "folder": str(dataset.folder),
@@ -207,26 +204,15 @@ def info(arguments: argparse.Namespace, console: Console) -> None:
     print_table(table, console)
     if arguments.config is not None:
         settings = load_settings(arguments.config, arguments.set)
-        check_fits(
-            dataset.name,
-            dataset.observation_space,
-            dataset.action_space,
-            dataset.env_spec,
-            settings,
-            form_of(settings),
-        )
+        spaces = dataset.observation_space, dataset.action_space
+        check_fits(dataset.name, *spaces, dataset.env_spec, settings, form_of(settings))
         console.print(
             f"{arguments.config} can learn from it: offline = {arguments.dataset!r}", highlight=False, soft_wrap=True
         )
 
 
-def summary(episode: Episode) -> tuple[bool, int, float]:
-    """Whether a race was finished, how many actions it has, and the sum of its rewards."""
-    return episode.is_finished, len(episode.actions), float(episode.rewards.sum())
-
-
-def told(console: Console, episodes: Iterator[Episode], *, finished_only: bool) -> Iterator[Episode]:
-    """Print a line for each race; those that are left out say so."""
+def printed(console: Console, episodes: Iterator[Episode], *, finished_only: bool) -> Iterator[Episode]:
+    """Print a line for each race; leave unfinished ones out if asked for."""
     for episode in episodes:
         about = episode.about
         is_left_out = finished_only and not episode.is_finished
@@ -237,8 +223,8 @@ def told(console: Console, episodes: Iterator[Episode], *, finished_only: bool) 
             yield episode
 
 
-def tell_written(console: Console, dataset: DataSet) -> None:
-    """Say where a data set is."""
+def print_written(console: Console, dataset: DataSet) -> None:
+    """Print folder and size of a data set."""
     data = dataset.data
     console.print(
         f"wrote {dataset.folder.parent}: {data.total_episodes:,} races, {data.total_steps:,} actions, "
@@ -249,21 +235,15 @@ def tell_written(console: Console, dataset: DataSet) -> None:
 
 
 def size_mb(dataset: DataSet) -> float:
-    """How large its files are."""
+    """Return the size of its files."""
     return sum(file.stat().st_size for file in dataset.folder.rglob("*") if file.is_file()) / 1e6
 
 
-def in_this_process(settings: Settings) -> Settings:
-    """The same configuration for the simulated game, stepped in this process."""
-    changes = {"game": "simulated", "game_transport": "in_process"}
-    return settings.model_copy(update={"game": settings.game.model_copy(update=changes)})
-
-
 def require_like(source: Path, settings: Settings, wanted: Settings) -> None:
-    """Make sure that a run's states and actions are those of the first one.
+    """Require states and actions like those of the first run.
 
     Raises:
-        UserError: naming both sides' shapes, or what differs.
+        UserError: if they differ; it names the difference.
     """
     from trackmania_rl.experience_replay.dataset_environments import check_fits, environment_spec
 
@@ -273,7 +253,7 @@ def require_like(source: Path, settings: Settings, wanted: Settings) -> None:
 
 
 def form_of(settings: Settings) -> EpisodeForm:
-    """What the episodes of a configuration are made of."""
+    """Return the form of a configuration's episodes."""
     from trackmania_rl.experience_replay.episodes import EpisodeForm
     from trackmania_rl.games.race_games import make_games_builder
 

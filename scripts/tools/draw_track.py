@@ -16,12 +16,7 @@ import numpy.typing as npt
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.cli import (  # noqa: E402
-    command,
-    png_file,
-    whole_number,
-)
-from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.cli import command, png_file, whole_number, writing  # noqa: E402
 from trackmania_rl.files import write_png  # noqa: E402
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive  # noqa: E402
 from trackmania_rl.simulator.tracks.track_file import load_track  # noqa: E402
@@ -50,7 +45,7 @@ Image = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Plan:
-    """The map from the ground to the picture: x to the right, z downwards, as the game's stadium seen from above."""
+    """Projection from the ground to the picture: x to the right, z downwards, as in the game."""
 
     corner_m: npt.NDArray[np.float64]
     px_per_m: float
@@ -147,6 +142,26 @@ def _write(picture: Image, text: str, place_px: npt.NDArray[np.int32]) -> None:
     cv2.putText(picture, text, tuple(place_px.tolist()), cv2.FONT_HERSHEY_SIMPLEX, 0.45, INK, 1, cv2.LINE_AA)
 
 
+def drive_and_draw(track: Track, driver: str | None, file: Path | None, width_px: int) -> bool:
+    """Let a scripted driver race, if one is named, and draw the track, if a file is; return whether it finished.
+
+    Raises:
+        UserError: if the picture cannot be written.
+    """
+    race = None if driver is None else drive(track, DRIVERS[driver])
+    if race is not None:
+        result = "stops at" if race.race_time_ms is None else "finishes in"
+        reached = f"{race.reached_m:.0f} m" if race.race_time_ms is None else f"{race.race_time_ms / 1000:.2f} s"
+        print(f"{track.name}: the {driver} scripted driver {result} {reached}, {race.wall_contact_ms} ms at walls")
+    if file is not None:
+        picture = draw_track(track, width_px, race)
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_png(file, picture)
+        print(f"wrote {file}")
+    return race is None or race.race_time_ms is not None
+
+
 @command
 def main() -> None:
     """Run the command line."""
@@ -157,19 +172,8 @@ def main() -> None:
     add("--width-px", type=whole_number(200, 10_000), default=1000, help="of the picture (default %(default)s)")
     add("--drive", choices=DRIVERS, help="let the scripted driver race and draw its line")
     arguments = parser.parse_args()
-    track = load_track(arguments.track)
     output = arguments.output or Path(f"{arguments.track.stem}.png")
-    race = drive(track, DRIVERS[arguments.drive]) if arguments.drive else None
-    if race is not None:
-        result = (
-            f"stopped at {race.reached_m:.0f} m" if race.race_time_ms is None else f"{race.race_time_ms / 1000:.2f} s"
-        )
-        print(f"{track.name}, {arguments.drive} driver: {result}, {race.wall_contact_ms} ms at walls")
-    try:
-        write_png(output, draw_track(track, arguments.width_px, race))
-    except OSError as error:
-        raise UserError(f"{output}: cannot be written: {error.strerror}") from error
-    print(f"wrote {output}")
+    drive_and_draw(load_track(arguments.track), arguments.drive, output, arguments.width_px)
 
 
 if __name__ == "__main__":

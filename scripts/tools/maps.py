@@ -33,12 +33,19 @@ def main(command_line: list[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser with every subcommand: each public module of `maps_commands` adds its own."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Return the parser with a subcommand for each public module of `maps_commands`."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in sorted(pkgutil.iter_modules(maps_commands.__path__), key=lambda module: module.name):
-        if not module.name.startswith("_"):
-            importlib.import_module(f"{maps_commands.__name__}.{module.name}").add_parser(subparsers)
+    for name in sorted(module.name for module in pkgutil.iter_modules(maps_commands.__path__)):
+        if not name.startswith("_"):
+            module = importlib.import_module(f"{maps_commands.__name__}.{name}")
+            summary, _, description = (module.__doc__ or "").partition("\n\n")
+            of_command = subparsers.add_parser(
+                name, help=summary.rstrip("."), description=description, formatter_class=raw
+            )
+            module.add_arguments(of_command)
+            of_command.set_defaults(run=module.run)
     return parser
 
 

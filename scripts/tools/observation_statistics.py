@@ -1,9 +1,9 @@
 """Measure mean and standard deviation of every float of the observation, and write them as state_normalization.py.
 
-For an observation, tracks or a car that the shipped numbers were not made for. The floats come from races at random,
-from races by inputs files and replays (--inputs), or from the replay memory in a run's checkpoint (--run). Random races
-are slow and end soon: prefer a good driver's, where there are any. Put the file beside the configuration of a new run:
-what a network has learned holds for the numbers that it began with.
+For an observation, tracks or a car that the shipped numbers do not fit. The floats come from races at random, from
+races by inputs files and replays (--inputs), or from the replay memory in a run's checkpoint (--run). Random races are
+slow and end soon: prefer a good driver's. Put the file beside the configuration of a new run; a trained network needs
+the numbers that it began with.
 
 Examples:
   python scripts/tools/observation_statistics.py --races 200 --output my_config/state_normalization.py
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.cli import command, whole_number  # noqa: E402
+from trackmania_rl.cli import command, whole_number, writing  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings  # noqa: E402
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trackmania_rl.race.observation_statistics import ObservationStatistics
 
 MOST_NAMED = 8
-"""Floats that never changed: so many blocks of them are named."""
+"""Maps, or blocks of constant floats, in a message."""
 
 
 @command
@@ -47,15 +47,13 @@ def main(words: Sequence[str] | None = None) -> None:
         raise UserError(f"{output} is there already: name another file with --output, or add --force to replace it")
     if arguments.run is None:
         settings = load_settings(arguments.config, arguments.set)
-        statistics, told = of_races(settings, arguments)
+        statistics, measured = of_races(settings, arguments)
     else:
-        settings, statistics, told = of_memory(arguments.run)
-    try:
+        settings, statistics, measured = of_memory(arguments.run)
+    with writing(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(statistics.text(settings.observation, f"Measured in {told}."), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}") from error
-    print(f"wrote {output}: {told}{constant_floats(settings, statistics)}")
+        output.write_text(statistics.text(settings.observation, f"Measured in {measured}."), encoding="utf-8")
+    print(f"wrote {output}: {measured}{constant_floats(settings, statistics)}")
 
 
 def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -77,7 +75,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[ObservationStatistics, str]:
-    """Drive races; return their statistics, and what was measured.
+    """Drive races; return their statistics and a description.
 
     Raises:
         UserError: if a map, the inputs or the game can't be used.
@@ -116,7 +114,7 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
 
 
 def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
-    """Measure the states in a run's checkpoint; return the run's settings, the statistics, and what was measured.
+    """Measure the states in a run's checkpoint; return the run's settings, the statistics and a description.
 
     Raises:
         UserError: if there is no such run or checkpoint, or it holds no memory.

@@ -21,7 +21,15 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.cli import add_video_options, command, end_in_order_when_terminated, mp4_file, port, whole_number  # noqa: E402  # noqa: E402
+from trackmania_rl.cli import (  # noqa: E402
+    add_video_options,
+    command,
+    end_in_order_when_terminated,
+    mp4_file,
+    port,
+    whole_number,
+    writing,
+)
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
@@ -32,10 +40,10 @@ from trackmania_rl.tmi_interaction.launchers import make_launcher  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.launcher import RunningGame  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder  # noqa: E402
 from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, replays_in  # noqa: E402
-from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer  # noqa: E402
+from trackmania_rl.tmi_interaction.script_player import ScriptPlayer  # noqa: E402
 
 SCRIPT_NAME = "trackmania_rl_play.txt"
-"""What a script is called in TMInterface's folder of scripts, where `load` looks; no other file changes there."""
+"""The only file that changes in TMInterface's folder of scripts, from which its command `load` reads."""
 
 POLL_INTERVAL_S = 0.2
 Fingerprint = tuple[float, int]
@@ -81,14 +89,15 @@ def play(arguments: argparse.Namespace) -> bool:
     launcher = make_launcher(
         settings.game, settings.user, arguments.port or settings.game.base_tmi_port, arguments.maps_folder
     )
-    all_finished = True
-    if arguments.output is not None:
-        make_folder(arguments.output)
+    all_finished, output = True, arguments.output
+    if output is not None:
+        with writing(output):
+            output.mkdir(parents=True, exist_ok=True)
     with ScriptPlayer(launcher if arguments.launch else RunningGame(launcher)) as player:
         for file in files:
             before = autosaved(settings)
             load_name = None if is_simulated else offer_script(file, settings.user.trackmania_base_path)
-            how = {"speed": arguments.speed, "load_name": load_name, "ask_for_inputs": arguments.output is not None}
+            how = {"speed": arguments.speed, "load_name": load_name, "ask_for_inputs": output is not None}
             if arguments.video is None:
                 race = player.play(map_path, file, **how)
             else:
@@ -100,15 +109,18 @@ def play(arguments: argparse.Namespace) -> bool:
                 print(f"wrote {video}")
             print(f"{file}: {describe_race(race)}", flush=True)
             all_finished = all_finished and race.is_finished
-            if arguments.output is not None:
-                keep(arguments.output / f"{file.stem}_{race.race_time_ms}", race)
+            if output is not None:
+                name = f"{file.stem}_{race.race_time_ms}"
+                target = free_path(output / name, ".inputs")
+                with writing(target):
+                    target.write_text(race.inputs or "", encoding="utf-8")
                 if race.is_finished and not is_simulated:
-                    keep_replay(arguments, settings, before, f"{file.stem}_{race.race_time_ms}")
+                    keep_replay(arguments, settings, before, name)
     return all_finished
 
 
 def find_inputs(path: Path) -> list[Path]:
-    """The inputs files that a user means."""
+    """Return a file, or the inputs files in a folder and below."""
     files = sorted(path.rglob("*.inputs")) if path.is_dir() else [path]
     if not files:
         raise UserError(f"{path}: this folder holds no *.inputs; name a file, or a folder such as save/RUN/best_runs")
@@ -116,52 +128,34 @@ def find_inputs(path: Path) -> list[Path]:
 
 
 def offer_script(file: Path, trackmania_base_path: str) -> str:
-    """Put a script where the real game's `load` command looks, under Wine too; return the name to load."""
+    """Copy a script to the real game's folder of scripts, under Wine too; return the name to load."""
     scripts = find_plugins_folder(trackmania_base_path).with_name("Scripts")
-    try:
+    with writing(scripts / SCRIPT_NAME):
         scripts.mkdir(exist_ok=True)
         shutil.copyfile(file, scripts / SCRIPT_NAME)
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or file}: the script cannot be copied to {scripts}: {error.strerror}"
-        ) from error
     return SCRIPT_NAME
 
 
-def keep(path: Path, race: ScriptedRace) -> None:
-    """Write the inputs that the game reported; a file of the same name, a race of the same time, stays."""
-    target = free_path(path, ".inputs")
-    try:
-        target.write_text(race.inputs or "", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{target}: cannot be written: {error.strerror}") from error
-
-
 def keep_replay(arguments: argparse.Namespace, settings: Settings, before: dict[Path, Fingerprint], name: str) -> None:
-    """Copy the replay that the game saves of the race just driven, if it does."""
+    """Copy the replay that the game saves of the last race; wait for it for `--replay-wait` seconds."""
     if not settings.user.trackmania_base_path:
         print("  replays are looked for only where trackmania_base_path is set in user_config.py")
         return
     deadline_s = time.monotonic() + arguments.replay_wait
-    while True:
-        new = [file for file, fingerprint in autosaved(settings).items() if before.get(file) != fingerprint]
-        if new:
-            target = free_path(arguments.output / name, ".Replay.Gbx")
-            time.sleep(POLL_INTERVAL_S)  # it may still be written
-            try:
-                shutil.copyfile(new[0], target)
-            except OSError as error:
-                raise UserError(f"{new[0]}: cannot be copied to {target}: {error.strerror}") from error
-            print(f"  replay: {target}")
-            return
+    while not (new := [file for file, fingerprint in autosaved(settings).items() if before.get(file) != fingerprint]):
         if time.monotonic() > deadline_s:
-            break
+            print("  the game saved no replay: it saves personal records only, see docs/in_game_helpers.rst")
+            return
         time.sleep(POLL_INTERVAL_S)
-    print("  the game saved no replay: it saves personal records only, see docs/in_game_helpers.rst")
+    target = free_path(arguments.output / name, ".Replay.Gbx")
+    time.sleep(POLL_INTERVAL_S)  # it may still be written
+    with writing(target):
+        shutil.copyfile(new[0], target)
+    print(f"  replay: {target}")
 
 
 def autosaved(settings: Settings) -> dict[Path, Fingerprint]:
-    """The real game's replays of personal records, as far as one knows where they are."""
+    """Return the real game's replays of personal records, if their folder is known."""
     if settings.game.game == "simulated" or not settings.user.trackmania_base_path:
         return {}
     try:
@@ -171,16 +165,8 @@ def autosaved(settings: Settings) -> dict[Path, Fingerprint]:
     return {file: (file.stat().st_mtime, file.stat().st_size) for file in files}
 
 
-def make_folder(folder: Path) -> None:
-    """Make the output folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be made: {error.strerror}") from error
-
-
 def free_path(path: Path, ending: str) -> Path:
-    """A path with an ending, numbered if need be, at which there is no file."""
+    """Return a path with an ending, numbered if needed, at which there is no file."""
     target, number = path.with_name(path.name + ending), 2
     while target.exists():
         target, number = path.with_name(f"{path.name}_{number}{ending}"), number + 1

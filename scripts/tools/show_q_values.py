@@ -1,7 +1,7 @@
-"""Show the Q values that a record keeps: what the network thought of each action at each decision of that race.
+"""Show the Q values in a record: the network's value of each action at each decision of that race.
 
-RUN is a run's folder, of whose maps the fastest record each is shown; or a record's folder; or its q_values.npy. The
-table has a row for every second, the picture, q_values.png beside the file, all decisions.
+RUN is a run's folder (the fastest record of each map is shown), a record's folder, or its q_values.npy. The table has a
+row for every second; the picture, q_values.png beside the file, has all decisions.
 
 Examples:
   python scripts/tools/show_q_values.py save/simulated
@@ -12,13 +12,10 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
 import sys
 from pathlib import Path
-from tokenize import TokenError
 from typing import Final, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +27,12 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.cli import command  # noqa: E402
+from trackmania_rl.cli import command, writing  # noqa: E402
 from trackmania_rl.errors import UserError, one_line  # noqa: E402
-from trackmania_rl.protocol.input_script import InputEvent, read_input_script  # noqa: E402
+from trackmania_rl.files import parse_npy, read_bounded  # noqa: E402
+from trackmania_rl.protocol.input_script import read_input_script  # noqa: E402
 from trackmania_rl.race.actions import actions_of_game  # noqa: E402
-from trackmania_rl.settings import Settings, SettingsError  # noqa: E402
+from trackmania_rl.settings import SettingsError  # noqa: E402
 from trackmania_rl.settings.snapshot import own_file, read_own  # noqa: E402
 from trackmania_rl.telemetry.diagnostics import (  # noqa: E402
     TEST,
@@ -50,47 +48,39 @@ from trackmania_rl.telemetry.input_picture import InputTimeline  # noqa: E402
 from trackmania_rl.telemetry.tables import print_table  # noqa: E402
 
 MS_PER_ACTION = 50
-"""Where no configuration says it."""
+"""Default without a run's configuration."""
 Q_VALUES_FILE: Final = "q_values.npy"
 NO_ACTION: Final = -1
-"""In place of an action's index: none of them holds what was held."""
+"""Index of inputs that no action has."""
+MOST_BYTES: Final = 1 << 30
 DARKEST_SHARE: Final = 0.02
-"""So small a share of values is darker than the scale's end, lest one of them leave the others without colour."""
+"""Share of values below the colour scale, so that outliers do not stretch it."""
 
 
 class RaceValues(NamedTuple):
-    """What a network thought of each action at each decision of a race.
+    """Q values of a race with T decisions among A actions."""
 
-    Attributes:
-        values: (T, A) float32.
-        names: of the A actions.
-        s_per_action: time between two decisions.
-        taken: (T,) index of the action taken, or `NO_ACTION`; None where it is not known.
-    """
-
-    values: npt.NDArray[np.float32]
-    names: tuple[str, ...]
+    values: npt.NDArray[np.float32]  # (T, A)
+    names: tuple[str, ...]  # of the actions
     s_per_action: float
-    taken: Array | None = None
+    taken: Array | None = None  # (T,) index of the action taken, or `NO_ACTION`; None where unknown
 
     @property
     def best(self) -> Array:
-        """(T,) the action of the highest value."""
-        best: Array = self.values.argmax(axis=1)
-        return best
+        """(T,) action with the highest value."""
+        return np.asarray(self.values.argmax(axis=1))
 
     @property
     def gaps(self) -> Array:
-        """(T,) how far the second best value lies below the best; 0 with a single action."""
+        """(T,) difference of the two highest values; 0 with a single action."""
         if self.values.shape[1] < 2:
             return np.zeros(len(self.values))
         two = np.partition(self.values, -2, axis=1)[:, -2:]
-        gaps: Array = two[:, 1] - two[:, 0]
-        return gaps
+        return np.asarray(two[:, 1] - two[:, 0])
 
     @property
     def share_not_best(self) -> float | None:
-        """Share of decisions whose action was not the best one: explored, or driven with older weights."""
+        """Share of decisions with another action than the best: exploration, or older weights."""
         if self.taken is None or (self.taken == NO_ACTION).all():
             return None
         known = self.taken != NO_ACTION
@@ -122,90 +112,81 @@ def main(words: list[str] | None = None) -> None:
         console.print(summary(race), highlight=False)
         if not asked.no_picture:
             picture = asked.picture or file.with_suffix(".png")
-            try:
-                write_picture(
-                    picture, draw_q_values(race, f"{file.parent.name}: what the network thought while driving")
-                )
-            except OSError as error:
-                raise UserError(f"picture {picture}: cannot be written: {error.strerror}") from error
+            with writing(picture):
+                write_picture(picture, draw_q_values(race, f"{file.parent.name}: Q values while driving"))
             console.print(f"wrote {picture}", soft_wrap=True, highlight=False)
 
 
 def values_files(path: Path, map_name: str | None) -> list[Path]:
-    """The files that an argument means.
+    """Return the files that an argument means: of a run, the fastest record's of each map, or of one map.
 
     Raises:
-        UserError: if it means none.
+        UserError: if there is none.
     """
     if not path.is_dir():
         return [path]
     if (path / Q_VALUES_FILE).is_file():
         return [path / Q_VALUES_FILE]
-    records = fastest_records(path / "best_runs", map_name)
-    if not records:
+    fastest: dict[str, tuple[int, Path]] = {}
+    for file in (path / "best_runs").glob(f"*/{Q_VALUES_FILE}"):
+        match = re.fullmatch(r"(.+)_(\d{1,9})", file.parent.name)
+        if match is not None and map_name in (None, match[1]):
+            record = int(match[2]), file
+            fastest[match[1]] = min(fastest.get(match[1], record), record)
+    if not fastest:
         on_map = "" if map_name is None else f" on {map_name}"
         raise UserError(
             f"{path} holds no Q values of a record{on_map}: a run keeps those of each finish that is its best"
         )
-    return list(records.values())
+    return [fastest[name][1] for name in sorted(fastest)]
 
 
 def race_of(file: Path, console: Console) -> RaceValues:
-    """A record's values, with the names of actions and what was taken, as far as its run's folder tells them.
+    """Read a record; names of actions and actions taken need its run's configuration.
 
     Raises:
         UserError: if the file or the record's inputs cannot be used.
     """
     values = read_q_values(file)
-    settings = settings_of(file, console)
     names, ms_per_action, taken = tuple(f"action {action}" for action in range(values.shape[1])), MS_PER_ACTION, None
+    run_folder, settings = file.resolve().parent.parent.parent, None
+    if own_file(run_folder).is_file():
+        try:
+            settings = read_own(run_folder)
+        except SettingsError as error:  # such as that of an older version
+            console.print(f"actions have no names here: {error}", highlight=False, soft_wrap=True)
     if settings is not None:
         ms_per_action = settings.game.ms_per_action
         if settings.game.actions == "keys" and len(settings.game.inputs) == values.shape[1]:
-            controls = actions_of_game(settings.game).controls(np.arange(values.shape[1]))
+            controls = actions_of_game(settings.game).controls(np.arange(values.shape[1]))  # (A, 3)
             names = tuple(key_action_name(*row) for row in controls.tolist())
             inputs = file.with_name(f"{file.parent.name}.inputs")
             if inputs.is_file():
-                taken = actions_taken(read_input_script(inputs), controls, len(values), ms_per_action)
+                held = InputTimeline(read_input_script(inputs)).controls_at(ms_per_action * np.arange(len(values)))
+                is_alike = (held[:, None] == controls).all(axis=2)  # (T, A)
+                taken = np.where(is_alike.any(axis=1), is_alike.argmax(axis=1), NO_ACTION)
     return RaceValues(values, names, ms_per_action / 1000, taken)
 
 
-def settings_of(file: Path, console: Console) -> Settings | None:
-    """The configuration of the run in whose best_runs a file lies; None where it lies elsewhere, or is of no use."""
-    with contextlib.suppress(IndexError):
-        run_folder = file.resolve().parents[2]
-        if own_file(run_folder).is_file():
-            try:
-                return read_own(run_folder)
-            except SettingsError as error:  # such as that of an older version
-                console.print(f"actions have no names here: {error}", highlight=False, soft_wrap=True)
-    return None
-
-
 def table_of(race: RaceValues, title: str, every_s: float) -> Table:
-    """A row every so often: the two best actions and their values."""
+    """Return a table of the two best actions and their values every `every_s`."""
+    headings = ["time", "best action", "Q", "second best", "less by", "worst less by"]
+    n_columns = 3 if race.values.shape[1] == 1 else len(headings)
     table = Table(title=title, title_justify="left")
-    table.add_column("time", justify="right")
-    table.add_column("best action")
-    table.add_column("Q", justify="right")
-    has_choice = race.values.shape[1] > 1
-    if has_choice:
-        table.add_column("second best")
-        for heading in ("less by", "worst less by"):
-            table.add_column(heading, justify="right")
+    for heading in headings[:n_columns]:
+        table.add_column(heading, justify="left" if heading.endswith("best action") else "right")
     for row in range(0, len(race.values), max(1, round(every_s / race.s_per_action))):
         values = race.values[row]
         order = np.argsort(-values)
-        cells = [f"{row * race.s_per_action:.2f} s", race.names[order[0]], f"{values[order[0]]:.3f}"]
-        if has_choice:
-            cells += [race.names[order[1]], f"{values[order[0]] - values[order[1]]:.4f}"]
-            cells += [f"{values[order[0]] - values[order[-1]]:.4f}"]
-        table.add_row(*cells)
+        best, second, worst = order[0], order[min(1, len(order) - 1)], order[-1]
+        cells = [f"{row * race.s_per_action:.2f} s", race.names[best], f"{values[best]:.3f}", race.names[second]]
+        cells += [f"{values[best] - values[other]:.4f}" for other in (second, worst)]
+        table.add_row(*cells[:n_columns])
     return table
 
 
 def summary(race: RaceValues) -> str:
-    """The race in a sentence."""
+    """Return the race in a sentence."""
     n_decisions, n_actions = race.values.shape
     text = f"{n_decisions} decisions among {n_actions} actions, mean Q {race.values.max(axis=1).mean():.3f}"
     if n_actions > 1:
@@ -216,7 +197,7 @@ def summary(race: RaceValues) -> str:
 
 
 def read_q_values(file: Path) -> npt.NDArray[np.float32]:
-    """Read the values (T, A) of a record; nothing in the file is run.
+    """Read the values (T, A) of a record; nothing in the file is executed.
 
     Raises:
         UserError: if the file is missing, damaged, or holds something else.
@@ -224,57 +205,19 @@ def read_q_values(file: Path) -> npt.NDArray[np.float32]:
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; a record's folder in save/{{run_name}}/best_runs has one")
     try:
-        # Memory mapping compares the header's shape with the file's size, so a damaged one can't ask for terabytes.
-        stored = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, TokenError, BadZipFile, OverflowError) as error:
+        stored = parse_npy(read_bounded(file, MOST_BYTES), kinds="f")
+    except ValueError as error:
         raise UserError(f"{file}: cannot be read as Q values: {one_line(error)}") from error
-    if not isinstance(stored, np.ndarray) or stored.ndim != 2 or stored.dtype.kind != "f" or 0 in stored.shape:
-        shape = getattr(stored, "shape", "an archive")
-        raise UserError(f"{file}: holds no Q values, which are real numbers (decisions, actions), but {shape}")
+    if stored.ndim != 2 or 0 in stored.shape:
+        raise UserError(f"{file}: holds no Q values, which are real numbers (decisions, actions), but {stored.shape}")
     values = np.array(stored, dtype=np.float32)
     if not np.isfinite(values).all():
         raise UserError(f"{file}: the agent of this run tells no values of actions (some are no numbers)")
     return values
 
 
-def fastest_records(best_runs: Path, map_name: str | None = None) -> dict[str, Path]:
-    """Find the fastest record of each map that keeps its Q values: their files by the map's name.
-
-    Args:
-        best_runs: the folder of a run's records.
-        map_name: the only map to look for.
-    """
-    found: dict[str, tuple[int, Path]] = {}
-    for file in best_runs.glob(f"*/{Q_VALUES_FILE}"):
-        match = re.fullmatch(r"(.+)_(\d{1,9})", file.parent.name)
-        if match is not None and map_name in (None, match[1]):
-            found[match[1]] = min(found.get(match[1], (10**9, file)), (int(match[2]), file))
-    return {name: file for name, (_, file) in sorted(found.items())}
-
-
-def actions_taken(events: list[InputEvent], controls: Array, n_actions: int, ms_per_action: int) -> Array:
-    """Find which action was held at each of a race's T decisions, by its inputs.
-
-    Args:
-        events: the inputs, in order of time.
-        controls: (A, 3) gas, brake and steer of each action.
-        n_actions: T.
-        ms_per_action: duration of an action.
-    """
-    timeline = InputTimeline(events)
-    held = np.array([timeline.at(index * ms_per_action).controls for index in range(n_actions)])
-    is_alike = (held[:, None] == controls).all(axis=2)  # (T, A)
-    taken: Array = np.where(is_alike.any(axis=1), is_alike.argmax(axis=1), NO_ACTION)
-    return taken
-
-
 def draw_q_values(race: RaceValues, title: str) -> Figure:
-    """Draw the values of a race over its time.
-
-    Args:
-        race: what is drawn.
-        title: above it.
-    """
+    """Draw the values of a race over its time."""
     has_choice = race.values.shape[1] > 1
     heights = (2.0, 0.32 * race.values.shape[1] + 0.8, 2.0) if has_choice else (3.0,)
     figure = new_figure((13.0, sum(heights) + 1.2))
@@ -295,7 +238,7 @@ def draw_q_values(race: RaceValues, title: str) -> Figure:
 
 
 def _draw_advantages(figure: Figure, axes: Axes, race: RaceValues) -> None:
-    """How far each action's value lies below the best one's, as colours; what was taken as dots."""
+    """Draw each action's difference from the best value as colours, and the actions taken as crosses."""
     advantages = race.values - race.values.max(axis=1, keepdims=True)
     n_decisions, n_actions = advantages.shape
     shown = axes.imshow(

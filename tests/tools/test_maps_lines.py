@@ -84,7 +84,7 @@ def test_show_draws_a_map_and_a_replays_view(
     assert (np.abs(drawn.astype(int) - (30, 60, 214)).max(axis=-1) <= 3).mean() > 0.002  # the pads' red
     for words, why in (
         ((a01, replays / B13[0], "--picture", picture), "draws one map"),
-        ((replays / "PlatformA3_33.66.Replay.gbx", "--views", views), "its map is of Speed"),
+        ((replays / "PlatformA3_33.66.Replay.gbx", "--views", views), "its map's environment is 'Speed'"),
         ((shared_data / "tracks" / B13_MAP, "--views", views), "name a replay on that map"),
     ):
         assert maps("show", *words) == 1

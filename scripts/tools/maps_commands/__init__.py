@@ -1,6 +1,5 @@
-"""The subcommands of scripts/tools/maps.py, one module each.
+"""Subcommands of scripts/tools/maps.py, one module each; modules whose names begin with an underscore are shared.
 
-A module here has `add_parser(subparsers)`, which adds the command's parser and sets its default `run`: a function that
-takes the parsed arguments, does the work, raises UserError for what the user can mend, and returns the exit code.
-Modules whose names begin with an underscore are what several commands share.
+The first line of a module's docstring is the command's summary, the rest its description. `add_arguments(parser)` adds
+its arguments. `run(arguments)` returns the exit code and raises UserError for mistakes of the user.
 """

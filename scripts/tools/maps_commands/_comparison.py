@@ -1,7 +1,7 @@
-"""Where one race wins or loses time on another one: both as functions of the distance along one line.
+"""Comparison of two races as functions of the distance along one line.
 
-At distance s each race has the time t(s) at which it first was that far; t_B(s) - t_A(s) is how far B lies behind
-there, and where that grows, B loses. The picture shows speeds, pedals, steering and both lines from above as well.
+At distance s each race has the time t(s) at which it first was that far; t_B(s) - t_A(s) is the time by which B is
+behind, and where it grows, B loses. The picture also shows speeds, pedals, steering and both lines from above.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from trackmania_rl.cli import writing
 from trackmania_rl.errors import UserError
 from trackmania_rl.telemetry.input_picture import InputTimeline
 from trackmania_rl.telemetry.sections import FINISH, Section, compare_sections
@@ -24,26 +25,19 @@ from ._runs import DrivenRun, FloatArray
 
 GRID_M: Final = 1.0
 """Distance between two points at which races are compared."""
-
-_SEARCH_FACTOR: Final = 1.5
-"""The place on the line is searched within this many times the distance that the car moved..."""
-_SEARCH_M: Final = 10.0
-"""...and this much more, both ways."""
+_SEARCH_FACTOR, _SEARCH_M = 1.5, 10.0
+"""The nearest point of the line is searched within this factor of the car's motion plus this distance, both ways."""
 _FIRST_SEARCH_M: Final = 200.0
-"""Where the first sample is searched, from the line's beginning."""
 _FAR_OFF_M: Final = 40.0
-"""A race that is further from the line than this most of the time is a race of another track."""
+"""Median distance from the line beyond which a race is of another track."""
 _JUMP_M: Final = 10.0
-"""A car that moves this much more than its speed allows was put back."""
+"""Motion beyond what the speed allows that counts as a respawn."""
 _SHORTEST_STEP_M: Final = 0.1
 
 KM_H_PER_M_S: Final = 3.6
-_COLOURS: Final = ("#1f77b4", "#d95f02")
-"""Of A and B; told apart also by those who do not see red and green alike."""
+_COLOURS: Final = ("#1f77b4", "#d95f02")  # of A and B
 _AHEAD, _BEHIND = "#2a9d5c", "#c0392b"
 _GUIDE: Final = "0.75"
-_PEDAL_ROWS: Final = (("gas", 0), ("brake", 1))
-_MS_PER_S: Final = 1000.0
 
 
 class RunComparisonError(UserError):
@@ -52,55 +46,40 @@ class RunComparisonError(UserError):
 
 @dataclass(frozen=True)
 class RunOnLine:
-    """A race at each of D distances along a line.
-
-    Attributes:
-        label: what to call it.
-        time_ms: (D,) float64, when it first was that far.
-        speed_m_s: (D,) float64.
-        position_m: (D, 3) float64.
-        controls: (D, 3) float64: gas, brake, steer; None where the race's inputs are not known.
-    """
+    """A race at each of D distances along a line."""
 
     label: str
-    time_ms: FloatArray
-    speed_m_s: FloatArray
-    position_m: FloatArray
-    controls: FloatArray | None
+    time_ms: FloatArray  # (D,) when it first was that far
+    speed_m_s: FloatArray  # (D,)
+    position_m: FloatArray  # (D, 3)
+    controls: FloatArray | None  # (D, 3) gas, brake, steer; None where the inputs are unknown
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Two races along one line.
+    """Two races along one line: B is compared with A."""
 
-    Attributes:
-        distance_m: (D,) float64, every `GRID_M` as far as both came.
-        a: the race that is compared with.
-        b: the race that is compared.
-        sections: as many as both races have checkpoint times for.
-    """
-
-    distance_m: FloatArray
+    distance_m: FloatArray  # (D,) every `GRID_M`, as far as both came
     a: RunOnLine
     b: RunOnLine
-    sections: tuple[Section, ...]
+    sections: tuple[Section, ...]  # as many as both races have checkpoint times for
 
     @property
     def behind_ms(self) -> FloatArray:
-        """(D,) how far B lies behind A; negative where it is ahead."""
+        """(D,) time by which B is behind A; negative where it is ahead."""
         return self.b.time_ms - self.a.time_ms
 
 
 def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray | None = None) -> RunComparison:
-    """Compare two races of one map.
+    """Compare race B with race A of the same map.
 
     Args:
-        a: the race that is compared with.
-        b: the race that is compared.
-        line_m: (N, 3) the line to measure along, from start to finish; None for the line that A drove.
+        a: the first race.
+        b: the second race.
+        line_m: (N, 3) line to measure along, from start to finish; None for the line of A.
 
     Raises:
-        RunComparisonError: if a race does not follow the line, or does not get anywhere.
+        RunComparisonError: if a race does not follow the line, or stays at the start.
     """
     line_m = line_of_run(a) if line_m is None else line_m
     stations_m = [stations_along(line_m, run) for run in (a, b)]
@@ -117,7 +96,7 @@ def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray | None = None) -
 
 
 def line_of_run(run: DrivenRun) -> FloatArray:
-    """(N, 3) the line that a race drove, without what a respawn undid and without standing still.
+    """Return the driven line (N, 3) without what a respawn undid and without standing still.
 
     Raises:
         RunComparisonError: if the car did not move.
@@ -139,13 +118,9 @@ def line_of_run(run: DrivenRun) -> FloatArray:
 
 
 def stations_along(line_m: FloatArray, run: DrivenRun) -> FloatArray:
-    """(S,) how far along a line each sample of a race is: its nearest point, near where the car was before.
+    """Return the distance along a line (N, 3) of each sample of a race, (S,): that of its nearest point.
 
-    Looking only nearby keeps places apart at which a track crosses or touches itself.
-
-    Args:
-        line_m: (N, 3) points of the line, N >= 2.
-        run: the race.
+    The search is limited to the neighbourhood of the previous point, as a track may cross or touch itself.
 
     Raises:
         RunComparisonError: if the race is far from the line most of the time.
@@ -198,12 +173,11 @@ def _sections(a: DrivenRun, b: DrivenRun, station_of_a_m: FloatArray) -> tuple[S
     return compare_sections(a_ms, b_ms, names, ends_m.tolist())
 
 
-def draw_comparison(comparison: RunComparison, title: str) -> Figure:
-    """Draw two races.
+def save_comparison(comparison: RunComparison, title: str, path: Path) -> None:
+    """Draw two races into a PNG.
 
-    Args:
-        comparison: of them; its A is the one that the time difference refers to.
-        title: for example the map's name.
+    Raises:
+        UserError: if the file can't be written.
     """
     figure = Figure(figsize=(18, 9), layout="constrained", dpi=100)
     FigureCanvasAgg(figure)
@@ -211,50 +185,38 @@ def draw_comparison(comparison: RunComparison, title: str) -> Figure:
     rows = columns[0].subgridspec(4, 1, height_ratios=(3, 3, 1.3, 2))
     axes = [figure.add_subplot(rows[0])]
     axes += [figure.add_subplot(rows[row], sharex=axes[0]) for row in (1, 2, 3)]
-    for axis in axes[:-1]:
-        axis.tick_params(labelbottom=False)
-    _draw_lines(figure.add_subplot(columns[1]), comparison)
     figure.suptitle(title, fontsize=13, parse_math=False)
+    _draw_lines(figure.add_subplot(columns[1]), comparison)
     _draw_difference(axes[0], comparison)
     _draw_speeds(axes[1], comparison)
     _draw_pedals(axes[2], comparison)
     _draw_steering(axes[3], comparison)
     for axis in axes:
-        _mark_sections(axis, comparison)
         axis.margins(x=0)
+        axis.tick_params(labelbottom=axis is axes[-1])
+        for section in comparison.sections:
+            axis.axvline(section.end_m, color=_GUIDE, linewidth=0.9, linestyle="--", zorder=0)
     axes[3].set_xlabel("distance along the line (m)")
     figure.align_ylabels(axes)
-    return figure
-
-
-def save_comparison(comparison: RunComparison, title: str, path: Path) -> None:
-    """Draw two races into a file, of the kind that its name says (.png, .svg, .pdf).
-
-    Raises:
-        UserError: if the file can't be written, or its name says no kind of picture.
-    """
-    try:
-        with warnings.catch_warnings():  # names of players may have letters that the font lacks
-            warnings.filterwarnings("ignore", message="Glyph")
-            draw_comparison(comparison, title).savefig(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"picture {path}: cannot be written: {error}") from error
+    with writing(path), warnings.catch_warnings():  # names of players may have letters that the font lacks
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(path, format="png")
 
 
 def _draw_difference(axis: Axes, comparison: RunComparison) -> None:
-    distance_m, behind_s = comparison.distance_m, comparison.behind_ms / _MS_PER_S
+    distance_m, behind_s = comparison.distance_m, comparison.behind_ms / 1000
     axis.axhline(0.0, color="0.3", linewidth=0.8)
-    axis.fill_between(distance_m, behind_s, where=behind_s >= 0, color=_BEHIND, alpha=0.25, linewidth=0)
-    axis.fill_between(distance_m, behind_s, where=behind_s <= 0, color=_AHEAD, alpha=0.25, linewidth=0)
+    for where, colour in ((behind_s >= 0, _BEHIND), (behind_s <= 0, _AHEAD)):
+        axis.fill_between(distance_m, behind_s, where=where, color=colour, alpha=0.25, linewidth=0)
     axis.plot(distance_m, behind_s, color="0.15", linewidth=1.4)
     axis.set_ylabel("time difference (s)")
-    axis.set_title("B lies behind A (red) or ahead of it (green); B loses time where the line rises", fontsize=10)
+    axis.set_title("B is behind A (red) or ahead of it (green); B loses time where the line rises", fontsize=10)
     lowest, highest = min(float(behind_s.min()), 0.0), max(float(behind_s.max()), 0.0)
     room = 0.12 * max(highest - lowest, 0.02)
     axis.set_ylim(lowest - room, highest + 2 * room)
     for section in comparison.sections:
         side = "right" if section is comparison.sections[-1] else "center"
-        text = f"{section.name} {section.behind_ms / _MS_PER_S:+.2f} s"
+        text = f"{section.name} {section.behind_ms / 1000:+.2f} s"
         axis.text(section.end_m, highest + 0.7 * room, text, ha=side, fontsize=9, color="0.3")
 
 
@@ -269,26 +231,22 @@ def _draw_speeds(axis: Axes, comparison: RunComparison) -> None:
 
 
 def _draw_pedals(axis: Axes, comparison: RunComparison) -> None:
-    """One strip for each pedal of each race, dark where it is pressed."""
-    names: list[str] = []
-    for pedal, column in _PEDAL_ROWS:
-        for letter, run, colour in zip("AB", (comparison.a, comparison.b), _COLOURS, strict=True):
-            row = len(names)
-            names.append(f"{pedal} {letter}")
-            if run.controls is None:
-                axis.text(0.0, row, "  not known", va="center", fontsize=8, color="0.5")
-                continue
-            pressed = np.abs(run.controls[:, column])
-            axis.fill_between(
-                comparison.distance_m, row - 0.4, row - 0.4 + 0.8 * pressed, color=colour, step="post", linewidth=0
-            )
+    """Draw one strip for each pedal of each race, filled where it is pressed."""
+    names = ("gas A", "gas B", "brake A", "brake B")
+    for row in range(len(names)):
+        run, colour = (comparison.a, comparison.b)[row % 2], _COLOURS[row % 2]
+        if run.controls is None:
+            axis.text(0.0, row, "  not known", va="center", fontsize=8, color="0.5")
+            continue
+        top = row - 0.4 + 0.8 * np.abs(run.controls[:, row // 2])
+        axis.fill_between(comparison.distance_m, row - 0.4, top, color=colour, step="post", linewidth=0)
     axis.set_yticks(range(len(names)), names, fontsize=8)
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.set_ylabel("pedals")
 
 
 def _draw_steering(axis: Axes, comparison: RunComparison) -> None:
-    """One strip for each race: to the left above its middle line, to the right below it, as one sees it driving."""
+    """Draw one strip for each race: left above its middle line, right below it."""
     for row, (run, colour) in enumerate(zip((comparison.a, comparison.b), _COLOURS, strict=True)):
         axis.axhline(row, color=_GUIDE, linewidth=0.8)
         if run.controls is None:
@@ -303,7 +261,7 @@ def _draw_steering(axis: Axes, comparison: RunComparison) -> None:
 
 
 def _draw_lines(axis: Axes, comparison: RunComparison) -> None:
-    """Both lines from above, B's on A's, with the ends of the sections; x to the left, as the game's maps have it."""
+    """Draw both lines from above, B's on A's, with the ends of the sections; x to the left, as in the game's maps."""
     for run, colour, width in zip((comparison.a, comparison.b), _COLOURS, (3.0, 1.2), strict=True):
         axis.plot(run.position_m[:, 0], run.position_m[:, 2], color=colour, linewidth=width)
     for section in comparison.sections:
@@ -313,12 +271,5 @@ def _draw_lines(axis: Axes, comparison: RunComparison) -> None:
         axis.plot(x, z, marker="o", color="0.3", markersize=4)
     axis.set_aspect("equal", adjustable="datalim")
     axis.invert_xaxis()
-    axis.set_xlabel("x (m)")
-    axis.set_ylabel("z (m)")
-    axis.set_title("from above", fontsize=10)
+    axis.set(xlabel="x (m)", ylabel="z (m)", title="from above")
     axis.grid(color="0.93")
-
-
-def _mark_sections(axis: Axes, comparison: RunComparison) -> None:
-    for section in comparison.sections:
-        axis.axvline(section.end_m, color=_GUIDE, linewidth=0.9, linestyle="--", zorder=0)

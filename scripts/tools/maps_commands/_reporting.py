@@ -1,10 +1,8 @@
-"""Showing and writing lines, as several commands do it."""
+"""Output of several commands: reports and pictures of lines, line files, messages."""
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +11,30 @@ from rich.table import Table
 from rich.text import Text
 
 from maps_commands._sources import Source
+from trackmania_rl.cli import writing
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import write_durably
 from trackmania_rl.telemetry.tables import print_table
-from trackmania_rl.track.line_checks import LineReport, Verdict
+from trackmania_rl.track.line_checks import LineReport, Verdict, check_line
 
 COLOURS = {Verdict.FINE: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
 
 
-def print_report(console: Console, report: LineReport) -> None:
-    """Print what was checked, the passages of the gates, and a last line that sums it up."""
+def say(text: object) -> None:
+    """Print a line as it is: names from files are no markup."""
+    Console().print(Text(str(text)), soft_wrap=True)
+
+
+def report_on(source: Source, title: str) -> LineReport:
+    """Check a line and print title, notes, findings, passages of gates and a summary."""
+    report = check_line(source.line.points_m, source.challenge, source.checkpoint_m)
+    for text in (f"{title}: {len(source.line.points_m)} points, {report.length_m:.1f} m", *source.line.notes):
+        say(text)
     table = Table("check", "", "found")
     for finding in report.findings:
         verdict = Text(finding.verdict.value, style=COLOURS[finding.verdict])
         table.add_row(finding.check, verdict, Text(finding.text))
-    print_table(table, console)
+    print_table(table)
     if report.passages:
         gates = Table("gate", "at m", "beside its middle, m", "above its floor, m", "nearest point to its plane, m")
         for passage in report.passages:
@@ -37,53 +45,37 @@ def print_report(console: Console, report: LineReport) -> None:
                 f"{passage.above_m:.1f}",
                 f"{passage.plane_distance_m:.2f}",
             )
-        print_table(gates, console)
-    console.print(f"{count(len(report.problems), 'problem')}, {count(len(report.warnings), 'warning')}")
+        print_table(gates)
+    say(f"problems: {len(report.problems)}, warnings: {len(report.warnings)}")
+    return report
 
 
 def write_line(points_m: np.ndarray, output: Path, overwrite: bool) -> Path:
-    """Write a line as a .npy file, whole or not at all; return the file.
+    """Write a line as a .npy file and return the file.
 
     Raises:
         UserError: if another line is there and may not be overwritten, or the file cannot be written.
     """
     stored = io.BytesIO()
     np.save(stored, points_m.astype(np.float32))
-    unfinished = output.with_name(f".{output.stem}_unfinished.npy")
-    try:
-        if output.exists() and not overwrite:
-            if output.read_bytes() == stored.getvalue():
-                return output
+    with writing(output):
+        if not output.exists() or overwrite:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(output, stored.getvalue())
+        elif output.read_bytes() != stored.getvalue():
             raise UserError(f"{output}: another line is there; give another name, or --force to overwrite it")
-        output.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(stored.getvalue())
-        os.replace(unfinished, output)
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
     return output
 
 
-def draw(picture: Path, title: str, source: Source, report: LineReport) -> None:
-    """Draw a line's picture.
+def draw(picture: Path | None, title: str, source: Source, report: LineReport) -> None:
+    """Draw a line into a file, if one is given.
 
     Raises:
         UserError: if the picture cannot be written.
     """
-    from maps_commands._line_pictures import draw_line  # matplotlib takes a second to import
+    if picture is None:
+        return
+    from maps_commands._pictures import draw_line  # matplotlib takes a second to import
 
     draw_line(picture, title, source.line.points_m, source.line.speed_m_s, source.challenge, report.passages)
-
-
-def count(number: int, name: str) -> str:
-    """A number of things in words: no problems, 1 problem, 2 problems."""
-    return f"{number or 'no'} {name}{'' if number == 1 else 's'}"
-
-
-def line_file(text: str) -> Path:
-    """A type for command-line arguments: a file whose name ends in .npy."""
-    if not text.endswith(".npy"):
-        raise ValueError
-    return Path(text)
+    say(f"wrote {picture}")

@@ -1,4 +1,4 @@
-"""What the commands that look at races share: finding what a user names, driving it, writing the table of times."""
+"""Races of inputs files and ghosts: finding the files, driving them on the simulated game, positions over time."""
 
 from __future__ import annotations
 
@@ -24,37 +24,26 @@ from trackmania_rl.tmi_interaction.tminterface2 import GameError
 FloatArray = npt.NDArray[np.float64]
 
 MAPS_FOLDER = PROJECT_FOLDER / "maps"
-_MS_PER_S = 1000.0
 _RECORD = re.compile(r"(?P<map>.+)_(?P<time_ms>\d{1,9})")
 """A record's file: `{map}_{time}.inputs`, see `trackmania_rl.runs`."""
 
 
 @dataclass(frozen=True)
 class DrivenRun:
-    """One race; S samples, at least 2.
-
-    Attributes:
-        label: what to call it.
-        time_ms: (S,) int64, race time, increasing from 0; the last is the finish, if it was reached.
-        position_m: (S, 3) float64, world axes.
-        speed_m_s: (S,) float64.
-        checkpoint_times_ms: the last one is the finish, if it was reached.
-        race_time_ms: None if the race was not finished.
-        events: changes of inputs in order of time; () where they are not known.
-    """
+    """One race; S >= 2 samples, the last at the finish if it was reached. The checkpoint times include the finish."""
 
     label: str
-    time_ms: npt.NDArray[np.int64]
-    position_m: FloatArray
-    speed_m_s: FloatArray
+    time_ms: npt.NDArray[np.int64]  # (S,) race time, increasing from 0
+    position_m: FloatArray  # (S, 3) world axes
+    speed_m_s: FloatArray  # (S,)
     checkpoint_times_ms: tuple[int, ...]
-    race_time_ms: int | None
-    events: tuple[InputEvent, ...]
+    race_time_ms: int | None  # None if the race was not finished
+    events: tuple[InputEvent, ...]  # changes of inputs in order of time; () where unknown
 
 
 @contextmanager
 def simulated_game(maps_folder: Path) -> Iterator[ScriptPlayer]:
-    """A simulated game on which scripts are driven; its troubles are told to the user."""
+    """Start a simulated game that drives scripts. Its errors become UserErrors."""
     try:
         with ScriptPlayer(SimulatedGameLauncher(find_free_port(), maps_folder)) as player:
             yield player
@@ -63,14 +52,10 @@ def simulated_game(maps_folder: Path) -> Iterator[ScriptPlayer]:
 
 
 def inputs_file(path: Path, map_name: str) -> Path:
-    """The inputs file that a user means: a file, or a folder of records (`best_runs/`, or one of those in it).
-
-    Args:
-        path: what the user wrote.
-        map_name: of a folder's records, the fastest one of this map is taken.
+    """Return an inputs file; of a folder of records (`best_runs/`, or one of those in it), the fastest of a map.
 
     Raises:
-        UserError: if the folder holds no record of the map; names the maps of those it holds.
+        UserError: if the folder has no record of the map; names the maps of its records.
     """
     if not path.is_dir():
         return path
@@ -88,15 +73,10 @@ def inputs_file(path: Path, map_name: str) -> Path:
 
 
 def run_of_ghost(ghost: Ghost, path: Path, label: str) -> DrivenRun:
-    """The race that a ghost holds.
-
-    Args:
-        ghost: with samples.
-        path: of its file, for errors.
-        label: what to call it.
+    """Return a ghost's race.
 
     Raises:
-        UserError: if the ghost holds no samples, or inputs that no race has.
+        UserError: if the ghost has no samples, or impossible inputs. The text names `path`.
     """
     if ghost.samples is None:
         raise UserError(f"{path}: the ghost of {ghost.login or 'an unknown driver'} does not say where the car was")
@@ -113,17 +93,17 @@ def run_of_ghost(ghost: Ghost, path: Path, label: str) -> DrivenRun:
 
 
 def drive_script(player: ScriptPlayer, map_path: str, script: Path, label: str) -> tuple[ScriptedRace, DrivenRun]:
-    """Drive a script on a game and write down where the car was.
+    """Drive a script on a game and record the car's motion.
 
     Args:
         player: the game.
-        map_path: what its `map` command is given.
+        map_path: argument of its `map` command.
         script: the inputs file.
-        label: what to call the race.
+        label: of the race.
 
     Raises:
         UserError: if the map or the script can't be used.
-        GameError: if the game is gone, silent or speaks nonsense.
+        GameError: if the game ends, times out or sends nonsense.
     """
     events = read_input_script(script)
     times_ms: list[int] = []
@@ -157,9 +137,9 @@ def run_of_samples(
     race_time_ms: int | None,
     events: tuple[InputEvent, ...],
 ) -> DrivenRun:
-    """A run whose samples end at its finish: later ones are cut off, the way there from the last one is straight.
+    """Make a run that ends at its finish: cut off later samples, and extrapolate the last one in a straight line.
 
-    Arguments are as the attributes of `DrivenRun`; the finish need not be among the samples.
+    The arguments are attributes of `DrivenRun`.
 
     Raises:
         UserError: if there are fewer than two samples before the finish.
@@ -171,7 +151,7 @@ def run_of_samples(
         raise UserError(f"{label}: its car is known at {len(time_ms)} times before the finish; a race needs two")
     if race_time_ms is not None:
         step_m = position_m[-1] - position_m[-2]
-        way_m = speed_m_s[-1] * (race_time_ms - time_ms[-1]) / _MS_PER_S
+        way_m = speed_m_s[-1] * (race_time_ms - time_ms[-1]) / 1000
         finish_m = position_m[-1] + way_m * step_m / max(float(np.linalg.norm(step_m)), 1e-9)
         time_ms = np.append(time_ms, race_time_ms)
         position_m = np.concatenate((position_m, finish_m[None]))

@@ -1,4 +1,4 @@
-"""Where a line comes from: replays, an inputs file driven on the simulated game, a track's own line, a map's blocks."""
+"""Sources of lines: replays, an inputs file driven on the simulated game, a track's own line, a map's blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.challenge import STADIUM, Challenge, read_challenge
+from trackmania_rl.gbx.challenge import STADIUM, Challenge, is_challenge_file, read_challenge
 from trackmania_rl.gbx.replay import Ghost, Replay, is_replay_file, read_replay
 from trackmania_rl.telemetry.terminal_view import describe_race, format_time
 from trackmania_rl.track.block_lines import line_from_blocks
@@ -21,14 +21,14 @@ from trackmania_rl.track.reference_line import load_reference_line, read_points
 
 
 def add_ghost_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what commands about one ghost are given."""
+    """Add the arguments of commands about one ghost."""
     parser.add_argument("replay", type=Path, metavar="REPLAY", help="a .Replay.Gbx or .Ghost.Gbx")
     parser.add_argument("--map", type=Path, metavar="MAP", help="its .Challenge.Gbx (default: the map in the replay)")
     parser.add_argument("--driver", metavar="LOGIN", help="whose ghost (default: the fastest)")
 
 
 def replay_of(arguments: argparse.Namespace) -> tuple[Path, Replay]:
-    """The replay that a command about one ghost is given, with its path.
+    """Read the replay of `add_ghost_arguments`; return its path as well.
 
     Raises:
         UserError: if it has another name than replays have, or cannot be read.
@@ -39,21 +39,40 @@ def replay_of(arguments: argparse.Namespace) -> tuple[Path, Replay]:
     return path, read_replay(path)
 
 
+def map_in(file: Path) -> Challenge:
+    """Return the Stadium map in a map's file or in a replay.
+
+    Raises:
+        UserError: if it cannot be read, is none, or is of another environment.
+    """
+    if is_challenge_file(file):
+        challenge: Challenge | None = read_challenge(file)
+    elif is_replay_file(file):
+        challenge = read_replay(file).challenge
+    else:
+        raise UserError(f"{file}: a map's name ends in .Challenge.Gbx; a replay (.Replay.Gbx) holds its map as well")
+    if challenge is None:
+        raise UserError(f"{file}: no map can be read in it; give the map's own .Challenge.Gbx")
+    _require_stadium(challenge, file)
+    return challenge
+
+
+def _require_stadium(challenge: Challenge, file: Path) -> None:
+    if challenge.environment != STADIUM:
+        raise UserError(
+            f"{file}: its map's environment is {challenge.environment!r}, which has another car; TrackMania Nations "
+            f"Forever and the simulated game have {STADIUM} only"
+        )
+
+
 @dataclass(frozen=True)
 class Source:
-    """A line, and what is known about where it lies.
-
-    Attributes:
-        title: what the line is made of, in words.
-        line: the points.
-        challenge: the map; None where it is not known.
-        checkpoint_m: (C, 3) where the car was at its checkpoint times; None where no single race is known.
-    """
+    """A line and its map."""
 
     title: str
     line: BuiltLine
-    challenge: Challenge | None = None
-    checkpoint_m: np.ndarray | None = None
+    challenge: Challenge | None = None  # None where it is not known
+    checkpoint_m: np.ndarray | None = None  # (C, 3) the car at its checkpoint times, of a single race
 
 
 def from_replays(
@@ -63,10 +82,10 @@ def from_replays(
     mean: bool = False,
     smoothing_m: float = SMOOTHING_M,
 ) -> Source:
-    """The line of the fastest race in some replays, or the mean of all.
+    """Build the line of the fastest race in some replays, or the mean of all.
 
     Raises:
-        UserError: if a file cannot be used, the races are on different maps, or nobody is called `driver`.
+        UserError: if a file cannot be used, the races are on different maps, or none is by `driver`.
     """
     replays = [read_replay(file) for file in files]
     challenge = _common_map(replays, map_file)
@@ -85,7 +104,7 @@ def from_replays(
 
 
 def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float = SMOOTHING_M) -> Source:
-    """The line of a car that an inputs file drives on the simulated game.
+    """Build the line of an inputs file that is driven on the simulated game.
 
     Raises:
         UserError: if the file or the track cannot be used, or the race does not reach the finish.
@@ -111,7 +130,7 @@ def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float 
 
 
 def from_line(file: Path, challenge: Challenge | None = None) -> Source:
-    """A line that is there already.
+    """Load a line.
 
     Raises:
         ReferenceLineError: if it cannot be used.
@@ -135,7 +154,7 @@ def from_uneven_line(file: Path) -> Source:
 
 
 def from_track(track: str, maps_folder: Path) -> Source:
-    """The line along which a simulator's track lies.
+    """Load the line of a simulator's track.
 
     Raises:
         UserError: if there is no such track, or its line cannot be used.
@@ -146,7 +165,7 @@ def from_track(track: str, maps_folder: Path) -> Source:
 
 
 def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
-    """The line along a map's road pieces, or with `as_far_as_possible` the part of it that is sure.
+    """Build the line along a map's road pieces, with `as_far_as_possible` the unambiguous part of it.
 
     Raises:
         UserError: if the map cannot be read, or its blocks give no whole line.
@@ -162,7 +181,7 @@ def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
 
 
 def _common_map(replays: Sequence[Replay], map_file: Path | None) -> Challenge | None:
-    """The one map of all the races: the map's file where it is given, else what the replays hold."""
+    """Return the one map of all races: that of the file, else that of the replays."""
     challenge = None if map_file is None else read_challenge(map_file)
     known_from = str(map_file)
     for replay in replays:
@@ -175,16 +194,13 @@ def _common_map(replays: Sequence[Replay], map_file: Path | None) -> Challenge |
                 f"{replay.path}: a race on the map {replay.challenge.plain_name!r}, not on {challenge.plain_name!r} of "
                 f"{known_from} (they have different ids); use a replay of that very map"
             )
-    if challenge is not None and challenge.environment != STADIUM:
-        raise UserError(
-            f"{known_from}: its map is of the environment {challenge.environment!r}, which has another car; TrackMania "
-            f"Nations Forever and the simulated game have {STADIUM} only"
-        )
+    if challenge is not None:
+        _require_stadium(challenge, Path(known_from))
     return challenge
 
 
 def _driven_by(ghosts: list[tuple[Ghost, Replay]], driver: str) -> list[tuple[Ghost, Replay]]:
-    """Races of a login, or of the player who saved the replay; in any case of letters."""
+    """Return the races of a login, or of the player who saved the replay, ignoring case."""
     wanted = driver.lower()
     found = [
         (ghost, replay)

@@ -1,18 +1,30 @@
-"""`maps.py windows`: how well the simulated car follows a replay, a second at a time."""
+"""How well the simulated car follows a replay, a second at a time.
+
+Drive stretches of a replay on the simulated game: each begins with the car as the replay shows it, is driven with the
+replay's inputs for a second without correction, and ends more or less beside the replay's car. Printed is how many end
+within 0.05, 0.15, 0.3 and 1 m, by what they drive on, and which end further away.
+
+The ground is the world that the map's blocks make, as maps.py show --picture draws it. With --ground planes, and where
+no map is known, it is a plane under each stretch's wheels with the surface of the blocks: loops, walls, kinks and steps
+are not in that, so stretches there are far off.
+
+Examples:
+  maps.py windows best.Replay.Gbx --picture windows.png
+  maps.py windows best.Ghost.Gbx --map mine.Challenge.Gbx --length 2000
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from maps_commands import _sources
-from maps_commands.track import map_of
+from maps_commands._reporting import say
 from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM
@@ -24,52 +36,26 @@ if TYPE_CHECKING:
 
 WITHIN_M = (0.05, 0.15, 0.3, 1.0)
 LISTED_BEYOND_M = 0.15
-DESCRIPTION = """\
-Drive stretches of a replay on the simulated game: each begins with the car as the replay shows it, is driven with the
-replay's inputs for a second without correction, and ends more or less beside the replay's car. Printed is how many end
-within 0.05, 0.15, 0.3 and 1 m, by what they drive on, and which end further away.
-
-The ground is the world that the map's blocks make, as maps.py show --picture draws it. With --ground planes, and where
-no map is known, it is a plane under each stretch's wheels, made of what the blocks are made of: loops, walls, kinks and
-steps are not in that, so stretches there are far off.
-
-Examples:
-  maps.py windows best.Replay.Gbx --picture windows.png
-  maps.py windows best.Ghost.Gbx --map mine.Challenge.Gbx --length 2000
-"""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the command `windows`."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "windows",
-        help="how well the simulated car follows a replay, a second at a time",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     _sources.add_ghost_arguments(parser)
+    add = parser.add_argument
     add("--length", type=int, default=1000, metavar="MS", help="of each stretch (default: 1000)")
     add("--every", type=int, default=500, metavar="MS", help="from one's beginning to the next's (default: 500)")
-    add(
-        "--ground",
-        choices=("blocks", "planes"),
-        default="blocks",
-        help="what is driven on: the map's blocks, or a plane under each stretch (default: blocks)",
-    )
+    ground = "the map's blocks, or a plane under each stretch (default: blocks)"
+    add("--ground", choices=("blocks", "planes"), default="blocks", help=ground)
     add("--picture", type=png_file, metavar="FILE.png", help="draw them over the map")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Drive the windows, print and draw how well they follow."""
     # The simulator takes seconds to import, which other commands need not wait for.
     from research.replay_windows.ghost_race import race_of_ghost
     from research.replay_windows.windows import drive_window, windows_of
     from trackmania_rl.track.block_world import mesh_of_world, world_of
 
     path, replay = _sources.replay_of(arguments)
-    challenge = replay.challenge if arguments.map is None else map_of(arguments.map)
+    challenge = replay.challenge if arguments.map is None else _sources.map_in(arguments.map)
     if challenge is not None and challenge.environment != STADIUM:
         raise UserError(f"{path}: its map's environment is {challenge.environment!r}; the simulated car is {STADIUM}'s")
     ghost = ghost_of_driver(replay, arguments.driver)
@@ -80,42 +66,42 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{path}: {error}; give --length and --every as multiples of that") from error
     if not windows:
         raise UserError(f"{path}: the race is shorter than {arguments.length} ms; give a smaller --length")
-    console, world = Console(), None
+    world = None
     if challenge is not None and arguments.ground == "blocks":
         made = world_of(challenge)
         world = mesh_of_world(made)
         if made.unknown:
             missing = ", ".join(f"{count} {name}" for name, count in made.unknown_names)
-            console.print(Text(f"Not in the catalogue of blocks, so nothing is there: {missing}"), soft_wrap=True)
+            say(f"Not in the catalogue of blocks, so nothing is there: {missing}")
     results = [drive_window(race, window, world) for window in windows]
     title = f"{'unknown map' if challenge is None else challenge.plain_name}, {ghost.login or 'unknown driver'}"
-    console.print(Text(f"{title}: {len(results)} windows of {arguments.length / 1000:g} s, distances at their ends"))
+    say(f"{title}: {len(results)} windows of {arguments.length / 1000:g} s, distances at their ends")
     if challenge is None:
-        console.print("No map is known, so turbo pads, dirt and other surfaces are not; name it with --map.")
-    print_results(console, results)
+        say("No map is known, so turbo pads, dirt and other surfaces are not; name it with --map.")
+    print_results(results)
     if arguments.picture is not None:
-        from maps_commands._line_pictures import draw_windows  # matplotlib takes a second to import
+        from maps_commands._pictures import draw_windows  # matplotlib takes a second to import
 
         draw_windows(arguments.picture, title, race.motion, results, challenge)
-        console.print(Text(f"wrote {arguments.picture}"), soft_wrap=True)
+        say(f"wrote {arguments.picture}")
     return 0
 
 
-def print_results(console: Console, results: Sequence[WindowResult]) -> None:
-    """Print a table by kind of place, and one of the windows that end far away."""
+def print_results(results: Sequence[WindowResult]) -> None:
+    """Print a table by kind of ground, and one of the windows that end far away."""
     table = Table("drives on", "windows", *(f"<= {limit_m:g} m" for limit_m in WITHIN_M), "median m", "median km/h")
     by_kind: dict[Kind, list[WindowResult]] = {}
     for result in results:
         by_kind.setdefault(result.window.kind, []).append(result)
-    for kind, of_kind in sorted(by_kind.items(), key=lambda item: _median_m(item[1])):
+    for kind, of_kind in sorted(by_kind.items(), key=lambda item: float(np.median(_ends_m(item[1])))):
         table.add_row(kind.value, *_row(of_kind))
     if len(by_kind) > 1:
         table.add_row("all", *_row(results))
-    print_table(table, console)
+    print_table(table)
     far = [result for result in results if result.position_m[-1] > LISTED_BEYOND_M]
     if not far:
         return
-    console.print(f"further than {LISTED_BEYOND_M:g} m away at the end:")
+    say(f"further than {LISTED_BEYOND_M:g} m away at the end:")
     rows = Table("begins at s", "drives on", "block", "m", "km/h", "degrees")
     for result in far:
         rows.add_row(
@@ -126,15 +112,15 @@ def print_results(console: Console, results: Sequence[WindowResult]) -> None:
             f"{result.speed_kmh[-1]:+.1f}",
             f"{result.attitude_deg[-1]:.1f}",
         )
-    print_table(rows, console)
+    print_table(rows)
+
+
+def _ends_m(results: Sequence[WindowResult]) -> list[float]:
+    return [float(result.position_m[-1]) for result in results]
 
 
 def _row(results: Sequence[WindowResult]) -> list[str]:
-    ends_m = np.array([result.position_m[-1] for result in results])
+    ends_m = np.array(_ends_m(results))
     shares = [f"{100.0 * float((ends_m <= limit_m).mean()):.0f} %" for limit_m in WITHIN_M]
     speed_kmh = float(np.median([abs(result.speed_kmh[-1]) for result in results]))
-    return [str(len(results)), *shares, f"{_median_m(results):.3f}", f"{speed_kmh:.2f}"]
-
-
-def _median_m(results: Sequence[WindowResult]) -> float:
-    return float(np.median([result.position_m[-1] for result in results]))
+    return [str(len(results)), *shares, f"{np.median(ends_m):.3f}", f"{speed_kmh:.2f}"]

@@ -1,0 +1,362 @@
+"""Pictures of lines, of replay windows and of the world of a map's blocks; importing this imports matplotlib."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection, PatchCollection, PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from mpl_toolkits.mplot3d.art3d import Poly3DCollection
+
+from trackmania_rl.cli import writing
+from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Challenge, Gate
+from trackmania_rl.gbx.replay import GhostSamples
+from trackmania_rl.simulator.tracks.world import Surface
+from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld
+from trackmania_rl.track.line_building import arc_length, directions
+from trackmania_rl.track.line_checks import GatePassage
+from trackmania_rl.track.pieces import footprint
+from trackmania_rl.track.placed_blocks import to_world
+
+if TYPE_CHECKING:
+    from research.replay_windows.ghost_motion import GhostMotion
+    from research.replay_windows.windows import WindowResult
+    from trackmania_rl.simulator.picture.block_scene import BlockScene
+
+FloatArray = npt.NDArray[np.float64]
+
+WIDTH_IN: Final = 13.0
+FROM_ABOVE_IN: Final = (3.0, 13.0)
+DOTS_PER_INCH: Final = 110
+MARGIN_M: Final = 40.0
+N_ARROWS: Final = 28
+GATE_COLOURS: Final = {
+    Gate.START: "#3aa655",
+    Gate.START_AND_FINISH: "#3aa655",
+    Gate.CHECKPOINT: "#4f8fe0",
+    Gate.FINISH: "#d9483b",
+}
+GATE_NAMES: Final = {Gate.START: "start", Gate.START_AND_FINISH: "start, finish", Gate.FINISH: "finish"}
+WINDOW_COLOURS: Final = (
+    (0.05, "#1a7a32"), (0.15, "#6fbf4b"), (0.3, "#e3c229"), (1.0, "#ee8322"), (np.inf, "#c9242b"),
+)  # fmt: skip
+"""(largest distance at the end in m, colour) of replay windows."""
+LABEL_EVERY_MS: Final = 1000
+LEAST_M: Final = 0.01
+"""Lower end of the logarithmic axis of distances."""
+SURFACE_COLOURS: Final = {
+    Surface.ASPHALT: "#5c5e66",
+    Surface.CONCRETE: "#b4b0a6",
+    Surface.DIRT: "#b08052",
+    Surface.GRASS: "#68a042",
+    Surface.TURBO: "#deaa28",
+    Surface.TURBO_ROULETTE: "#de8c28",
+    Surface.FREE_WHEEL: "#8052a8",
+}
+GRASS, WATER, UNKNOWN, SCENERY = "#7fa565", "#466ea0", "#e24a1e", "#e4e2da"
+SUN: Final = np.array((0.35, 0.85, 0.40)) / np.linalg.norm((0.35, 0.85, 0.40))
+PERSPECTIVE_IN: Final = 7.4
+LOOKING_DOWN_DEG: Final = 32.0
+UNKNOWN_LISTED: Final = 12
+ROWS, COLUMNS = 6, 4
+VIEW_PX: Final = (400, 300)
+TITLE_IN: Final = 0.25
+
+
+def draw_line(
+    file: Path,
+    title: str,
+    line_m: FloatArray,
+    speed_m_s: FloatArray | None,
+    challenge: Challenge | None,
+    passages: Sequence[GatePassage],
+) -> None:
+    """Write a PNG of a line from above and of its heights.
+
+    Args:
+        file: the picture; its folder must exist.
+        title: text above it.
+        line_m: (N, 3) metres, N >= 2.
+        speed_m_s: (N,) colours the line; None for its height.
+        challenge: the map whose blocks are drawn.
+        passages: of the gates, in the line's order; it numbers the checkpoints.
+
+    Raises:
+        UserError: if the picture cannot be written.
+    """
+    colour_of = line_m[:, 1] if speed_m_s is None else 3.6 * speed_m_s
+    stations_m = arc_length(line_m)
+    figure, above, heights = _new_map_figure(f"{title}: {stations_m[-1]:.0f} m", line_m[:, [0, 2]], 2.6)
+    if challenge is not None:
+        _draw_blocks(above, challenge)
+    coloured = _add_coloured_line(above, line_m[:, [0, 2]], colour_of)
+    label = "height in m" if speed_m_s is None else "speed in km/h"
+    figure.colorbar(coloured, ax=above, label=label, shrink=0.8, pad=0.01)
+    at = np.linspace(0, len(line_m) - 1, N_ARROWS + 2).astype(np.int64)[1:-1]
+    towards = directions(line_m)[at][:, [0, 2]]
+    towards /= np.maximum(np.linalg.norm(towards, axis=1, keepdims=True), 1e-9)
+    arrows = {"angles": "xy", "pivot": "mid", "scale": 70, "width": 0.0022, "headwidth": 7, "headlength": 8}
+    above.quiver(*line_m[at][:, [0, 2]].T, *towards.T, zorder=4, **arrows)
+    _add_coloured_line(heights, np.stack((stations_m, line_m[:, 1]), axis=1), colour_of)
+    low_m, high_m = float(line_m[:, 1].min()), float(line_m[:, 1].max())
+    room_m = max(2.0, 0.12 * (high_m - low_m))
+    heights.set_xlim(0.0, stations_m[-1])
+    heights.set_ylim(low_m - room_m, high_m + 2.2 * room_m)
+    numbers: dict[Block, int] = {}  # of checkpoints as they are first passed, in each lap the same
+    for passage in passages:
+        kind = passage.gate.gate or Gate.CHECKPOINT
+        text = GATE_NAMES.get(kind) or str(numbers.setdefault(passage.gate, len(numbers) + 1))
+        x_m, _, z_m = passage.point_m
+        box = {"boxstyle": "round,pad=0.25", "facecolor": GATE_COLOURS[kind], "edgecolor": "white"}
+        at_point: dict[str, Any] = {"xytext": (12, 12), "textcoords": "offset points", "fontsize": 11}
+        above.annotate(text, (x_m, z_m), color="white", bbox=box, zorder=6, **at_point)
+        heights.axvline(passage.station_m, color=GATE_COLOURS[kind], linestyle="--", linewidth=1.0)
+        side = "right" if passage.station_m > 0.9 * stations_m[-1] else "left"
+        heights.text(passage.station_m, high_m + 1.1 * room_m, f" {text} ", ha=side, color=GATE_COLOURS[kind])
+    heights.set_ylabel("height in m")
+    heights.set_xlabel("metres along the line")
+    heights.grid(alpha=0.3)
+    _write(figure, file)
+
+
+def draw_windows(
+    file: Path, title: str, motion: GhostMotion, results: Sequence[WindowResult], challenge: Challenge | None
+) -> None:
+    """Write a PNG of replay windows: from above, and their distances from the ghost over time.
+
+    Args:
+        file: the picture; its folder must exist.
+        title: text above it.
+        motion: the ghost's.
+        results: of its windows, in order of time.
+        challenge: the map whose blocks are drawn.
+
+    Raises:
+        UserError: if the picture cannot be written.
+    """
+    way_m = motion.position_m[:, [0, 2]]
+    figure, above, timeline = _new_map_figure(title, way_m, 3.4)
+    if challenge is not None:
+        _draw_blocks(above, challenge)
+    above.plot(*way_m.T, color="#9a9a94", linewidth=1.2, zorder=2)
+    last_kind = None
+    for number, result in enumerate(results):
+        begin_ms, end_m = result.window.start_ms, max(float(result.position_m[-1]), LEAST_M)
+        following = results[number + 1].window.start_ms if number + 1 < len(results) else begin_ms + LABEL_EVERY_MS // 2
+        inside = (motion.time_ms >= begin_ms) & (motion.time_ms <= min(following, begin_ms + LABEL_EVERY_MS))
+        colour = next(colour for limit_m, colour in WINDOW_COLOURS if result.position_m[-1] <= limit_m)
+        above.plot(*way_m[inside].T, color=colour, linewidth=5.0, alpha=0.8, zorder=3)
+        above.plot(result.path_m[:, 0], result.path_m[:, 2], color=colour, linewidth=0.9, zorder=4)
+        if begin_ms % LABEL_EVERY_MS == 0:
+            above.annotate(f"{begin_ms / 1000:.0f}", way_m[inside][0], xytext=(6, 6), textcoords="offset points")
+        timeline.plot([begin_ms / 1000] * 2, [LEAST_M, end_m], color=colour, linewidth=4.0)
+        if result.window.kind is not last_kind:
+            last_kind = result.window.kind
+            where = {"transform": timeline.get_xaxis_transform(), "rotation": 90, "fontsize": 7, "va": "top"}
+            timeline.text(begin_ms / 1000, 0.98, last_kind.value, **where)
+    above.set_xlabel("x in m; numbers: race time in s; thin lines: the simulated car")
+    handles = [
+        Line2D([], [], color=colour, linewidth=5.0, label="further" if np.isinf(limit_m) else f"within {limit_m:g} m")
+        for limit_m, colour in WINDOW_COLOURS
+    ]
+    above.legend(handles=handles, title="after a window", loc="best", fontsize=8)
+    timeline.set_yscale("log")
+    timeline.set_ylim(LEAST_M, None)
+    timeline.set_xlabel("beginning of the window in s")
+    timeline.set_ylabel("m away at its end")
+    timeline.grid(alpha=0.3)
+    _write(figure, file)
+
+
+def draw_world(file: Path, title: str, world: BlockWorld) -> None:
+    """Write a PNG of a world from above and in perspective.
+
+    Raises:
+        UserError: if the picture cannot be written.
+    """
+    cells = np.concatenate([np.zeros((0, 2, 3)), *map(_cell_corners, (*world.unknown, *world.water))])
+    points_m = np.concatenate((world.corners_m.reshape(-1, 3), cells.reshape(-1, 3)))
+    if len(points_m) == 0:
+        points_m = np.array(((0.0, 0.0, 0.0), (1024.0, 16.0, 1024.0)))
+    title = f"{title}: {100.0 * world.known_share:.0f} % of its road pieces are known"
+    figure, above, _ = _new_map_figure(title, points_m[:, [0, 2]], PERSPECTIVE_IN, projection="3d")
+    perspective: Any = figure.axes[1]
+    rgb = _lit_surface_rgb(world)
+    highest_last = np.argsort(world.corners_m[:, :, 1].mean(axis=1), kind="stable")
+    ground_m, of_ground = world.corners_m[highest_last][:, :, [0, 2]], rgb[highest_last]
+    above.set_facecolor(GRASS)
+    above.add_collection(PolyCollection(list(ground_m), facecolors=of_ground, edgecolors=of_ground, linewidths=0.2))
+    _add_cells(above, world.scenery, facecolor="none", edgecolor=SCENERY, linewidth=0.4, zorder=2)
+    _add_cells(above, world.water, facecolor=WATER, edgecolor=WATER, alpha=0.8, zorder=2)
+    _add_cells(above, world.unknown, facecolor=UNKNOWN, edgecolor="#8c2406", alpha=0.75, hatch="//", zorder=3)
+    margin_m = np.array((MARGIN_M, 0.0, MARGIN_M))
+    low_m, high_m = points_m.min(axis=0) - margin_m, points_m.max(axis=0) + margin_m
+    low_m[1] = min(low_m[1], GRASS_HEIGHT_M)
+    grass_m = np.array([(x, GRASS_HEIGHT_M, z) for x, z in ((0, 0), (1, 0), (1, 1), (0, 1))], dtype=np.float64)
+    grass_m[:, [0, 2]] = low_m[[0, 2]] + grass_m[:, [0, 2]] * (high_m - low_m)[[0, 2]]
+    _add_shapes(perspective, grass_m[None], GRASS, 0)
+    _add_shapes(perspective, world.corners_m, rgb, 2)
+    for blocks, colour, zorder in ((world.water, WATER, 1), (world.scenery, SCENERY, 3), (world.unknown, UNKNOWN, 4)):
+        for cell_m in (cell_m for block in blocks for cell_m in _cell_corners(block)):
+            inset_m = np.full(3, 14.5 if blocks is world.scenery else 1.0) * (1, 0.1, 1)
+            _add_shapes(perspective, _box(cell_m.min(axis=0) + inset_m, cell_m.max(axis=0) - inset_m), colour, zorder)
+    for gate in world.gates:
+        if gate.trigger_m is not None:
+            (x0, _, z0), (x1, _, z1) = gate.trigger_m
+            size_m = x1 - x0 + 2.0, z1 - z0 + 2.0
+            above.add_patch(Rectangle((x0 - 1.0, z0 - 1.0), *size_m, color=GATE_COLOURS[gate.kind], zorder=4))
+            _add_shapes(perspective, _box(*gate.trigger_m), GATE_COLOURS[gate.kind], 5, alpha=0.5)
+    above.legend(handles=_legend(world), loc="best", fontsize=8)
+    perspective.set(xlim=(low_m[0], high_m[0]), ylim=(-high_m[2], -low_m[2]), zlim=(low_m[1], high_m[1]))
+    perspective.set_box_aspect((high_m - low_m)[[0, 2, 1]], zoom=1.3)
+    perspective.set_proj_type("persp")
+    perspective.view_init(elev=LOOKING_DOWN_DEG, azim=-60.0)
+    perspective.computed_zorder = False
+    perspective.set_axis_off()
+    if world.unknown:
+        names = world.unknown_names
+        listed = ", ".join(f"{count} {name.removeprefix('Stadium')}" for name, count in names[:UNKNOWN_LISTED])
+        more = f" and {len(names) - UNKNOWN_LISTED} other kinds" if len(names) > UNKNOWN_LISTED else ""
+        warning = f"not in the catalogue (red): {listed}{more}"
+        perspective.set_title(warning, fontsize=9, color="#b3330f", loc="left", parse_math=False, wrap=True)
+    _write(figure, file)
+
+
+def draw_views(file: Path, title: str, scene: BlockScene, samples: GhostSamples) -> None:
+    """Write a PNG of views from behind a ghost's car, at equal times from its first sample to its last.
+
+    Raises:
+        UserError: if the picture cannot be written.
+    """
+    from trackmania_rl.simulator.picture.renderer import Renderer
+
+    renderer = Renderer(scene)
+    width_in, height_in = (size / DOTS_PER_INCH for size in VIEW_PX)
+    figure = _new_figure(COLUMNS * width_in, ROWS * (height_in + TITLE_IN) + TITLE_IN)
+    figure.suptitle(title, parse_math=False)
+    times_ms = np.linspace(samples.time_ms[0], samples.time_ms[-1], ROWS * COLUMNS)
+    for axes, time_ms in zip(figure.subplots(ROWS, COLUMNS).ravel(), times_ms, strict=True):
+        sample = int(np.argmin(np.abs(samples.time_ms - time_ms)))
+        view = renderer.render(samples.position_m[sample], samples.axes[sample], 0, *VIEW_PX)
+        axes.imshow(view[..., 2::-1])
+        axes.set_axis_off()
+        axes.set_title(f"{samples.time_ms[sample] / 1000.0:.1f} s", fontsize=8, pad=2.0)
+    _write(figure, file)
+
+
+def _new_figure(width_in: float, height_in: float) -> Figure:
+    figure = Figure(figsize=(width_in, height_in), dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _new_map_figure(title: str, ground_m: FloatArray, below_in: float, **below: Any) -> tuple[Figure, Axes, Axes]:
+    """Return a figure with axes around points (N, 2), x to the right and z downwards as in the game, and axes below."""
+    low_m, high_m = ground_m.min(axis=0) - MARGIN_M, ground_m.max(axis=0) + MARGIN_M
+    extent_m = high_m - low_m
+    above_in = float(np.clip(0.9 * WIDTH_IN * extent_m[1] / extent_m[0] + 0.7, *FROM_ABOVE_IN))
+    figure = _new_figure(WIDTH_IN, above_in + below_in)
+    grid = figure.add_gridspec(2, 1, height_ratios=(above_in, below_in))
+    above, other = figure.add_subplot(grid[0]), figure.add_subplot(grid[1], **below)
+    figure.suptitle(title, parse_math=False)
+    above.set(xlim=(low_m[0], high_m[0]), ylim=(high_m[1], low_m[1]), aspect="equal", xlabel="x in m", ylabel="z in m")
+    return figure, above, other
+
+
+def _write(figure: Figure, file: Path) -> None:
+    with writing(file), warnings.catch_warnings():  # names of players may have letters that the font lacks
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(file, format="png")
+
+
+def _draw_blocks(axes: Axes, challenge: Challenge) -> None:
+    """Draw every block as a square, gates over the others."""
+    gates = challenge.gates
+    plain = [_square(*block.cell) for block in challenge.blocks if block.gate is None]
+    axes.add_collection(PatchCollection(plain, facecolor="#d9d9d4", edgecolor="#b4b4ae", linewidth=0.4, alpha=0.55))
+    colours = [GATE_COLOURS[gate.gate or Gate.CHECKPOINT] for gate in gates]
+    squares = [_square(*gate.cell) for gate in gates]
+    axes.add_collection(PatchCollection(squares, facecolor=colours, edgecolor=colours, alpha=0.6, zorder=2))
+
+
+def _square(x: float, _: float, z: float) -> Rectangle:
+    return Rectangle((x * BLOCK_SIZE_M[0], z * BLOCK_SIZE_M[2]), BLOCK_SIZE_M[0], BLOCK_SIZE_M[2])
+
+
+def _add_coloured_line(axes: Axes, points: FloatArray, colour_of: FloatArray) -> LineCollection:
+    """Add a polyline (N, 2) that is coloured by (N,) values."""
+    pieces = np.stack((points[:-1], points[1:]), axis=1)
+    coloured = LineCollection(list(pieces), cmap="plasma", linewidths=3.0, capstyle="round", zorder=3)
+    coloured.set_array(0.5 * (colour_of[:-1] + colour_of[1:]))
+    axes.add_collection(coloured)
+    return coloured
+
+
+def _lit_surface_rgb(world: BlockWorld) -> FloatArray:
+    """Return (T, 3) colours, 0 to 1, of the triangles in the sun."""
+    names = np.array([SURFACE_COLOURS.get(Surface(surface), "#000000") for surface in world.surface.tolist()])
+    rgb = np.array([[int(name[at : at + 2], 16) / 255 for at in (1, 3, 5)] for name in names]).reshape(-1, 3)
+    corners_m = world.corners_m
+    normals = np.cross(corners_m[:, 1] - corners_m[:, 0], corners_m[:, 2] - corners_m[:, 0])
+    normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)
+    return np.clip(rgb * (0.62 + 0.45 * np.abs(normals @ SUN))[:, None], 0.0, 1.0)
+
+
+def _add_shapes(axes: Any, corners_m: FloatArray, colour: Any, zorder: int, alpha: float = 1.0) -> None:
+    """Add polygons (P, C, 3) in world axes to axes of three dimensions."""
+    shapes = Poly3DCollection(list(corners_m[:, :, [0, 2, 1]] * (1, -1, 1)), facecolors=colour, alpha=alpha)
+    shapes.set(zorder=zorder, clip_on=False)
+    axes.add_collection3d(shapes, autolim=False)
+
+
+def _box(low_m: FloatArray, high_m: FloatArray) -> FloatArray:
+    """Return (6, 4, 3) sides of a box."""
+    sides = []
+    for axis in range(3):
+        first, second = (other for other in range(3) if other != axis)
+        for end_m in (low_m, high_m):
+            corners_m = np.tile(np.asarray(low_m, dtype=np.float64), (4, 1))
+            corners_m[:, axis] = end_m[axis]
+            corners_m[[1, 2], first] = high_m[first]
+            corners_m[[2, 3], second] = high_m[second]
+            sides.append(corners_m)
+    return np.array(sides)
+
+
+def _cell_corners(block: Block) -> FloatArray:
+    """Return (C, 2, 3) opposite corners of each cell of a block, world axes."""
+    cells = np.array(footprint(block.name), dtype=np.float64)
+    return to_world(np.stack((cells, cells + 1.0), axis=1) * BLOCK_SIZE_M, block)
+
+
+def _add_cells(axes: Axes, blocks: tuple[Block, ...], **style: Any) -> None:
+    corners_m = [cell_m.min(axis=0) / BLOCK_SIZE_M for block in blocks for cell_m in _cell_corners(block)]
+    if corners_m:
+        axes.add_collection(PatchCollection([_square(*corner) for corner in corners_m], **style))
+
+
+def _legend(world: BlockWorld) -> list[Patch | Line2D]:
+    handles: list[Patch | Line2D] = [
+        Patch(color=colour, label=surface.name.lower().replace("_", " "))
+        for surface, colour in SURFACE_COLOURS.items()
+        if (world.surface == int(surface)).any()
+    ]
+    if world.water:
+        handles.append(Patch(color=WATER, label="water"))
+    if world.scenery:
+        handles.append(Patch(facecolor="none", edgecolor="#9a988f", label="scenery, not driven against"))
+    if world.unknown:
+        handles.append(Patch(facecolor=UNKNOWN, hatch="//", label="not in the catalogue: nothing is there"))
+    kinds = {gate.kind for gate in world.gates}
+    return handles + [
+        Line2D([], [], color=GATE_COLOURS[kind], linewidth=4.0, label=kind.value) for kind in Gate if kind in kinds
+    ]
