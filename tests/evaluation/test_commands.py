@@ -13,10 +13,12 @@ import cv2
 import numpy as np
 import psutil
 import pytest
+from PIL import Image
 
 from trackmania_rl.settings import DRIVER_SETTINGS, MapEntry, load_settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_own, write_changes
 from trackmania_rl.telemetry import diagnostics
+from trackmania_rl.telemetry.diagnostics import Section
 from trackmania_rl.track.named_maps import map_entries
 from trackmania_rl.training.diagnostics import drive_and_gather, load_subject
 
@@ -130,13 +132,25 @@ def test_diagnostics_are_of_races_driven_by_a_checkpoint_or_a_driver(
         assert (data["expectations"].returns.mean(axis=1).argmax(axis=1) == FORWARD).all()
         assert len(data["about"].driven_m) > 0
         assert set(data["largest"].kind.tolist()) == set(data["errors"].kind.tolist()) == {"evaluated"}
-    kinds = {"racing_line": diagnostics.KINDS["racing_line"]}
-    monkeypatch.setattr(diagnostics, "KINDS", kinds)  # soon drawn
+    monkeypatch.setattr(diagnostics, "DOTS_PER_INCH", 40)  # soon drawn
     code, out, err = script("tools/draw_diagnostics", run_folder, "--races", 1, "--output", tmp_path / "diagnostics")
     assert (code, err) == (0, "")
-    [drawn] = diagnostics.list_pictures(tmp_path / "diagnostics")
-    assert (drawn["map"], drawn["frames"]) == ("bend", FRAMES_TOTAL)
-    assert str(tmp_path / "diagnostics" / drawn["file"]) in out
+    listed = diagnostics.list_pictures(tmp_path / "diagnostics")
+    assert [drawn["file"] for drawn in listed] == [f"{FRAMES_TOTAL:012d}_bend_{kind}.png" for kind in diagnostics.KINDS]
+    for drawn in listed:
+        assert (drawn["map"], drawn["frames"]) == ("bend", FRAMES_TOTAL)
+        assert drawn["caption"]
+        assert str(tmp_path / "diagnostics" / drawn["file"]) in out
+        with Image.open(tmp_path / "diagnostics" / drawn["file"]) as picture:
+            assert min(picture.size) > 100
+    data["largest"].meters[0] = data["largest"].predicted[0] = np.nan  # as of a transition from the memory
+    assert diagnostics.KINDS["largest_errors"](data) is not None
+    means = Section(
+        **vars(data["expectations"]) | {"taus": np.zeros(0), "returns": data["expectations"].returns[:, :1]}
+    )
+    of_means = {"about": data["about"], "expectations": means}
+    drawn = [kind for kind, draw in diagnostics.KINDS.items() if draw(of_means) is not None]
+    assert drawn == ["values_over_elapsed_time", "racing_line"]
 
 
 def test_what_the_user_can_mend_is_told_in_one_line(script, run_folder, driver_file, tmp_path, taken_port):

@@ -1,5 +1,7 @@
 """`scripts/tools/dataset.py` as its users meet it."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -7,21 +9,11 @@ FORWARD = "0.00 press up\n"
 
 
 @pytest.fixture
-def dataset(script_module, tmp_path, monkeypatch, capsys):
+def dataset(script, tmp_path, monkeypatch):
     """`dataset(*words)` runs a command line; returns exit code, output and errors."""
     pytest.importorskip("minari", reason='python -m pip install "minari[hdf5]"')
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    module = script_module("tools/dataset")
-
-    def run(*words):
-        try:
-            code = module.main([str(word) for word in words])
-        except SystemExit as end:  # argparse
-            code = end.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return functools.partial(script, "tools/dataset")
 
 
 def test_a_drivers_races_are_recorded_by_one_command(dataset, run_folder, run_settings):

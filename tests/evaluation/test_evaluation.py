@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import make_race_env
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
@@ -90,15 +89,6 @@ def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(driver, 
         assert evaluate_map(driver, games, bend, n_races=2) == expected
     finally:
         manager.play = play
-
-
-def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder):
-    driver = load_driver(str(run_folder), str(run_folder / "checkpoints" / "000001"))
-    with contextlib.closing(make_race_env(config=driver.settings)) as env:
-        observation, info = env.reset()
-        while "race_finished" not in info:
-            observation, *_, info = env.step(driver.act(observation))
-    assert info["race_finished"]
 
 
 def test_a_driver_sees_floats_normalized_or_not_and_an_image_if_it_was_trained_with_one(repository_root, run_settings):
