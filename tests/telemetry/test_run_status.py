@@ -2,23 +2,9 @@
 
 import pytest
 
+from tests.telemetry.conftest import status_of
 from trackmania_rl.telemetry import run_status
-from trackmania_rl.telemetry.run_status import ROOM_BYTES, STATUS_FILE, RunStatus, StatusFile, read_status
-
-
-def status_of(**changes):
-    values = {
-        "is_over": False,
-        "told_at_s": 1000.0,
-        "ticked_at_s": 990.0,
-        "raced_at_s": 980.0,
-        "saved_at_s": None,
-        "silence_s": 60.0,
-        "stall_s": 900.0,
-        "figures": {"frames_total": 12_345.0},
-        "losses": {"loss": 0.5},
-    }
-    return RunStatus(**(values | changes))
+from trackmania_rl.telemetry.run_status import ROOM_BYTES, STATUS_FILE, StatusFile, read_status
 
 
 def test_what_is_written_is_read(tmp_path):

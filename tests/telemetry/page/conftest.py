@@ -1,7 +1,9 @@
 """A run's folder as a training leaves it, small, and its page."""
 
+import contextlib
 import gc
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from starlette.testclient import TestClient
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.settings.snapshot import write_snapshot
+from trackmania_rl.telemetry.page.command import listen
+from trackmania_rl.telemetry.page.guard import make_server
 from trackmania_rl.telemetry.page.page import RunPage
 from trackmania_rl.telemetry.page.server import make_app
 
@@ -84,6 +88,19 @@ def page(run):
 def client(page):
     with TestClient(make_app(page), base_url="http://127.0.0.1:8600") as client:
         yield client
+
+
+@contextlib.contextmanager
+def serving(page, host="127.0.0.1"):
+    """Serve a page in a thread, at the port that this yields."""
+    listening = listen(host, 0)
+    port = listening.getsockname()[1]
+    server = make_server(make_app(page, host, port))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield port
+    server.should_exit = True
+    thread.join(60.0)
 
 
 LIVE = "ws://127.0.0.1:8600/live"

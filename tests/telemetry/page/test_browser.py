@@ -1,22 +1,18 @@
 """The page in a browser, driven as a person would: headless Chromium, where it is installed."""
 
-import contextlib
 import os
 import re
 import shutil
-import threading
 import time
 
 import pytest
 
-from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line
+from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line, serving
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.figures import progress_figures
-from trackmania_rl.telemetry.page.command import address, listen
-from trackmania_rl.telemetry.page.guard import make_server
+from trackmania_rl.telemetry.page.command import address
 from trackmania_rl.telemetry.page.page import RunPage
-from trackmania_rl.telemetry.page.server import make_app
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.tensorboard import TensorboardRun
 
@@ -57,8 +53,8 @@ def shown_run(tmp_path_factory, repository_root):
 @pytest.fixture(scope="module")
 def server(shown_run):
     """The page's address."""
-    with serving(shown_run) as url:
-        yield url
+    with serving(RunPage(shown_run, PROJECT_FOLDER), HOST) as port:
+        yield address(HOST, port, None)
 
 
 def write_figures(run):
@@ -69,19 +65,6 @@ def write_figures(run):
     for frames in (100, 200):
         writer.log_figures(progress_figures(statistics, means), frames)
     writer.close()
-
-
-@contextlib.contextmanager
-def serving(run):
-    """Serve a run's page in a thread."""
-    listening = listen(HOST, 0)
-    port = listening.getsockname()[1]
-    server = make_server(make_app(RunPage(run, PROJECT_FOLDER), HOST, port))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    yield address(HOST, port, None)
-    server.should_exit = True
-    thread.join(WITHIN_S)
 
 
 @pytest.fixture(scope="module")
@@ -240,8 +223,8 @@ def test_an_own_environment_is_shown_without_what_belongs_to_races(browser, tmp_
     write_snapshot(repository_root / "config_files" / "config_cartpole.py", run.path, ["run_name=tested"])
     own = {"map": "cartpole", "race_finished": False, "progress_unit": "points", "meters": 7.5, "n_actions": 30}
     run.races.write_text("".join(race_line(number, **own) for number in range(1, 4)))
-    with serving(run) as url:
-        browser.get(url)
+    with serving(RunPage(run, PROJECT_FOLDER), HOST) as port:
+        browser.get(address(HOST, port, None))
         wait_for(lambda: "cartpole" in text(browser, "maps-table"), "table")
         assert text(browser, "maps-table").split() == [
             *("environment", "episodes", "return", "best", "last", "length"),

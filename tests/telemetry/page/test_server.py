@@ -3,7 +3,6 @@
 import contextlib
 import re
 import socket
-import threading
 import time
 from http.client import HTTPConnection
 
@@ -12,13 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from tests.telemetry.page.conftest import LIVE, make_run, race_line
+from tests.telemetry.conftest import status_of
+from tests.telemetry.page.conftest import LIVE, make_run, race_line, serving
 from trackmania_rl.telemetry.page import guard
 from trackmania_rl.telemetry.page import server as server_module
-from trackmania_rl.telemetry.page.command import listen
-from trackmania_rl.telemetry.page.guard import make_server
 from trackmania_rl.telemetry.page.server import make_app
-from trackmania_rl.telemetry.run_status import RunStatus, StatusFile
+from trackmania_rl.telemetry.run_status import StatusFile
 
 TOKEN = "a-secret-word"
 LIVE_ELSEWHERE = "ws://box.example:8600/live"
@@ -96,26 +94,19 @@ def test_an_edit_needs_the_page_s_own_token(client, run):
 def test_half_open_connections_end_and_never_shut_others_out(page, monkeypatch, caplog):
     monkeypatch.setattr(guard, "MOST_CONNECTIONS", 20)
     monkeypatch.setattr(guard, "HEADER_WITHIN_S", 2.0)
-    listening = listen("127.0.0.1", 0)
-    server = make_server(make_app(page))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    with contextlib.ExitStack() as closing:
-        half_open = [
-            closing.enter_context(socket.create_connection(listening.getsockname(), timeout=60)) for _ in range(100)
-        ]
+    with serving(page) as port, contextlib.ExitStack() as closing:
+        at = ("127.0.0.1", port)
+        half_open = [closing.enter_context(socket.create_connection(at, timeout=60)) for _ in range(100)]
         for connection in half_open:
             with contextlib.suppress(OSError):  # it is closed already
                 connection.sendall(b"GET / HTTP/1.1\r\n")
-        asking = HTTPConnection(*listening.getsockname(), timeout=60)
+        asking = HTTPConnection(*at, timeout=60)
         asking.request("GET", "/healthz", headers={"Host": "localhost"})
         assert asking.getresponse().status == 503
         asking.close()
         for connection in half_open:
             with contextlib.suppress(ConnectionError):
                 assert connection.recv(1) == b""
-    server.should_exit = True
-    thread.join(60)
     assert not caplog.records
 
 
@@ -163,18 +154,10 @@ def test_a_page_for_other_machines_needs_its_token_everywhere(page):
 
 def _tell(run, **changes):
     now_s = time.monotonic()
-    values = {
-        "is_over": False,
-        "told_at_s": now_s,
-        "ticked_at_s": now_s - 2.0,
-        "raced_at_s": now_s - 3.0,
-        "saved_at_s": None,
-        "silence_s": 60.0,
-        "stall_s": 900.0,
-        "figures": {"frames_total": 12_345.0, "collectors_alive": 2.0, "collector_restarts_total": 7.0},
-        "losses": {"loss": 0.5, 'odd"name\\': 1.5},
-    }
-    StatusFile(run.path).write(RunStatus(**(values | changes)))
+    times = {"told_at_s": now_s, "ticked_at_s": now_s - 2.0, "raced_at_s": now_s - 3.0}
+    figures = {"frames_total": 12_345.0, "collectors_alive": 2.0, "collector_restarts_total": 7.0}
+    losses = {"loss": 0.5, 'odd"name\\': 1.5}
+    StatusFile(run.path).write(status_of(**{**times, "figures": figures, "losses": losses, **changes}))
 
 
 def test_health_is_200_while_the_training_beats_and_503_otherwise(client, run):
