@@ -119,23 +119,6 @@ def test_a_new_game_is_greeted_and_told_its_commands_once(supervisor, game, capl
     assert game.n_open == 0
 
 
-def test_a_game_that_has_ended_is_started_again_and_later_the_more_often_it_happens(greeted, game, caplog):
-    waits_s = []
-    for _ in range(10):
-        game.runs, ended_s, n_starts = False, game.now_s, len(game.starts)
-        while len(game.starts) == n_starts:
-            look(greeted, game, until_s=game.now_s + 0.5, every_s=0.5)
-        waits_s.append(game.starts[-1] - ended_s)
-    assert waits_s == sorted(waits_s)
-    assert waits_s[0] <= 2.0
-    assert POLICY.longest_delay_s <= waits_s[-1] <= POLICY.longest_delay_s + 2.0
-    assert "the game at port 8478 has ended; it starts again in 1 s" in caplog.text
-    look(greeted, game, until_s=game.now_s + 100)
-    game.runs, ended_s = False, game.now_s
-    look(greeted, game, until_s=game.now_s + 2.0, every_s=0.5)
-    assert game.runs, "after it had run well for a while it is started soon"
-
-
 def test_a_later_start_that_fails_is_told_and_tried_again(greeted, game, caplog):
     game.runs = False
     game.start_errors = [GameConnectionError("no process TmForever.exe appeared"), UserError("port 8478 is in use")]
