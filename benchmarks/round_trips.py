@@ -13,12 +13,14 @@ import contextlib
 import sys
 import time
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.delayed_link import link_process, measured_round_trip_s
-from benchmarks.performance.client import MAP, RandomPolicy, game_settings
+from benchmarks.performance.client import RandomPolicy
 from benchmarks.performance.measuring import PROJECT, Options
+from benchmarks.performance.simulation import MAP, game_settings
 from trackmania_rl.cli import command
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import Settings
@@ -38,38 +40,22 @@ class TimeIsUp(Exception):  # noqa: N818
     """Ends a race that is measured."""
 
 
-class TimedPolicy:
-    """Draws actions, and counts them until the time is up."""
-
-    def __init__(self, n_actions: int, seconds: float) -> None:
-        self._policy = RandomPolicy(n_actions, seed=0)
-        self._seconds = seconds
-        self._count = 0
-        self._began_s = 0.0
-        self.actions_per_s = 0.0
-
-    def __call__(self, frame: object, floats: object) -> PolicyDecision:
-        """Decide; see `trackmania_rl.race.policy.Policy`."""
-        self._count += 1
-        if self._count == WARM_UP_ACTIONS:
-            self._began_s = time.perf_counter()
-        elapsed_s = time.perf_counter() - self._began_s
-        if self._count > WARM_UP_ACTIONS and elapsed_s > self._seconds:
-            self.actions_per_s = (self._count - WARM_UP_ACTIONS) / elapsed_s
-            raise TimeIsUp
-        return self._policy(frame, floats)  # type: ignore[arg-type]
-
-
 def actions_per_s(settings: Settings, port: int, seconds: float) -> float:
-    """Play on the kept game at a port for so long."""
+    """Play on the kept game at a port for a time."""
     game = settings.game.model_copy(update={"games_are_kept": True})
-    maps_folder = PROJECT / game.maps_folder
-    manager = GameInstanceManager(game, settings.observation, KeptGame(port, maps_folder))
-    policy = TimedPolicy(len(game.inputs), seconds)
+    manager = GameInstanceManager(game, settings.observation, KeptGame(port, PROJECT / game.maps_folder))
+    policy, times_s = RandomPolicy(len(game.inputs), seed=0), list[float]()
+
+    def decide(frame: np.ndarray, floats: np.ndarray) -> PolicyDecision:
+        times_s.append(time.perf_counter())
+        if len(times_s) > WARM_UP_ACTIONS and times_s[-1] - times_s[WARM_UP_ACTIONS] > seconds:
+            raise TimeIsUp
+        return policy(frame, floats)
+
     with contextlib.closing(manager), contextlib.suppress(TimeIsUp):
         while True:
-            manager.rollout(MAP, policy)
-    return policy.actions_per_s
+            manager.rollout(MAP, decide)
+    return (len(times_s) - 1 - WARM_UP_ACTIONS) / (times_s[-1] - times_s[WARM_UP_ACTIONS])
 
 
 @command

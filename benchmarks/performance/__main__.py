@@ -24,8 +24,6 @@ from rich.console import Console
 
 from benchmarks.performance import (
     client,
-    environments,
-    in_process_games,
     inference,
     learner_step,
     replay,
@@ -48,8 +46,8 @@ PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "learner_step": learner_step.measure,
     "simulation": simulation.measure,
     "client": client.measure,
-    "in_process": in_process_games.measure,
-    "environments": environments.measure,
+    "in_process": simulation.measure_in_process,
+    "environments": simulation.measure_environments,
     "training": training.measure,
 }
 QUICK = Options(

@@ -1,7 +1,7 @@
-"""Actions per second that the client plays through the socket, and what reading one state costs.
+"""Actions per second of the client through the socket, and the time of reading one state.
 
-A figure holds everything between two decisions: protocol, physics, picture, features, recording; races that end and
-begin again are part of it, the policy is not (it draws at random).
+A figure includes protocol, physics, picture, features, recording, and ends and beginnings of races. The policy draws at
+random.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import psutil
 
 from benchmarks.performance.classic_client import read_floats
 from benchmarks.performance.machine import Machine
-from benchmarks.performance.measuring import FULL_SIZE, PROJECT, Figure, Options, Timing, settings_for, times_in_turns
-from benchmarks.performance.simulation import THROTTLE
+from benchmarks.performance.measuring import PROJECT, Figure, Options, Timing, times_in_turns
+from benchmarks.performance.simulation import FLOOR_ACTIONS, MAP, THROTTLE, TICKS_PER_ACTION, game_floor, game_settings
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, StateView
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.races import Races
-from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.settings import Settings
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -31,16 +31,10 @@ from trackmania_rl.tmi_interaction.race_machine import ONLY_RACE
 from trackmania_rl.track.game_map import load_game_map
 
 PART = "client"
-MAP = MapEntry(
-    map_name="valley", map_path="valley.toml", reference_line="valley_0.5m.npy", is_explo=True, fill_buffer=False
-)
 PUBLISHED_ACTIONS_PER_S = 290.0
-"""Measured once with the published client against a trivial server, pictures included, on a quiet 2-core processor; it
-is not measured again here."""
+"""Measured once with the published client against a trivial server, with pictures, on a quiet 2-core processor."""
 SOCKET_RATIO = 6.0
 REPETITIONS = 3
-TICKS_PER_ACTION = 5
-FLOOR_ACTIONS = 300
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
@@ -54,7 +48,7 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
 
 
 class RandomPolicy:
-    """Draws an action: mostly forward, so that the car gets somewhere."""
+    """Policy that draws actions, mostly forward."""
 
     def __init__(self, n_actions: int, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -64,19 +58,13 @@ class RandomPolicy:
         self._count = 0
 
     def __call__(self, frame: np.ndarray, floats: np.ndarray) -> PolicyDecision:
-        """Decide; see `trackmania_rl.race.policy.Policy`."""
+        """Return the next drawn action."""
         self._count += 1
         return PolicyDecision(self._actions[self._count % len(self._actions)], True, self._q_values)
 
 
-def game_settings(options: Options, width_px: int, height_px: int) -> Settings:
-    """The full-size configuration on the simulated game, as fast as it goes."""
-    size = (f"image_width_px={width_px}", f"image_height_px={height_px}")
-    return settings_for(FULL_SIZE, options, "running_speed=1000.0", *size)
-
-
 def play(manager: GameInstanceManager, policy: RandomPolicy, n_actions: int) -> int:
-    """Play races until so many actions are made; returns how many it were."""
+    """Play races until `n_actions` are made; return the number of actions."""
     played = 0
     while played < n_actions:
         results, _ = manager.rollout(MAP, policy)
@@ -101,17 +89,16 @@ def _measure_socket(options: Options, width_px: int, height_px: int) -> Figure:
         classic=PUBLISHED_ACTIONS_PER_S if width_px else None,
         ratio_to="published, another client",
         required_ratio=SOCKET_RATIO if width_px else None,
-        floor=1e3 / game_ms_per_action(width_px, height_px),
-        floor_is=f"the game alone, {TICKS_PER_ACTION} ticks" + (" and a picture" if width_px else ""),
         note=f"processor time of client and game together: {1e3 / timing.processor_ms:,.0f} actions for each second of "
         "one core",
+        **game_floor(width_px, height_px),  # type: ignore[arg-type]
     )
 
 
 def _play_once(
     manager: GameInstanceManager, policy: RandomPolicy, n_actions: int, processes: list[psutil.Process]
 ) -> tuple[float, float]:
-    """(wall_ms, processor_ms) per action, the latter of all processes."""
+    """Return (wall_ms, processor_ms) per action, the latter of all processes."""
 
     def processor_s() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in processes)
@@ -123,7 +110,7 @@ def _play_once(
 
 @contextmanager
 def running_manager(settings: Settings) -> Iterator[GameInstanceManager]:
-    """A manager whose simulated game listens at a free port."""
+    """Yield a manager of a simulated game at a free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     launcher = SimulatedGameLauncher(port, PROJECT / settings.game.maps_folder)
@@ -134,32 +121,8 @@ def running_manager(settings: Settings) -> Iterator[GameInstanceManager]:
         manager.close()
 
 
-def game_ms_per_action(width_px: int, height_px: int) -> float:
-    """Of the fastest of a few short drives in this process."""
-    race = SimulatedRace(load_track(PROJECT / "maps" / "valley.toml"))
-    fastest_s = float("inf")
-    for _ in range(REPETITIONS):
-        race.give_up()
-        race.set_input(THROTTLE)
-        start_s = time.perf_counter()
-        for _ in range(FLOOR_ACTIONS):
-            race.advance(TICKS_PER_ACTION)
-            if width_px:
-                race.render(width_px, height_px)
-        fastest_s = min(fastest_s, time.perf_counter() - start_s)
-    return 1e3 * fastest_s / FLOOR_ACTIONS
-
-
 class StateReading:
-    """A state in the middle of a race, and what both ways need to make floats of it.
-
-    Attributes:
-        blob: as the game sends it.
-        layout: names of the floats.
-        races: one race, this project's way.
-        keys: previous actions, for the classic way.
-        zone_centers_m: (Z, 3) the zones ahead, likewise.
-    """
+    """A state in the middle of a race, and the inputs of both ways to make floats of it."""
 
     def __init__(self, options: Options) -> None:
         settings = game_settings(options, 0, 0)

@@ -133,6 +133,22 @@ class Figure:
             **rest,  # type: ignore[arg-type]
         )
 
+    @staticmethod
+    def of_rate(
+        part: str, name: str, timing: Timing, count: int, unit: str, classic: Timing | None = None, **rest: object
+    ) -> Figure:
+        """Return a figure of `count` things per second; `processor_ms` is of one."""
+        return Figure(
+            part,
+            name,
+            1e3 * count / timing.wall_ms,
+            unit,
+            processor_ms=timing.processor_ms / count,
+            classic=None if classic is None else 1e3 * count / classic.wall_ms,
+            classic_processor_ms=None if classic is None else classic.processor_ms / count,
+            **rest,  # type: ignore[arg-type]
+        )
+
 
 def time_once(function: Callable[[], object], device: str = "cpu") -> tuple[float, float]:
     """(wall_ms, processor_ms) of one call, the device's work included."""

@@ -1,4 +1,4 @@
-"""A race on its way to the learner, between real processes: how long it takes, and how long the learner is held up."""
+"""Transport of a race to the learner between processes: its duration, and the time that the learner is blocked."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,24 +21,22 @@ from trackmania_rl.channels.shared_memory.slots import RolloutBounds
 PART = "transport"
 BLOCKED_RATIO = 10.0
 SURELY_ANNOUNCED_S = 0.15
-"""A race that was sent so long ago waits for the learner: what `get` then takes is the learner's own time."""
+"""After this time a race waits for the learner, so receiving it takes only the learner's own time."""
 TIMEOUT_S = 60.0
 MOST_ROUNDS = 15
 
-Receive = Callable[[], Any]
-Way = Callable[[Replays], tuple[Callable[[], None], Receive, Callable[..., None]]]
-"""What lets a race be sent, receives it, and stores it, for a replay memory."""
+Way = tuple[Callable[[], None], Callable[[], tuple[Any, float]], Callable[[Any], None]]
+"""Functions that let a race be sent, receive it with the time of its sending, and store it."""
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
-    """Measure both ways in turns, and what follows: the race stored in the replay memory."""
+    """Measure both ways in turns, and the storing of the race in the replay memory."""
     replays = Replays(options, replay_settings(options), options.image_size_px)
-    rounds = min(options.repetitions, MOST_ROUNDS)
     samples: dict[str, list[tuple[float, float]]] = {}
-    with through_slots(options) as slots, through_queue(options) as queue:
-        for round_index in range(-2, rounds):
-            for name, (go, receive, store) in {"ours": slots(replays), "classic": queue(replays)}.items():
-                taken = one_race_each(go, receive, store)
+    with through_slots(options, replays) as ours, through_queue(options, replays) as classic:
+        for round_index in range(-2, min(options.repetitions, MOST_ROUNDS)):
+            for name, way in {"ours": ours, "classic": classic}.items():
+                taken = one_race_each(*way)
                 if round_index >= 0:
                     for figure, sample in taken.items():
                         samples.setdefault(f"{name} {figure}", []).append(sample)
@@ -75,22 +74,15 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
 
 
 def one_race_each(
-    go: Callable[[], None], receive: Receive, store: Callable[[Any], None], announced_s: float = SURELY_ANNOUNCED_S
+    go: Callable[[], None], receive: Callable[[], tuple[Any, float]], store: Callable[[Any], None]
 ) -> dict[str, tuple[float, float]]:
-    """Two races: one waited for, one that waits; (wall_ms, processor_ms) of each figure.
-
-    Args:
-        go: lets a race be sent.
-        receive: takes it, and says when it was sent.
-        store: does with it what a learner does.
-        announced_s: a race that was sent so long ago waits for the learner.
-    """
+    """Send two races, one that is waited for and one that waits; return (wall_ms, processor_ms) of each figure."""
     go()
     rollout, sent_at_s = receive()
     wall_ms = 1e3 * (time.perf_counter() - sent_at_s)
     store(rollout)
     go()
-    time.sleep(announced_s)
+    time.sleep(SURELY_ANNOUNCED_S)
     start_s, start_processor_s = time.perf_counter(), time.process_time()
     rollout, _ = receive()
     received_s, received_processor_s = time.perf_counter(), time.process_time()
@@ -104,8 +96,8 @@ def one_race_each(
 
 
 @contextmanager
-def through_slots(options: Options) -> Iterator[Way]:
-    """This project's way: frames lie in shared memory from the start, a header follows."""
+def through_slots(options: Options, replays: Replays) -> Iterator[Way]:
+    """Start a sender of this project's way: frames are in shared memory from the start, a header follows."""
     height_px, width_px = options.image_size_px
     context = multiprocessing.get_context("spawn")
     bounds = RolloutBounds(options.n_frames + 2, height_px, width_px, N_FLOATS, N_ACTIONS)
@@ -120,21 +112,18 @@ def through_slots(options: Options) -> Iterator[Way]:
         assert rollout is not None, f"no race arrived within {TIMEOUT_S} s"
         return rollout, rollout.rollout_results["sent_at_s"]
 
-    def of(replays: Replays) -> tuple[Callable[[], None], Receive, Callable[..., None]]:
-        def store(rollout: Any) -> None:
-            with rollout:
-                replays.fill(rollout.rollout_results)
-
-        return lambda: _ask_for_race(here), receive, store
+    def store(rollout: Any) -> None:
+        with rollout:
+            replays.fill(rollout.rollout_results)
 
     with _running(child, here):
-        yield of
+        yield partial(_ask_for_race, here), receive, store
     source.close()
 
 
 @contextmanager
-def through_queue(options: Options) -> Iterator[Way]:
-    """The classic way: a dictionary of lists of arrays, pickled through a `multiprocessing.Queue`."""
+def through_queue(options: Options, replays: Replays) -> Iterator[Way]:
+    """Start a sender of the classic way: a dictionary of lists of arrays, pickled through a `multiprocessing.Queue`."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue(1)
     here, there = context.Pipe()
@@ -146,11 +135,8 @@ def through_queue(options: Options) -> Iterator[Way]:
         race = queue.get(timeout=TIMEOUT_S)
         return race, race["sent_at_s"]
 
-    def of(replays: Replays) -> tuple[Callable[[], None], Receive, Callable[..., None]]:
-        return lambda: _ask_for_race(here), receive, replays.fill_classic
-
     with _running(child, here):
-        yield of
+        yield partial(_ask_for_race, here), receive, replays.fill_classic
     queue.close()
 
 

@@ -104,7 +104,14 @@ def draw_line(
     at = np.linspace(0, len(line_m) - 1, N_ARROWS + 2).astype(np.int64)[1:-1]
     towards = directions(line_m)[at][:, [0, 2]]
     towards /= np.maximum(np.linalg.norm(towards, axis=1, keepdims=True), 1e-9)
-    arrows = {"angles": "xy", "pivot": "mid", "scale": 70, "width": 0.0022, "headwidth": 7, "headlength": 8}
+    arrows: dict[str, Any] = {
+        "angles": "xy",
+        "pivot": "mid",
+        "scale": 70,
+        "width": 0.0022,
+        "headwidth": 7,
+        "headlength": 8,
+    }
     above.quiver(*line_m[at][:, [0, 2]].T, *towards.T, zorder=4, **arrows)
     _add_coloured_line(heights, np.stack((stations_m, line_m[:, 1]), axis=1), colour_of)
     low_m, high_m = float(line_m[:, 1].min()), float(line_m[:, 1].max())
@@ -161,7 +168,12 @@ def draw_windows(
         timeline.plot([begin_ms / 1000] * 2, [LEAST_M, end_m], color=colour, linewidth=4.0)
         if result.window.kind is not last_kind:
             last_kind = result.window.kind
-            where = {"transform": timeline.get_xaxis_transform(), "rotation": 90, "fontsize": 7, "va": "top"}
+            where: dict[str, Any] = {
+                "transform": timeline.get_xaxis_transform(),
+                "rotation": 90,
+                "fontsize": 7,
+                "va": "top",
+            }
             timeline.text(begin_ms / 1000, 0.98, last_kind.value, **where)
     above.set_xlabel("x in m; numbers: race time in s; thin lines: the simulated car")
     handles = [
