@@ -135,8 +135,8 @@ def test_a_game_that_hangs_holds_up_nobody_and_not_the_end(make_rig):
     hangs = threading.Event()
     rig.drivers[1].before_race = hangs.wait
     rig.begin_all()
-    rig.play_until(lambda: len(rig.ended) >= 12)
-    assert set(rig.ended) == {0, 2}
+    rig.play_until(lambda: min(map(rig.ended.count, (0, 2))) >= 4)
+    assert 1 not in rig.ended
     assert not rig.games.close(), "it does not wait for the game"
     hangs.set()
 
