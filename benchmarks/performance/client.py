@@ -91,7 +91,7 @@ def _measure_socket(options: Options, width_px: int, height_px: int) -> Figure:
         required_ratio=SOCKET_RATIO if width_px else None,
         note=f"processor time of client and game together: {1e3 / timing.processor_ms:,.0f} actions for each second of "
         "one core",
-        **game_floor(width_px, height_px),  # type: ignore[arg-type]
+        **game_floor(width_px, height_px),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def _measure_pictures(options: Options, machine: Machine, width_px: int, height_
     timing = times_in_turns(options, draw=draw)["draw"]
     floor = 1e3 / machine.copy_ms(BYTES_PER_PIXEL * width_px * height_px)
     name = f"picture, {width_px} x {height_px}"
-    rest = {"floor": floor, "floor_is": "writing its pixels"}
+    rest: dict[str, Any] = {"floor": floor, "floor_is": "writing its pixels"}
     return Figure.of_rate("simulation", name, timing, len(sections), "pictures/s", **rest)
 
 
@@ -97,7 +98,7 @@ def game_settings(options: Options, width_px: int, height_px: int) -> Settings:
     return settings_for(FULL_SIZE, options, "running_speed=1000.0", *size)
 
 
-def game_floor(width_px: int, height_px: int) -> dict[str, object]:
+def game_floor(width_px: int, height_px: int) -> dict[str, Any]:
     """Return floor and explanation of a rate of actions: the fastest of a few short drives of one game."""
     race = SimulatedRace(load_track(TRACK))
     fastest_s = float("inf")
@@ -153,7 +154,9 @@ def measure_environments(options: Options, machine: Machine) -> list[Figure]:
         plays = {name: _playing(step, rounds, n_games, n_actions) for name, step in steps.items()}
         timings = times_in_turns(options, **plays)
         for name, timing in timings.items():
-            rest = {} if name == BARE else {"classic": timings[BARE], "required_ratio": ENVIRONMENT_RATIO}
+            rest: dict[str, Any] = (
+                {} if name == BARE else {"classic": timings[BARE], "required_ratio": ENVIRONMENT_RATIO}
+            )
             title, count = f"{n_games} games, {name}", rounds * n_games
             figures.append(Figure.of_rate("environments", title, timing, count, "actions/s", ratio_to=BARE, **rest))
     return figures
