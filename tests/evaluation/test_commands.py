@@ -153,7 +153,12 @@ def test_diagnostics_are_of_races_driven_by_a_checkpoint_or_a_driver(
     assert drawn == ["values_over_elapsed_time", "racing_line"]
 
 
+def simulated_games():
+    return {child.pid for child in psutil.Process().children() if "simulated_game" in " ".join(child.cmdline())}
+
+
 def test_what_the_user_can_mend_is_told_in_one_line(script, run_folder, driver_file, tmp_path, taken_port):
+    before = simulated_games()  # of other tests' fixtures
     for name in ("without", "damaged", "real"):
         (tmp_path / name).mkdir()
         shutil.copyfile(run_folder / SETTINGS_FILE, tmp_path / name / SETTINGS_FILE)
@@ -206,7 +211,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(script, run_folder, driver_f
     code, _, err = script("evaluate", tmp_path / "real", "--map", "real", "--no-video")
     assert code == 1
     assert "game_command" in err or "tmloader_path" in err or "launcher for Windows and Linux" in err
-    assert not [child for child in psutil.Process().children() if "simulated_game" in " ".join(child.cmdline())]
+    assert simulated_games() == before
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
