@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from trackmania_rl.errors import warn_once
 from trackmania_rl.tmi_interaction.launchers.game_windows import (
     GameWindow,
     WindowError,
@@ -167,6 +168,7 @@ def test_without_library_or_display_the_reason_is_logged_once(x11, monkeypatch, 
     def refuse():
         raise XError("Can't connect to display")
 
+    warn_once.cache_clear()  # of earlier tests in this process
     monkeypatch.setattr(x11.module, "Display", refuse)
     for reason, change in (
         ("Can't connect to display", lambda: None),
