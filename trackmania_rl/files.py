@@ -13,11 +13,12 @@ import json
 import os
 import re
 import shlex
+import shutil
 import stat
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from tokenize import TokenError
 from typing import Any, BinaryIO, Final
@@ -83,6 +84,29 @@ def write_durably(file: Path, content: bytes | str) -> None:
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path, temporary: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `folder`, and rename it to that at the end. Delete it if that fails.
+
+    Args:
+        folder: does not exist.
+        temporary: a folder of this name is deleted first, as a process that was killed left it.
+
+    Raises:
+        OSError: if it cannot be made or renamed.
+    """
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        sync_folder(temporary)
+        replace_patiently(temporary, folder)
+        sync_folder(folder.parent)
+    except BaseException:  # a second Ctrl-C included
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 

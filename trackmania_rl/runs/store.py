@@ -21,7 +21,7 @@ import safetensors.torch
 import torch
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RingRows
-from trackmania_rl.files import replace_patiently, sync_folder
+from trackmania_rl.files import replace_patiently, whole_folder
 from trackmania_rl.places import git_revision, program_version
 from trackmania_rl.runs.manifest import (
     FORMAT_VERSION,
@@ -165,16 +165,11 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def _whole(self, folder: Path) -> Iterator[Path]:
-        """Yield a temporary folder and rename it at the end. Delete it if that fails."""
-        temporary = self._folder / f".{folder.name}.{os.getpid()}.tmp"
+        """Yield a temporary folder and rename it at the end. Delete it, and its rows, if that fails."""
         try:
-            temporary.mkdir()
-            yield temporary
-            sync_folder(temporary)
-            replace_patiently(temporary, folder)
-            sync_folder(self._folder)
-        except BaseException:  # a second Ctrl-C included
-            shutil.rmtree(temporary, ignore_errors=True)
+            with whole_folder(folder, self._folder / f".{folder.name}.{os.getpid()}.tmp") as temporary:
+                yield temporary
+        except BaseException:
             with contextlib.suppress(OSError):
                 delete_others(self._memory, _named(find_manifests(self._run_folder)))
             raise
@@ -251,24 +246,19 @@ def save_best_run(
         CheckpointError: if the disk is full or fails.
     """
     name = f"{map_name}_{race_time_ms}"
-    folder, temporary = best_runs_folder / name, best_runs_folder / f".{name}.tmp"
+    folder = best_runs_folder / name
     try:
         if folder.exists():
             return folder
-        shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
-        temporary.mkdir(parents=True)
-        (temporary / f"{name}.inputs").write_text(input_script, encoding="utf-8")
-        np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
-        text = handed_on_text(settings, f"Settings of the race {name}")
-        (temporary / SETTINGS_FILE).write_text(text, encoding="utf-8")
-        for written in temporary.iterdir():
-            with written.open("rb+") as opened:
-                os.fsync(opened.fileno())
-        sync_folder(temporary)
-        replace_patiently(temporary, folder)
-        sync_folder(best_runs_folder)
+        with whole_folder(folder, best_runs_folder / f".{name}.tmp") as temporary:
+            (temporary / f"{name}.inputs").write_text(input_script, encoding="utf-8")
+            np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
+            text = handed_on_text(settings, f"Settings of the race {name}")
+            (temporary / SETTINGS_FILE).write_text(text, encoding="utf-8")
+            for written in temporary.iterdir():
+                with written.open("rb+") as opened:
+                    os.fsync(opened.fileno())
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(f"cannot keep the record {folder}: {error.strerror}") from error
     return folder
 
