@@ -11,6 +11,7 @@ from typing import Any, Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
+from trackmania_rl.settings.live import stamp_of
 from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.settings.snapshot import TRIAL_FILE, edit_setting, own_file, read_own
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
@@ -55,7 +56,7 @@ class RunPage:
         self._messages = LogMessages(run.log)
         self._read_settings()
         self._settings_error = ""
-        self._settings_stamp = _stamp(own_file(run.path))
+        self._settings_stamp = stamp_of(own_file(run.path))
         self._readers: dict[Watch, LiveReader] = {}
         self._announced: dict[Watch, str] = {}
         self._listed: dict[str, Any] = {}
@@ -218,7 +219,7 @@ class RunPage:
             self._runs = list_runs(self.run.path.parent)
             if (listed := self.files.listed()) != self._listed:
                 news["files"] = self._listed = listed
-        if (stamp := _stamp(own_file(self.run.path))) != self._settings_stamp:
+        if (stamp := stamp_of(own_file(self.run.path))) != self._settings_stamp:
             self._settings_stamp = stamp
             try:
                 self._read_settings()
@@ -319,11 +320,3 @@ def _by_name(points: NewPoints) -> dict[str, list[Point]]:
     for name, point in points:
         found.setdefault(name, []).append(point)
     return found
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    try:
-        status = file.stat()
-    except OSError:
-        return (0, 0)
-    return status.st_mtime_ns, status.st_size
