@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from benchmarks.driving.variants import PROJECT, Variant
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import write_durably
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.simulator.tracks.track_file import reference_line_file
 
@@ -254,6 +255,4 @@ def commit() -> str | None:
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:
-    temporary = file.with_name(file.name + ".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(file)
+    write_durably(file, json.dumps(content, indent=2) + "\n")
