@@ -21,7 +21,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, ports, whole_number  # noqa: E402  # noqa: E402
+from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, ports, whole_number  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.multiprocess.supervisor import RestartPolicy, Supervisor  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402

@@ -18,7 +18,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.cli import add_video_options, command, end_in_order_when_terminated, mp4_file, port  # noqa: E402  # noqa: E402
+from trackmania_rl.cli import add_video_options, command, end_in_order_when_terminated, mp4_file, port  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.films import film_script  # noqa: E402

@@ -69,7 +69,7 @@ def measure_shortages(asked: argparse.Namespace, folder: Path) -> list[Outcome]:
 def measure_repeated_deaths(asked: argparse.Namespace, folder: Path) -> list[Outcome]:
     """Kill one of two collectors every ten seconds."""
     what = f"one of two collectors killed every 10 s for {asked.death_minutes:g} minutes"
-    promised = f"the run goes on with {LEAST_SHARE:.0%} of its frames/s"
+    promised = f"the run keeps {LEAST_SHARE:.0%} of its frames/s"
     return _measure(folder, [(what, promised, lambda place: _repeated_deaths(place, 60 * asked.death_minutes))])
 
 
@@ -256,7 +256,7 @@ def _delete_run_folder(folder: Path) -> str:
         back_s = wait_for_checkpoint(command)
         end_in_order(command)
     _require_resuming(run)
-    return f"a checkpoint {back_s:.0f} s later, from which the same command goes on"
+    return f"a checkpoint {back_s:.0f} s later, from which the same command resumes"
 
 
 def _fill_shared_memory(folder: Path) -> str:
@@ -321,11 +321,11 @@ def _require_resuming(run: DisturbedRun) -> None:
         end_in_order(again)
 
 
-RECOVERS: Final = "goes on, says so, checkpoints come again"
+RECOVERS: Final = "continues, logs it, writes checkpoints again"
 STANDSTILLS: Final[list[Case]] = [
     ("a collector stops for 60 s (SIGSTOP)", "replaced, the other drives on", _stop_collector),
     ("a game stops for 60 s (SIGSTOP)", "replaced, the others drive on", _stop_game),
-    ("the learner stops for 60 s, not supervised", "goes on, no collector is replaced", _stop_learner),
+    ("the learner stops for 60 s, not supervised", "continues, no collector is replaced", _stop_learner),
     ("the learner stops, --supervised", "restarted, resumes, nothing left", _stop_supervised_learner),
     ("all processes stop for 60 s, as in a suspended machine", "all go on", _stop_everything),
 ]
@@ -336,5 +336,5 @@ SHORTAGES: Final[list[Case]] = [
     ("run folder deleted", "checkpoints come again, the same command resumes", _delete_run_folder),
     ("shared memory full at the start", "one line, exit code 78, no run folder", _fill_shared_memory),
     ("memory limit of the learner", "ends with an error, the same command resumes", _limit_memory),
-    ("clock a day forward, then two back", "goes on, checkpoints come as before", _set_clock),
+    ("clock a day forward, then two back", "continues, checkpoints come as before", _set_clock),
 ]

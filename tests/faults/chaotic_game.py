@@ -76,7 +76,7 @@ class Fault:
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
-    """Read faults as the module's text describes them; ValueError or TypeError where nobody understands one."""
+    """Read faults as the module's docstring describes them. Raise `ValueError` or `TypeError` for others."""
     faults = []
     for part in filter(None, map(str.strip, text.split(";"))):
         kind, _, options = part.partition("@")

@@ -37,6 +37,22 @@ from trackmania_rl.settings.snapshot import (
 
 log = logging.getLogger(__name__)
 
+OPTION: Final = "--accept-change"
+LONGEST_VALUE: Final = 120
+MAPS: Final = "map_cycle"
+_OF_GROUP: Final = {group: frozenset(model.model_fields) for group, model in groups().items()}
+MEANING: Final = frozenset(
+    DRIVER_SETTINGS - _OF_GROUP["agent"]
+    | {"expected_reward_per_action", "quantile_factors_multiply", MAPS}
+    | _OF_GROUP["reward"]
+)
+"""Settings that change the meaning of a network's values."""
+SHAPING: Final = frozenset(
+    (_OF_GROUP["observation"] | _OF_GROUP["replay"] | _OF_GROUP["agent"]) & NEEDS_RESTART
+    | {"games", "actions", "inputs", "image_width_px", "image_height_px", "frames_per_state", "engine_ticks_per_action"}
+)
+"""Settings that shape networks and replay memory."""
+
 
 @dataclass(frozen=True)
 class AskedFor:
@@ -126,23 +142,6 @@ class RunConfiguration:
 
     def _own(self, *, is_stretched: bool = True) -> Settings:
         return read_own(self._folder, self._asked_for.overrides, self._asked_for.settings, is_stretched=is_stretched)
-
-
-OPTION: Final = "--accept-change"
-LONGEST_VALUE: Final = 120
-MAPS: Final = "map_cycle"
-_OF_GROUP: Final = {group: frozenset(model.model_fields) for group, model in groups().items()}
-MEANING: Final = frozenset(
-    DRIVER_SETTINGS - _OF_GROUP["agent"]
-    | {"expected_reward_per_action", "quantile_factors_multiply", MAPS}
-    | _OF_GROUP["reward"]
-)
-"""Settings that change the meaning of a network's values."""
-SHAPING: Final = frozenset(
-    (_OF_GROUP["observation"] | _OF_GROUP["replay"] | _OF_GROUP["agent"]) & NEEDS_RESTART
-    | {"games", "actions", "inputs", "image_width_px", "image_height_px", "frames_per_state", "engine_ticks_per_action"}
-)
-"""Settings that shape networks and replay memory."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where one race wins or loses time on another one.
+"""Time that one race wins or loses on another one, along the line.
 
 Compare race B with race A along a line: a table by checkpoint, and a picture. A race is a replay or ghost (.Gbx), an
 inputs file, or a best_runs folder of a training, whose fastest record is taken; the latter two are driven on the

@@ -1,4 +1,4 @@
-"""What a map or a replay says.
+"""Content of a map or a replay.
 
 Print what a map (.Challenge.Gbx), a replay or a ghost (.Replay.Gbx, .Ghost.Gbx) says, and how much of the map the
 catalogue of blocks knows.

@@ -1,4 +1,4 @@
-"""How well the simulated car follows a replay, a second at a time.
+"""The simulated car beside a replay, a second at a time.
 
 Drive stretches of a replay on the simulated game: each begins with the car as the replay shows it, is driven with the
 replay's inputs for a second without correction, and ends more or less beside the replay's car. Printed is how many end
