@@ -50,6 +50,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cartpole": ("config_cartpole.py", ()),
     "pendulum": ("config_pendulum.py", ("batch_size=16",)),
     "hook": printed("speed_hook"),
+    "rounds": printed("rounds"),
     "memory": printed("disk_memory"),
     "sac": ("config_sac.py", ()),
     "discrete sac": ("config_discrete_sac.py", ()),

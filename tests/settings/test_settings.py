@@ -226,7 +226,6 @@ def map_cycle(**entry):
         (["running_speed=1e39"], r"running_speed = 1e\+39"),
         (["n_zone_centers_in_inputs=1", "shaped_reward_point_to_vcp_ahead=0.1"], r"to 2 or more, or leave the reward"),
         (["conv_channels=(3,)"], "have one entry for each convolution"),
-        (["crc_debug=True", "batch_mode=truncate_episodes"], "crc_debug = True checks whole races"),
         (["games_are_kept=True", "game_transport=in_process"], "games_are_kept = True is for games that"),
         (["gamma_schedule=((0, 1.01),)"], r"gamma_schedule.*less than or equal to 1"),
         (["lr_schedule=((0, -1e-3),)"], r"lr_schedule.*greater than or equal to 0"),

@@ -1,5 +1,6 @@
 """Hooks, networks, memories and transforms of a user, in a file beside the configuration."""
 
+import functools
 import logging
 import sys
 from collections import Counter
@@ -13,6 +14,7 @@ from trackmania_rl.agents.builder import make_network
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
+from trackmania_rl.parts import load_part
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.training.building import make_configured_memory, make_hooks
@@ -284,3 +286,39 @@ def test_transforms_act_on_batches(write_parts, live, make_run, make_race):
     assert torch.equal(other["state_float"], one["state_float"])
     assert plain.agent.updates == transformed.agent.updates > 0
     assert not torch.equal(*(flatten_parameters(run.agent.exploration_network) for run in (plain, transformed)))
+
+
+def test_rounds_are_logged_resumed_and_end_the_training_after_the_last_epoch(live, make_run, make_race, logger):
+    edit(live, batch_size=10, number_times_single_memory_is_used_before_discard=1.0)
+    epochs = []
+    make_rounds = functools.partial(
+        load_part("examples.rounds:Rounds", "hooks"),
+        steps=10,
+        rounds=1,
+        epochs=2,
+        agent_scheduler=lambda *_: epochs.append(_),
+    )
+    run = make_run([make_rounds()])
+    run.train_on([make_race(50, True, meters=300.0)])
+    assert run.hook(SaveCheckpoints).try_to_save()
+    run.train_on([make_race(50, True, meters=700.0)])  # which is lost
+    assert epochs == [(run.agent, 0), (run.agent, 1)]
+    logger.calls.clear()
+    resumed = make_run([make_rounds()])
+    resumed.train_on([make_race(50, True, meters=500.0), make_race(50, False, meters=900.0, is_explo=False)])
+    for _ in range(3):
+        resumed.put(make_race(50, True))
+    resumed.train()
+    logged = [
+        (step, name.removeprefix("round/"), value)
+        for values, step in logger.of("log_figures")
+        for name, value in values.items()
+        if name.startswith("round/")
+    ]
+    means = {(step, name): value for step, name, value in logged}
+    assert means[100, "explored_meters"] == 400
+    assert means[100, "explored_time_s"] == 2.5
+    assert means[100, "loss"] > 0 < means[100, "grad_norm"]
+    assert means[200, "evaluated_meters"] == 900
+    assert means[200, "evaluated_finished"] == 0
+    assert resumed.agent.updates == 20, "of the 30 that its races allow"

@@ -26,7 +26,6 @@ from trackmania_rl.channels.heartbeat import BEAT_EVERY_S, beating
 from trackmania_rl.channels.protocols import RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError
-from trackmania_rl.games.protocol import Listener
 from trackmania_rl.games.race_games import MakeGamesBuilder
 from trackmania_rl.multiprocess.collector_logs import LogPipe, sending_logs_to
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
@@ -133,12 +132,7 @@ def _play(task: CollectorTask, beat: Callable[[], None]) -> None:
     parts = make_parts(task, builder.spaces, beat)
     games = builder.make_games(task.index, task.maps_folder, rng)
     mirror = LiveMirror(games, task.live_folder, task.index, task.maps_folder, builder.spaces.has_image)
-    listeners: list[Listener] = [mirror]
-    if settings.run.crc_debug:
-        from trackmania_rl.training.hooks.pipeline_check import CheckSums  # imports torchrl, in two seconds
-
-        listeners.append(CheckSums())
-    parts = replace(parts, listeners=listeners)
+    parts = replace(parts, listeners=[mirror])
     demonstrate = functools.partial(drive_demonstrations, task.demonstrations, games, parts)
     try:
         if settings.sync.is_synchronous:

@@ -106,9 +106,6 @@ class RunSettings(Group):
     """Time without a heartbeat after which --supervised kills and restarts the training."""
     hooks: Restart[Parts] = ()
     """Hooks of the training loop, such as ("my_hooks:LogSpeed",): docs/own_parts.rst."""
-    crc_debug: Restart[bool] = False
-    """Compare checksums of what the games gave and what is trained on. It takes a tenth of the speed and memory that
-    grows."""
 
 
 class ObservationSettings(Group):
@@ -456,11 +453,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             "frames_per_state = 0: nothing looks at the image; set image_width_px and image_height_px to 0, or "
             "frames_per_state to 1"
         )
-    if settings.run.crc_debug and settings.sync.batch_mode != "complete_episodes":
-        yield (
-            f'crc_debug = True checks whole races, but batch_mode = "{settings.sync.batch_mode}": set batch_mode = '
-            '"complete_episodes", or crc_debug = False'
-        )
     for entry in game.map_cycle:
         if game.games == RACES and not entry.has_files and entry.generator is None:
             yield (
@@ -540,6 +532,7 @@ REMOVED: Final[dict[str, Any]] = {
     "clip_grad_value": 1000.0,
     "cluster_publish_every_s": 0.5,
     "collector_threads": 1,
+    "crc_debug": False,
     "distance_between_zone_centers_m": 0.5,
     "engineered_reward_max_dist_to_cur_vcp_m": 25.0,
     "engineered_reward_min_dist_to_cur_vcp_m": 5.0,

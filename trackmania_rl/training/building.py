@@ -23,7 +23,6 @@ from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.checkpoints import KeepDrivers, KeepRecords, SaveCheckpoints
 from trackmania_rl.training.hooks.figures import LearningFigures, WriteFigures
 from trackmania_rl.training.hooks.hook import RunContext
-from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
 from trackmania_rl.training.hooks.races import CountRaces, FollowCollectors, WriteRaceLog
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations
 from trackmania_rl.training.hooks.replay import LearnFromDataSets, SampleAtReplayRatio, StoreRaces
@@ -166,7 +165,6 @@ def make_trainer(
         KeepDrivers(numbers),
         ShowInTerminal(view or TerminalView()),
         TellStatus(),
-        *([CheckPipeline()] if settings.run.crc_debug else []),
         *hooks,
         store,  # stores a race as all other hooks returned it
     ]

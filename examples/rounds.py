@@ -1,0 +1,84 @@
+"""A hook of your own: figures of rounds and epochs, as TMRL counts them.
+
+    python scripts/train.py --set run_name=rounds --set 'hooks=("examples.rounds:Rounds",)'
+
+A step is an update, `steps` make a round and `rounds` an epoch. In a configuration of your own, change them:
+`hooks = functools.partial(Rounds, steps=500, rounds=20, epochs=10)`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tensordict import TensorDictBase
+
+from trackmania_rl.agents.agent import Agent
+from trackmania_rl.training.hooks.hook import Hook
+
+
+class Rounds(Hook):
+    """Logs `round/...` after each round: means over its races and its updates.
+
+    Args:
+        steps: updates of a round.
+        rounds: of an epoch.
+        epochs: number after which the training ends; None for no end.
+        agent_scheduler: called with the agent and the number of the epoch that begins, also in a resumed run.
+    """
+
+    def __init__(
+        self,
+        steps: int = 1000,
+        rounds: int = 50,
+        epochs: int | None = None,
+        agent_scheduler: Callable[[Agent, int], object] = lambda agent, epoch: None,
+    ) -> None:
+        self._steps, self._rounds, self._epochs = steps, rounds, epochs
+        self._agent_scheduler = agent_scheduler
+        self._sums: dict[str, list[Any]] = {}  # sum and number
+
+    def begin(self) -> None:
+        """Begin the epoch at which the run is."""
+        self._begin_epoch(self.run.agent.updates // (self._steps * self._rounds))
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Add a race."""
+        race = self.run.record
+        if race.counts:  # no demonstration
+            self._add(f"{race.kind}_finished", float(race.race_finished))
+            self._add(f"{race.kind}_meters", race.meters)
+            if race.race_finished:
+                self._add(f"{race.kind}_time_s", race.race_time_ms / 1000)
+
+    def optimizer(self, losses: TensorDictBase, *_: object) -> None:
+        """Add the loss, the gradient's norm and the like of an update, on the device."""
+        for name, value in losses.items():
+            if value.ndim == 0:
+                self._add(name, value.detach())
+
+    def post_optim(self) -> None:
+        """End a round with its last update."""
+        n_rounds, n_more = divmod(self.run.agent.updates, self._steps)
+        if n_more == 0:
+            for name, (total, number) in self._sums.items():
+                self.trainer.logger.log_scalar(f"round/{name}", float(total) / number, self.trainer.collected_frames)
+            self._sums = {}
+            if n_rounds % self._rounds == 0:
+                self._begin_epoch(n_rounds // self._rounds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums of the round under way."""
+        return {"sums": {name: [float(total), number] for name, (total, number) in self._sums.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load them."""
+        self._sums = state_dict["sums"]
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if self._epochs is not None and epoch >= self._epochs:
+            self.trainer.request_stop(f"{self._epochs} epochs are over")
+        else:
+            self._agent_scheduler(self.run.agent, epoch)
+
+    def _add(self, name: str, value: Any) -> None:
+        total, number = self._sums.get(name, (0.0, 0))
+        self._sums[name] = [total + value, number + 1]
