@@ -24,7 +24,7 @@ from trackmania_rl.training.evaluation import (
     MapEvaluation,
     TrainedDriver,
     evaluate_map,
-    forced_actions,
+    forced_starts,
     load_driver,
 )
 
@@ -130,16 +130,18 @@ def test_a_maps_figures():
 
 def test_forced_starts_accelerate_steer_and_never_brake(driver, bend):
     forward_and_turns = {0, 1, 2}
-    assert set(forced_actions(driver.settings, driver.spaces, bend, 2, 300).tolist()) == forward_and_turns
+    none, keys = forced_starts(driver.settings, driver.spaces, bend, 2, 300)
+    assert len(none) == 0
+    assert set(keys.tolist()) == forward_and_turns
     settings = driver.settings
     analog = settings.model_copy(update={"game": settings.game.model_copy(update={"actions": "analog"})})
-    drawn = forced_actions(analog, race_spaces(analog), bend, 2, 300)
+    (_, drawn), (_, again) = (forced_starts(analog, race_spaces(analog), bend, 2, 300) for _ in range(2))
     assert (drawn.shape, drawn.dtype) == ((300, 3), np.float32)
     assert (drawn[:, 1] > 0).all()
     assert (drawn[:, 2] < 0).all()
     assert drawn[:, 0].min() < -0.9
     assert drawn[:, 0].max() > 0.9
-    np.testing.assert_array_equal(drawn, forced_actions(analog, race_spaces(analog), bend, 2, 300))
+    np.testing.assert_array_equal(drawn, again)
 
 
 def test_a_checkpoint_that_cannot_drive_is_refused(run_folder, tmp_path):

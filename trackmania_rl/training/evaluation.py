@@ -1,8 +1,7 @@
-"""Greedy races of a trained driver: load a run's checkpoint or a driver's file, drive maps, and sum up the races.
+"""Greedy races of a trained driver.
 
-A greedy race is a function of its start, as neither the simulated game nor the network's values (see `Inferer`) are
-random. Race 1 on a map is greedy throughout. Each further one begins with forced actions, drawn by the run's seed among
-those that accelerate, so that the races show how robust the driving is.
+Neither the simulated game nor a greedy driver is random. Race 1 on a map is greedy throughout. Each further one begins
+with forced actions, drawn by the run's seed, so that the races show how robust the driving is.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import functools
 import os
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +18,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Box
 
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.devices import pick_device, pick_playing_device
@@ -40,6 +39,7 @@ from trackmania_rl.training.driver_loading import Learned, fill_network, read_fi
 FORCED_START_ACTIONS: Final = 10
 """Default number of forced actions: half a second."""
 _NO_IMAGE: Final = np.empty((1, 0, 0), dtype=np.uint8)
+_OF_STATS: Final = ("race_finished", "race_time_ms", "cutoff_reason", "meters", "mean_speed_m_s", "inputs")
 
 
 @dataclass(frozen=True)
@@ -66,32 +66,31 @@ class TrainedDriver:
 
         Args:
             observation: of a user's own environment; or of races, the floats (F,), with an image
-                `{"image": (S, H, W) uint8, "floats": (F,)}`. Floats may be normalized, unless the configured mean of
-                the first one is 0: the first one, the time in the mini-race, is 0 only if they are not.
+                `{"image": (S, H, W) uint8, "floats": (F,)}`. Floats are normalized if the first one, the time in the
+                mini-race, is not 0.
 
         Raises:
             UserError: if it is an observation of another configuration.
         """
-        if self.spaces.own_observation is not None:
-            return self._act_in(self.spaces.own_observation, observation)
-        image: npt.NDArray[np.uint8] | None = None
-        if isinstance(observation, np.ndarray):
-            floats = observation
-        else:
-            image, floats = observation["image"], observation["floats"]
-        has_image, shape = self.settings.game.has_image, (self.spaces.n_floats,)
-        if floats.shape != shape or (image is not None) != has_image:
+        spaces = self.spaces
+        if spaces.own_observation is not None:
+            return own_action(spaces, self._decide(_NO_IMAGE, self._own_floats(observation)))  # type: ignore[no-any-return]
+        is_plain = isinstance(observation, np.ndarray)
+        image, floats = (_NO_IMAGE, observation) if is_plain else (observation["image"], observation["floats"])
+        has_image = self.settings.game.has_image
+        if floats.shape != (spaces.n_floats,) or is_plain is has_image:
             raise UserError(
-                f"act: the driver takes floats of the shape {shape} and {'an' if has_image else 'no'} image; make the "
-                "environment with the configuration of its run"
+                f"act: the driver takes floats of the shape {(spaces.n_floats,)} and {'an' if has_image else 'no'} "
+                "image; make the environment with the configuration of its run"
             )
         if floats[ELAPSED_ACTIONS_FLOAT] != 0:
-            mean, std = (np.array(n, dtype=np.float32) for n in (self.spaces.float_mean, self.spaces.float_std))
+            mean, std = (np.array(n, dtype=np.float32) for n in (spaces.float_mean, spaces.float_std))
             floats = floats * std + mean
-        action = self._decide(_NO_IMAGE if image is None else image, floats)
+        action = self._decide(image, floats)
         return int(action) if action.ndim == 0 else action  # type: ignore[no-any-return]
 
-    def _act_in(self, space: Space[Any], observation: Any) -> int | npt.NDArray[np.float32]:
+    def _own_floats(self, observation: Any) -> npt.NDArray[np.float32]:
+        space = self.spaces.own_observation
         if self.spaces.views.n_input_floats > 0:
             raise UserError(
                 "act: views show the driver earlier states and actions, which one observation does not hold; "
@@ -103,7 +102,7 @@ class TrainedDriver:
             raise UserError(f"act: the driver takes an observation of {space}: {one_line(error)}") from error
         if len(floats) != self.spaces.n_floats:
             raise UserError(f"act: the driver takes an observation of {space}")
-        return own_action(self.spaces, self._decide(_NO_IMAGE, floats))  # type: ignore[no-any-return]
+        return floats
 
     def _decide(self, image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> Any:
         return self.actor.act_batch(image[np.newaxis], floats[np.newaxis]).actions[0]
@@ -159,14 +158,14 @@ class MapEvaluation:
         return tuple(race.race_time_ms for race in self.races if race.race_finished)
 
     @property
-    def best_ms(self) -> int | None:
-        """Fastest finish time."""
-        return min(self.finish_times_ms, default=None)
-
-    @property
     def finish_rate(self) -> float:
         """Share of finished races, 0 to 1."""
         return len(self.finish_times_ms) / len(self.races)
+
+    @property
+    def best_ms(self) -> int | None:
+        """Fastest finish time."""
+        return min(self.finish_times_ms, default=None)
 
     @property
     def median_ms(self) -> float | None:
@@ -181,10 +180,9 @@ class MapEvaluation:
     @property
     def best_race(self) -> EvaluatedRace:
         """The fastest finished race; without a finish the one that came furthest."""
-        finished = [race for race in self.races if race.race_finished]
-        if finished:
-            return min(finished, key=lambda race: race.race_time_ms)
-        return max(self.races, key=lambda race: race.meters)
+        return max(
+            self.races, key=lambda race: (race.race_finished, -race.race_time_ms if race.race_finished else race.meters)
+        )
 
     @property
     def best_race_name(self) -> str:
@@ -195,6 +193,7 @@ class MapEvaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as plain values for JSON."""
+        left_out = ("inputs", "q_values")
         return {
             "map": self.map_entry.map_name,
             "n_races": len(self.races),
@@ -204,10 +203,7 @@ class MapEvaluation:
             "mean_ms": self.mean_ms,
             "best_meters": max(race.meters for race in self.races),
             "mean_meters": statistics.fmean(race.meters for race in self.races),
-            "races": [
-                {name: value for name, value in vars(race).items() if name not in ("inputs", "q_values")}
-                for race in self.races
-            ],
+            "races": [{k: value for k, value in vars(race).items() if k not in left_out} for race in self.races],
         }
 
 
@@ -218,7 +214,7 @@ def load_driver(
     *,
     code: Collection[str] = (),
 ) -> TrainedDriver:
-    """Load a run's weights (averaged, or online ones if it has no average), or a driver's file.
+    """Load a run's averaged weights (online ones if it has no average), or a driver's file.
 
     Args:
         source: save/{run_name}, or a driver's file, which is not trusted.
@@ -258,7 +254,6 @@ def evaluate_map(
     map_entry: MapEntry,
     n_races: int,
     n_forced_actions: int = FORCED_START_ACTIONS,
-    on_race: Callable[[EvaluatedRace], None] = lambda _: None,
 ) -> MapEvaluation:
     """Drive 1 or more races on a map greedily in the first game; no other may be in a race.
 
@@ -272,19 +267,10 @@ def evaluate_map(
     for forced in forced_starts(driver.settings, driver.spaces, map_entry, n_races, n_forced_actions):
         driven = rollout(games, map_entry, functools.partial(greedy_after, forced, driver.actor))
         stats = driven.end_race_stats
-        race = EvaluatedRace(
-            n_forced_actions=len(forced),
-            race_finished=stats["race_finished"],
-            race_time_ms=stats["race_time_ms"],
-            cutoff_reason=stats["cutoff_reason"],
-            meters=stats["meters"],
-            mean_speed_m_s=stats["mean_speed_m_s"],
-            checkpoint_times_ms=tuple(stats["checkpoint_times_ms"]),
-            inputs=stats["inputs"],
-            q_values=driven.rollout_results["q_values"].copy(),
-        )
-        races.append(race)
-        on_race(race)
+        named = {name: stats[name] for name in _OF_STATS}
+        times_ms = tuple(stats["checkpoint_times_ms"])
+        q_values = driven.rollout_results["q_values"].copy()
+        races.append(EvaluatedRace(len(forced), checkpoint_times_ms=times_ms, q_values=q_values, **named))
     return MapEvaluation(map_entry, tuple(races))
 
 
@@ -344,23 +330,21 @@ class _Filming:
 def forced_starts(
     settings: Settings, spaces: Spaces, map_entry: MapEntry, n_races: int, n_actions: int
 ) -> Iterator[npt.NDArray[Any]]:
-    """Yield the forced actions of each of a map's races; the first has none."""
-    for number in range(1, n_races + 1):
-        yield forced_actions(settings, spaces, map_entry, number, n_actions if number > 1 else 0)
+    """Yield the forced actions of each of a map's races, (n_actions,) or (n_actions, D); the first race has none.
 
-
-def forced_actions(
-    settings: Settings, spaces: Spaces, map_entry: MapEntry, number: int, n_actions: int
-) -> npt.NDArray[Any]:
-    """Draw a race's first actions, (n_actions,) or (n_actions, D): gas without brake, the same for the same number."""
-    rng = SeedTree(settings.run.seed).rng(f"evaluate/{map_entry.map_name}/race-{number}")
+    They press gas without brake, and are the same for the same number of the race.
+    """
     space = spaces.action
-    if isinstance(space, Box):
-        drawn = rng.uniform(space.low, space.high, (n_actions, *space.shape)).astype(np.float32)
+    for number in range(1, n_races + 1):
+        size = n_actions if number > 1 else 0
+        rng = SeedTree(settings.run.seed).rng(f"evaluate/{map_entry.map_name}/race-{number}")
+        if not isinstance(space, Box):
+            yield rng.choice(spaces.throttle_actions or spaces.n_values, size=size)
+            continue
+        drawn = rng.uniform(space.low, space.high, (size, *space.shape)).astype(np.float32)
         if settings.game.actions == "analog":
             drawn[:, PEDALS] = FORWARD[PEDALS]
-        return drawn
-    return rng.choice(spaces.throttle_actions or spaces.n_values, size=n_actions)
+        yield drawn
 
 
 def greedy_after(forced: npt.NDArray[Any], actor: Actor) -> Policy:
