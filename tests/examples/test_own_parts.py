@@ -7,7 +7,6 @@ import ast
 import math
 import shlex
 from collections.abc import Callable
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +170,7 @@ def test_the_logger_writes_each_figure_as_a_line(repository_root: Path, tmp_path
     for frames in (100, 200):
         (logger,) = open_loggers(settings, folder, resumed_at_frame=frames - 100)
         values = {"learner/loss": 0.25, "meters/explored/valley": 30.0}
-        logger.do(methodcaller("log_figures", values, frames))
+        logger.do("figures", values, frames)
         logger.close()
     lines = (folder.path / "figures.txt").read_text().splitlines()
     assert lines.count("setting\tseed\t7") == 2

@@ -9,7 +9,6 @@ import socket
 import sqlite3
 import sys
 import threading
-from operator import methodcaller
 from pathlib import Path
 
 import numpy as np
@@ -87,13 +86,13 @@ def write_session(settings, folder, frames, resumed_at_frame=0):
     torch.save({"actions": torch.arange(3)}, recording)
     (logger,) = open_loggers(settings, folder, resumed_at_frame)
     for frame in frames:
-        logger.do(methodcaller("log_figures", {"learner/loss": frame / 2, "meters/explored/flat 2": 3.0}, frame))
-    logger.do(methodcaller("log_histogram", "weights/layer", torch.linspace(0, 1, 30), frames[-1]))
-    logger.do(methodcaller("log_picture", "racing_line/flat 2", np.zeros((20, 30, 3), np.uint8), frames[-1]))
-    logger.do(methodcaller("log_film", "film/flat 2", film, frames[-1]))
-    logger.do(methodcaller("log_recording", "recording/flat 2", recording, frames[-1]))
-    logger.do(methodcaller("log_text", "configuration/config.py", "batch_size = 64  # <b>\n", frames[-1]))
-    logger.do(methodcaller("flush"))
+        logger.do("figures", {"learner/loss": frame / 2, "meters/explored/flat 2": 3.0}, frame)
+    logger.do("histogram", "weights/layer", torch.linspace(0, 1, 30), frames[-1])
+    logger.do("picture", "racing_line/flat 2", np.zeros((20, 30, 3), np.uint8), frames[-1])
+    logger.do("film", "film/flat 2", film, frames[-1])
+    logger.do("recording", "recording/flat 2", recording, frames[-1])
+    logger.do("text", "configuration/config.py", "batch_size = 64  # <b>\n", frames[-1])
+    logger.do("flush")
     logger.close()
 
 
@@ -191,6 +190,10 @@ class FailingLogger:
         self.is_full = False
         self.steps = []
 
+    def open(self):
+        self.is_full = False
+        return {"figures": self.log_figures, "reopen": self.open, "close": self.close}
+
     def log_figures(self, _, step):
         self.may_go_on.wait(60)
         if self.is_full:
@@ -198,17 +201,14 @@ class FailingLogger:
         self.steps.append(step)
         self.is_full = step == 1
 
-    def reopen(self):
-        self.is_full = False
-
     def close(self):
         raise ConnectionError("still gone")
 
 
 def log_frames(made, n_frames):
-    logger = BackgroundLogger("mine", lambda: made)
+    logger = BackgroundLogger("mine", made.open)
     for frame in range(n_frames):
-        logger.do(methodcaller("log_figures", {"a": 1.0}, frame))
+        logger.do("figures", {"a": 1.0}, frame)
     return logger
 
 

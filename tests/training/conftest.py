@@ -132,24 +132,24 @@ def layout(live):
 
 
 class KeepingLogger:
-    """Logger that keeps its calls: name of the method, and arguments."""
+    """Logger that keeps its records."""
 
     def __init__(self):
         self.calls = []
 
-    def do(self, work):
-        work(self)
+    def do(self, kind, *record):
+        self.calls.append((kind, *record))
 
-    def __getattr__(self, method):
-        return lambda *arguments: self.calls.append((method, *arguments))
+    def close(self):
+        pass
 
-    def of(self, *methods):
-        """The arguments of the calls of some methods."""
-        return [arguments for method, *arguments in self.calls if method in methods]
+    def of(self, *kinds):
+        """The records of some kinds."""
+        return [record for kind, *record in self.calls if kind in kinds]
 
     def n_figures(self, prefix):
         """The number of calls with a figure of such a name."""
-        return sum(any(name.startswith(prefix) for name in values) for values, _ in self.of("log_figures"))
+        return sum(any(name.startswith(prefix) for name in values) for values, _ in self.of("figures"))
 
 
 @pytest.fixture

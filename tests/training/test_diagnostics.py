@@ -106,7 +106,7 @@ def test_a_set_is_of_the_newest_evaluated_race(live, make_run, make_race, logger
     hook.tick()
     assert torch.equal(flatten_parameters(run.agent.exploration_network), before)
     assert torch.equal(run.buffer.generator.get_state(), generator), "training draws the same random numbers after it"
-    [(name, picture, _)] = logger.of("log_picture")
+    [(name, picture, _)] = logger.of("picture")
     assert (name, picture.shape) == ("rollout/diagnostics/largest_errors/valley", (5, 7, 3))
     [data] = drawn.data
     assert data["about"].frames_total == 30 + 60 + 31 + 32 + 34

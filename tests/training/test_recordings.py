@@ -13,7 +13,7 @@ from .conftest import edit
 
 def told(logger):
     """The logged films and recordings: name, file and frames."""
-    return [(name, file.name, frames) for name, file, frames in logger.of("log_film", "log_recording")]
+    return [(name, file.name, frames) for name, file, frames in logger.of("film", "recording")]
 
 
 def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(

@@ -1,4 +1,4 @@
-"""Figures of a run by name, samples of its weights, and its settings, for loggers.
+"""Figures of a run by name, tensorboard's charts of them, samples of weights, and the run's settings, for loggers.
 
 `docs/reading_a_run.rst` lists all names and units. Figures of races begin with `rollout/`, of learning with `train/`,
 of single parameters with `weights/`. Figures of a map end with `/{explored|evaluated}/{map}`.
@@ -7,9 +7,10 @@ of single parameters with `weights/`. Figures of a map end with `/{explored|eval
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,54 @@ HISTOGRAM_VALUES = 200_000
 
 QUANTILES: Final = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98": 0.98, "max": 1.0}
 """Quantiles by the ends of figures' names."""
+
+CHARTS: Final = {
+    "race times": {
+        "{map}: evaluated, median of recent races": "rollout/median_time_s/evaluated/{map}",
+        "{map}: evaluated": "rollout/race_time_s/evaluated/{map}",
+        "{map}: explored": "rollout/race_time_s/explored/{map}",
+        "{map}: best": "rollout/best_time_s/evaluated/{map}",
+        "{map}: best minus author time": "rollout/best_minus_author_s/evaluated/{map}",
+        "{map}: best minus gold time": "rollout/best_minus_gold_s/evaluated/{map}",
+    },
+    "map cycle": {
+        "{status} maps: finish rate": "rollout/cycle/finish_rate/{status}",
+        "{status} maps: medians together": "rollout/cycle/median_time_s/{status}",
+        "{status} maps: medians over author times": "rollout/cycle/median_over_author/{status}",
+        "{status} maps: medians over gold times": "rollout/cycle/median_over_gold/{status}",
+    },
+    "progress": {
+        "{map}: finish rate, evaluated": "rollout/finish_rate/evaluated/{map}",
+        "{map}: metres, evaluated": "rollout/meters/evaluated/{map}",
+        "{map}: metres, explored": "rollout/meters/explored/{map}",
+    },
+    "learning": {
+        "loss": "train/loss",
+        "test loss": "train/test_loss",
+        "mean Q of batches": "train/mean_q",
+    },
+    "values": {
+        "{map}: mean Q of a race": "rollout/mean_q/evaluated/{map}",
+        "{map}: action gap": "rollout/action_gap/evaluated/{map}",
+    },
+    "speed": {
+        "learner waits": "waiting/learner",
+        "collectors wait, mean": "waiting/collectors",
+        "actions per second": "train/speed/actions_per_s",
+        "batches per second": "train/speed/batches_per_s",
+        "milliseconds of an update": "train/update_ms_median",
+        "replay fill": "train/replay/fill",
+    },
+    "schedules": {
+        "exploration: epsilon": "train/schedule/epsilon",
+        "exploration: epsilon of Boltzmann": "train/schedule/epsilon_boltzmann",
+        "learning rate": "train/schedule/learning_rate",
+        "gamma": "train/schedule/gamma",
+    },
+}
+"""Figures of tensorboard's page "Custom Scalars" by category and title. Each has a chart of its own, as tensorboard
+gives all lines of a run the same colour."""
+_GRADIENT_NORMS: Final = [f"train/grad_norm_{quantile}" for quantile in ("median", "q1", "c98")]
 
 _MS_PER_S = 1000.0
 _S_PER_H = 3600.0
@@ -158,6 +207,29 @@ def trained_and_blind(entries: Iterable[MapEntry]) -> tuple[set[str], set[str]]:
         fills_memory[entry.map_name] = fills_memory.get(entry.map_name, False) or entry.fill_buffer
     trained = {name for name, fills in fills_memory.items() if fills}
     return trained, fills_memory.keys() - trained
+
+
+def chart_layout(
+    map_cycle: Sequence[MapEntry], maps_with_times: Container[str] = ()
+) -> dict[str, dict[str, tuple[str, list[str]]]]:
+    """Return the charts of a map cycle for `SummaryWriter.add_custom_scalars`: category, title, kind and tags.
+
+    Args:
+        map_cycle: maps of the charts.
+        maps_with_times: maps that have times to beat.
+    """
+    names = list(dict.fromkeys(entry.map_name for entry in map_cycle))
+    _, blind = trained_and_blind(map_cycle)
+    layout: dict[str, dict[str, tuple[str, list[str]]]] = {category: {} for category in CHARTS}
+    for name in names or [""]:
+        of_map = {"map": name, "status": "blind" if name in blind else "trained"}
+        for category, charts in CHARTS.items():
+            for title, tag in charts.items():
+                is_of_run, needs_times = "{" not in tag, "author" in tag or "gold" in tag
+                if is_of_run or (name and (name in maps_with_times or not needs_times)):
+                    layout[category][title.format_map(of_map)] = "Multiline", [f"{re.escape(tag.format_map(of_map))}$"]
+    layout["learning"]["gradient norm: median, first quartile to 98th centile"] = "Margin", _GRADIENT_NORMS
+    return layout
 
 
 def weight_samples(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -15,24 +15,23 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image, ImageSequence
 from torchrl.record.loggers import get_logger
 from torchrl.record.loggers.common import Logger
 from torchrl.record.loggers.mlflow import MLFlowLogger
-from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import read_bounded_text
 from trackmania_rl.parts import load_part
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import NamedPart, Settings, SettingsError
-from trackmania_rl.telemetry.figures import hyperparameters
+from trackmania_rl.telemetry.figures import chart_layout, hyperparameters
 
 log = logging.getLogger(__name__)
 
@@ -45,53 +44,17 @@ COMPLAINS_EVERY_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 30.0
 LOGIN_TIMEOUT_S: Final = 30.0
 LONGEST_MLFLOW_PARAMETER: Final = 6000
+RESULTS: Final = ("best_time_s", "median_time_s", "finish_rate")
+"""Figures by which tensorboard's page "HParams" compares runs."""
 
+Calls = Mapping[str, Callable[..., object]]
+"""A logger's calls by kind of record; it does not take other kinds.
 
-class RunLogger:
-    """Calls of a run on any of torchrl's loggers. Pictures, texts and files need a subclass."""
-
-    def __init__(self, logger: Logger) -> None:
-        self.logger: Any = logger
-
-    def log_figures(self, figures: Mapping[str, float], step: int) -> None:
-        """Log figures by name."""
-        self.logger.log_metrics(dict(figures), step=step)
-
-    def log_histogram(self, name: str, values: torch.Tensor, step: int) -> None:
-        """Log finite values (n,), on the CPU."""
-        with contextlib.suppress(NotImplementedError):
-            self.logger.log_histogram(name, values.numpy(), step=step, bins=HISTOGRAM_BINS)
-
-    def log_picture(self, name: str, picture: npt.NDArray[np.uint8], step: int) -> None:
-        """Log a picture, (H, W, 3) uint8 RGB."""
-
-    def log_film(self, name: str, film: Path, step: int) -> None:
-        """Log an .mp4 file, here as the (1, T, 3, H, W) uint8 pictures of the smaller .gif file beside it."""
-        with Image.open(film.with_suffix(".gif")) as frames:
-            frames_per_s = round(1000 / frames.info["duration"])
-            pictures = np.stack([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(frames)])
-        video = torch.from_numpy(pictures).permute(0, 3, 1, 2).unsqueeze(0)
-        with contextlib.suppress(NotImplementedError):
-            self.logger.log_video(name, video, step=step, fps=frames_per_s)
-
-    def log_recording(self, name: str, recording: Path, step: int) -> None:
-        """Log the file of a race's columns."""
-
-    def log_text(self, name: str, text: str, step: int) -> None:
-        """Log a text."""
-
-    def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
-        """Log the run's settings by name."""
-        self.logger.log_hparams(dict(settings))
-
-    def flush(self) -> None:
-        """Write what is buffered."""
-
-    def reopen(self) -> None:
-        """Recover from an `OSError`."""
-
-    def close(self) -> None:
-        """Write what is left."""
+figures(figures by name, step), histogram(name, finite values (n,) on the CPU, step),
+picture(name, (H, W, 3) uint8 RGB, step), film(name, .mp4 file with a smaller .gif beside it, step),
+recording(name, file, step), text(name, text, step), settings(values by name), flush(), close(), and reopen(), which
+returns the calls after an `OSError`.
+"""
 
 
 class BackgroundLogger:
@@ -101,19 +64,19 @@ class BackgroundLogger:
         Exception: any of `make`.
     """
 
-    def __init__(self, name: str, make: Callable[[], RunLogger]) -> None:
+    def __init__(self, name: str, make: Callable[[], Calls]) -> None:
         self._name = name
-        self._waiting: queue.Queue[Callable[[RunLogger], object] | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[tuple[Any, ...] | None] = queue.Queue(MOST_WAITING)
         self._complained_s = -COMPLAINS_EVERY_S
         is_open: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(make, is_open), name=f"{name} logger", daemon=True)
         self._thread.start()
         is_open.result()
 
-    def do(self, work: Callable[[RunLogger], object]) -> None:
-        """Queue a call of the logger; it is dropped if too many wait."""
+    def do(self, kind: str, *record: object) -> None:
+        """Queue one of the `Calls`. It is dropped if too many wait."""
         try:
-            self._waiting.put_nowait(work)
+            self._waiting.put_nowait((kind, *record))
         except queue.Full:
             self._complain("it is too slow, so that figures are left out")
 
@@ -126,25 +89,26 @@ class BackgroundLogger:
         if self._thread.is_alive():
             log.warning("%s: did not take the last figures within %g s", self._name, CLOSE_TIMEOUT_S)
 
-    def _run(self, make: Callable[[], RunLogger], is_open: Future[None]) -> None:
+    def _run(self, make: Callable[[], Calls], is_open: Future[None]) -> None:
         try:
-            logger = make()
+            calls = make()
         except BaseException as error:
             is_open.set_exception(error)
             return
         is_open.set_result(None)
-        for work in self._calls():
+        kind = ""
+        while kind != "close":
+            kind, *record = self._waiting.get() or ("close",)
             try:
-                work(logger)
+                if kind in calls:
+                    calls[kind](*record)
+            except NotImplementedError:  # torchrl's loggers for kinds that they do not take
+                pass
             except Exception as error:  # servers and users' own loggers may fail in any way; the run continues
                 is_new = self._complain(f"{type(error).__name__}: {one_line(error)}")
-                if is_new and isinstance(error, OSError):
+                if is_new and isinstance(error, OSError) and "reopen" in calls:
                     with contextlib.suppress(OSError):
-                        logger.reopen()
-
-    def _calls(self) -> Iterator[Callable[[RunLogger], object]]:
-        yield from iter(self._waiting.get, None)
-        yield lambda logger: logger.close()
+                        calls = calls["reopen"]()  # type: ignore[assignment]
 
     def _complain(self, reason: str) -> bool:
         """Log an error unless one was logged just before; return whether it was logged."""
@@ -182,33 +146,54 @@ def open_loggers(
     """
     if missing := missing_packages(settings):
         raise UserError("; and ".join(missing))
-    is_resumed = resumed_at_frame > 0
-
-    def make(name: str | NamedPart) -> RunLogger:
-        match name:
-            case "tensorboard":
-                from trackmania_rl.telemetry.tensorboard import TensorboardRun
-
-                return TensorboardRun(folder.tensorboard, settings.game.map_cycle, resumed_at_frame, maps_with_times)
-            case "csv":
-                return CsvRun(folder.path, resumed_at_frame)
-            case "wandb":
-                return WandbRun(folder, is_resumed)
-            case "mlflow":
-                return MlflowRun(folder, is_resumed)
-            case "trackio":
-                return TrackioRun(folder)
-        return RunLogger(_own_logger(name, folder))
-
+    run = _Run(settings, folder, resumed_at_frame, maps_with_times)
     with contextlib.ExitStack() as if_one_fails:
         opened = []
         for name in settings.telemetry.loggers:
-            logger = BackgroundLogger(str(name), lambda name=name: make(name))  # type: ignore[misc]
+            make = SERVICES.get(str(name), lambda run, name=name: _calls_of(_own_logger(name, run.folder)))
+            logger = BackgroundLogger(str(name), lambda make=make: make(run))  # type: ignore[misc]
             if_one_fails.callback(logger.close)
-            logger.do(lambda logger: logger.log_settings(hyperparameters(settings)))
+            logger.do("settings", hyperparameters(settings))
             opened.append(logger)
         if_one_fails.pop_all()
         return opened
+
+
+@dataclass(frozen=True)
+class _Run:
+    settings: Settings
+    folder: RunFolder
+    resumed_at_frame: int
+    maps_with_times: Container[str]
+
+    def kept_id(self, file_name: str) -> str | None:
+        """Return a service's id of a resumed run."""
+        file = self.folder.path / file_name
+        is_resumed = self.resumed_at_frame > 0 and file.exists()
+        return read_bounded_text(file, 1000).strip() or None if is_resumed else None
+
+    def keep_id(self, file_name: str, run_id: str) -> None:
+        (self.folder.path / file_name).write_text(f"{run_id}\n", encoding="utf-8")
+
+
+def _calls_of(logger: Any) -> dict[str, Callable[..., object]]:
+    """Return the calls that all of torchrl's loggers take."""
+
+    def log_film(name: str, film: Path, step: int) -> None:
+        with Image.open(film.with_suffix(".gif")) as frames:
+            frames_per_s = round(1000 / frames.info["duration"])
+            pictures = np.stack([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(frames)])
+        video = torch.from_numpy(pictures).permute(0, 3, 1, 2).unsqueeze(0)  # (1, T, 3, H, W)
+        logger.log_video(name, video, step=step, fps=frames_per_s)
+
+    return {
+        "figures": logger.log_metrics,
+        "histogram": lambda name, values, step: logger.log_histogram(
+            name, values.numpy(), step=step, bins=HISTOGRAM_BINS
+        ),
+        "film": log_film,
+        "settings": logger.log_hparams,
+    }
 
 
 def _own_logger(name: str | NamedPart, folder: RunFolder) -> Logger:
@@ -236,178 +221,191 @@ def _explained(problem: str, advice: str) -> Iterator[None]:
         raise UserError(f"loggers: {problem}: {one_line(error)}; {advice}") from error
 
 
-def _kept_id(file: Path, is_resumed: bool) -> str | None:
-    return read_bounded_text(file, 1000).strip() or None if is_resumed and file.exists() else None
+def _tensorboard(run: _Run) -> Calls:
+    """Open event files with a layout of charts. Tensorboard hides what an earlier session wrote after its checkpoint.
+
+    Films are .gif pictures, as tensorboard plays no videos.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # slow to import
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from torch.utils.tensorboard.summary import hparams
+
+    map_cycle = run.settings.game.map_cycle
+    logger = get_logger("tensorboard", str(run.folder.tensorboard.parent), run.folder.tensorboard.name)
+    writer: Any = logger.experiment  # type: ignore[union-attr]
+    writer.add_custom_scalars(chart_layout(map_cycle, run.maps_with_times))
+    files, step = writer.file_writer, run.resumed_at_frame + 1
+    if run.resumed_at_frame > 0:  # as SummaryWriter's purge_step
+        files.add_event(Event(step=step, file_version="brain.Event:2"))
+        files.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
+
+    def log_figures(figures: Mapping[str, float], step: int) -> None:
+        """Write one event, which takes half of the space of many."""
+        if figures:
+            files.add_summary(Summary(value=[Summary.Value(tag=t, simple_value=v) for t, v in figures.items()]), step)
+
+    def log_film(name: str, film: Path, step: int) -> None:
+        small = film.with_suffix(".gif")
+        with Image.open(small) as first:
+            width_px, height_px = first.size
+        image = Summary.Image(height=height_px, width=width_px, colorspace=3, encoded_image_string=small.read_bytes())
+        files.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
+
+    def log_settings(values: Mapping[str, Any]) -> None:
+        """Write them for the page "HParams", with the results of evaluated races beside them."""
+        results = {f"rollout/{figure}/evaluated/{e.map_name}": 0.0 for e in map_cycle for figure in RESULTS}
+        for summary in hparams(dict(values), results):
+            files.add_summary(summary)
+
+    return {
+        "figures": log_figures,
+        "histogram": lambda name, values, step: writer.add_histogram(name, values, step),
+        "picture": lambda name, picture, step: writer.add_image(name, picture, step, dataformats="HWC"),
+        "film": log_film,
+        "text": lambda name, text, step: writer.add_text(name, f"```\n{text}\n```", step),
+        "settings": log_settings,
+        "flush": writer.flush,
+        "reopen": lambda: _tensorboard(replace(run, resumed_at_frame=0)),  # the writer never writes after an error
+        "close": writer.close,
+    }
 
 
-class CsvRun(RunLogger):
-    """Files csv/scalars/{figure}.csv in a run's folder, with lines `frames,value`."""
+def _csv(run: _Run) -> Calls:
+    """Write csv/scalars/{figure}.csv in a run's folder, with lines `frames,value`. Films are in that folder anyway."""
+    for file in (run.folder.path / "csv" / "scalars").rglob("*.csv"):
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.is_file() else []
+        # A power cut may have left the last line unfinished.
+        kept = [line for line in lines if line.endswith("\n") and int(line.partition(",")[0]) <= run.resumed_at_frame]
+        if len(kept) < len(lines):
+            file.write_text("".join(kept), encoding="utf-8")
+    logger: Any = get_logger("csv", str(run.folder.path), "csv")
 
-    def __init__(self, run_folder: Path, resumed_at_frame: int) -> None:
-        for file in (run_folder / "csv" / "scalars").rglob("*.csv"):
-            lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.is_file() else []
-            # A power cut may have left the last line unfinished.
-            kept = [line for line in lines if line.endswith("\n") and int(line.partition(",")[0]) <= resumed_at_frame]
-            if len(kept) < len(lines):
-                file.write_text("".join(kept), encoding="utf-8")
-        super().__init__(get_logger("csv", str(run_folder), "csv"))
-
-    def log_figures(self, figures: Mapping[str, float], step: int) -> None:
+    def log_figures(figures: Mapping[str, float], step: int) -> None:
         """Write figures; torchrl's logger keeps every file open, and every figure in memory."""
-        super().log_figures(figures, step)
-        written = self.logger.experiment
+        logger.log_metrics(figures, step)
+        written = logger.experiment
         while written.files:
             written.files.popitem()[1].close()
         written.scalars.clear()
 
-    def log_film(self, name: str, film: Path, step: int) -> None:
-        """Do nothing: the film is in the run's folder."""
+    return {"figures": log_figures, "settings": logger.log_hparams}
 
 
-class ServiceRun(RunLogger):
-    """A run of a service whose package has Image and Video, which are logged like figures."""
+def _wandb(run: _Run) -> Calls:
+    """Open a run of Weights & Biases; offline (`WANDB_MODE=offline`) in the run's folder wandb/."""
+    import wandb
 
-    def __init__(self, logger: Logger, package: Any) -> None:
-        super().__init__(logger)
-        self._package = package
+    settings = wandb.Settings(
+        console="off",
+        silent=True,  # no questions, and nothing printed into the live table
+        init_timeout=LOGIN_TIMEOUT_S,
+        login_timeout=LOGIN_TIMEOUT_S,
+        host="",  # this and the following: no host name, command line, paths, packages, git remote or source code
+        x_disable_meta=True,
+        x_save_requirements=False,
+        disable_git=True,
+        disable_code=True,
+    )
+    wandb.setup(settings)
+    how = {"id": run.kept_id("wandb_run.txt"), "project": os.environ.get("WANDB_PROJECT", PROJECT)}
+    with _explained(
+        "wandb cannot be used",
+        "log in with `wandb login`, look whether the server can be reached, or set the environment variable "
+        "WANDB_MODE=offline and send the run later with `wandb sync`",
+    ):
+        how |= {"log_env_packages": False, "settings": settings}
+        logger: Any = get_logger("wandb", str(run.folder.path), run.folder.path.name, wandb_kwargs=how)
+    run.keep_id("wandb_run.txt", logger.experiment.id)
+    log.info("wandb: %s", logger.experiment.url or Path(logger.experiment.dir).parent)
 
-    @override
-    def log_figures(self, figures: Mapping[str, Any], step: int) -> None:
-        self.logger.experiment.log(dict(figures), step=step)
-
-    @override
-    def log_picture(self, name: str, picture: npt.NDArray[np.uint8], step: int) -> None:
-        self.log_figures({name: self._package.Image(picture)}, step)
-
-    @override
-    def log_film(self, name: str, film: Path, step: int) -> None:
-        self.log_figures({name: self._package.Video(str(film))}, step)
-
-    @override
-    def log_text(self, name: str, text: str, step: int) -> None:
-        self.logger.log_str(name, text, step=step)
-
-    @override
-    def close(self) -> None:
-        self.logger.experiment.finish()
-
-
-class WandbRun(ServiceRun):
-    """A run of Weights & Biases; offline (`WANDB_MODE=offline`) in the run's folder wandb/."""
-
-    def __init__(self, folder: RunFolder, is_resumed: bool) -> None:
-        import wandb
-
-        kept = folder.path / "wandb_run.txt"
-        settings = wandb.Settings(
-            console="off",
-            silent=True,  # no questions, and nothing printed into the live table
-            init_timeout=LOGIN_TIMEOUT_S,
-            login_timeout=LOGIN_TIMEOUT_S,
-            host="",  # this and the following: no host name, command line, paths, packages, git remote or source code
-            x_disable_meta=True,
-            x_save_requirements=False,
-            disable_git=True,
-            disable_code=True,
-        )
-        wandb.setup(settings)
-        how: dict[str, Any] = {
-            "id": _kept_id(kept, is_resumed),
-            "project": os.environ.get("WANDB_PROJECT", PROJECT),
-            "log_env_packages": False,
-            "settings": settings,
-        }
-        with _explained(
-            "wandb cannot be used",
-            "log in with `wandb login`, look whether the server can be reached, or set the environment variable "
-            "WANDB_MODE=offline and send the run later with `wandb sync`",
-        ):
-            super().__init__(get_logger("wandb", str(folder.path), folder.path.name, wandb_kwargs=how), wandb)
-        kept.write_text(f"{self.logger.experiment.id}\n", encoding="utf-8")
-        log.info("wandb: %s", self.logger.experiment.url or Path(self.logger.experiment.dir).parent)
-
-    @override
-    def log_figures(self, figures: Mapping[str, Any], step: int) -> None:
-        self.logger.log_metrics(dict(figures), step=step)  # with a step axis that may go back after a resume
-
-    @override
-    def log_recording(self, name: str, recording: Path, step: int) -> None:
-        artifact = self._package.Artifact(f"{self.logger.exp_name}-recordings", "recording", metadata={"frames": step})
+    def log_recording(_: str, recording: Path, step: int) -> None:
+        artifact = wandb.Artifact(f"{logger.exp_name}-recordings", "recording", metadata={"frames": step})
         artifact.add_file(str(recording))
-        self.logger.experiment.log_artifact(artifact)
+        logger.experiment.log_artifact(artifact)
+
+    return _calls_of(logger) | {
+        "picture": lambda name, picture, step: logger.log_metrics({name: wandb.Image(picture)}, step),
+        "film": lambda name, film, step: logger.log_metrics({name: wandb.Video(str(film))}, step),
+        "recording": log_recording,
+        "text": logger.log_str,
+        "close": logger.experiment.finish,
+    }
 
 
-class TrackioRun(ServiceRun):
-    """A run of Trackio: on this machine, or in the space that `TRACKIO_SPACE_ID` names."""
+def _trackio(run: _Run) -> Calls:
+    """Open a run of Trackio: on this machine, or in the space that `TRACKIO_SPACE_ID` names."""
+    import trackio
 
-    def __init__(self, folder: RunFolder) -> None:
-        import trackio
+    how = {"project": os.environ.get("TRACKIO_PROJECT", PROJECT), "embed": False}
+    with _explained(
+        "trackio cannot be used",
+        "log in with `hf auth login`, or unset TRACKIO_SPACE_ID to keep the run on this machine",
+    ):
+        logger: Any = get_logger("trackio", "", run.folder.path.name, trackio_kwargs=how)
+    log_row = logger.experiment.log  # one row of all figures, where torchrl's logger writes one for each
+    return _calls_of(logger) | {
+        "figures": log_row,
+        "picture": lambda name, picture, step: log_row({name: trackio.Image(picture)}, step),
+        "film": lambda name, film, step: log_row({name: trackio.Video(str(film))}, step),
+        "text": logger.log_str,
+        "close": logger.experiment.finish,
+    }
 
-        how = {"project": os.environ.get("TRACKIO_PROJECT", PROJECT), "embed": False}
-        with _explained(
-            "trackio cannot be used",
-            "log in with `hf auth login`, or unset TRACKIO_SPACE_ID to keep the run on this machine",
-        ):
-            super().__init__(get_logger("trackio", "", folder.path.name, trackio_kwargs=how), trackio)
 
+def _mlflow(run: _Run) -> Calls:
+    """Open a run of MLflow, in the store that `MLFLOW_TRACKING_URI` names, or in mlflow/mlflow.db beside save/."""
+    import mlflow
 
-class MlflowRun(RunLogger):
-    """A run of MLflow, in the store that `MLFLOW_TRACKING_URI` names, or in mlflow/mlflow.db beside save/."""
+    uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
+    if uri is None:
+        store = run.folder.path.absolute().parents[1] / "mlflow"
+        store.mkdir(exist_ok=True)
+        uri, artifacts = f"sqlite:///{(store / 'mlflow.db').as_posix()}", (store / "artifacts").as_uri()
+    run_id = run.kept_id("mlflow_run.txt")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    if run_id is not None:
+        os.environ.setdefault("MLFLOW_RUN_ID", run_id)  # MLflow's start_run reads and removes it
+    with _explained(
+        f"mlflow cannot use the store {uri}",
+        "look whether the server can be reached, set the environment variable MLFLOW_TRACKING_URI to another one, "
+        "or unset it for a store beside save/",
+    ):
+        project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        logger: Any = MLFlowLogger(project, uri, artifact_location=artifacts)  # get_logger takes a folder and no store
+        opened = logger.experiment.info.run_id
+        if run_id is None:
+            mlflow.set_tag("mlflow.runName", run.folder.path.name)
+    run.keep_id("mlflow_run.txt", opened)
+    log.info("mlflow: run %s in %s", opened, uri)
 
-    def __init__(self, folder: RunFolder, is_resumed: bool) -> None:
-        import mlflow
-
-        self._mlflow = mlflow
-        uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
-        if uri is None:
-            store = folder.path.absolute().parents[1] / "mlflow"
-            store.mkdir(exist_ok=True)
-            uri, artifacts = f"sqlite:///{(store / 'mlflow.db').as_posix()}", (store / "artifacts").as_uri()
-        kept = folder.path / "mlflow_run.txt"
-        run_id = _kept_id(kept, is_resumed)
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-        if run_id is not None:
-            os.environ.setdefault("MLFLOW_RUN_ID", run_id)  # MLflow's start_run reads and removes it
-        with _explained(
-            f"mlflow cannot use the store {uri}",
-            "look whether the server can be reached, set the environment variable MLFLOW_TRACKING_URI to another one, "
-            "or unset it for a store beside save/",
-        ):
-            project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-            # get_logger takes a folder and no store
-            super().__init__(MLFlowLogger(project, uri, artifact_location=artifacts))
-            run = self.logger.experiment
-            if run_id is None:
-                mlflow.set_tag("mlflow.runName", folder.path.name)
-        kept.write_text(f"{run.info.run_id}\n", encoding="utf-8")
-        log.info("mlflow: run %s in %s", run.info.run_id, uri)
-
-    @override
-    def log_picture(self, name: str, picture: npt.NDArray[np.uint8], step: int) -> None:
-        self._mlflow.log_image(picture, key=name, step=step)
-
-    @override
-    def log_film(self, name: str, film: Path, step: int) -> None:
-        self._mlflow.log_artifact(str(film), "films")
-
-    @override
-    def log_recording(self, name: str, recording: Path, step: int) -> None:
-        self._mlflow.log_artifact(str(recording), "recordings")
-
-    @override
-    def log_text(self, name: str, text: str, step: int) -> None:
+    def log_text(name: str, text: str, step: int) -> None:
         folder, _, file = name.rpartition("/")
-        self._mlflow.log_text(text, f"{folder}/{step:012d}_{file}.txt")
+        mlflow.log_text(text, f"{folder}/{step:012d}_{file}.txt")
 
-    @override
-    def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
+    def log_settings(settings: Mapping[str, Any]) -> None:
         """Log parameters; settings that were edited later become tags, as parameters never change."""
         texts = {name: str(value)[:LONGEST_MLFLOW_PARAMETER] for name, value in settings.items()}
-        logged = self._mlflow.get_run(self.logger.experiment.info.run_id).data.params
-        self._mlflow.log_params({name: text for name, text in texts.items() if name not in logged})
-        self._mlflow.set_tags({name: text for name, text in texts.items() if logged.get(name, text) != text})
+        logged = mlflow.get_run(opened).data.params
+        mlflow.log_params({name: text for name, text in texts.items() if name not in logged})
+        mlflow.set_tags({name: text for name, text in texts.items() if logged.get(name, text) != text})
 
-    @override
-    def close(self) -> None:
-        self._mlflow.end_run()
+    return {
+        "figures": logger.log_metrics,
+        "picture": lambda name, picture, step: mlflow.log_image(picture, key=name, step=step),
+        "film": lambda _name, film, _step: mlflow.log_artifact(str(film), "films"),
+        "recording": lambda _name, recording, _step: mlflow.log_artifact(str(recording), "recordings"),
+        "text": log_text,
+        "settings": log_settings,
+        "close": mlflow.end_run,
+    }
+
+
+SERVICES: Final[Mapping[str, Callable[[_Run], Calls]]] = {
+    "tensorboard": _tensorboard,
+    "csv": _csv,
+    "wandb": _wandb,
+    "trackio": _trackio,
+    "mlflow": _mlflow,
+}
+"""Loggers by the name in the setting. Any other name is a part of the user."""

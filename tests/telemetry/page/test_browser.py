@@ -9,12 +9,13 @@ import pytest
 
 from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line, serving
 from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.figures import progress_figures
+from trackmania_rl.telemetry.loggers import open_loggers
 from trackmania_rl.telemetry.page.command import address
 from trackmania_rl.telemetry.page.page import RunPage
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.telemetry.tensorboard import TensorboardRun
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="python -m pip install selenium")
 from selenium.webdriver.chrome.service import Service  # noqa: E402
@@ -61,9 +62,9 @@ def write_figures(run):
     statistics = TrainingStatistics()
     statistics.current_values = {"epsilon": 0.5}
     means = {"loss": 1.0, "test_loss": 2.0, "mean_q": 3.0, "grad_norm": 4.0}
-    writer = TensorboardRun(run.tensorboard, ())
+    (writer,) = open_loggers(load_settings(PROJECT_FOLDER / "config_files" / "config.py"), run)
     for frames in (100, 200):
-        writer.log_figures(progress_figures(statistics, means), frames)
+        writer.do("figures", progress_figures(statistics, means), frames)
     writer.close()
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
-from operator import methodcaller
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +16,7 @@ from torch import Tensor, nn
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
 from trackmania_rl.telemetry.figures import progress_figures, quantile_figures, race_figures, weight_samples
-from trackmania_rl.telemetry.loggers import BackgroundLogger, RunLogger, open_loggers
+from trackmania_rl.telemetry.loggers import BackgroundLogger, open_loggers
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
 RARE_INTERVAL_S: Final = 120.0
@@ -89,22 +87,22 @@ class WriteFigures(Hook):
 
     def log_picture(self, name: str, picture: npt.NDArray[np.uint8], frames: int) -> None:
         """Write a picture (H, W, 3) uint8 RGB."""
-        self._log(methodcaller("log_picture", name, picture, frames))
+        self._log("picture", name, picture, frames)
 
     def log_race_files(self, map_name: str, recording: Path, film: Path | None, frames: int) -> None:
         """Write a recorded race: its columns, and its film if there is one."""
-        self._log(methodcaller("log_recording", f"recording/{map_name}", recording, frames))
+        self._log("recording", f"recording/{map_name}", recording, frames)
         if film is not None:
-            self._log(methodcaller("log_film", f"rollout/film/{map_name}", film, frames))
+            self._log("film", f"rollout/film/{map_name}", film, frames)
 
-    def _log(self, write: Callable[[RunLogger], object]) -> None:
+    def _log(self, kind: str, *record: object) -> None:
         if not self.trainer.disk.is_short:
             for logger in self._loggers:
-                logger.do(write)
+                logger.do(kind, *record)
 
     def _log_figures(self, values: dict[str, float], frames: int | None = None) -> None:
         step = self.run.statistics.frames_total if frames is None else frames
-        self._log(methodcaller("log_figures", values, step))
+        self._log("figures", values, step)
 
     def _write_figures(self) -> None:
         means = self._figures.take_means()
@@ -116,7 +114,7 @@ class WriteFigures(Hook):
         for hook in self.trainer.hooks:
             values |= hook.interval_figures()
         self._log_figures(values)
-        self._log(methodcaller("flush"))
+        self._log("flush")
 
     def _write_settings(self) -> None:
         """Write the settings in force, at first and when one has changed."""
@@ -125,7 +123,7 @@ class WriteFigures(Hook):
             return
         text = handed_on_text(settings, f"Settings of the run {settings.run.run_name}")
         frames = self.run.statistics.frames_total
-        self._log(methodcaller("log_text", f"configuration/{SETTINGS_FILE}", text, frames))
+        self._log("text", f"configuration/{SETTINGS_FILE}", text, frames)
         self._settings_written = settings
 
     def _write_rare_figures(self) -> None:
@@ -137,7 +135,7 @@ class WriteFigures(Hook):
         self._log_figures(figures)
         frames = self.run.statistics.frames_total
         for name, values in weight_samples(self.run.agent.exploration_network.named_parameters()):
-            self._log(methodcaller("log_histogram", name, values, frames))
+            self._log("histogram", name, values, frames)
 
 
 MOST_SAMPLES: Final = 10_000
