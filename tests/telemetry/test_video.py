@@ -18,7 +18,7 @@ from trackmania_rl.telemetry import films
 from trackmania_rl.telemetry import video as video_module
 from trackmania_rl.telemetry.films import RaceColumns, RaceOverlay, film_inputs, write_films
 from trackmania_rl.telemetry.input_picture import BLUE, GREEN, RED
-from trackmania_rl.telemetry.track_pictures import track_of
+from trackmania_rl.telemetry.track_shapes import track_of
 from trackmania_rl.telemetry.video import Underlay, VideoFile, ffmpeg_program, video_facts
 
 

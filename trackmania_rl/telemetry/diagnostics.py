@@ -2,24 +2,19 @@
 
 ``python -m trackmania_rl.telemetry.diagnostics DATA.npz FOLDER`` draws a set in a process of low priority.
 
-The data are sections of named arrays and texts. A section without data is absent; NaN stands for unknown values.
+The data are sections of named arrays and texts. A section without data is absent, an unknown value NaN.
 Lengths: A actions, N taus, K states, E elapsed times, T actions of a race, B transitions.
 
-about: source of the data
-    map_name, track (its file, or the name of a generated track), frames_total, training_s, s_per_action
+about: map_name, track (its file, or the name of a generated track), frames_total, training_s, s_per_action
     mini_race_actions (0 without mini-races), action_names (A,), line_m (M, 3) reference line, maybe empty
     driven_m (T, 3) positions in the newest evaluation race, maybe empty
     action_controls (A, 3) gas, brake (0 or 1) and steer (-1 left to 1); (0, 3) where actions are no keys
-expectations: returns that the agent expects in K states of the newest evaluation race
-    time_s (K,), meters (K,), position_m (K, 3), speed_km_h (K,)
+expectations: in K states of that race: time_s, meters, speed_km_h (K,), position_m (K, 3)
     taus (N,) and returns (K, N, A) with the whole mini-race ahead; (0,) and means (K, 1, A) without quantiles
     elapsed_actions (E,) of the mini-race and values (K, E, A), mean returns; E = 0 without mini-races
-comparison: B actions of recent evaluation races of the map
-    race (B,) number of the race, meters (B,), predicted (B,), realised (B,) rewards of the mini-race
-errors: B transitions of the newest races, each at another horizon
-    kind (B,) "explored" or "evaluated", actions_left (B,) of the mini-race, loss (B,), error (B,), target (B,)
-largest: the B transitions of the newest races with the largest errors, largest first
-    kind (B,), time_s (B,), meters (B,), position_m (B, 3), speed_km_h (B,), action (B,) text
+comparison: of B actions in recent evaluation races: race (B,) its number, meters, predicted, realised (B,)
+errors: of B transitions at all horizons: kind (B,) "explored" or "evaluated", actions_left, loss, error, target (B,)
+largest: of the B largest errors, largest first: kind, time_s, meters, speed_km_h, action (text) (B,), position_m (B, 3)
     n_steps (B,), reward (B,) of these, error (B,) target - prediction or loss, predicted, target, realised (B,)
 """
 
@@ -44,7 +39,6 @@ from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
-from trackmania_rl.telemetry.track_pictures import Picture, draw_racing_line
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and a learner draws nothing
     from matplotlib.axes import Axes
@@ -106,7 +100,7 @@ def key_action_name(gas: float, brake: float, steer: float) -> str:
 
 
 def speeds_m_s(position_m: Array, s_per_action: float) -> Array:
-    """Return (T,) speeds from positions (T, 3) at the decisions of a race."""
+    """Return (T,) speeds from positions (T, 3) at a race's decisions."""
     if len(position_m) < 2:
         return np.zeros(len(position_m))
     return np.linalg.norm(np.gradient(position_m.astype(np.float64), s_per_action, axis=0), axis=1)
@@ -159,14 +153,12 @@ def list_pictures(folder: Path) -> list[dict[str, Any]]:
     return sorted(listed, key=lambda entry: (-entry["frames"], entry["map"], order.index(entry["kind"])))
 
 
-def write_picture(file: Path, picture: Figure | Picture) -> None:
+def write_picture(file: Path, figure: Figure) -> None:
     """Write a PNG with a palette, a third of the size of one without."""
-    if not isinstance(picture, np.ndarray):
-        canvas: Any = picture.canvas
-        canvas.draw()
-        picture = np.asarray(canvas.buffer_rgba())[:, :, :3]
+    canvas: Any = figure.canvas
+    canvas.draw()
     part = file.with_name(f".{file.name}.part")
-    image = Image.fromarray(np.ascontiguousarray(picture))
+    image = Image.fromarray(np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[:, :, :3]))
     image.quantize(PNG_COLOURS, dither=Image.Dither.NONE).save(part, format="PNG", optimize=True)
     replace_patiently(part, file)
 
@@ -383,18 +375,27 @@ def _draw_binned(axes: Axes, at: Array, values: Array, edges: Array, centres: Ar
     axes.plot(centres, mean, ".-", color=colour, linewidth=1.8, label=label)
 
 
-def draw_line_by_speed(data: Data) -> Picture | None:
+def draw_racing_line(data: Data) -> Figure | None:
     """Newest evaluated race from above, coloured by speed."""
+    from matplotlib.collections import LineCollection
+
     about = data["about"]
-    if len(about.driven_m) == 0:
+    if len(about.driven_m) < 2:
         return None
-    return draw_racing_line(
-        about.line_m if len(about.line_m) else about.driven_m,
-        about.driven_m,
-        round(1000 * about.s_per_action),
-        title=f"{about.map_name}: newest evaluated race",
-        subtitle=f"{about.track}, {about.frames_total:,} frames",
-    )
+    figure = new_figure((10.0, 8.0))
+    _head(figure, about, "Newest evaluated race")
+    axes = figure.add_subplot()
+    _draw_road(axes, about)
+    ground_m = about.driven_m[:, [0, 2]]
+    speeds_km_h = 3.6 * speeds_m_s(about.driven_m, about.s_per_action)
+    pieces = np.stack((ground_m[:-1], ground_m[1:]), axis=1)
+    driven = LineCollection(pieces, array=speeds_km_h[:-1], cmap="turbo", linewidth=2.5, zorder=3)
+    figure.colorbar(axes.add_collection(driven), ax=axes, label="speed (km/h)", shrink=0.6)
+    for place, label in ((0, "start"), (-1, "end")):
+        axes.annotate(label, ground_m[place], xytext=(8, 8), textcoords="offset points", fontsize=10, color=TEXT)
+        axes.plot(*ground_m[place], "o", markersize=7, color=TEXT, zorder=4)
+    tidy(axes, "x (m)", "z (m)")
+    return figure
 
 
 def new_figure(size_in: tuple[float, float]) -> Figure:
@@ -447,31 +448,35 @@ def _styles(about: Section) -> list[tuple[str, Any]]:
     ]
 
 
-def _draw_places(axes: Axes, data: Data, position_m: Array) -> None:
-    """Draw road and race from above, and number places (n, 3)."""
-    line_m, driven_m = data["about"].line_m, data["about"].driven_m
-    if len(line_m):
-        axes.plot(line_m[:, 0], line_m[:, 2], color="#d0d0d0", linewidth=7.0, solid_capstyle="round", zorder=1)
-    axes.plot(driven_m[:, 0], driven_m[:, 2], color=FAINT, linewidth=1.0, zorder=2)
-    for number, (x_m, _, z_m) in enumerate(position_m.tolist(), start=1):
-        axes.plot(x_m, z_m, "o", markersize=15, color=TEXT, markeredgecolor="white", zorder=5)
-        axes.text(x_m, z_m, str(number), color="white", fontsize=9, ha="center", va="center", zorder=6, clip_on=True)
+def _draw_road(axes: Axes, about: Section) -> None:
+    """Draw road and race from above, z downwards."""
+    if len(about.line_m):
+        axes.plot(*about.line_m.T[[0, 2]], color="#d0d0d0", linewidth=7.0, solid_capstyle="round", zorder=1)
+    axes.plot(*about.driven_m.T[[0, 2]], color=FAINT, linewidth=1.0, zorder=2)
     axes.set_aspect("equal", adjustable="datalim")
     axes.invert_yaxis()
     axes.margins(0.08)
+
+
+def _draw_places(axes: Axes, data: Data, position_m: Array) -> None:
+    """Draw road and race, and number places (n, 3)."""
+    _draw_road(axes, data["about"])
+    for number, (x_m, _, z_m) in enumerate(position_m.tolist(), start=1):
+        axes.plot(x_m, z_m, "o", markersize=15, color=TEXT, markeredgecolor="white", zorder=5)
+        axes.text(x_m, z_m, str(number), color="white", fontsize=9, ha="center", va="center", zorder=6, clip_on=True)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     axes.set_title("where: from above", fontsize=10, color=FAINT)
 
 
-KINDS: dict[str, Callable[[Data], Figure | Picture | None]] = {
+KINDS: dict[str, Callable[[Data], Figure | None]] = {
     "quantile_functions": draw_quantile_functions,
     "return_distributions": draw_return_distributions,
     "values_over_elapsed_time": draw_values_over_elapsed_time,
     "predicted_and_realised": draw_predicted_and_realised,
     "loss_by_horizon": draw_loss_by_horizon,
     "largest_errors": draw_largest_errors,
-    "racing_line": draw_line_by_speed,
+    "racing_line": draw_racing_line,
 }
 """Functions by the name in the file. The page shows their docstrings as captions."""
 

@@ -42,7 +42,7 @@ from trackmania_rl.telemetry.input_picture import (
     input_picture,
 )
 from trackmania_rl.telemetry.terminal_view import format_time
-from trackmania_rl.telemetry.track_pictures import track_of
+from trackmania_rl.telemetry.track_shapes import track_of
 from trackmania_rl.telemetry.video import VideoFile
 from trackmania_rl.tmi_interaction.script_player import Filming, ScriptedRace, ScriptPlayer
 

@@ -16,7 +16,7 @@ from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.live.feed import LiveCar, LiveRace
-from trackmania_rl.telemetry.track_pictures import track_of
+from trackmania_rl.telemetry.track_shapes import track_of
 
 ELSEWHERE_M: Final = 1.0
 """Largest distance from the recorded position; beyond it, the track is another one."""

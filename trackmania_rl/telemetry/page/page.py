@@ -21,7 +21,7 @@ from trackmania_rl.telemetry.page.races import MEDALS, WatchedRaces, race_sectio
 from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
 from trackmania_rl.telemetry.page.tails import LogMessages
 from trackmania_rl.telemetry.run_status import read_status
-from trackmania_rl.telemetry.track_pictures import shape_of
+from trackmania_rl.telemetry.track_shapes import shape_of
 from trackmania_rl.track.game_map import load_reference_times, map_file
 
 SHOWN_FIGURES: Final = ("rollout/ep_", "train/", "waiting/")

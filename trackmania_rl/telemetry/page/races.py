@@ -29,7 +29,7 @@ from trackmania_rl.telemetry.sections import (
     spread_time,
     times_at,
 )
-from trackmania_rl.telemetry.track_pictures import track_of
+from trackmania_rl.telemetry.track_shapes import track_of
 
 MOST_RACES: Final = 12
 MOST_PICTURES: Final = 100
@@ -200,7 +200,7 @@ def race_sections(
     Args:
         race: the race.
         best: the map's best race, where its states are known.
-        shape: of the map, from `track_pictures.shape_of`.
+        shape: of the map, from `track_shapes.shape_of`.
         splits: of the map, from `RaceCurves.splits`.
         medals_ms: medal times of the map by name.
 
