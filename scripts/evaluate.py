@@ -49,8 +49,11 @@ from trackmania_rl.cli import (  # noqa: E402
     writing,
 )
 from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.files import shown_path  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
+from trackmania_rl.places import (  # noqa: E402
+    PROJECT_FOLDER,
+    WORKING_FOLDER,
+    shown_path,
+)
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe  # noqa: E402
 from trackmania_rl.telemetry.films import RaceColumns, film_script  # noqa: E402
 from trackmania_rl.telemetry.tables import print_table  # noqa: E402

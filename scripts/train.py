@@ -23,14 +23,13 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.channels.heartbeat import Heartbeat  # noqa: E402
 from trackmania_rl.cli import (  # noqa: E402
     add_configuration_arguments,
+    command,
     discard_output,
     end_in_order_when_terminated,
-    watched_command,
 )
 from trackmania_rl.errors import ExitCode  # noqa: E402
-from trackmania_rl.files import shown_path  # noqa: E402
 from trackmania_rl.multiprocess.supervised import WatchedTraining, supervise  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of, shown_path  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 from trackmania_rl.settings.descriptions import settings_list  # noqa: E402
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration  # noqa: E402
@@ -41,7 +40,7 @@ from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_vi
 log = logging.getLogger(__name__)
 
 
-@watched_command
+@command
 def main() -> int:
     """Run the command line."""
     arguments = vars(parse_arguments())

@@ -290,20 +290,3 @@ class DoubleRewards(Transform):
         return batch
 
     forward = _call
-
-
-@pytest.mark.parametrize("loads_into_a_used_one", [False, True])
-def test_a_buffer_is_dumped_and_loaded(tmp_path, loads_into_a_used_one):
-    buffer, buffer_test = make(replay_settings(prio_alpha=0.6))
-    add_race(buffer, buffer_test, 20, True, seed=1)
-    buffer.update_priority(buffer.sample()["index"], torch.linspace(0, 3, 50))
-    buffer.dumps(tmp_path / "new" / "folder")
-    restored, restored_test = make(replay_settings(prio_alpha=0.6), seed=8)
-    if loads_into_a_used_one:
-        add_race(restored, restored_test, 9, False, seed=2)
-    restored.loads(tmp_path / "new" / "folder")
-    assert_same_sides(buffer, restored)
-    assert restored.write_count == buffer.write_count
-    expected, actual = buffer.sample(), restored.sample()
-    for name, value in expected.items():
-        assert torch.equal(actual[name], value), name

@@ -14,7 +14,6 @@ from trackmania_rl.cli import (
     command,
     end_in_order_when_terminated,
     preset_files,
-    watched_command,
 )
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.places import git_revision, program_version
@@ -35,19 +34,17 @@ def test_the_value_that_a_command_returns_is_its_exit_code(returned, exit_code, 
 
 
 @pytest.mark.parametrize(
-    ("kind", "error", "exit_code", "said"),
+    ("error", "exit_code", "said"),
     [
-        (command, UserError("port 1 is taken"), 1, "error: port 1 is taken\n"),
-        (command, GameTimeoutError("port 1 is silent"), 1, "error: port 1 is silent\n"),
-        (command, KeyboardInterrupt(), 130, "interrupted\n"),
-        (watched_command, GameTimeoutError("port 1 is silent"), 1, "error: port 1 is silent\n"),
-        (watched_command, PassingError("port 1 is taken"), 75, "error: port 1 is taken\n"),
-        (watched_command, PortInUseError("port 1 is taken"), 75, "error: port 1 is taken\n"),
-        (watched_command, UserError("port 1 is taken"), 78, "error: port 1 is taken\n"),
+        (GameTimeoutError("port 1 is silent"), 1, "error: port 1 is silent\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (PassingError("port 1 is taken"), 75, "error: port 1 is taken\n"),
+        (PortInUseError("port 1 is taken"), 75, "error: port 1 is taken\n"),
+        (UserError("port 1 is taken"), 78, "error: port 1 is taken\n"),
     ],
 )
-def test_an_error_for_the_user_is_one_line_and_an_exit_code(kind, error, exit_code, said, capsys):
-    @kind
+def test_an_error_for_the_user_is_one_line_and_an_exit_code(error, exit_code, said, capsys):
+    @command
     def main():
         raise error
 

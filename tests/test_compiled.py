@@ -1,6 +1,7 @@
-"""Caches of compiled loops: a folder for each version of the sources, of which old ones go when a new one comes."""
+"""Caches in the user's folder: a folder for each version of the compiled sources, of which old ones are removed."""
 
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -9,6 +10,8 @@ import pytest
 
 from trackmania_rl import compiled
 from trackmania_rl.compiled import KEPT_FOR_S, compiler_for
+from trackmania_rl.errors import UserError
+from trackmania_rl.places import user_folder
 
 
 def _made_ago(folder, seconds):
@@ -20,7 +23,7 @@ def _made_ago(folder, seconds):
 
 @pytest.fixture
 def caches(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiled._numba_config, "CACHE_DIR", str(tmp_path / "caches"))
+    monkeypatch.setattr(compiled, "_cache_parent", lambda: tmp_path / "caches")
     return tmp_path / "caches"
 
 
@@ -41,36 +44,27 @@ def test_a_new_version_of_the_sources_removes_the_caches_of_old_ones_once(tmp_pa
     assert own.exists()
 
 
-@pytest.mark.parametrize("has_temporary_folder", [True, False])
-def test_an_installation_that_cannot_be_written_to(tmp_path, repository_root, has_temporary_folder):
-    """Without a home folder either, as in containers: a file stands where each folder would be made."""
-    package = tmp_path / "trackmania_rl"
-    package.mkdir()
-    for part in (repository_root / "trackmania_rl").glob("[!_]*"):
-        (package / part.name).symlink_to(part)
-    (package / "compiled.py").unlink()
-    for file in ("compiled.py", "__init__.py"):
-        (package / file).write_bytes((repository_root / "trackmania_rl" / file).read_bytes())
-    for folder in (package / "__pycache__", tmp_path / "home", tmp_path / "no_folder"):
-        folder.touch()
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+@pytest.mark.skipif(sys.platform != "linux", reason="names of Linux's cache folder")
+def test_the_users_folder_is_below_the_cache_folder_and_closed_to_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    folder = user_folder("games")
+    assert folder == user_folder("games") == tmp_path / ".cache" / "trackmania_rl" / "games"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"no cache folder: .*; set HOME to a folder of your own"):
+        user_folder("games")
+
+
+def test_without_a_cache_folder_functions_compile_in_each_process(tmp_path, repository_root):
+    (tmp_path / "home").touch()
     code = (
         "import numpy as np; from trackmania_rl.race.zones import distance_m; "
         "print(distance_m(np.zeros(3), np.array([3.0, 0, 4])) == 5)"
     )
-    if not has_temporary_folder:
-        code = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'no_folder')!r}; {code}"
-    unset = ("NUMBA_CACHE_DIR", "PYTHONPATH", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name not in unset}
-        | {"HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": "none", "TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-    )
+    unset = ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment |= {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(repository_root)}
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr
-    (notice,) = [line for line in ended.stderr.splitlines() if "cannot be written to" in line]
-    assert ("cached nowhere" in notice) is not has_temporary_folder
-    assert bool(list(tmp_path.rglob("*.nbi"))) is has_temporary_folder
+    assert ended.stderr.count("each process compiles its functions for a minute") == 1

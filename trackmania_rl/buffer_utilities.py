@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy.typing as npt
@@ -23,8 +22,6 @@ from trackmania_rl.settings import ReplaySettings
 
 PRIORITY_EPSILON: Final = 2e-3
 """Added to each priority."""
-SAVED_AS: Final = "replay_buffer.pt"
-"""The file that `MiniRaceReplayBuffer.dumps` writes."""
 
 
 class MiniRaceReplayBuffer(ReplayBuffer):
@@ -172,15 +169,6 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         self.storage.load_state_dict(state_dict["storage"])
         self.write_count = int(state_dict["writer"]["write_count"])
         self.transform.load_state_dict(state_dict["transform"], strict=False)  # the setting may name others now
-
-    def dumps(self, path: str | Path) -> None:
-        """Save the state in a folder, which is created if missing."""
-        Path(path).mkdir(parents=True, exist_ok=True)
-        torch.save(self.state_dict(), Path(path) / SAVED_AS)
-
-    def loads(self, path: str | Path) -> None:
-        """Load the state that `dumps` saved."""
-        self.load_state_dict(torch.load(Path(path) / SAVED_AS, weights_only=True))
 
     def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
         # torchrl releases its lock before it collates, and sets weights after the transforms.

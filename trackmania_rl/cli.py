@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import functools
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, ParamSpec
+from typing import ParamSpec
 
 from trackmania_rl.errors import ExitCode, PlainError, UserError
 
@@ -22,18 +22,10 @@ P = ParamSpec("P")
 def command(main: Callable[P, int | None]) -> Callable[P, int]:
     """Decorate a command's main function, which returns an exit code or None for 0.
 
-    A `PlainError` is printed in one line without a traceback (`FAILED`), Ctrl-C in one word (`INTERRUPTED`). Other
-    errors are bugs and propagate.
+    A `PlainError` is printed in one line without a traceback, and its exit code returned. Ctrl-C is printed in one
+    word (`INTERRUPTED`). Other errors are bugs and propagate.
     """
-    return _returning_exit_code(main, lambda _: ExitCode.FAILED)
 
-
-def watched_command(main: Callable[P, int | None]) -> Callable[P, int]:
-    """Decorate as `command` does, but exit with the error's own code."""
-    return _returning_exit_code(main, lambda error: error.exit_code)
-
-
-def _returning_exit_code(main: Callable[P, int | None], code_of: Callable[[PlainError], ExitCode]) -> Callable[P, int]:
     @functools.wraps(main)
     def exit_code(*arguments: P.args, **named: P.kwargs) -> int:
         _open_closed_streams()
@@ -46,7 +38,7 @@ def _returning_exit_code(main: Callable[P, int | None], code_of: Callable[[Plain
             return code
         except PlainError as error:
             print(f"error: {error}", file=sys.stderr)
-            return code_of(error)
+            return error.exit_code
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return ExitCode.INTERRUPTED
@@ -74,51 +66,31 @@ def end_in_order_when_terminated() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-DEFAULT: Final = "default"
-"""config.py, on which the others are based."""
-
-
 def preset_files(folder: Path) -> dict[str, Path]:
-    """List the configurations of a folder by their short names, the default one first."""
+    """List the configurations of a folder by their short names, first config.py, on which the others are based."""
     others = {file.stem.removeprefix("config_"): file for file in sorted(folder.glob("config_*.py"))}
-    return {DEFAULT: folder / "config.py"} | others
-
-
-def presets_text(folder: Path) -> str:
-    """Write a line for each configuration of a folder: its short name and first line."""
-    files = preset_files(folder)
-    width = max(map(len, files))
-    return "\n".join(f"  {name:<{width}}  {_first_line(file)}" for name, file in files.items())
-
-
-def _first_line(file: Path) -> str:
-    try:
-        text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8-sig"))) or ""
-    except (OSError, SyntaxError, ValueError):  # loading reports it
-        text = ""
-    return text.partition("\n")[0].strip()
+    return {"default": folder / "config.py"} | others
 
 
 def add_configuration_arguments(parser: argparse.ArgumentParser, folder: Path) -> None:
     """Add `--config FILE` or `--preset NAME`, both as `config`, and `--set NAME=VALUE`; the help lists the presets."""
-    which = parser.add_mutually_exclusive_group()
-    default = folder / "config.py"
-    which.add_argument("--config", type=Path, metavar="FILE", default=default, help="configuration file")
-    preset = "a configuration that ships, by its short name: see below"
-    which.add_argument("--preset", type=_preset_of(folder), dest="config", metavar="NAME", help=preset)
-    override = "override a setting; may be repeated"
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=override)
-    parser.epilog = f"presets, each the configuration file of its name in {folder.name}/:\n{presets_text(folder)}"
+    files = preset_files(folder)
 
-
-def _preset_of(folder: Path) -> Callable[[str], Path]:
     def preset(name: str) -> Path:
-        files = preset_files(folder)
         if name not in files:
             raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(files)}")
         return files[name]
 
-    return preset
+    which = parser.add_mutually_exclusive_group()
+    default = files["default"]
+    which.add_argument("--config", type=Path, metavar="FILE", default=default, help="configuration file")
+    help_text = "a configuration that ships, by its short name: see below"
+    which.add_argument("--preset", type=preset, dest="config", metavar="NAME", help=help_text)
+    override = "override a setting; may be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=override)
+    first_lines = {name: re.search('^"""(.*)', file.read_text("utf-8", "replace")) for name, file in files.items()}
+    lines = [f"  {name:<13} {line[1] if line else ''}".rstrip() for name, line in first_lines.items()]
+    parser.epilog = "\n".join([f"presets, each the configuration file of its name in {folder.name}/:", *lines])
 
 
 def whole_number(lowest: int, highest: int = 1_000_000) -> Callable[[str], int]:
@@ -152,26 +124,27 @@ def size_px(text: str) -> tuple[int, int]:
     return side(width), side(height)
 
 
-FRAMES_PER_S: Final = (10, 20, 25, 50, 100)
-"""Frame rates of videos that divide the game's clock of hundredths of a second."""
-
-
 def add_video_options(parser: argparse.ArgumentParser) -> None:
     """Add `video_size`, `video_fps` and `no_overlay`."""
     add = parser.add_argument
     add("--video-size", type=size_px, default=(854, 480), metavar="WxH", help="in pixels (default 854x480)")
-    add("--video-fps", type=int, choices=FRAMES_PER_S, default=50, help="pictures a second of race time (default 50)")
+    rates = (10, 20, 25, 50, 100)  # the game's clock counts hundredths of a second
+    add("--video-fps", type=int, choices=rates, default=50, help="pictures a second of race time (default 50)")
     add("--no-overlay", action="store_true", help="film the game's picture alone, without time, speed, gear and keys")
 
 
-def mp4_file(text: str) -> Path:
-    """Parse the name of an .mp4 file."""
-    return _file_ending_in(".mp4", text)
+def file_ending_in(ending: str) -> Callable[[str], Path]:
+    """Return an argument type for the name of a file that ends in `ending`, such as ".mp4"."""
+
+    def read(text: str) -> Path:
+        if not text.lower().endswith(ending):
+            raise argparse.ArgumentTypeError(f"{text!r} does not end in {ending}")
+        return Path(text)
+
+    return read
 
 
-def png_file(text: str) -> Path:
-    """Parse the name of a .png file."""
-    return _file_ending_in(".png", text)
+mp4_file, png_file = file_ending_in(".mp4"), file_ending_in(".png")
 
 
 def new_file(text: str) -> Path:
@@ -189,9 +162,3 @@ def writing(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{file}: cannot be written: {error.strerror or error}") from error
-
-
-def _file_ending_in(ending: str, text: str) -> Path:
-    if not text.lower().endswith(ending):
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in {ending}")
-    return Path(text)

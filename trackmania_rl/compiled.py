@@ -7,10 +7,7 @@ import functools
 import hashlib
 import logging
 import multiprocessing
-import os
-import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -42,10 +39,8 @@ class Compiler(Protocol):
 def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
     """Make a decorator for functions that compile together, cached on disk. The same inputs give the same bytes.
 
-    No fast-math. Divisions do not check for zero, which doubles the speed.
-
-    Numba recompiles a cached function if its own file changes, but not if a function or constant that it imports does.
-    Therefore each version of the sources has a cache folder.
+    No fast-math. Divisions do not check for zero, which doubles the speed. Numba recompiles a cached function if its
+    own file changes, but not if an imported function or constant does: each version of the sources has its own cache.
 
     Args:
         name: first part of the cache folder's name.
@@ -54,10 +49,10 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
     digest = hashlib.sha256()
     for path in sorted(sources):
         digest.update(path.read_bytes())
-    parent = _cache_parent(_numba_config.CACHE_DIR)
+    parent = _cache_parent()
     folder = None if parent is None else parent / f"{name}-{digest.hexdigest()[:VERSION_DIGITS]}"
-    if folder is not None:
-        _remove_earlier_versions(name, folder)
+    if folder is not None and not folder.exists():
+        _remove_old_versions(name, folder.parent)
 
     def compiler(function: Callable[..., Any] | None = None, *, inline: Literal["never", "always"] = "never") -> Any:
         if function is None:
@@ -74,41 +69,19 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
 
 
 @functools.cache
-def _cache_parent(configured: str) -> Path | None:
-    """Return the folder of the cache folders, in a read-only installation the user's own; None if none is writable.
-
-    Args:
-        configured: NUMBA_CACHE_DIR; may be empty.
-    """
-    usual = Path(configured or Path(__file__).parent / "__pycache__")
-    if _is_writable(usual):
-        return usual
+def _cache_parent() -> Path | None:
+    """Return NUMBA_CACHE_DIR or the user's cache folder; None if there is none."""
     try:
-        parent = user_folder("compiled")
-        os.environ["NUMBA_CACHE_DIR"] = str(parent)  # for child processes
-        where = f"in {parent}"
-    except UserError:
-        parent, where = None, "nowhere, so that each process compiles for a minute"
-    if multiprocessing.parent_process() is None:  # collectors and other children would repeat it
-        log.warning("%s cannot be written to: compiled functions are cached %s (docs/package.rst)", usual, where)
-    return parent
+        return Path(_numba_config.CACHE_DIR) if _numba_config.CACHE_DIR else user_folder("compiled")
+    except UserError as error:
+        if multiprocessing.parent_process() is None:  # collectors and other children would repeat it
+            log.warning("each process compiles its functions for a minute: %s", error)
+        return None
 
 
-def _is_writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
-
-
-def _remove_earlier_versions(name: str, cache_folder: Path) -> None:
-    """Remove cache folders of a name that are older than `KEPT_FOR_S`, if a new one (10 MB) comes."""
-    is_of_name = re.compile(rf"{re.escape(name)}-[0-9a-f]{{{VERSION_DIGITS}}}").fullmatch
+def _remove_old_versions(name: str, parent: Path) -> None:
+    """Remove the cache folders of a name that are older than `KEPT_FOR_S`."""
     with contextlib.suppress(OSError):  # another process may remove them, too
-        if cache_folder.exists():
-            return
-        for folder in cache_folder.parent.iterdir():
-            if is_of_name(folder.name) and time.time() - folder.stat().st_mtime > KEPT_FOR_S:
+        for folder in parent.glob(f"{name}-{'[0-9a-f]' * VERSION_DIGITS}"):
+            if time.time() - folder.stat().st_mtime > KEPT_FOR_S:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -12,8 +12,7 @@ from typing import ClassVar, Final
 class ExitCode(enum.IntEnum):
     """Exit codes; 74, 75 and 78 are EX_IOERR, EX_TEMPFAIL and EX_CONFIG of sysexits.h.
 
-    A training that ends by a `PlainError` exits with the error's code, for `train.py --supervised`, systemd or scripts.
-    Other commands exit with `FAILED`.
+    A command that ends by a `PlainError` exits with the error's code.
     """
 
     DONE = 0

@@ -7,24 +7,17 @@ there, to be edited; from then on these are used.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import functools
-import getpass
 import importlib.metadata
 import os
+import shlex
 import shutil
-import stat
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Final
 
 import platformdirs
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import shown_path
 
 _PACKAGE: Final = Path(__file__).absolute().parent  # links are not resolved
 DISTRIBUTION: Final = "trackmania-rl"
@@ -39,12 +32,7 @@ CONFIG_FILES: Final = "config_files"
 MAPS: Final = "maps"
 
 
-def _project_folder() -> Path:
-    has_its_own = (WORKING_FOLDER / CONFIG_FILES / "config.py").is_file()
-    return WORKING_FOLDER if has_its_own else SHIPPED_FOLDER
-
-
-PROJECT_FOLDER: Final = _project_folder()
+PROJECT_FOLDER: Final = WORKING_FOLDER if (WORKING_FOLDER / CONFIG_FILES / "config.py").is_file() else SHIPPED_FOLDER
 """Folder of the configurations, and base of a relative `maps_folder`."""
 
 
@@ -73,6 +61,13 @@ def copy_to_working_folder() -> list[Path]:
     return copied
 
 
+def shown_path(path: Path) -> str:
+    """Return a path as typed in the current folder, quoted if needed."""
+    path = path.absolute()
+    text = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return shlex.quote(text) if os.name == "posix" else f'"{text}"' if " " in text else text
+
+
 def command_line_of(script: str) -> str:
     """Return the command of a script: for `train`, "python scripts/train.py" or, installed, "trackmania-train"."""
     file = SHIPPED_FOLDER / "scripts" / f"{script}.py"
@@ -80,36 +75,16 @@ def command_line_of(script: str) -> str:
 
 
 def user_folder(name: str) -> Path:
-    """Return a folder that only this user can write to, for caches and records of the user's processes.
-
-    It is below the user's cache folder or, without a home folder, below the temporary folder.
+    """Return a folder below the user's cache folder, for caches and records of all of the user's processes.
 
     Raises:
-        UserError: if it cannot be made, is a link, or belongs to another user.
+        UserError: if it cannot be made.
     """
-    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home folder
-        parent = platformdirs.user_cache_path("trackmania_rl", appauthor=False)
-        parent.parent.mkdir(parents=True, exist_ok=True)
-        return _private(_private(parent) / name)
-    user = getpass.getuser() if sys.platform == "win32" else os.getuid()
-    parent = Path(tempfile.gettempdir()) / f"trackmania_rl_{user}"
     try:
-        return _private(_private(parent) / name)
-    except OSError as error:
-        raise UserError(f"{parent}: {error.strerror}; remove it, or set HOME to a folder of your own") from error
-
-
-def _private(folder: Path) -> Path:
-    """Make a folder that only this user can write to. Raise `OSError` for a link, a file or another user's folder."""
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    status = os.lstat(folder)
-    if not stat.S_ISDIR(status.st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, "is not a folder")
-    if sys.platform != "win32":
-        if status.st_uid != os.geteuid():
-            raise PermissionError(errno.EACCES, "belongs to another user")
-        folder.chmod(0o700)
+        folder = platformdirs.user_cache_path("trackmania_rl", appauthor=False) / name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
+        raise UserError(f"no cache folder: {error}; set HOME to a folder of your own") from error
     return folder
 
 
@@ -121,18 +96,13 @@ def program_version() -> str:
         return "unknown"
 
 
-@functools.cache
 def git_revision() -> str | None:
     """Return the commit of the checkout, with `-changed` if files differ; None without one."""
-    if not (IS_CHECKOUT and (SHIPPED_FOLDER / ".git").exists()):
+    if not IS_CHECKOUT:
         return None
+    command = "git --no-optional-locks describe --always --abbrev=40 --exclude=* --dirty=-changed"
     try:
-        commit = _git("rev-parse", "HEAD")
-        return f"{commit}-changed" if _git("status", "--porcelain", "--untracked-files=no") else commit
-    except (OSError, subprocess.SubprocessError):  # no git, or it refuses
+        described = subprocess.run(command.split(), cwd=SHIPPED_FOLDER, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(SHIPPED_FOLDER), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    return described.stdout.strip() or None

@@ -35,7 +35,6 @@ from torchrl.trainers.trainers import TrainerHookBase
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_decision, make_agent_builder
 from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
 from trackmania_rl.errors import PassingError, UserError, one_line
-from trackmania_rl.files import require_short_paths, require_utf8
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import GamesBuilder, MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collectors import make_collectors
@@ -186,10 +185,7 @@ def _run_folder(settings: Settings, output_folder: Path, weights_from: Path | No
     """Validate the paths and return the run folder."""
     if weights_from is not None and not weights_from.exists():
         raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
-    require_utf8(output_folder)
-    folder = RunFolder.below(output_folder, settings.run.run_name)
-    require_short_paths((folder.path, folder.tensorboard), [entry.map_name for entry in settings.game.map_cycle])
-    return folder
+    return RunFolder.below(output_folder, settings.run.run_name)
 
 
 def _spaces_of(games: GamesBuilder) -> Spaces:

@@ -17,7 +17,6 @@ PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.cli import command, png_file, whole_number, writing  # noqa: E402
-from trackmania_rl.files import write_png  # noqa: E402
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive  # noqa: E402
 from trackmania_rl.simulator.tracks.track_file import load_track  # noqa: E402
 from trackmania_rl.simulator.tracks.world import Edge, Ribbon, Surface, Track  # noqa: E402
@@ -157,7 +156,7 @@ def drive_and_draw(track: Track, driver: str | None, file: Path | None, width_px
         picture = draw_track(track, width_px, race)
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_png(file, picture)
+            file.write_bytes(cv2.imencode(".png", picture)[1].tobytes())  # cv2.imwrite needs ASCII names
         print(f"wrote {file}")
     return race is None or race.race_time_ms is not None
 

@@ -28,8 +28,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.cli import command, writing  # noqa: E402
-from trackmania_rl.errors import UserError, one_line  # noqa: E402
-from trackmania_rl.files import parse_npy, read_bounded  # noqa: E402
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.files import read_npy  # noqa: E402
 from trackmania_rl.protocol.input_script import read_input_script  # noqa: E402
 from trackmania_rl.race.actions import actions_of_game  # noqa: E402
 from trackmania_rl.settings import SettingsError  # noqa: E402
@@ -204,10 +204,7 @@ def read_q_values(file: Path) -> npt.NDArray[np.float32]:
     """
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; a record's folder in save/{{run_name}}/best_runs has one")
-    try:
-        stored = parse_npy(read_bounded(file, MOST_BYTES), kinds="f")
-    except ValueError as error:
-        raise UserError(f"{file}: cannot be read as Q values: {one_line(error)}") from error
+    stored = read_npy(file, MOST_BYTES)
     if stored.ndim != 2 or 0 in stored.shape:
         raise UserError(f"{file}: holds no Q values, which are real numbers (decisions, actions), but {stored.shape}")
     values = np.array(stored, dtype=np.float32)

@@ -129,14 +129,14 @@ def test_the_command_tells_mistakes_and_overwrites_nothing_else(script, tmp_path
         (("--output", "track.txt"), "ends in .toml"),
         (("--output", "/dev/null/track.toml"), "cannot write"),
     ):
-        assert run(1, *options) == 1
+        assert run(1, *options) == 78
         assert complaint in capsys.readouterr().err
-    assert run(-1) == 1
+    assert run(-1) == 78
     assert "seed = -1" in capsys.readouterr().err
     (tmp_path / "mine_0.5m.npy").write_bytes(b"the line of somebody's replay")
-    assert run(7) == 1
+    assert run(7) == 78
     assert "mine_0.5m.npy is there already" in capsys.readouterr().err
     assert not track_file.exists()
     assert run(7, "--force") == 0
     assert run(7) == 0  # the very same files
-    assert run(8) == 1
+    assert run(8) == 78

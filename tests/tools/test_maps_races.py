@@ -86,7 +86,7 @@ def test_troubles_are_told_in_a_line(
     folders = {"best": best_runs[0], "empty": tmp_path, "root": repository_root}
     folders |= {name: shared_data / name for name in ("replays", "tracks")}
     output = ("--output", tmp_path / "x.toml") if words.startswith("track") else ()
-    assert maps(*words.format(**folders).split(), *output) == 1
+    assert maps(*words.format(**folders).split(), *output) == 78
     assert told in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "x.toml").exists()
 

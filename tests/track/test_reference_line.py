@@ -59,7 +59,7 @@ def test_unreadable_files_are_refused(tmp_path):
     good = _saved(path, _straight()).read_bytes()
     for content in (b"PK\x03\x04" + bytes(60), *(good[:length] for length in (0, 60, 500))):
         path.write_bytes(content)
-        with pytest.raises(ReferenceLineError, match=r"not a readable \.npy file"):
+        with pytest.raises(ReferenceLineError, match=r"is damaged, or no \.npy file"):
             load_reference_line(path, SPACING_M)
     with pytest.raises(ReferenceLineError, match="no such file"):
         load_reference_line(tmp_path / "absent.npy", SPACING_M)

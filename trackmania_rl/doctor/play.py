@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import cv2
 import numpy as np
 
 from trackmania_rl.doctor.findings import Check, Context, Finding, ok, problem, warning
 from trackmania_rl.errors import PlainError, UserError
-from trackmania_rl.files import write_png
 from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
@@ -132,7 +132,7 @@ def _check_picture(seen: Observation, file: Path) -> Finding:
     picture = seen.frame[0]  # (H, W) uint8
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_png(file, picture)
+        file.write_bytes(cv2.imencode(".png", picture)[1].tobytes())  # cv2.imwrite needs ASCII names
     except OSError as error:
         return problem(Check.PLAY_FRAME, f"cannot write {file}: {error.strerror}; choose another one with --picture")
     if picture.min() == picture.max():

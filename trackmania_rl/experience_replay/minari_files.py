@@ -21,12 +21,11 @@ from gymnasium.spaces import Space
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
-from trackmania_rl.files import open_regular, parse_json, portable, read_bounded, replace_patiently
+from trackmania_rl.files import parse_json, portable, read_bounded, replace_patiently, require_regular
 
 METADATA: Final = "metadata.json"
 MAIN_FILE: Final = "main_data.hdf5"
 LARGEST_METADATA_BYTES: Final = 8 << 20
-LARGEST_FILE_BYTES: Final = 1 << 40
 LARGEST_SPACE: Final = 10_000_000
 """Numbers in an observation or action."""
 LARGEST_EPISODE_BYTES: Final = 1 << 30
@@ -279,7 +278,7 @@ def _read_metadata(data: Path) -> dict[str, Any]:
         ValueError: if it is not in Minari's HDF5 format, or its sizes exceed the limits.
     """
     metadata = parse_json(read_bounded(data / METADATA, LARGEST_METADATA_BYTES), allow_infinity=True)
-    open_regular(data / MAIN_FILE, LARGEST_FILE_BYTES).close()
+    require_regular(data / MAIN_FILE)
     if not isinstance(metadata, dict) or metadata.get("data_format") != "hdf5":
         raise ValueError("its format is not hdf5")
     for name in ("observation_space", "action_space"):

@@ -18,7 +18,7 @@ from torch import nn
 from trackmania_rl.agents.builder import AgentBuilder
 from trackmania_rl.channels.protocols import Channels, WeightsKind
 from trackmania_rl.errors import PassingError, UserError
-from trackmania_rl.files import read_bounded, require_no_special_files, write_durably
+from trackmania_rl.files import read_bounded, require_regular, write_durably
 from trackmania_rl.multiprocess.collectors import Placement
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.spaces import Spaces
@@ -104,7 +104,9 @@ def own_folder(folder: RunFolder) -> Iterator[Callable[[], None]]:
     Raises:
         UserError: if the folder holds a pipe or a device, which would block the run.
     """
-    require_no_special_files(folder.path)
+    for file in folder.path.iterdir() if folder.path.is_dir() else ():
+        if not file.is_dir():
+            require_regular(file)
     with removed_unless_begun(folder) as begin, training_alone(folder):
         shutil.rmtree(folder.path / FOLDER, ignore_errors=True)
         try:

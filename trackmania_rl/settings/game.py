@@ -7,7 +7,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trackmania_rl.files import same_on_windows
 from trackmania_rl.settings.values import (
     LAST_PORT,
     Driver,
@@ -276,10 +275,6 @@ class GameSettings(Group):
                     f"demonstrations: {demonstration.inputs!r} is for map {demonstration.map_name!r}, which is not in "
                     f"map_cycle; possible are {', '.join(with_files) or 'none: all its entries are generators'}"
                 )
-        if same := same_on_windows(entry.map_name for entry in self.map_cycle):
-            yield (
-                f"map_cycle has the maps {same[0]!r} and {same[1]!r}, which Windows takes for the same name: rename one"
-            )
         if of_both_kinds := generated & set(with_files):
             yield (
                 f"map_cycle uses the name {min(of_both_kinds)!r} for a map and for a generator: their races would be "

@@ -17,7 +17,7 @@ from typing import Any, Final, get_args
 from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded
+from trackmania_rl.files import read_bounded
 from trackmania_rl.settings.descriptions import describe_range
 from trackmania_rl.settings.game import MapEntry
 from trackmania_rl.settings.groups import (
@@ -232,7 +232,7 @@ def read_text(file: Path) -> str:
         SettingsError: if it is no regular file, larger than 1 MiB, or not UTF-8.
     """
     try:
-        text = read_bounded(file, MOST_PYTHON_BYTES, SettingsError).decode("utf-8-sig")
+        text = read_bounded(file, 1 << 20, SettingsError).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise SettingsError(f"{file}: line {line} is not UTF-8: save the file with the encoding UTF-8") from error

@@ -8,6 +8,7 @@ pygbx's.
 from __future__ import annotations
 
 import fnmatch
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -18,7 +19,6 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.files import parse_toml
 from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.gbx.reading import STADIUM_BLOCK_OFFSETS
 from trackmania_rl.simulator.tracks.world import Surface
@@ -174,7 +174,7 @@ def stadium_pieces() -> Catalogue:
     """
     folder = resources.files(__package__).joinpath("pieces")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
-    families = {file.name: parse_toml(file.read_text(encoding="utf-8")) for file in files}
+    families = {file.name: tomllib.loads(file.read_text(encoding="utf-8")) for file in files}
     sections: dict[str, CrossSection] = {}
     for family, tables in families.items():
         for name, section in tables.get("cross_sections", {}).items():

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError, warn_once
-from trackmania_rl.files import parse_npy, read_bounded
+from trackmania_rl.files import read_npy
 from trackmania_rl.places import command_line_of
 from trackmania_rl.track.line_building import LINE_SPACING_M, resample
 
@@ -74,11 +74,9 @@ def read_points(path: Path) -> npt.NDArray[np.float64]:
             "(docs/tutorial_own_map.rst)"
         )
     try:
-        stored = parse_npy(read_bounded(path, MAX_LINE_BYTES), most_numbers=MAX_LINE_BYTES // 8)
+        stored = read_npy(path, MAX_LINE_BYTES)
     except UserError as error:
         raise ReferenceLineError(f"reference line {error}") from error
-    except ValueError as error:
-        raise ReferenceLineError(f"reference line {path}: not a readable .npy file ({error})") from error
     if stored.ndim != 2 or stored.shape[1] != 3 or stored.shape[0] < 2:
         raise ReferenceLineError(f"reference line {path}: shape {stored.shape}; (N, 3) with N >= 2 is needed")
     line = np.array(stored, dtype=np.float64)

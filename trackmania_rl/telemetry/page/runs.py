@@ -13,7 +13,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import parse_npy, read_bounded
+from trackmania_rl.files import read_npy
 from trackmania_rl.places import command_line_of
 from trackmania_rl.settings.run_folder import RACES_FILE, RunFolder
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, own_file, read_own
@@ -158,8 +158,8 @@ class BestRun:
     def q_values(self) -> np.ndarray | None:
         """Return (T, A) Q values of the race; None if their file is missing or damaged."""
         try:
-            values = parse_npy(read_bounded(self.folder / "q_values.npy", MOST_Q_VALUES_BYTES))
-        except (UserError, ValueError):
+            values = read_npy(self.folder / "q_values.npy", MOST_Q_VALUES_BYTES)
+        except UserError:
             return None
         return np.nan_to_num(values) if values.ndim == 2 and values.dtype.kind == "f" else None
 
