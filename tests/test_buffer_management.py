@@ -165,16 +165,16 @@ def test_a_finish_ends_a_race_unless_no_done_at_end():
         assert min(buffer[place].terminal_actions for place in range(len(buffer))) == least
 
 
-def test_test_sides_come_in_runs_of_the_right_share_by_the_seed():
-    side, again, other = (draw_test_side(200_000, 0.05, 0.1, torch.Generator().manual_seed(s)) for s in (0, 0, 1))
+def test_test_sides_come_in_blocks_of_the_right_share_by_the_seed():
+    side, again, other = (draw_test_side(200_003, 0.05, 10, torch.Generator().manual_seed(s)) for s in (0, 0, 1))
+    assert len(side) == 200_003
     assert side.mean() == pytest.approx(0.05, abs=0.01)
-    # A run of the test side ends at a step with a redraw (0.1) that falls on the training side (0.95).
-    ends = (side[:-1] & ~side[1:]).sum() / side[:-1].sum()
-    assert ends == pytest.approx(0.1 * 0.95, abs=0.01)
+    blocks = side[:200_000].reshape(-1, 10)
+    assert (blocks == blocks[:, :1]).all()
     assert np.array_equal(side, again)
     assert not np.array_equal(side, other)
     for ratio in (0.0, 1.0):
-        assert draw_test_side(50, ratio, 1.0, torch.Generator()).mean() == ratio
+        assert draw_test_side(50, ratio, 1, torch.Generator()).mean() == ratio
 
 
 # --- races in fragments

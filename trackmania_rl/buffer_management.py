@@ -15,8 +15,8 @@ from trackmania_rl.race.progress import Fragment
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings import ReplaySettings
 
-TEST_SIDE_REDRAW_PROBABILITY: Final = 0.1
-"""Probability, at each step of a race, of a new draw of the side of the train/test split."""
+TEST_BLOCK: Final = 10
+"""Successive transitions on the same side of the train/test split, because neighbours are nearly alike."""
 
 
 def fill_buffer_from_rollout_with_n_steps_rule(
@@ -56,17 +56,12 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     if n_transitions == 0:
         return 0
     rows = rows_of_rollout(rollout_results, rewarded, replay_settings, new.race_row, soft_horizon_actions)
-    is_test = draw_test_side(
-        n_transitions,
-        replay_settings.buffer_test_ratio,
-        TEST_SIDE_REDRAW_PROBABILITY,
-        buffer.generator,
-    )
-    sides = (buffer, ~is_test), (buffer_test, is_test)
+    is_test = draw_test_side(n_transitions, replay_settings.buffer_test_ratio, TEST_BLOCK, buffer.generator)
     with buffer.ring.lock:
-        first_row = buffer.ring.append(rows.beginning_at(new.first_row)).start
+        first_row = buffer.ring.append(rows, new.first_row).start
         first_transition = first_row + new.first_transition - new.first_row
-        return sum(side.append_index(first_transition + is_of_side.nonzero()[0]) for side, is_of_side in sides)
+        n_train = buffer.append_index(first_transition + (~is_test).nonzero()[0])
+        return n_train + buffer_test.append_index(first_transition + is_test.nonzero()[0])
 
 
 def rows_of_rollout(
@@ -123,30 +118,17 @@ def n_steps_of_transitions(
     Returns:
         (T,) int64, from 1 to n_steps_max.
     """
-    state = np.arange(len(action_was_greedy))
-    end = np.full(len(state), len(state))  # where the transition from each state ends at the latest
+    n_steps = np.minimum(n_steps_max, np.arange(len(action_was_greedy), 0, -1))
     if discard_non_greedy:
-        exploratory = np.where(action_was_greedy, len(state), state)
-        end[:-1] = np.minimum.accumulate(exploratory[:0:-1])[::-1]  # the first later state with an exploratory action
-    return np.minimum(n_steps_max, end - state)
+        for step in range(n_steps_max - 1, 0, -1):
+            n_steps[:-step][~action_was_greedy[step:]] = step
+    return n_steps
 
 
-def draw_test_side(
-    n_transitions: int, test_ratio: float, redraw_probability: float, generator: torch.Generator
-) -> npt.NDArray[np.bool_]:
-    """Draw the transitions of a race that are kept for tests, in runs, because neighbours are nearly alike.
-
-    The side is drawn at the start, and at each later step with `redraw_probability`.
-
-    Returns:
-        (n_transitions,) bool, True with probability `test_ratio` everywhere.
-    """
-    uniform = torch.rand(n_transitions, generator=generator, device=generator.device).double().numpy(force=True)
-    is_drawn = uniform < redraw_probability
-    is_test = uniform < redraw_probability * test_ratio  # uniform / redraw_probability is uniform where it is drawn
-    is_drawn[:1], is_test[:1] = True, uniform[:1] < test_ratio
-    last_drawn = np.maximum.accumulate(np.where(is_drawn, np.arange(n_transitions), 0))
-    return is_test[last_drawn]  # type: ignore[no-any-return]
+def draw_test_side(n: int, test_ratio: float, block: int, generator: torch.Generator) -> npt.NDArray[np.bool_]:
+    """Draw the transitions (n,) bool of a race that are kept for tests, in blocks, with probability `test_ratio`."""
+    uniform = torch.rand(n // block + 1, generator=generator, device=generator.device).numpy(force=True)
+    return np.repeat(uniform < test_ratio, block)[:n]
 
 
 def _with_last(of_actions: npt.NDArray[Any]) -> npt.NDArray[Any]:

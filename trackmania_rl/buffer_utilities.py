@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 from trackmania_rl.experience_replay.experience import Experience, rows_of_experiences
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini_races
 from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
-from trackmania_rl.experience_replay.ring_buffer import COLUMN_NAMES, RingBuffer, RowColumns
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transitions import Transitions, TransitionStorage
 from trackmania_rl.race.views import NO_VIEWS, Views
 from trackmania_rl.settings import ReplaySettings
@@ -60,17 +61,17 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             generator=generator,
         )
         self.ring = storage.ring
+        self._replay_lock = storage.ring.lock
         self.rules = rules
         self.generator = generator
 
     def __getitem__(self, index: Any) -> Any:
         """Return the `Experience` at a place (int), or the mini-races at several (slice, tensor)."""
+        if not isinstance(index, int):
+            return super().__getitem__(index)
         with self.ring.lock:
-            if not isinstance(index, int):
-                return super().__getitem__(index)
             place = range(len(self))[index]
-            transition = self.storage[place : place + 1]
-            return Experience.of(transition, self.rules.gamma)
+            return Experience.of(self.storage[place : place + 1], self.rules.gamma)
 
     def add(self, data: Experience) -> int:
         """Store one transition; return its index."""
@@ -93,7 +94,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             ValueError: if the rows have another shape than the ring buffer's.
         """
         if isinstance(data, TensorDictBase):
-            data = RowColumns(**{name: data[name] for name in COLUMN_NAMES})
+            data = RowColumns(**{field.name: data[field.name] for field in fields(RowColumns)})
         elif not isinstance(data, RowColumns):
             if len(data) == 0:
                 return self.storage.index[:0].clone()
@@ -110,10 +111,10 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         Args:
             index: (n,), ascending and above all present ones.
         """
-        with self._replay_lock, self._write_lock:
-            n_added: int = self.storage.append(index)
-        self.write_count += n_added
-        return n_added
+        with self.ring.lock:
+            n_added: int = self._storage.append(index)
+            self.write_count += n_added
+            return n_added
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove all transitions of this side."""
@@ -171,8 +172,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         self.transform.load_state_dict(state_dict["transform"], strict=False)  # the setting may name others now
 
     def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
-        # torchrl releases its lock before it collates, and sets weights after the transforms.
-        with self.ring.lock, self._replay_lock:
+        with self.ring.lock:  # torchrl collates outside its lock, and sets weights after the transforms
             index, info = self._sampler.sample(self._storage, batch_size)
             batch = self._collate_fn(self._storage.get(index))
         info["index"] = index

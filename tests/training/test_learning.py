@@ -202,7 +202,7 @@ def test_a_run_resumed_without_its_memory_fills_it_before_it_learns(live, make_r
 
 
 def test_the_test_loss_is_of_transitions_that_are_never_trained_on(live, make_run, make_race, monkeypatch):
-    monkeypatch.setattr(buffer_management, "TEST_SIDE_REDRAW_PROBABILITY", 1.0)
+    monkeypatch.setattr(buffer_management, "TEST_BLOCK", 1)
     edit(live, buffer_test_ratio=0.3)
     run = make_run()
     measured_on = []

@@ -125,7 +125,7 @@ class Memory(Protocol):
         return {}
 
     def state_to_write(self) -> dict[str, Any]:
-        """Return `state_dict()` with the rows of a ring buffer as `RingRows`, which are not copied."""
+        """Return `state_dict()` with a ring buffer in place of its rows, which are not copied."""
         return self.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+# Rollouts are read-only arrays, which are only read.
+warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
 
 NEVER_FINISHES = 2**31 - 1
 """`steps_to_finish` of a race that was cut off; values are bootstrapped beyond its end."""
@@ -45,18 +48,14 @@ class RowColumns:
 
     def by_name(self) -> dict[str, torch.Tensor]:
         """Return the columns by name, without a copy."""
-        return {name: getattr(self, name) for name in COLUMN_NAMES}
-
-    def beginning_at(self, row: int) -> RowColumns:
-        """Return views of the rows from `row` on."""
-        return self if row == 0 else RowColumns(**{name: column[row:] for name, column in self.by_name().items()})
+        return vars(self)
 
     @staticmethod
     def empty(
         n_rows: int,
         n_floats: int,
         image_size_px: tuple[int, int],
-        device: torch.device,
+        device: torch.device | str,
         action_shape: tuple[int, ...] = (),
     ) -> RowColumns:
         """Make uninitialised columns for R rows; arguments as of `RingBuffer`."""
@@ -73,34 +72,6 @@ class RowColumns:
             n_steps=column(torch.int16),
             steps_to_finish=column(torch.int32),
         )
-
-
-COLUMN_NAMES = tuple(field.name for field in fields(RowColumns))
-
-
-@dataclass(frozen=True)
-class RingRows:
-    """The present rows of a ring buffer, not copied; valid until more are stored.
-
-    Attributes:
-        ring: the ring buffer.
-        first_row, end_row: numbers of the rows, the latter excluded.
-    """
-
-    ring: RingBuffer
-    first_row: int
-    end_row: int
-
-    def columns(self) -> dict[str, torch.Tensor]:
-        """Return the ring's columns by name, in the ring's order."""
-        return self.ring.columns.by_name()
-
-    def read(self, first_row: int, end_row: int) -> dict[str, torch.Tensor]:
-        """Copy rows into host memory, by column, oldest first."""
-        return {
-            name: torch.cat([piece.cpu() for _, piece in _pieces(column, first_row, end_row)])
-            for name, column in self.columns().items()
-        }
 
 
 class RingBuffer:
@@ -136,23 +107,24 @@ class RingBuffer:
         device: torch.device | str = "cpu",
         action_shape: tuple[int, ...] = (),
     ) -> None:
-        if capacity < 1:
-            raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
         if n_floats < 1:
             raise ValueError(f"states of {n_floats} floats; the time elapsed in the mini-race alone is 1")
-        self._take(RowColumns.empty(capacity, n_floats, image_size_px, torch.device(device), action_shape))
+        self._row_form = n_floats, image_size_px, device, action_shape
+        self._allocate(capacity)
         self.first_row = 0
         self.end_row = 0
         self.origin = object()
         self.lock = threading.RLock()
 
-    def _take(self, columns: RowColumns) -> None:
-        self.columns = columns
-        self.capacity = len(columns)
+    def _allocate(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
+        self.columns = RowColumns.empty(capacity, *self._row_form)
+        self.capacity = capacity
         # Host memory is written through numpy, whose overhead for a short race is a tenth of torch's.
-        on_host = columns.actions.device.type == "cpu"
+        self._on_host = self.device.type == "cpu"
         self._targets: dict[str, Any] = {
-            name: column.numpy() if on_host else column for name, column in columns.by_name().items()
+            name: column.numpy() if self._on_host else column for name, column in self.columns.by_name().items()
         }
 
     @property
@@ -166,11 +138,15 @@ class RingBuffer:
     @staticmethod
     def bytes_per_row(n_floats: int, image_size_px: tuple[int, int], action_shape: tuple[int, ...] = ()) -> int:
         """Compute the memory of one row."""
-        row = RowColumns.empty(1, n_floats, image_size_px, torch.device("cpu"), action_shape)
+        row = RowColumns.empty(1, n_floats, image_size_px, "cpu", action_shape)
         return sum(column.nbytes for column in row.by_name().values())
 
-    def append(self, race: RowColumns) -> range:
+    def append(self, race: RowColumns, from_row: int = 0) -> range:
         """Store a race after the others, over the oldest rows; of a race longer than the ring, store the end.
+
+        Args:
+            race: arrays on the ring's device or the host.
+            from_row: leaves out the race's rows before this one.
 
         Returns:
             The numbers of its rows; those below `first_row` did not fit.
@@ -178,21 +154,19 @@ class RingBuffer:
         Raises:
             ValueError: if the rows have another shape than the ring's.
         """
-        n_rows, capacity = len(race), self.capacity
-        rows = range(self.end_row, self.end_row + n_rows)
-        n_dropped = max(0, n_rows - capacity)
-        sources = race.by_name()
+        sources, n_rows = race.by_name(), len(race)
         for name, target in self._targets.items():
-            if tuple(sources[name].shape) != (n_rows, *target.shape[1:]):
+            if sources[name].shape != (n_rows, *target.shape[1:]):
                 raise ValueError(
                     f"{name} of a race is {tuple(sources[name].shape)}, but the replay memory stores {n_rows} rows of "
                     f"{tuple(target.shape[1:])}"
                 )
         with self.lock:
-            for name, target in self._targets.items():
-                _write(target, rows.start + n_dropped, sources[name][n_dropped:])
+            rows = range(self.end_row, self.end_row + n_rows - from_row)
+            n_dropped = max(0, len(rows) - self.capacity)
+            self._write(rows[n_dropped:], sources, from_row + n_dropped)
             self.end_row = rows.stop
-            self.first_row = max(self.first_row, self.end_row - capacity)
+            self.first_row = max(self.first_row, self.end_row - self.capacity)
         return rows
 
     def resize(self, capacity: int) -> None:
@@ -202,34 +176,30 @@ class RingBuffer:
             ValueError: if the capacity is below 1.
             RuntimeError: if allocation fails (on a GPU `torch.OutOfMemoryError`); nothing changes then.
         """
-        if capacity < 1:
-            raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
         with self.lock:
-            old_columns = self.columns.by_name()
-            new_columns = {
-                name: torch.empty((capacity, *old.shape[1:]), dtype=old.dtype, device=old.device)
-                for name, old in old_columns.items()
-            }
-            self.first_row = max(self.first_row, self.end_row - capacity)
-            for name, old in old_columns.items():
-                for row, piece in _pieces(old, self.first_row, self.end_row):
-                    _write(new_columns[name], row, piece)
-            self._take(RowColumns(**new_columns))
+            rows = range(max(self.first_row, self.end_row - capacity), self.end_row)
+            old_columns, pieces = self.columns.by_name(), list(self._pieces(rows))
+            self._allocate(capacity)
+            self.first_row = rows.start
+            for positions, places in pieces:
+                self._write(rows[places], {name: column[positions] for name, column in old_columns.items()})
+
+    def read(self, rows: range) -> dict[str, torch.Tensor]:
+        """Copy present rows into host memory, by column."""
+        pieces = list(self._pieces(rows))
+        return {
+            name: torch.cat([column[positions].cpu() for positions, _ in pieces])
+            for name, column in self.columns.by_name().items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the filled rows, oldest first, in host memory, and their numbers."""
         with self.lock:
-            state = self.state_to_write()
-            return state | {"columns": state["columns"].read(self.first_row, self.end_row)}
+            return self.state_to_write() | {"columns": self.read(range(self.first_row, self.end_row))}
 
     def state_to_write(self) -> dict[str, Any]:
-        """Return `state_dict()` with `RingRows`, which are not copied, in place of the columns."""
-        return {
-            "capacity": self.capacity,
-            "first_row": self.first_row,
-            "end_row": self.end_row,
-            "columns": RingRows(self, self.first_row, self.end_row),
-        }
+        """Return `state_dict()` with the ring itself in place of the columns, which are not copied."""
+        return {"capacity": self.capacity, "first_row": self.first_row, "end_row": self.end_row, "columns": self}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore rows, numbers and capacity.
@@ -254,29 +224,20 @@ class RingBuffer:
             self.first_row = self.end_row = 0  # drops the present rows
             self.resize(capacity)
             self.first_row, self.end_row, self.origin = first_row, end_row, object()
+            self._write(range(first_row, end_row), state["columns"])
+
+    def _write(self, rows: range, sources: Mapping[str, Any], from_place: int = 0) -> None:
+        """Write arrays or tensors, from a place on, to some rows."""
+        for positions, places in self._pieces(rows):
+            part = slice(from_place + places.start, from_place + places.stop)
             for name, target in self._targets.items():
-                _write(target, first_row, state["columns"][name])
+                values = sources[name][part]
+                target[positions] = np.asarray(values) if self._on_host else torch.as_tensor(values)
 
-
-def _write(target: Any, first_row: int, values: Any) -> None:
-    """Write an array or tensor to rows `first_row`, `first_row + 1`, ..., around the ring's end."""
-    if isinstance(target, np.ndarray):
-        values = values if isinstance(values, np.ndarray) else values.numpy(force=True)
-    elif isinstance(values, np.ndarray):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read
-            values = torch.from_numpy(values)
-    n_values, capacity = values.shape[0], target.shape[0]  # len() of a tensor takes a microsecond
-    start = first_row % capacity
-    n_before_end = min(n_values, capacity - start)
-    target[start : start + n_before_end] = values[:n_before_end]
-    if n_before_end < n_values:
-        target[: n_values - n_before_end] = values[n_before_end:]
-
-
-def _pieces(column: torch.Tensor, first_row: int, end_row: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield rows `first_row` to `end_row` as (first row, view): up to the ring's end, then from its beginning."""
-    start = first_row % len(column)
-    n_before_end = min(end_row - first_row, len(column) - start)
-    yield first_row, column[start : start + n_before_end]
-    yield first_row + n_before_end, column[: end_row - first_row - n_before_end]
+    def _pieces(self, rows: range) -> Iterator[tuple[slice, slice]]:
+        """Yield the positions of consecutive rows and their places in `rows`, in two pieces at the ring's end."""
+        start, n_rows = rows.start % self.capacity, len(rows)
+        n_before_end = min(n_rows, self.capacity - start)
+        yield slice(start, start + n_before_end), slice(0, n_before_end)
+        if n_before_end < n_rows:
+            yield slice(0, n_rows - n_before_end), slice(n_before_end, n_rows)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from trackmania_rl.errors import one_line
-from trackmania_rl.experience_replay.ring_buffer import RingRows
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.files import replace_patiently, sync_folder
 from trackmania_rl.runs.manifest import DamagedError, RowsEntry, Segment
 
@@ -29,12 +29,12 @@ OLD_ENDING: Final = ".rows"
 
 
 def plan_segments(
-    rows: RingRows, written: Sequence[Segment], folder: Path, row_bytes: int
+    rows: RingBuffer, written: Sequence[Segment], folder: Path, row_bytes: int
 ) -> tuple[list[Segment], list[range]]:
     """Return the files that stay, and the rows of each new file.
 
     Args:
-        rows: of the replay memory.
+        rows: the replay memory.
         written: files of the same rows.
         folder: with these files.
         row_bytes: size of a row.
@@ -56,7 +56,7 @@ def plan_segments(
     return kept, new if kept or new else [range(start, start)]
 
 
-def write_rows(folder: Path, rows: RingRows, kept: Sequence[Segment], new: Sequence[range]) -> RowsEntry:
+def write_rows(folder: Path, rows: RingBuffer, kept: Sequence[Segment], new: Sequence[range]) -> RowsEntry:
     """Write the files that `plan_segments` returned, and flush them to the disk.
 
     Raises:
@@ -68,10 +68,10 @@ def write_rows(folder: Path, rows: RingRows, kept: Sequence[Segment], new: Seque
     return RowsEntry(first_row=rows.first_row, end_row=rows.end_row, segments=(*kept, *written))
 
 
-def _write_segment(folder: Path, rows: RingRows, numbers: range) -> Segment:
+def _write_segment(folder: Path, rows: RingBuffer, numbers: range) -> Segment:
     temporary = folder / f".{numbers.start}.{os.getpid()}.tmp"
     with temporary.open("wb") as opened:
-        columns = rows.read(numbers.start, numbers.stop)
+        columns = rows.read(numbers)
         np.savez(opened, **{name: column.numpy() for name, column in columns.items()})  # type: ignore[arg-type]
         opened.flush()
         os.fsync(opened.fileno())

@@ -239,7 +239,7 @@ def _state(contents: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _put_rows(state: dict[str, Any], rows: dict[str, torch.Tensor] | None, *, had_rows: bool) -> None:
-    """Put the rows where `RingRows` were. A state without its rows is as one of a run that saves no replay memory."""
+    """Put the rows where the ring buffer was. A state without rows is as one of a run that saves no replay memory."""
     if had_rows:
         of_hook = state["hooks"]["StoreRaces"]
         if rows is None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import safetensors.torch
 import torch
 
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RingRows
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.files import replace_patiently, whole_folder
 from trackmania_rl.places import git_revision, program_version
 from trackmania_rl.runs.manifest import (
@@ -105,7 +105,7 @@ class CheckpointStore:
 
         Args:
             state: nested dicts, lists and tuples of tensors, numbers, texts, booleans and None. The columns of the
-                replay memory are `RingRows`.
+                replay memory are its `RingBuffer`.
             minimum_free_disk_mb: free space that must remain on the disk.
             facts: fields of the manifest.
             keep: number of newest ones to keep, beside the one with the best score.
@@ -119,7 +119,7 @@ class CheckpointStore:
             TypeError: if the state holds something else.
         """
         contents, rows = state_files(state)
-        row_bytes = 0 if rows is None else sum(column[:1].nbytes for column in rows.columns().values())
+        row_bytes = 0 if rows is None else sum(column[:1].nbytes for column in rows.columns.by_name().values())
         folder = self._folder / f"{self._next_number():06d}"
         try:
             if not self._run_folder.is_dir():
@@ -130,7 +130,7 @@ class CheckpointStore:
             kept: Sequence[Segment] = ()
             new: list[range] = []
             if rows is not None:
-                written = self._segments if rows.ring.origin is self._origin else ()
+                written = self._segments if rows.origin is self._origin else ()
                 kept, new = plan_segments(rows, written, self._memory, row_bytes)
             new_bytes = sum(map(len, new)) * row_bytes + sum(map(len, contents.values()))
             needed_bytes = new_bytes + MANIFEST_ROOM_BYTES
@@ -157,7 +157,7 @@ class CheckpointStore:
                 f"cannot write the checkpoint {folder}: {_reason(error)}; the checkpoints written before are intact"
             ) from error
         if rows is not None and manifest.rows is not None:
-            self._segments, self._origin = manifest.rows.segments, rows.ring.origin
+            self._segments, self._origin = manifest.rows.segments, rows.origin
         self.written_bytes = manifest.written_bytes
         with contextlib.suppress(OSError):  # another program reads an older one (Windows): deleted the next time
             self._prune(keep)
@@ -279,7 +279,7 @@ def require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> 
         )
 
 
-def state_files(state: Mapping[str, Any]) -> tuple[dict[str, bytes], RingRows | None]:
+def state_files(state: Mapping[str, Any]) -> tuple[dict[str, bytes], RingBuffer | None]:
     """Return the files of a state by name, and the rows of its replay memory, which are in none of them.
 
     Raises:
@@ -288,7 +288,7 @@ def state_files(state: Mapping[str, Any]) -> tuple[dict[str, bytes], RingRows | 
     state = dict(state)
     rows = state.get("hooks", {}).get("StoreRaces", {}).get("buffers") if "hooks" in state else None
     rows = rows["ring"]["columns"] if isinstance(rows, Mapping) and "ring" in rows else None
-    if not isinstance(rows, RingRows):
+    if not isinstance(rows, RingBuffer):
         rows = None
     weights: dict[str, torch.Tensor] = {}
     agent = dict(state.get("agent", {}))
@@ -312,7 +312,7 @@ def _plain(value: Any, place: str) -> Any:
     """Copy a state with its tensors in host memory and without rows. Raise `TypeError` for what cannot be loaded."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
-    if isinstance(value, RingRows):
+    if isinstance(value, RingBuffer):
         return None
     if type(value) in (dict, OrderedDict):
         for key in value:

@@ -121,7 +121,7 @@ class RunTrainer(Trainer):
         return self._state(lambda hook: hook.state_dict())
 
     def state_to_write(self) -> OrderedDict[str, Any]:
-        """Return `state_dict()` with the rows of the replay memory as `RingRows`, which are not copied."""
+        """Return `state_dict()` with the `RingBuffer` in place of the replay memory's rows, which are not copied."""
         return self._state(lambda hook: hook.state_to_write() if isinstance(hook, Hook) else hook.state_dict())
 
     def _state(self, state_of: Callable[[Any], dict[str, Any]]) -> OrderedDict[str, Any]:

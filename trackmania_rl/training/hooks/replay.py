@@ -74,7 +74,7 @@ class StoreRaces(Hook):
         return self._state(self.run.memory.state_dict)
 
     def state_to_write(self) -> dict[str, Any]:
-        """Return the same, with rows as `RingRows`."""
+        """Return the same, with a `RingBuffer` in place of its rows."""
         return self._state(self.run.memory.state_to_write)
 
     def _state(self, state_of_memory: Callable[[], dict[str, Any]]) -> dict[str, Any]:
