@@ -83,9 +83,7 @@ def test_games_share_one_map_cycle_and_each_race_has_its_place_and_random_stream
     for number, race in races.items():
         assert race.end_race_stats["is_explo"] == ROUND[number % 5]
         assert race.position.place == number % 5
-        assert race.position.frames_total == 1000
         assert race.position.streams["explorer"] == (begins_at if number < 3 else stream_state(stream))
-    assert {race.position.game for race in races.values()} == {0, 1, 2}
 
 
 def test_the_same_seed_gives_the_same_races_whose_decisions_are_those_made_alone(make_rig, layout):

@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import Settings, shifts_of
 
 
@@ -49,7 +46,6 @@ class RaceInFragments:
     n_decided: int = 0  # actions chosen so far
     n_actions: int = 0  # sent
     n_transitions: int = 0  # sent
-    last: tuple[BatchDecision, int] | None = None  # last batch of decisions, and this race's row in it
 
     @classmethod
     def of_settings(cls, settings: Settings) -> RaceInFragments:
@@ -59,28 +55,8 @@ class RaceInFragments:
         # The last row's action and reward come with the next fragment.
         return cls(max(settings.replay.n_steps, max(shifts) + 1), n_earlier_rows=-min(shifts))
 
-    def decided(self, decisions: BatchDecision, row: int) -> None:
-        """Record a decision."""
-        self.n_decided += 1
-        self.last = decisions, row
-
-    @property
-    def last_decision(self) -> PolicyDecision | None:
-        """Copy of the last decision; None before the first."""
-        if self.last is None:
-            return None
-        decisions, row = self.last
-        action = decisions.actions[row]
-        is_continuous = decisions.actions.ndim > 1
-        return PolicyDecision(
-            action.copy() if is_continuous else int(action),
-            bool(decisions.is_greedy[row]),
-            decisions.q_values[row].copy(),
-        )
-
     def begin_again(self) -> None:
         """Reset the counts after the race was lost with its game and has restarted."""
-        self.last = None
         self.n_decided = self.n_actions = self.n_transitions = 0
 
     @property
@@ -134,39 +110,6 @@ class RacePosition:
     generator: str = ""  # `generator_key` of its track, if any
     generator_number: int = 0  # of the race among those of the generator
     streams: Mapping[str, str] = field(default_factory=dict)  # states of the random streams when the race was sent
-    game: int = 0  # the collector's game
-    frames_total: int = 0  # actions of the run at its beginning, for exploration schedules
-    last_decision: PolicyDecision | None = None  # not sent yet; of a fragment at a turn's end
-
-
-@dataclass(frozen=True, slots=True)
-class RaceUnderWay:
-    """A race in progress between two turns, with all that replays it: the simulated game is deterministic."""
-
-    position: RacePosition
-    decisions: BatchDecision  # n so far; the last one is not sent yet
-    n_actions: int  # sent
-    n_transitions: int  # sent
-
-    @classmethod
-    def after(
-        cls, before: RaceUnderWay | None, position: RacePosition, fragment: Fragment, rollout: Mapping[str, Any]
-    ) -> RaceUnderWay:
-        """Return the race after one more fragment, whose arrays are copied."""
-        assert position.last_decision is not None
-        new = slice(fragment.n_actions_before, None)
-        columns = [rollout[name][new] for name in ("actions", "action_was_greedy", "q_values")]
-        last = BatchDecision.of_one(position.last_decision)
-        parts = [columns, [last.actions, last.is_greedy, last.q_values]]
-        if before is not None:  # without its last decision, which is in this fragment
-            known = before.decisions
-            parts.insert(0, [known.actions[:-1], known.is_greedy[:-1], known.q_values[:-1]])
-        return cls(
-            position=position,
-            decisions=BatchDecision(*(np.concatenate(pieces) for pieces in zip(*parts, strict=True))),
-            n_actions=fragment.race_row + len(rollout["actions"]),
-            n_transitions=fragment.race_row + fragment.end_transition,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +120,6 @@ class CollectorProgress:
     place: int = 0  # of its next race in the map cycle
     of_generators: Mapping[str, int] = field(default_factory=dict)  # number of each generator's next race
     streams: Mapping[str, str] = field(default_factory=dict)  # states of its random streams
-    under_way: Mapping[int, RaceUnderWay] = field(default_factory=dict)  # between two turns, by number
 
     def after(self, race: RacePosition) -> CollectorProgress:
         """Return the progress after a race; races of several games may arrive in another order."""
@@ -190,11 +132,10 @@ class CollectorProgress:
             place=race.place + 1 if is_newest else self.place,
             of_generators=of_generators,
             streams=race.streams,
-            under_way={number: under_way for number, under_way in self.under_way.items() if number != race.number},
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all but `under_way` as plain values."""
+        """Return it as plain values."""
         return {
             "n_races": self.n_races,
             "place": self.place,

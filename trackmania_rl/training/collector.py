@@ -1,4 +1,4 @@
-"""Collectors play the map cycle on games of any kind, with the newest weights.
+"""Collectors, which play the map cycle on games of any kind with the newest weights.
 
 One thread, one loop: receive from the games that wait, decide with one pass through the network, send. A race that has
 ended is put into the rollout sink, and the map cycle's next one begins in its game.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +20,9 @@ from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.agents.inference import Actor
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
-from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.progress import CollectorProgress, Fragment, RaceInFragments, RacePosition
 from trackmania_rl.seeds import stream_state
 from trackmania_rl.settings import MapEntry
-from trackmania_rl.settings.game import RACES
 from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
 
 log = logging.getLogger(__name__)
@@ -104,15 +101,6 @@ class Race:
     exploration: Exploration
     in_fragments: RaceInFragments | None
 
-    def stats(
-        self, end_race_stats: Mapping[str, Any], position: RacePosition, fragment: Fragment | None = None
-    ) -> dict[str, Any]:
-        """Return `end_race_stats` with map, position, age of the weights and fragment, for the learner."""
-        entry, is_generated, _ = self.of_cycle
-        stats = {**end_race_stats, **stats_of_entry(entry), "is_generated": is_generated, "position": position}
-        stats["weights_age_s"] = time.monotonic() - self.puller.came_s
-        return stats if fragment is None else {**stats, "fragment": fragment}
-
 
 def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
     """Return the map and kind of a race, for its `end_race_stats`."""
@@ -164,20 +152,6 @@ def _race_of_entry(entry: MapEntry, position: RacePosition, generated_maps: Gene
     generator = generator_key(entry.generator)
     position = replace(position, generator=generator, generator_number=generated_maps.n_begun(entry.generator))
     return RaceOfCycle(generated_maps.draw(entry), not entry.generator.is_one_track, position)
-
-
-def race_at(
-    cycle: Sequence[MapEntry], position: RacePosition, generated_maps: GeneratedMaps | None
-) -> RaceOfCycle | None:
-    """Return the race at a position, with its track; None if an edit changed the cycle."""
-    entries = [entry for entry in cycle for _ in range(entry.repeat)]
-    entry = entries[position.place] if position.place < len(entries) else None
-    if entry is None or position.generator != (generator_key(entry.generator) if entry.generator else ""):
-        return None
-    if entry.generator is None or generated_maps is None:
-        return RaceOfCycle(entry, False, position)
-    recipe = generated_maps.recipe(entry.generator, position.generator_number)
-    return RaceOfCycle(generated_maps.concrete(entry, recipe), not entry.generator.is_one_track, position)
 
 
 class Collector:
@@ -241,11 +215,6 @@ class Collector:
                     in_fragments.begin_again()
         return received
 
-    def _send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
-        for listener in self._parts.listeners:
-            listener.decided(ids, decision)
-        self._games.send(ids, decision, policy_s)
-
     def _answer(self, received: Received) -> None:
         if not self._has_answered:
             self._has_answered = True
@@ -262,10 +231,12 @@ class Collector:
         races = [self._races[game] for game in ids.tolist()]
         explorations = [race.exploration for race in races]
         decision = puller.actor.act_batch(received.images[rows], received.floats[rows], explorations)
-        for row, race in enumerate(races):
+        for race in races:
             if race.in_fragments is not None:
-                race.in_fragments.decided(decision, row)
-        self._send(ids, decision, policy_s=time.perf_counter() - began_s)
+                race.in_fragments.n_decided += 1
+        for listener in self._parts.listeners:
+            listener.decided(ids, decision)
+        self._games.send(ids, decision, policy_s=time.perf_counter() - began_s)
 
     def _hand_on_fragment(self, game: int, at_least_actions: int) -> bool:
         """Send the new part of a race under way if it is large enough; False if the run ends."""
@@ -275,9 +246,7 @@ class Collector:
         if self._parts.rollouts.acquire_frames(game) is None:
             return False
         states, fragment = race.in_fragments.cut()
-        self._parts.rollouts.put(
-            game, self._games.under_way(game, states), race.stats({}, self._position_now(race), fragment)
-        )
+        self._parts.rollouts.put(game, self._games.under_way(game, states), self._stats(race, {}, fragment))
         return True
 
     def _hand_on_ended(self, received: Received) -> bool:
@@ -288,41 +257,43 @@ class Collector:
             race = self._races.pop(game)
             n_actions = len(ended.rollout_results["actions"])
             fragment = None if race.in_fragments is None else race.in_fragments.end(n_actions)
-            self._parts.rollouts.put(
-                game, ended.rollout_results, race.stats(ended.end_race_stats, self._position_now(race), fragment)
-            )
+            self._parts.rollouts.put(game, ended.rollout_results, self._stats(race, ended.end_race_stats, fragment))
         for game in received.lost:  # the game may be unable to play this race, so the next one begins there
             del self._races[game]
         return True
 
-    def _position_now(self, race: Race) -> RacePosition:
+    def _stats(self, race: Race, end_race_stats: Mapping[str, Any], fragment: Fragment | None) -> dict[str, Any]:
+        """Return `end_race_stats` with map, position, age of the weights and fragment, for the learner."""
+        entry, is_generated, position = race.of_cycle
         streams = {name: stream_state(stream) for name, stream in self._parts.streams.items()}
-        return replace(race.of_cycle.position, streams=streams)
+        of_learner = {
+            "is_generated": is_generated,
+            "position": replace(position, streams=streams),
+            "weights_age_s": time.monotonic() - race.puller.came_s,
+        }
+        of_fragment = {} if fragment is None else {"fragment": fragment}
+        return {**end_race_stats, **stats_of_entry(entry), **of_learner, **of_fragment}
 
     def _begin_race(self, game: int) -> None:
+        """Begin the map cycle's next race by the settings in force."""
         run_state = self._parts.run_state
         run_state.pull()
-        of_cycle = next(self._cycle)
-        position = replace(of_cycle.position, game=game, frames_total=run_state.frames_total)
-        self._begin(of_cycle._replace(position=position)).puller.pull_at_next_pass()
-
-    def _begin(self, of_cycle: RaceOfCycle) -> Race:
-        """Begin a race by the settings in force, with the game and the exploration of its position."""
-        settings, (entry, _, position) = self._parts.run_state.settings, of_cycle
+        settings, of_cycle = run_state.settings, next(self._cycle)
+        entry = of_cycle.entry
         puller = self._parts.explorer if entry.is_explo else self._parts.evaluator
+        puller.pull_at_next_pass()
         puller.actor.exploration_settings = settings.exploration
-        exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=position.frames_total)
+        exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=run_state.frames_total)
         in_fragments, frames = None, None
         if self._fragment_length_actions is None:
-            frames = functools.partial(self._parts.rollouts.acquire_frames, position.game)
+            frames = functools.partial(self._parts.rollouts.acquire_frames, game)
         else:  # a fragment takes the room while the race continues, so frames are not written there
             in_fragments = RaceInFragments.of_settings(settings)
-        self._races[position.game] = race = Race(of_cycle, puller, exploration, in_fragments)
+        self._races[game] = Race(of_cycle, puller, exploration, in_fragments)
         for listener in self._parts.listeners:
-            listener.begins(position.game, entry)
+            listener.begins(game, entry)
         self._games.game = settings.game
-        self._games.begin(position.game, entry, frames)
-        return race
+        self._games.begin(game, entry, frames)
 
 
 BeginTurn = Callable[[int], object]
@@ -334,8 +305,7 @@ class TurnTakingCollector(Collector):
 
     In a turn it plays a race in every game, or the actions of one fragment, by the weights, frame count and settings at
     the turn's beginning. Its random numbers depend on the seed and the turn's number, and its place in the map cycle on
-    the races that it has sent. Races that an earlier session had under way are driven again by the decisions that were
-    sent, so an interrupted run resumes as the same run.
+    the races that it has sent, so an interrupted run resumes as the same run.
 
     Args:
         parts: see `Collector`; actors are replaced at each turn.
@@ -353,25 +323,24 @@ class TurnTakingCollector(Collector):
     ) -> None:
         super().__init__(parts, games)
         self._begin_turn = begin_turn
-        self._in_first_turn: Callable[[], object] | None = in_first_turn
-        game = parts.run_state.settings.game
-        can_drive_again = game.game == "simulated" and game.games == RACES and self._fragment_length_actions is not None
-        self._to_drive_again = tuple(parts.progress.under_way.values()) if can_drive_again else ()
+        self._in_first_turn = in_first_turn
 
     def run(self) -> None:
         """Play turns until the run ends; see `Collector.run`."""
-        while (number := self._parts.rollouts.await_turn()) is not None and self._play_turn(number):
+        is_first = True
+        while (number := self._parts.rollouts.await_turn()) is not None:
+            if is_first:
+                self._in_first_turn()
+                is_first = False
+            self._begin_turn(number)
+            if not self._play_turn():
+                break
             self._parts.rollouts.end_turn()
 
-    def _play_turn(self, number: int) -> bool:
-        if self._in_first_turn is not None:
-            self._in_first_turn()
-            self._in_first_turn = None
-        self._begin_turn(number)
+    def _play_turn(self) -> bool:
+        """Play a turn; False if the run ends."""
         for puller in (self._parts.explorer, self._parts.evaluator):
             puller.pull_at_next_pass()
-        if self._to_drive_again and not self._drive_again():
-            return False
         self.begin_races()
         n_passes = 0
         while self._races and n_passes != self._fragment_length_actions:
@@ -394,46 +363,3 @@ class TurnTakingCollector(Collector):
             if len(received.ids) == len(self._races):
                 return received
         return None
-
-    def _drive_again(self) -> bool:
-        """Bring the races that an earlier session had under way to their states; False if the run ends.
-
-        The simulated game is not random: the same decisions lead to the same states. Nothing of it is sent.
-        """
-        to_drive, self._to_drive_again = self._to_drive_again, ()
-        self._parts.run_state.pull()
-        cycle = self._parts.run_state.settings.game.map_cycle
-        decided: dict[int, BatchDecision] = {}
-        for under_way in to_drive:
-            of_cycle = race_at(cycle, under_way.position, self._parts.generated_maps)
-            game = under_way.position.game
-            if of_cycle is not None and game < self._games.n_games:  # else the configuration was edited
-                decided[game] = under_way.decisions
-                self._begin(of_cycle)
-        while left := [game for game in sorted(decided) if self._n_decided(game) < len(decided[game].actions)]:
-            received = self._receive_all()
-            if received is None:
-                return False
-            for game in [game for game in received.ids.tolist() if game in left]:
-                row, known, in_fragments = self._n_decided(game), decided[game], self._races[game].in_fragments
-                assert in_fragments is not None
-                one = slice(row, row + 1)
-                decision = BatchDecision(known.actions[one], known.is_greedy[one], known.q_values[one])
-                in_fragments.decided(decision, 0)
-                self._send(np.array([game], dtype=np.int64), decision)
-        for under_way in to_drive:
-            race = self._races.get(under_way.position.game)
-            if race is not None and race.in_fragments is not None:
-                race.in_fragments.n_actions = under_way.n_actions
-                race.in_fragments.n_transitions = under_way.n_transitions
-        return True
-
-    def _n_decided(self, game: int) -> int:
-        race = self._races.get(game)
-        return sys.maxsize if race is None or race.in_fragments is None else race.in_fragments.n_decided
-
-    def _position_now(self, race: Race) -> RacePosition:
-        position = super()._position_now(race)
-        if race.in_fragments is None:
-            return position
-        return replace(position, last_decision=race.in_fragments.last_decision)

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import torch
 from tensordict import TensorDictBase
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.progress import CollectorProgress, RacePosition, RaceUnderWay
+from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.seeds import set_stream_state
 from trackmania_rl.telemetry.figures import cycle_figures
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, CommandClock, RaceLog, RaceRecord
 from trackmania_rl.training.hooks.hook import Hook
 
 log = logging.getLogger(__name__)
-
-POSITION: Final = ("number", "place", "generator", "generator_number", "game", "frames_total")
-COUNTS: Final = ("n_actions", "n_transitions")
-DECISIONS: Final = ("actions", "is_greedy", "q_values")
-"""Saved attributes of a race under way: of its position, of itself, and of its decisions."""
 
 
 class CountRaces(Hook):
@@ -148,52 +139,17 @@ class FollowCollectors(Hook):
         """Note the position of the race or fragment. A demonstration has none."""
         race, progress = self.run.race, self.run.progress
         assert race is not None
-        if race.position is None:
-            return
-        before = progress.get(race.collector, CollectorProgress())
-        after, number = before.after(race.position), race.position.number
-        if race.is_under_way and race.fragment is not None and race.position.last_decision is not None:
-            under_way = RaceUnderWay.after(
-                before.under_way.get(number), race.position, race.fragment, race.rollout_results
-            )
-            after = replace(after, under_way={**after.under_way, number: under_way})
-        progress[race.collector] = after
+        if race.position is not None:
+            progress[race.collector] = progress.get(race.collector, CollectorProgress()).after(race.position)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of each collector."""
-        return {
-            "collectors": {
-                collector: {
-                    **progress.state_dict(),
-                    "under_way": {number: _state_of(race) for number, race in progress.under_way.items()},
-                }
-                for collector, progress in self.run.progress.items()
-            }
-        }
+        return {"collectors": {collector: progress.state_dict() for collector, progress in self.run.progress.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the progress."""
         self.run.progress.clear()
         for collector, state in state_dict["collectors"].items():
-            progress = CollectorProgress.of_state(state)
+            self.run.progress[int(collector)] = progress = CollectorProgress.of_state(state)
             for stream in progress.streams.values():
-                set_stream_state(np.random.default_rng(), stream)
-            under_way = {int(number): _race_of(race) for number, race in state["under_way"].items()}
-            self.run.progress[int(collector)] = replace(progress, under_way=under_way)
-
-
-def _state_of(race: RaceUnderWay) -> dict[str, Any]:
-    position, decisions = race.position, race.decisions
-    return {
-        **{name: getattr(position, name) for name in POSITION},
-        **{name: getattr(race, name) for name in COUNTS},
-        **{name: torch.from_numpy(np.ascontiguousarray(getattr(decisions, name))) for name in DECISIONS},
-    }
-
-
-def _race_of(state: Mapping[str, Any]) -> RaceUnderWay:
-    return RaceUnderWay(
-        position=RacePosition(**{name: state[name] for name in POSITION}),
-        decisions=BatchDecision(**{name: state[name].numpy() for name in DECISIONS}),
-        **{name: state[name] for name in COUNTS},
-    )
+                set_stream_state(np.random.default_rng(), stream)  # raises if it is malformed
