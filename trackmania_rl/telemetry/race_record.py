@@ -99,6 +99,25 @@ class RaceRecord:
             figures=dict(_numbers(others)),
         )
 
+    @classmethod
+    def of_line(cls, line: Mapping[str, Any]) -> RaceRecord:
+        """Return the record of a line of `RaceLog`."""
+        return cls(
+            map_name=str(line["map"]),
+            is_explo=bool(line["is_explo"]),
+            collector=int(line.get("collector", 0)),
+            race_finished=bool(line["race_finished"]),
+            race_time_ms=int(line["race_time_ms"]),
+            meters=float(line.get("meters", 0.0)),
+            furthest_zone=0,
+            n_actions=int(line.get("n_actions", 0)),
+            cutoff_reason=line.get("cutoff_reason"),
+            is_demonstration=bool(line.get("is_demonstration", False)),
+            track=str(line.get("track", "")),
+            is_generated="track" in line,
+            progress_unit=str(line.get("progress_unit", "m")),
+        )
+
     @property
     def is_own(self) -> bool:
         """Whether this is an episode of an own environment, with a return instead of metres."""

@@ -1,7 +1,6 @@
 """Curves of bounded size, from files that grow: races from races.jsonl, figures from tensorboard's event files.
 
-tensorboard's own reader takes half a second for each megabyte, as it computes checksums in Python. The event files of
-a long run have a gigabyte, mostly pictures.
+tensorboard's own reader computes checksums in Python, half a second for each megabyte. A long run has a gigabyte.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import math
 import statistics
 import struct
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 
-from trackmania_rl.telemetry.page.tails import LineTail, sampled_lines
+from trackmania_rl.telemetry.page.tails import LineTail
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import RECENT_RACES, RaceHistory
 
@@ -77,13 +76,10 @@ class Curve:
 
 
 class RaceCurves:
-    """Races of a run, from races.jsonl.
+    """Races of a run, from races.jsonl, which need not exist yet.
 
     Points of races are [frames, seconds or None if not finished, metres, share finished of the recent races]; those of
     rates are [frames, hours of training, frames per second].
-
-    Args:
-        file: races.jsonl; it need not exist yet.
 
     Attributes:
         curves: by "{map}/{kind}", and "rates".
@@ -92,27 +88,21 @@ class RaceCurves:
     """
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self._tail = LineTail(file)
+        self._has_read = False
         self._begin()
 
     def _begin(self) -> None:
-        self._tail: LineTail | None = None
         self.curves: dict[str, Curve] = {"rates": Curve()}
         self.figures: dict[str, Curve] = {}
         self.new_figures: NewPoints = []
         self._histories: dict[str, RaceHistory] = {}
-        self.frames_total = 0
-        self.n_races = 0.0
-        self.n_unreadable = 0
-        self._n_of_kind: defaultdict[str, float] = defaultdict(float)
-        self._n_finished_of_kind: defaultdict[str, float] = defaultdict(float)
+        self.frames_total = self.n_races = self.n_unreadable = 0
         self._best_ms: dict[str, list[int]] = {}
         self._recent_ms: dict[str, deque[list[int]]] = defaultdict(lambda: deque(maxlen=RECENT_RACES))
         self._session = 0
-        self._earlier_s = 0.0
-        self._wall_s = 0.0
+        self._earlier_s = self._wall_s = 0.0
         self._rate_from: tuple[float, int] | None = None
-        self._n_per_line = 1.0  # more where lines are samples
 
     @property
     def training_s(self) -> float:
@@ -120,25 +110,25 @@ class RaceCurves:
         return self._earlier_s + self._wall_s
 
     def read(self) -> NewPoints | None:
-        """Read new races; return their points, or None if all curves are new.
+        """Read new races, of a long log in several calls; return their points, or None if all curves are new.
 
         Raises:
             OSError: if the file cannot be read.
         """
         self.new_figures = []
-        if self._tail is None:
-            if not self._file.is_file():
-                return []
-            lines, end, self._n_per_line = sampled_lines(self._file)
-            self._tail = LineTail(self._file, end)
-            self._add_all(lines)
-            self._n_per_line = 1.0
-            return None
-        new_lines = self._tail.read()
-        if self._tail.n_restarts:
+        n_restarts = self._tail.n_restarts
+        lines = self._tail.read()
+        is_first, self._has_read = not self._has_read, True
+        if self._tail.n_restarts > n_restarts:
             self._begin()
-            return self.read()
-        return self._add_all(new_lines)
+            is_first = True
+        new: NewPoints = []
+        for line in lines:
+            try:
+                self._add(json.loads(line), new)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self.n_unreadable += 1
+        return None if is_first else new
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row for each map and kind."""
@@ -149,8 +139,8 @@ class RaceCurves:
                 {
                     "map": map_name,
                     "kind": kind,
-                    "races": round(self._n_of_kind[name]),
-                    "finished": round(self._n_finished_of_kind[name]),
+                    "races": history.n_races,
+                    "finished": history.n_finished,
                     "recent": history.n_recent_finished,
                     "n_recent": history.n_recent,
                     "best_ms": history.best_time_ms,
@@ -174,33 +164,22 @@ class RaceCurves:
             "recent_ms": [round(statistics.median(column)) for column in zip(*alike, strict=True)],
         }
 
-    def _add_all(self, lines: Iterable[bytes]) -> NewPoints:
-        new: NewPoints = []
-        for line in lines:
-            try:
-                self._add(json.loads(line), new)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                self.n_unreadable += 1
-        return new
-
     def _add(self, race: Mapping[str, Any], new: NewPoints) -> None:
         frames, wall_s, session = int(race["frames_total"]), float(race["wall_s"]), int(race.get("session", 1))
         if session != self._session:
             self._earlier_s += self._wall_s
             self._session, self._rate_from = session, None
         self._wall_s, self.frames_total = wall_s, frames
-        self.n_races += self._n_per_line
+        self.n_races += 1
         self._add_rate(frames, wall_s, new)
         for name, value in race.get("learning", {}).items():
             add_figure(self.figures, name, frames, float(value), self.new_figures)
-        record = record_of_line(race)
+        record = RaceRecord.of_line(race)
         name = f"{record.map_name}/{record.kind}"
         if not record.counts or (name not in self.curves and len(self._histories) >= 2 * MOST_MAPS):
             return
         history = self._histories.setdefault(name, RaceHistory())
         is_best = history.add(record)
-        self._n_of_kind[name] += self._n_per_line
-        self._n_finished_of_kind[name] += self._n_per_line * record.race_finished
         times_ms = race.get("checkpoint_times_ms")
         if record.race_finished and history.is_one_track and times_ms:
             best_ms = self._best_ms.setdefault(record.map_name, times_ms)
@@ -223,25 +202,6 @@ class RaceCurves:
             point: Point = [frames, round(self.training_s / 3600, 5), round(new_frames / seconds, 1)]
             if self.curves["rates"].add(point):
                 new.append(("rates", point))
-
-
-def record_of_line(race: Mapping[str, Any]) -> RaceRecord:
-    """Return the race of a line of races.jsonl."""
-    return RaceRecord(
-        map_name=str(race["map"]),
-        is_explo=bool(race["is_explo"]),
-        collector=int(race.get("collector", 0)),
-        race_finished=bool(race["race_finished"]),
-        race_time_ms=int(race["race_time_ms"]),
-        meters=float(race.get("meters", 0.0)),
-        furthest_zone=0,
-        n_actions=int(race.get("n_actions", 0)),
-        cutoff_reason=race.get("cutoff_reason"),
-        is_demonstration=bool(race.get("is_demonstration", False)),
-        track=str(race.get("track", "")),
-        is_generated="track" in race,
-        progress_unit=str(race.get("progress_unit", "m")),
-    )
 
 
 class FigureCurves:
@@ -271,32 +231,24 @@ class FigureCurves:
         return new
 
     def _read_file(self, file: Path, most_bytes: int, new: NewPoints) -> int:
-        offset = self._offsets.get(file, 0)
+        """Add the complete records; return their bytes. A record is its length, a checksum, an event, a checksum."""
+        offset, position = self._offsets.get(file, 0), 0
         with file.open("rb") as opened:
             opened.seek(offset)
             content = opened.read(most_bytes)
-        end = 0
-        for begin, end in self._records(file, content):
-            self._add(content[begin:end], new)
-            end += _FOOTER_BYTES
-        if end == 0 and len(content) == most_bytes == MOST_BYTES_AT_ONCE:  # a record as large as all that is read
-            end = _HEADER.size + _HEADER.unpack_from(content)[0] + _FOOTER_BYTES
-        self._offsets[file] = offset + end
-        return end
-
-    def _records(self, file: Path, content: bytes) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of each complete record."""
-        position = 0
         while position + _HEADER.size <= len(content):
             length, _ = _HEADER.unpack_from(content, position)
+            begin, next_position = position + _HEADER.size, position + _HEADER.size + length + _FOOTER_BYTES
             if length > LARGEST_RECORD_BYTES:
                 self._damaged.add(file)
-                return
-            begin = position + _HEADER.size
-            position = begin + length + _FOOTER_BYTES
-            if position > len(content):
-                return
-            yield begin, begin + length
+                break
+            if next_position <= len(content):
+                self._add(content[begin : begin + length], new)
+            elif position > 0 or len(content) < MOST_BYTES_AT_ONCE:
+                break
+            position = next_position  # a record larger than all that is read at once is skipped
+        self._offsets[file] = offset + position
+        return position
 
     def _add(self, record: bytes, new: NewPoints) -> None:
         try:

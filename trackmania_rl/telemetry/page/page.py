@@ -287,7 +287,7 @@ class RunPage:
             "quiet_s": quiet_s,
             "is_running": quiet_s is not None and quiet_s < QUIET_AFTER_S and not is_over,
             "frames": races.frames_total,
-            "races": round(races.n_races),
+            "races": races.n_races,
             "training_s": round(races.training_s),
             "unreadable": races.n_unreadable,
             "table": races.table(),

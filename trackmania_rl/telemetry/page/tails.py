@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-MOST_BYTES_AT_ONCE: Final = 4 << 20
-WHOLE_FILE_BYTES: Final = 16 << 20
-"""A larger log is read in samples of this size altogether."""
-N_SAMPLES: Final = 64
+MOST_BYTES_AT_ONCE: Final = 8 << 20
 MOST_MESSAGES: Final = 300
 MESSAGES_BYTES: Final = 1 << 18
 """Of a longer train.log only the end is read."""
@@ -24,13 +20,7 @@ Message = dict[str, str]
 
 
 class LineTail:
-    """New lines of a growing file.
-
-    A missing file has no lines. A file that became shorter is read from its beginning.
-
-    Args:
-        file: text with a line break after each line.
-        begin_at_byte: beginning of the first line to read.
+    """New lines of a growing file. A missing file has none. A file that became shorter is read from its beginning.
 
     Attributes:
         n_restarts: number of times that the file was read from its beginning again.
@@ -63,16 +53,11 @@ class LineTail:
 
 
 class LogMessages:
-    """Newest messages of a train.log.
-
-    Args:
-        file: it need not exist yet.
-    """
+    """Newest messages of a train.log, which need not exist yet."""
 
     def __init__(self, file: Path) -> None:
         size_bytes = file.stat().st_size if file.is_file() else 0
         self._tail = LineTail(file, max(0, size_bytes - MESSAGES_BYTES))
-        self._skips_first_line = size_bytes > MESSAGES_BYTES
         self.messages: deque[Message] = deque(maxlen=MOST_MESSAGES)
 
     def read(self) -> list[Message]:
@@ -81,11 +66,8 @@ class LogMessages:
         Raises:
             OSError: if the file cannot be read.
         """
-        lines = self._tail.read()
-        if self._skips_first_line and lines:
-            lines, self._skips_first_line = lines[1:], False
         new: list[Message] = []
-        for line in lines:
+        for line in self._tail.read():
             text = line.decode("utf-8", "replace").rstrip("\r")
             if match := _MESSAGE.match(text):
                 new.append({"time": match[1], "level": match[2], "text": match[3][:LONGEST_MESSAGE]})
@@ -93,34 +75,3 @@ class LogMessages:
                 new[-1]["text"] = f"{new[-1]['text']}\n{text}"[:LONGEST_MESSAGE]
         self.messages += new
         return new
-
-
-def sampled_lines(file: Path) -> tuple[Iterator[bytes], int, float]:
-    """Return all lines of a small log, or samples spread evenly over a large one, the end included.
-
-    Returns:
-        The complete lines in order; the end of the last complete line in bytes; the number of lines of the file for
-        each returned line, 1.0 for a small log.
-
-    Raises:
-        OSError: if the file cannot be read.
-    """
-    with file.open("rb") as opened:
-        size_bytes = opened.seek(0, 2)
-        last_bytes = min(size_bytes, 1 << 16)
-        opened.seek(size_bytes - last_bytes)
-        end = size_bytes - last_bytes + opened.read(last_bytes).rfind(b"\n") + 1
-    if end <= WHOLE_FILE_BYTES:
-        return _lines(file, [(0, end)]), end, 1.0
-    sample_bytes = WHOLE_FILE_BYTES // N_SAMPLES
-    step_bytes = (end - sample_bytes) / (N_SAMPLES - 1)
-    begins = [*(round(number * step_bytes) for number in range(N_SAMPLES - 1)), end - sample_bytes]
-    return _lines(file, [(begin, begin + sample_bytes) for begin in begins]), end, end / WHOLE_FILE_BYTES
-
-
-def _lines(file: Path, pieces: list[tuple[int, int]]) -> Iterator[bytes]:
-    with file.open("rb") as opened:
-        for begin, end in pieces:
-            opened.seek(begin)
-            lines = opened.read(end - begin).split(b"\n")[:-1]
-            yield from lines[1:] if begin > 0 else lines
