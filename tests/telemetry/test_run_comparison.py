@@ -12,14 +12,7 @@ from scripts.tools.maps_commands._comparison import (
 )
 from scripts.tools.maps_commands._runs import DrivenRun, run_of_ghost
 from trackmania_rl.gbx.replay import read_replay
-from trackmania_rl.telemetry.sections import (
-    checkpoint_names,
-    compare_sections,
-    equal_parts,
-    part_names,
-    spread_time,
-    times_at,
-)
+from trackmania_rl.telemetry.page.races import times_at
 
 STRAIGHT_M = np.array([[0.0, 5.0, 0.0], [0.0, 5.0, 400.0]])
 
@@ -87,22 +80,15 @@ def test_races_without_a_common_way_are_refused():
         compare_runs(straight, standing)
 
 
-BEST = (4000, 6000, 10_000)
-
-
 def test_losses_of_sections_add_up_to_the_time_behind():
-    sections = compare_sections(BEST, (4100, 6300, 10_150), checkpoint_names(3), [50.0, 70.0, 130.0])
+    a = run(along_z(5.0 * np.arange(61)), checkpoints_ms=(1000, 2000, 6000))
+    sections = compare_runs(a, run(along_z(4.0 * np.arange(76)), checkpoints_ms=(1100, 1900, 7500))).sections
     assert [section.name for section in sections] == ["CP 1", "CP 2", "finish"]
-    assert [section.end_m for section in sections] == [50.0, 70.0, 130.0]
-    assert [section.section_ms for section in sections] == [(4000, 4100), (2000, 2200), (4000, 3850)]
-    assert [section.lost_ms for section in sections] == [100, 200, -150]
-    assert [section.behind_ms for section in sections] == [100, 300, 150]
-    unfinished = compare_sections(BEST, (4500, 6100), checkpoint_names(3))
-    assert [(section.name, section.lost_ms) for section in unfinished] == [("CP 1", 500), ("CP 2", -400)]
-    ends_m = equal_parts(50.0, n_parts=4)
-    assert part_names(ends_m) == ["12 m", "25 m", "38 m", "finish"], "of a map without checkpoints"
-    medal = spread_time(12_500, BEST)
-    assert medal == [5000, 7500, 12_500], "slower by the same factor everywhere"
+    assert [section.end_m for section in sections] == pytest.approx([50.0, 100.0, 300.0])
+    assert [section.section_ms for section in sections] == [(1000, 1100), (1000, 800), (4000, 5600)]
+    assert [section.lost_ms for section in sections] == [100, -200, 1600]
+    assert [section.behind_ms for section in sections] == [100, -100, 1500]
+    assert len(compare_runs(a, run(along_z(4.0 * np.arange(76)), checkpoints_ms=(1100,))).sections) == 1
 
 
 def test_the_time_at_a_distance_is_when_a_race_first_was_there():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from trackmania_rl.cli import writing
 from trackmania_rl.errors import UserError
 from trackmania_rl.telemetry.input_picture import InputTimeline
-from trackmania_rl.telemetry.sections import FINISH, Section, compare_sections
 
 from ._runs import DrivenRun, FloatArray
 
@@ -42,6 +41,25 @@ _GUIDE: Final = "0.75"
 
 class RunComparisonError(UserError):
     """Two races cannot be compared."""
+
+
+class Section(NamedTuple):
+    """Part of the line that ends at a checkpoint or the finish. Times are those of A and B."""
+
+    name: str  # of its end: "CP 1", ..., "finish"
+    end_m: float
+    end_ms: tuple[int, int]
+    section_ms: tuple[int, int]
+
+    @property
+    def lost_ms(self) -> int:
+        """Time that B loses to A in the section; negative if it wins."""
+        return self.section_ms[1] - self.section_ms[0]
+
+    @property
+    def behind_ms(self) -> int:
+        """Time that B is behind A at the end."""
+        return self.end_ms[1] - self.end_ms[0]
 
 
 @dataclass(frozen=True)
@@ -164,13 +182,14 @@ def _on_line(run: DrivenRun, station_m: FloatArray, distance_m: FloatArray) -> R
 
 def _sections(a: DrivenRun, b: DrivenRun, station_of_a_m: FloatArray) -> tuple[Section, ...]:
     """Checkpoints are matched in the order in which each race passed them."""
-    a_ms, b_ms = a.checkpoint_times_ms, b.checkpoint_times_ms
-    names = [
-        FINISH if a.race_time_ms == of_a_ms or b.race_time_ms == of_b_ms else f"CP {number}"
-        for number, (of_a_ms, of_b_ms) in enumerate(zip(a_ms, b_ms, strict=False), start=1)
-    ]
-    ends_m = np.interp(a_ms, a.time_ms, np.maximum.accumulate(station_of_a_m))
-    return compare_sections(a_ms, b_ms, names, ends_m.tolist())
+    sections: list[Section] = []
+    ends_m = np.interp(a.checkpoint_times_ms, a.time_ms, np.maximum.accumulate(station_of_a_m)).tolist()
+    for end_ms, end_m in zip(zip(a.checkpoint_times_ms, b.checkpoint_times_ms, strict=False), ends_m, strict=False):
+        before_ms = sections[-1].end_ms if sections else (0, 0)
+        is_finish = a.race_time_ms == end_ms[0] or b.race_time_ms == end_ms[1]
+        name = "finish" if is_finish else f"CP {len(sections) + 1}"
+        sections.append(Section(name, end_m, end_ms, (end_ms[0] - before_ms[0], end_ms[1] - before_ms[1])))
+    return tuple(sections)
 
 
 def save_comparison(comparison: RunComparison, title: str, path: Path) -> None:

@@ -21,14 +21,6 @@ from trackmania_rl.telemetry.input_picture import InputTimeline
 from trackmania_rl.telemetry.live import LiveRace
 from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.runs import BestRun
-from trackmania_rl.telemetry.sections import (
-    checkpoint_names,
-    compare_sections,
-    equal_parts,
-    part_names,
-    spread_time,
-    times_at,
-)
 from trackmania_rl.telemetry.track_shapes import track_of
 
 MOST_RACES: Final = 12
@@ -40,7 +32,11 @@ PICTURE_PX: Final = (320, 240)
 JPEG_QUALITY: Final = 80
 MEDALS: Final = ("author", "gold", "silver", "bronze")
 COMPARED_EVERY_M: Final = 2.0
+N_PARTS: Final = 10
+"""Equal parts of a line that has no checkpoints."""
 
+_NEARLY_M: Final = 1.0
+"""Tolerance: the last state of a finished race is within a tick of the finish line."""
 _STATE_MS: Final = 50
 
 
@@ -197,6 +193,9 @@ def race_sections(
 ) -> dict[str, Any]:
     """Compare a race with its map's best race, the recent evaluation races, and a medal's pace.
 
+    Sections end at checkpoints, or at equal parts of a line that has none. A medal is one time for the whole map. Its
+    sections are those of the best race, scaled by the same factor.
+
     Args:
         race: the race.
         best: the map's best race, where its states are known.
@@ -208,26 +207,30 @@ def race_sections(
         `rows`, one for each section, with None for unknown values; `best_ms`, time of the best race; `medal`, name of
         the medal; `behind`, points [m, seconds behind the best race].
     """
-    gates_m = np.array([gate[5] for gate in shape["gates"][1:]])
-    has_checkpoints = len(gates_m) > 1
-    ends_m = gates_m if has_checkpoints else equal_parts(shape["length_m"])
-    names = checkpoint_names(len(ends_m)) if has_checkpoints else part_names(ends_m)
+    ends_m = np.array([gate[5] for gate in shape["gates"][1:]])
+    names = [f"CP {number}" for number in range(1, len(ends_m) + 1)]
+    if len(ends_m) < 2:
+        ends_m = shape["length_m"] * np.arange(1, N_PARTS + 1) / N_PARTS
+        names = [f"{end_m:.0f} m" for end_m in ends_m]
+    names[-1] = "finish"
     own_ms = _end_times(race, ends_m)
     known_ms = {name: times for name, times in splits.items() if len(times) == len(ends_m)}
     best_ms = known_ms.get("best_ms", []) if best is None else _end_times(best, ends_m)
     has_best = len(best_ms) == len(ends_m)
     medal = next((name for name in MEDALS if name in medals_ms), None)
-    pace_ms = spread_time(medals_ms[medal], best_ms) if medal is not None and has_best else []
+    pace_ms = [end_ms * medals_ms[medal] / best_ms[-1] for end_ms in best_ms] if medal and has_best else []
 
-    def lost_ms(a_ms: Sequence[int], b_ms: Sequence[int]) -> list[int | None]:
-        lost = [section.lost_ms for section in compare_sections(a_ms, b_ms, names)]
-        return [*lost, *[None] * (len(names) - len(lost))]
+    def lost_ms(a_ms: Sequence[float], b_ms: Sequence[float]) -> list[int | None]:
+        n_both = min(len(a_ms), len(b_ms))
+        behind_ms = np.subtract(b_ms[:n_both], a_ms[:n_both])
+        return [*np.diff(behind_ms, prepend=0).round().astype(int).tolist(), *[None] * (len(names) - n_both)]
 
+    start_ms = [0] * len(names)
     columns = {
         "name": names,
         "at_ms": [*own_ms, *[None] * (len(names) - len(own_ms))],
-        "section_ms": lost_ms([0] * len(names), own_ms),
-        "best_ms": lost_ms([0] * len(names), best_ms),
+        "section_ms": lost_ms(start_ms, own_ms),
+        "best_ms": lost_ms(start_ms, best_ms),
         "lost_ms": lost_ms(best_ms, own_ms),
         "recent_lost_ms": lost_ms(best_ms, known_ms.get("recent_ms", [])),
         "pace_lost_ms": lost_ms(pace_ms, own_ms),
@@ -238,6 +241,22 @@ def race_sections(
         "medal": medal,
         "behind": [] if best is None else _behind(race, best),
     }
+
+
+def times_at(
+    ends_m: npt.NDArray[np.float64], meters: npt.NDArray[np.floating], time_ms: npt.NDArray[np.integer]
+) -> list[int]:
+    """Return the times at which a race first reached distances (K,) ascending, for those that it reached.
+
+    Args:
+        ends_m: the distances.
+        meters: (S,) distance at each state.
+        time_ms: (S,) race times of the states.
+    """
+    furthest_m = np.maximum.accumulate(meters.astype(np.float64))
+    is_new = np.diff(furthest_m, prepend=-np.inf) > 0
+    reached_m = ends_m[ends_m <= furthest_m[-1] + _NEARLY_M]
+    return np.rint(np.interp(reached_m, furthest_m[is_new], time_ms[is_new])).astype(int).tolist()
 
 
 def _end_times(race: LiveRace, ends_m: npt.NDArray[np.float64]) -> list[int]:
