@@ -382,11 +382,12 @@ def draw_racing_line(data: Data) -> Figure | None:
     about = data["about"]
     if len(about.driven_m) < 2:
         return None
-    figure = new_figure((10.0, 8.0))
+    ground_m = about.driven_m[:, [0, 2]]
+    share_x, share_z = np.ptp(ground_m, axis=0) / max(1.0, np.ptp(ground_m, axis=0).max())
+    figure = new_figure((max(6.0, 3.0 + 7.0 * share_x), max(5.0, 2.0 + 7.0 * share_z)))
     _head(figure, about, "Newest evaluated race")
     axes = figure.add_subplot()
     _draw_road(axes, about)
-    ground_m = about.driven_m[:, [0, 2]]
     speeds_km_h = 3.6 * speeds_m_s(about.driven_m, about.s_per_action)
     pieces = np.stack((ground_m[:-1], ground_m[1:]), axis=1)
     driven = LineCollection(pieces, array=speeds_km_h[:-1], cmap="turbo", linewidth=2.5, zorder=3)

@@ -59,7 +59,6 @@ NICENESS: Final = 10
 """Below a training, which has 0."""
 HOLD_S: Final = 1.0
 """Duration of the last picture."""
-_MS_PER_S: Final = 1000
 _BASE_PX: Final = (640, 480)
 """Picture to which the sizes below refer."""
 _MARGIN: Final = 12
@@ -71,13 +70,13 @@ _VALUE_ROW: Final = 13
 _VALUES_WIDTH: Final = 128
 _PADDING: Final = 6
 _LEAST_TEXT_PX: Final = 9
-_PANEL_SHARE: Final = 0.45
-"""Brightness of the picture behind a panel."""
+_DIGIT_SHARE: Final = 0.72
+"""Height of a digit, as a share of the font's size."""
+_PANEL_ALPHA: Final = 140
+"""Opacity of the black panels behind texts, of 255."""
 _WHITE: Final = (255, 255, 255)
 _BEST: Final = (113, 204, 46)
 _OTHER: Final = (190, 190, 190)
-_KM_H_PER_M_S: Final = 3.6
-_OF_NUMBERS: Final = frozenset("0123456789:.")
 
 
 @dataclass(frozen=True)
@@ -146,101 +145,47 @@ class RaceOverlay:
             speed_m_s: speed, None if unknown.
             gear: 0 is reverse; None if unknown.
         """
-        height_px, width_px = picture.shape[:2]
-        scale = min(width_px / _BASE_PX[0], height_px / _BASE_PX[1])
-        _draw_time(picture, time_ms, scale)
-        _draw_speed(picture, speed_m_s, gear, scale)
+        image = Image.fromarray(picture)
+        scale = min(image.width / _BASE_PX[0], image.height / _BASE_PX[1])
+        canvas = _Canvas(image, ImageDraw.Draw(image), scale)
+        inputs_px = max(2, canvas.px(_INPUTS_HEIGHT))
+        margin_px = canvas.px(_MARGIN)
+        top_px = image.height - margin_px - inputs_px
+        _draw_time(canvas, time_ms)
+        if speed_m_s is not None or gear is not None:
+            width_px = round(inputs_px * WIDTH_PER_HEIGHT)
+            _draw_speed(canvas, (image.width - margin_px - width_px, top_px, width_px, inputs_px), speed_m_s, gear)
         if self._timeline is not None:
-            sprite = input_picture(
-                self._timeline.at(time_ms), self._timeline.is_analog, max(2, round(_INPUTS_HEIGHT * scale))
-            )
-            margin_px = round(_MARGIN * scale)
-            paste(picture, sprite, margin_px, height_px - margin_px - sprite.shape[0])
+            held = self._timeline.at(time_ms)
+            canvas.paste(input_picture(held, self._timeline.is_analog, inputs_px), margin_px, top_px)
         if self._columns is not None and self._columns.q_values is not None and len(self._columns.q_values):
             index = min(time_ms // self._columns.ms_per_action, len(self._columns.q_values) - 1)
-            _draw_values(picture, self._columns.q_values[index], self._columns.action_keys, scale)
+            _draw_values(canvas, self._columns.q_values[index], self._columns.action_keys)
+        picture[:] = image
 
 
-def paste(picture: Sprite, sprite: Sprite, left_px: int, top_px: int) -> None:
-    """Lay a picture over another one.
+class _Canvas(NamedTuple):
+    image: Image.Image
+    draw: ImageDraw.ImageDraw
+    scale: float
 
-    Args:
-        picture: (H, W, 4) uint8; its first three channels are changed.
-        sprite: (h, w, 4) uint8, the last channel alpha; cut off at the borders.
-        left_px: column of the sprite's left border.
-        top_px: row of its upper border.
-    """
-    place = picture[top_px : top_px + sprite.shape[0], left_px : left_px + sprite.shape[1], :3]
-    above = sprite[: place.shape[0], : place.shape[1]].astype(np.uint16)
-    alpha = above[:, :, 3:]
-    place[:] = (above[:, :, :3] * alpha + place * (255 - alpha) + 127) // 255
+    def px(self, size: float) -> int:
+        return round(size * self.scale)
 
+    def font(self, size: float) -> Any:
+        return _font(max(_LEAST_TEXT_PX, self.px(size)))
 
-def _draw_time(picture: Sprite, time_ms: int, scale: float) -> None:
-    text = _text(format_time(time_ms)[:-1], _text_px(_TIME_TEXT, scale), _WHITE)  # the game's times have two decimals
-    # As wide as the widest digits: a panel that changes its width with them would tremble.
-    width_px = _text("0" * 7, _text_px(_TIME_TEXT, scale), _WHITE).shape[1] + 2 * round(_PADDING * scale)
-    height_px = text.shape[0] + 2 * round(_PADDING * scale)
-    left_px, top_px = (picture.shape[1] - width_px) // 2, round(_MARGIN * scale)
-    _darken(picture, left_px, top_px, width_px, height_px)
-    paste(picture, text, left_px + (width_px - text.shape[1]) // 2, top_px + round(_PADDING * scale))
+    def panel(self, left_px: int, top_px: int, width_px: int, height_px: int) -> None:
+        """Darken a rectangle."""
+        self.image.paste((0, 0, 0, 255), (left_px, top_px), Image.new("L", (width_px, height_px), _PANEL_ALPHA))
 
+    def write(self, x_px: float, y_px: float, text: str, size: float, anchor: str) -> None:
+        """Write at a point on the baseline: anchor "ls" is its left end, "ms" its middle, "rs" its right end."""
+        self.draw.text((x_px, y_px), text, _WHITE, self.font(size), anchor)
 
-def _draw_speed(picture: Sprite, speed_m_s: float | None, gear: int | None, scale: float) -> None:
-    if speed_m_s is None and gear is None:
-        return
-    margin_px, padding_px = round(_MARGIN * scale), round(_PADDING * scale)
-    height_px = round(_INPUTS_HEIGHT * scale)
-    width_px = round(height_px * WIDTH_PER_HEIGHT)
-    left_px, top_px = picture.shape[1] - margin_px - width_px, picture.shape[0] - margin_px - height_px
-    _darken(picture, left_px, top_px, width_px, height_px)
-    small_px = _text_px(_SMALL_TEXT, scale)
-    if speed_m_s is not None:
-        speed = _text(f"{speed_m_s * _KM_H_PER_M_S:.0f}", _text_px(_SPEED_TEXT, scale), _WHITE)
-        paste(picture, speed, left_px + width_px - padding_px - speed.shape[1], top_px + padding_px)
-        unit = _text("km/h", small_px, _WHITE)
-        bottom_px = top_px + height_px - padding_px - unit.shape[0]
-        paste(picture, unit, left_px + width_px - padding_px - unit.shape[1], bottom_px)
-    if gear is not None:
-        shown = _text(f"gear {gear or 'R'}", small_px, _WHITE)
-        paste(picture, shown, left_px + padding_px, top_px + height_px - padding_px - shown.shape[0])
-
-
-def _draw_values(
-    picture: Sprite, values: npt.NDArray[np.float32], action_keys: npt.NDArray[np.bool_] | None, scale: float
-) -> None:
-    """Draw the highest value, and a bar for each action."""
-    padding_px, margin_px = round(_PADDING * scale), round(_MARGIN * scale)
-    row_px, width_px = max(3, round(_VALUE_ROW * scale)), round(_VALUES_WIDTH * scale)
-    best = int(np.argmax(values))
-    title = _text(f"Q {values[best]:.2f}", _text_px(_SMALL_TEXT, scale), _WHITE)
-    n_rows = len(values) if len(values) > 1 else 0
-    height_px = title.shape[0] + row_px * n_rows + 3 * padding_px
-    _darken(picture, margin_px, margin_px, width_px, height_px)
-    paste(picture, title, margin_px + padding_px, margin_px + padding_px)
-    top_px = margin_px + title.shape[0] + 2 * padding_px
-    label_px = 3 * row_px + padding_px if action_keys is not None else 0
-    left_px = margin_px + padding_px + label_px
-    longest_px = width_px - 2 * padding_px - label_px
-    lowest, highest = float(values.min()), float(values.max())
-    for number, value in enumerate(values[:n_rows].tolist()):
-        row = top_px + number * row_px
-        if action_keys is not None:
-            keys = KeyState(*map(bool, action_keys[number]))
-            paste(picture, arrows_picture(keys, row_px), margin_px + padding_px, row)
-        share = (value - lowest) / (highest - lowest) if highest > lowest else 0.0
-        bar_px = max(1, round(share * longest_px))
-        color = _BEST if number == best else _OTHER
-        picture[row + 1 : row + row_px - 1, left_px : left_px + bar_px, :3] = color
-
-
-def _darken(picture: Sprite, left_px: int, top_px: int, width_px: int, height_px: int) -> None:
-    place = picture[max(0, top_px) : top_px + height_px, max(0, left_px) : left_px + width_px, :3]
-    place[:] = (place * _PANEL_SHARE).astype(np.uint8)
-
-
-def _text_px(size: float, scale: float) -> int:
-    return max(_LEAST_TEXT_PX, round(size * scale))
+    def paste(self, sprite: Sprite, left_px: int, top_px: int) -> None:
+        picture = Image.fromarray(sprite)
+        self.image.paste(picture, (left_px, top_px), picture)
 
 
 @functools.lru_cache(maxsize=8)
@@ -248,16 +193,47 @@ def _font(size_px: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size_px)
 
 
-@functools.lru_cache(maxsize=512)
-def _text(text: str, size_px: int, color: tuple[int, int, int]) -> Sprite:
-    """Draw a line of text. Numbers have the height of a digit, other texts a common height."""
-    font = _font(size_px)
-    left, _, right, _ = (round(side) for side in font.getbbox(text))
-    _, top, _, bottom = (round(side) for side in font.getbbox("0" if set(text) <= _OF_NUMBERS else "0gk/"))
-    mask = Image.new("L", (max(1, right - left), max(1, bottom - top)))
-    ImageDraw.Draw(mask).text((-left, -top), text, 255, font)
-    alpha = np.asarray(mask)
-    return np.dstack((np.full((*alpha.shape, 3), color, np.uint8), alpha))
+def _draw_time(canvas: _Canvas, time_ms: int) -> None:
+    font, padding_px, top_px = canvas.font(_TIME_TEXT), canvas.px(_PADDING), canvas.px(_MARGIN)
+    # As wide as the widest digits: a panel that changes its width with them would tremble.
+    width_px = round(font.getlength("0" * 7)) + 2 * padding_px
+    height_px = round(_DIGIT_SHARE * font.size)
+    canvas.panel((canvas.image.width - width_px) // 2, top_px, width_px, height_px + 2 * padding_px)
+    text = format_time(time_ms)[:-1]  # the game's times have two decimals
+    canvas.write(canvas.image.width / 2, top_px + padding_px + height_px, text, _TIME_TEXT, "ms")
+
+
+def _draw_speed(canvas: _Canvas, box_px: tuple[int, int, int, int], speed_m_s: float | None, gear: int | None) -> None:
+    left_px, top_px, width_px, height_px = box_px
+    padding_px = canvas.px(_PADDING)
+    right_px, bottom_px = left_px + width_px - padding_px, top_px + height_px - 2 * padding_px
+    canvas.panel(*box_px)
+    if speed_m_s is not None:
+        baseline_px = top_px + padding_px + round(_DIGIT_SHARE * canvas.font(_SPEED_TEXT).size)
+        canvas.write(right_px, baseline_px, f"{3.6 * speed_m_s:.0f}", _SPEED_TEXT, "rs")
+        canvas.write(right_px, bottom_px, "km/h", _SMALL_TEXT, "rs")
+    if gear is not None:
+        canvas.write(left_px + padding_px, bottom_px, f"gear {gear or 'R'}", _SMALL_TEXT, "ls")
+
+
+def _draw_values(canvas: _Canvas, values: npt.NDArray[np.float32], action_keys: npt.NDArray[np.bool_] | None) -> None:
+    """Draw the highest value, and a bar for each action."""
+    padding_px, margin_px, width_px = canvas.px(_PADDING), canvas.px(_MARGIN), canvas.px(_VALUES_WIDTH)
+    title_px, row_px = canvas.px(_SMALL_TEXT), max(3, canvas.px(_VALUE_ROW))
+    best, n_rows = int(np.argmax(values)), len(values) if len(values) > 1 else 0
+    canvas.panel(margin_px, margin_px, width_px, title_px + row_px * n_rows + 3 * padding_px)
+    canvas.write(margin_px + padding_px, margin_px + title_px, f"Q {values[best]:.2f}", _SMALL_TEXT, "ls")
+    label_px = 3 * row_px + padding_px if action_keys is not None else 0
+    left_px, top_px = margin_px + padding_px + label_px, margin_px + title_px + 2 * padding_px
+    shares = (values - values.min()) / max(float(np.ptp(values)), 1e-9)
+    for number, share in enumerate(shares[:n_rows].tolist()):
+        row = top_px + number * row_px
+        if action_keys is not None:
+            keys = KeyState(*map(bool, action_keys[number]))
+            canvas.paste(arrows_picture(keys, row_px), margin_px + padding_px, row)
+        bar_px = max(1, round(share * (width_px - 2 * padding_px - label_px)))
+        colour = _BEST if number == best else _OTHER
+        canvas.draw.rectangle((left_px, row + 1, left_px + bar_px - 1, row + row_px - 2), colour)
 
 
 class Shot(NamedTuple):
@@ -362,7 +338,7 @@ def film_script(
         def show(frame: npt.NDArray[np.uint8]) -> None:
             film.show(Shot(frame, *moment))
 
-        filming = Filming(size_px, show, _MS_PER_S // frames_per_s)
+        filming = Filming(size_px, show, 1000 // frames_per_s)
         race = player.play(map_path, script, filming, on_state=note, **how)
         film.hold(race.race_time_ms)
     return race

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageChops, ImageDraw
+from PIL import Image, ImageDraw
 
 from trackmania_rl.protocol.input_script import Input, InputEvent
 from trackmania_rl.protocol.messages import NO_KEYS, KeyState
@@ -36,11 +36,11 @@ _BORDER: Final[Color] = (255, 255, 255, 190)
 _ARROW_OFF: Final[Color] = (255, 255, 255, 215)
 _ARROW_ON: Final[Color] = (10, 12, 16, 255)
 _FINER: Final = 4
-"""Drawn so many times larger, and made smaller, which smooths the edges."""
+"""Factor by which pictures are drawn larger, which smooths their edges."""
 _STEER_STEPS: Final = 50
-"""Positions of the wheel that look different, on either side."""
+"""Drawn positions of the wheel on either side."""
 
-# On a board 3 wide and 2 high: each key's left upper corner, and its arrow, of which the tip comes first.
+# On a board 3 wide and 2 high: the left upper corner of each key, and its arrow, tip first.
 _KEYS: Final[tuple[tuple[str, tuple[int, int], Color], ...]] = (
     ("left", (0, 1), BLUE),
     ("right", (2, 1), BLUE),
@@ -154,23 +154,19 @@ def arrows_picture(keys: KeyState, height_px: int) -> Sprite:
 def _wheel_picture(steer: int, gas: bool, brake: bool, height_px: int) -> Sprite:
     """Draw two triangles that fill as the wheel turns, with the pedals between them."""
     picture, unit_px = _board(height_px)
-    draw = ImageDraw.Draw(picture)
-    border = max(1, round(0.04 * unit_px))
-    for name, box, color in _PEDALS:
-        is_held = gas if name == "accelerate" else brake
+    draw, border = ImageDraw.Draw(picture), max(1, round(0.04 * unit_px))
+    for is_held, (_, box, color) in zip((gas, brake), _PEDALS, strict=True):
         sides = [side * unit_px for side in box]
         draw.rounded_rectangle(sides, 0.16 * unit_px, color if is_held else _OFF, _BORDER, border)
     for name, points in _WHEEL.items():
         corners = [(x * unit_px, y * unit_px) for x, y in points]
         draw.polygon(corners, _OFF)
+        (tip_px, middle_px), (base_px, top_px), (_, bottom_px) = corners
         turned = max(0.0, -steer if name == "left" else steer) / _STEER_STEPS
-        (tip_px, _), (base_px, _), _ = corners
-        end_px = base_px + turned * (tip_px - base_px)
-        inside, filled = (Image.new("L", picture.size) for _ in range(2))
-        ImageDraw.Draw(inside).polygon(corners, 255)
-        ImageDraw.Draw(filled).rectangle((min(base_px, end_px), 0, max(base_px, end_px), picture.height), 255)
-        if turned:
-            picture.paste(BLUE, mask=ImageChops.multiply(inside, filled))
+        if turned:  # the part of the triangle from its base to where the wheel is
+            end_px, half_px = base_px + turned * (tip_px - base_px), (1 - turned) * (bottom_px - top_px) / 2
+            filled = [(base_px, top_px), (end_px, middle_px - half_px), (end_px, middle_px + half_px)]
+            draw.polygon([*filled, (base_px, bottom_px)], BLUE)
         draw.line([*corners, corners[0]], _BORDER, border, joint="curve")
     return _sprite(picture, height_px)
 

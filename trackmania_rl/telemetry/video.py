@@ -11,11 +11,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import cv2
 import numpy as np
@@ -30,12 +29,12 @@ ENCODERS: Final = {
     "-f webm",
     ".mov": "-c:v prores_ks -profile:v 4444 -pix_fmt yuva444p10le -f mov",
 }
-"""What ffmpeg is told of each kind of file."""
+"""Options of ffmpeg for each kind of file."""
 _COLORS: Final = (
     "scale=out_color_matrix=bt709:out_range=tv,"
     "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709:range=tv"
 )
-"""Makes colours of frames those of HD television, and says so: else players guess by the picture's size."""
+"""Colours of HD television, named in the file: else players guess them by the picture's size."""
 TRANSPARENT: Final = (".webm", ".mov")
 """Kinds of file in which a frame's alpha counts."""
 
@@ -43,30 +42,16 @@ _NO_WINDOW: Final = 0x08000000 if sys.platform == "win32" else 0
 _DISK_IS_FULL: Final = "No space left on device"
 
 
-@dataclass(frozen=True)
-class VideoFacts:
-    """Size, rate and length of a video.
-
-    Attributes:
-        size_px: width and height.
-        frames_per_s: mean rate.
-        duration_s: length.
-    """
+class VideoFacts(NamedTuple):
+    """Size (width and height), mean rate and length of a video."""
 
     size_px: tuple[int, int]
     frames_per_s: float
     duration_s: float
 
 
-@dataclass(frozen=True)
-class Underlay:
-    """Video below the frames; its sound is kept.
-
-    Attributes:
-        file: the video.
-        left_px: column of the frames' left border.
-        top_px: row of the frames' upper border.
-    """
+class Underlay(NamedTuple):
+    """Video below the frames, whose upper left corner is at (`left_px`, `top_px`); its sound is kept."""
 
     file: Path
     left_px: int
@@ -184,11 +169,8 @@ class VideoFile:
 
     def _finish(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
-        try:
+        with suppress(OSError):  # ffmpeg has gone: its exit code counts
             process.stdin.close()
-        except OSError:
-            process.wait()
-            raise self._failure() from None
         if process.wait() != 0:
             raise self._failure()
         try:
@@ -205,7 +187,7 @@ class VideoFile:
         lines = self._told.read(1 << 16).decode("utf-8", "replace").strip().splitlines() or ["ffmpeg said nothing"]
         if any(_DISK_IS_FULL in line for line in lines):
             return UserError(f"the video {self.path} cannot be written: the disk is full; free some space, and again")
-        first = lines[0].rpartition("] ")[2]  # what stands before it is ffmpeg's own bookkeeping
+        first = lines[0].rpartition("] ")[2]  # after the name of ffmpeg's part
         return UserError(f"the video {self.path} cannot be written: {one_line(OSError(first))}")
 
 
@@ -237,7 +219,7 @@ def video_facts(file: Path) -> VideoFacts:
     try:
         with closing(imageio_ffmpeg.read_frames(str(file.absolute()))) as frames:
             meta = next(frames)
-            next(frames)  # its first frame: a file may promise one and hold none
+            next(frames)  # a file may announce a frame and hold none
         duration_s = meta["duration"] or imageio_ffmpeg.count_frames_and_secs(str(file.absolute()))[1]
     except (OSError, RuntimeError, StopIteration) as error:
         raise UserError(f"{file}: no video that ffmpeg can read, or one without frames") from error
