@@ -167,10 +167,10 @@ def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]
         "train/total/updates": float(run.batches_total),
         "train/total/training_h": run.training_s / _S_PER_H,
     }
-    if run.collectors:
-        values["waiting/collectors"] = run.collectors_waiting_share
-    for collector in run.collectors:
-        values[f"waiting/collector_{collector}"] = run.collector_waiting_share(collector)
+    shares = run.waiting_shares
+    values |= {f"waiting/collector_{collector}": share for collector, share in shares.items()}
+    if shares:
+        values["waiting/collectors"] = statistics.fmean(shares.values())
     values |= {f"weights_age_s/collector_{collector}": age_s for collector, age_s in run.weights_age_s.items()}
     values |= {f"train/left_out/{why}": float(number) for why, number in run.rollouts_left_out.items()}
     values |= {f"rollout/{name}": value for name, value in run.returns.figures().items()}

@@ -1,4 +1,4 @@
-"""Figures of a run: counts, rates, times per map, shares of waiting."""
+"""Figures of a run: counts, rates, times by map, shares of waiting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.race_record import RaceRecord
@@ -24,7 +24,7 @@ SAMPLE_INTERVAL_S = 1.0
 
 
 class Returns:
-    """Returns and lengths (actions) of the last `n_races` races."""
+    """Returns and lengths (actions) of the last `n_races` races. Means are 0 before the first race."""
 
     def __init__(self, n_races: int = RETURN_RACES) -> None:
         self._recent: deque[tuple[float, int]] = deque(maxlen=n_races)
@@ -35,12 +35,12 @@ class Returns:
 
     @property
     def mean_return(self) -> float:
-        """Mean return; 0 before the first race."""
+        """Mean return."""
         return statistics.fmean(value for value, _ in self._recent) if self._recent else 0.0
 
     @property
     def mean_length(self) -> float:
-        """Mean number of actions; 0 before the first race."""
+        """Mean number of actions."""
         return statistics.fmean(n_actions for _, n_actions in self._recent) if self._recent else 0.0
 
     def figures(self) -> dict[str, float]:
@@ -52,7 +52,7 @@ class Returns:
         return {"recent": [list(race) for race in self._recent]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the races; states of earlier versions have none."""
+        """Load the races."""
         self._recent.clear()
         self._recent.extend((float(value), int(n_actions)) for value, n_actions in state.get("recent", ()))
 
@@ -62,13 +62,10 @@ class RaceHistory:
     """Exploration or evaluation races of one map.
 
     Attributes:
-        n_races: all races.
-        n_finished: races that reached the finish.
         is_one_track: whether all races were on one track. Times on several tracks are not compared.
         best_time_ms: fastest finish; None before the first finish and for several tracks.
         last_time_ms: time of the last race; None if it was not finished.
-        furthest_m: largest distance reached.
-        last_m: distance of the last race.
+        furthest_m: largest distance reached; `last_m` that of the last race.
         progress_unit: of the distances, see `RaceRecord`.
         recent: returns and lengths of the last `RECENT_RACES` episodes of an own environment.
         returns: of the last `RETURN_RACES` races.
@@ -172,16 +169,8 @@ class MapStatistics:
         return min((race_time_ms for race_time_ms in times_ms if race_time_ms is not None), default=None)
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Rates over the last `RATE_WINDOW_S`.
-
-    Attributes:
-        actions_per_s: actions of all collectors.
-        races_per_s: races of all collectors.
-        batches_per_s: batches trained on.
-        learner_waiting_share: share of its time in which the learner waited for races, 0 to 1.
-    """
+class Rates(NamedTuple):
+    """Rates over the last `RATE_WINDOW_S`. The learner's share of waiting for races is 0 to 1."""
 
     actions_per_s: float
     races_per_s: float
@@ -189,13 +178,8 @@ class Rates:
     learner_waiting_share: float
 
 
-@dataclass(frozen=True)
-class _Sample:
-    time_s: float
-    frames: int
-    races: int
-    batches: int
-    learner_waited_s: float
+_Counts = tuple[float, int, int, int, float]
+"""Time, then the counts of which `Rates` are the differences per second."""
 
 
 @dataclass
@@ -205,22 +189,18 @@ class TrainingStatistics:
     Attributes:
         clock: seconds since the start of the command.
         ends_at_s: latest end of the run, on the clock.
-        frames_total: actions of the whole run.
-        races_total: races of the whole run.
-        batches_total: batches of the whole run.
+        frames_total: actions of the whole run; `races_total` and `batches_total` likewise.
         updates_not_finite: updates with an infinite or NaN loss or gradient.
         updates_not_finite_in_a_row: the newest ones of them without another update between.
         races_refused: races of the whole run, or fragments, that were not learned from for NaN or infinite numbers.
         races_refused_in_a_row: the newest ones of them without another race between, in this session.
         collector_restarts: restarts of collectors in this session.
-        collectors_alive: collectors that run.
         weights_age_s: by collector, age of the weights at the end of its last race.
         rollouts_left_out: by reason, rollouts that were not received in this session; see `RolloutSource`.
         returns: of the recent races of all maps.
         maps: statistics by map name, in the order of their first races.
         reference_times: times to beat by map name.
-        replay_transitions: transitions in the replay memory.
-        replay_capacity: its capacity.
+        replay_transitions: transitions in the replay memory, which has room for `replay_capacity`.
         current_values: scheduled values in force by name (epsilon, learning rate, gamma...).
         last_metrics: newest means of the learner by name (loss...).
         hook_figures: newest figures that hooks return with `log_pbar`, by name.
@@ -252,7 +232,7 @@ class TrainingStatistics:
     _earlier_sessions_s: float = 0.0
     _learner_waited_s: float = 0.0
     _collector_times_s: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
-    _samples: deque[_Sample] = field(default_factory=deque)
+    _samples: deque[_Counts] = field(default_factory=deque)
 
     @property
     def elapsed_s(self) -> float:
@@ -319,10 +299,10 @@ class TrainingStatistics:
         self.replay_transitions = replay_transitions
         self.replay_capacity = replay_capacity
         self._learner_waited_s = learner_waited_s
-        now = self._now()
-        if not self._samples or now.time_s - self._samples[-1].time_s >= SAMPLE_INTERVAL_S:
+        now = self._counts()
+        if not self._samples or now[0] - self._samples[-1][0] >= SAMPLE_INTERVAL_S:
             self._samples.append(now)
-        while len(self._samples) > 1 and now.time_s - self._samples[0].time_s > RATE_WINDOW_S:
+        while len(self._samples) > 1 and now[0] - self._samples[0][0] > RATE_WINDOW_S:
             self._samples.popleft()
 
     def add_collector_time(self, collector: int, waited_s: float, elapsed_s: float) -> None:
@@ -330,22 +310,19 @@ class TrainingStatistics:
         times_s = self._collector_times_s.setdefault(collector, deque(maxlen=RECENT_RACES))
         times_s.append((waited_s, elapsed_s))
 
-    def collector_waiting_share(self, collector: int) -> float:
-        """Return the share of its time that a collector waited over its recent races, 0 to 1."""
-        times_s = self._collector_times_s.get(collector, ())
-        elapsed_s = sum(elapsed_s for _, elapsed_s in times_s)
-        return sum(waited_s for waited_s, _ in times_s) / elapsed_s if elapsed_s > 0 else 0.0
-
     @property
-    def collectors(self) -> tuple[int, ...]:
-        """Collectors that sent races."""
-        return tuple(sorted(self._collector_times_s))
+    def waiting_shares(self) -> dict[int, float]:
+        """Share of its time, 0 to 1, that each collector waited over its recent races."""
+        shares = {}
+        for collector, times_s in sorted(self._collector_times_s.items()):
+            waited_s, elapsed_s = (sum(column) for column in zip(*times_s, strict=True))
+            shares[collector] = waited_s / elapsed_s if elapsed_s > 0 else 0.0
+        return shares
 
     @property
     def collectors_waiting_share(self) -> float:
         """Mean share of waiting of the collectors, 0 to 1."""
-        shares = [self.collector_waiting_share(collector) for collector in self._collector_times_s]
-        return statistics.fmean(shares) if shares else 0.0
+        return statistics.fmean(self.waiting_shares.values()) if self._collector_times_s else 0.0
 
     def checkpoint_written(self, ago_s: float = 0.0) -> None:
         """Note the time of the newest checkpoint."""
@@ -353,20 +330,16 @@ class TrainingStatistics:
 
     def rates(self) -> Rates:
         """Return the rates; 0 in the first second after the first `observe`."""
-        now = self._now()
+        now = self._counts()
         first = self._samples[0] if self._samples else now
-        seconds = now.time_s - first.time_s
+        seconds = now[0] - first[0]
         if seconds < SAMPLE_INTERVAL_S:
             return Rates(0.0, 0.0, 0.0, 0.0)
-        return Rates(
-            actions_per_s=(now.frames - first.frames) / seconds,
-            races_per_s=(now.races - first.races) / seconds,
-            batches_per_s=(now.batches - first.batches) / seconds,
-            learner_waiting_share=min(1.0, (now.learner_waited_s - first.learner_waited_s) / seconds),
-        )
+        *rates, waiting = ((count - before) / seconds for count, before in zip(now[1:], first[1:], strict=True))
+        return Rates(*rates, min(1.0, waiting))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run continues with, as plain values."""
+        """Return the figures that a resumed run continues with, as plain values."""
         return {name: getattr(self, name) for name in _SAVED} | {
             "training_s": self.training_s,
             "returns": self.returns.state_dict(),
@@ -390,8 +363,8 @@ class TrainingStatistics:
         self.maps = maps  # at once: the terminal view may be drawn in another thread meanwhile
         self._samples.clear()
 
-    def _now(self) -> _Sample:
-        return _Sample(self.clock(), self.frames_total, self.races_total, self.batches_total, self._learner_waited_s)
+    def _counts(self) -> _Counts:
+        return self.clock(), self.frames_total, self.races_total, self.batches_total, self._learner_waited_s
 
 
 _SAVED: Final = ("frames_total", "races_total", "updates_not_finite", "races_refused")

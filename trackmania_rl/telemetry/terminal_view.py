@@ -1,7 +1,7 @@
 """Terminal output of a run: a live table, plain lines, and the closing text.
 
-A view draws at its interval, in the thread that calls `update`. Before the first call a thread of the live view draws;
-Ctrl-C does not interrupt that thread.
+A view draws at its interval, in the thread that calls `update`. Before the first call a thread of the live view draws,
+which Ctrl-C does not interrupt.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import override
 
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.race_record import CommandClock
@@ -30,13 +31,12 @@ from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, Train
 LIVE_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0
 N_MESSAGES = 6
-"""Log messages and their lines in the live view."""
-REPLAY_BAR_CHARACTERS = 24
-PAIR_GAP = "   "
+"""Lines of log messages in the live view."""
 MOST_TIMES_TO_BEAT = 3
 """Most maps with which times to beat are shown."""
 MOST_CLOSING_MAPS = 5
 """Maps that the closing text names."""
+RACE_HEADINGS = ("races", "finished", "recent", "best", "last", "median")
 EPISODE_HEADINGS = ("episodes", "return", "best", "last", "length")
 """Of an own environment; return and length are means of the recent episodes."""
 MOST_POINTS_WITH_FRACTIONS = 1000.0
@@ -87,7 +87,7 @@ class TerminalView:
 
     def try_to_show(self, figures: TrainingStatistics) -> None:
         """Show the figures now; errors of the terminal are ignored."""
-        with contextlib.suppress(OSError):  # a full disk behind a redirection, a pipe that nobody reads any more
+        with contextlib.suppress(OSError):  # a full disk behind a redirection, a closed pipe
             self.show(figures)
 
     def show(self, figures: TrainingStatistics) -> None:
@@ -117,8 +117,8 @@ class PlainView(TerminalView):
         super().__init__()
         self._console = console
 
+    @override
     def show(self, figures: TrainingStatistics) -> None:
-        """Write a line."""
         print(plain_line(figures), file=self._console.file, flush=True)
 
 
@@ -135,31 +135,31 @@ class LiveView(TerminalView):
         self._is_updated = threading.Event()
         self._start_drawer = threading.Thread(target=self._draw_start, name="terminal", daemon=True)
         self._silenced: list[logging.Handler] = []
-        # Whatever is printed goes through rich, which writes it above the table.
+        # rich writes what is printed above the table.
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
 
+    @override
     def update(self, figures: TrainingStatistics) -> None:
-        """Show the figures; from the first call on they may change."""
         self._end_start_drawer()
         super().update(figures)
 
+    @override
     def preview(self, figures: TrainingStatistics) -> None:
-        """Take the figures that are drawn until the first `update`."""
         self._figures = figures
 
+    @override
     def show(self, figures: TrainingStatistics) -> None:
-        """Draw the table. Before the first `update`, the view's thread draws it."""
         self._figures = figures
         if self._is_updated.is_set():
             self._draw()
 
     def _draw(self) -> None:
         picture = render(self._figures, self._run_name, tuple(self._messages.recent), self._messages.phases)
-        # The terminal shows ^C where the cursor is: in a line of its own, it does not move the table.
+        # The terminal shows ^C at the cursor: in a line of its own, it does not move the table.
         self._live.update(Group(picture, Text()), refresh=True)
 
+    @override
     def end_start(self) -> None:
-        """End the display of start phases."""
         self._messages.phases = None
 
     def _draw_start(self) -> None:
@@ -175,7 +175,7 @@ class LiveView(TerminalView):
 
     def __enter__(self) -> LiveView:
         root = logging.getLogger()
-        # These hold the terminal's own stream, past rich, and would write across the table.
+        # These hold the terminal's own stream and would write across the table.
         self._silenced = [handler for handler in root.handlers if _writes_to_terminal(handler)]
         for handler in self._silenced:
             root.removeHandler(handler)
@@ -257,43 +257,35 @@ def render(
 
 def _overview(figures: TrainingStatistics, phases: Mapping[int | None, tuple[str, float]] | None) -> RenderableType:
     rates = figures.rates()
-    rows: list[tuple[str, RenderableType]] = [
-        (
-            "driving",
-            _Pairs(
-                {
-                    "frames": f"{figures.frames_total:,}",
-                    "races": f"{figures.races_total:,}",
-                    "actions/s": f"{rates.actions_per_s:,.0f}",
-                    "races/min": f"{60 * rates.races_per_s:.1f}",
-                    "waiting": _percent(figures.collectors_waiting_share),
-                }
-            ),
-        ),
-        (
-            "learning",
-            _Pairs(
-                {
-                    "batches": f"{figures.batches_total:,}",
-                    "batches/s": f"{rates.batches_per_s:.1f}",
-                    "waiting": _percent(rates.learner_waiting_share),
-                }
-                | _named_values(figures.last_metrics)
-            ),
-        ),
-        ("schedules", _Pairs(_named_values(figures.current_values))),
-        ("replay", _replay_bar(figures)),
-        ("checkpoint", Text(_checkpoint_age(figures))),
-    ]
-    if figures.hook_figures:
-        rows.append(("hooks", _Pairs(_named_values(figures.hook_figures))))
-    if phases:
-        rows.insert(0, ("starting", Text(_phases_text(phases), style="bold")))
+    rows: dict[str, Mapping[str, str] | str] = {
+        "starting": _phases_text(phases) if phases else "",
+        "driving": {
+            "frames": f"{figures.frames_total:,}",
+            "races": f"{figures.races_total:,}",
+            "actions/s": f"{rates.actions_per_s:,.0f}",
+            "races/min": f"{60 * rates.races_per_s:.1f}",
+            "waiting": _percent(figures.collectors_waiting_share),
+        },
+        "learning": {
+            "batches": f"{figures.batches_total:,}",
+            "batches/s": f"{rates.batches_per_s:.1f}",
+            "waiting": _percent(rates.learner_waiting_share),
+        }
+        | _named_values(figures.last_metrics),
+        "schedules": _named_values(figures.current_values) or NOTHING,
+        "replay": f"{figures.replay_transitions:,} of {figures.replay_capacity:,} transitions",
+        "checkpoint": _checkpoint_age(figures),
+        "hooks": _named_values(figures.hook_figures),
+    }
     grid = Table.grid(padding=(0, 2), expand=True)
     grid.add_column(style="cyan")
     grid.add_column(ratio=1)
-    for label, content in rows:
-        grid.add_row(label, content)
+    for label, content in rows.items():
+        if isinstance(content, Mapping) and content:
+            pairs = [Text.assemble((f"{name} ", "dim"), value) for name, value in content.items()]
+            grid.add_row(label, Columns(pairs, padding=(0, 3)))
+        elif content:
+            grid.add_row(label, Text(str(content)))
     return grid
 
 
@@ -304,39 +296,13 @@ def _phases_text(phases: Mapping[int | None, tuple[str, float]]) -> str:
     return ", ".join(f"{name} {max(0.0, time.time() - phase_began_s):.0f} s" for name, phase_began_s in began_s.items())
 
 
-class _Pairs:
-    """Row of `name value` pairs; a pair that does not fit begins a new line."""
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._pairs = [Text.assemble((f"{name} ", "dim"), value) for name, value in values.items()]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        line = Text()
-        for pair in self._pairs:
-            if line and line.cell_len + len(PAIR_GAP) + pair.cell_len > options.max_width:
-                yield line
-                line = Text()
-            line = Text.assemble(line, PAIR_GAP, pair) if line else pair
-        yield line or Text(NOTHING)
-
-
-def _replay_bar(figures: TrainingStatistics) -> RenderableType:
-    bar = ProgressBar(
-        total=max(figures.replay_capacity, 1), completed=figures.replay_transitions, width=REPLAY_BAR_CHARACTERS
-    )
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row(bar, Text(f"{figures.replay_transitions:,} of {figures.replay_capacity:,} transitions"))
-    return grid
-
-
 def _map_table(figures: TrainingStatistics) -> RenderableType:
     if not figures.maps:
         return Text("No race yet.", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="cyan")
     table.add_column("map")  # the one column that wraps where the terminal is narrow
     table.add_column("", no_wrap=True)
-    of_races, of_episodes = ("races", "finished", "recent", "best", "last", "median"), EPISODE_HEADINGS
-    for heading in of_episodes if figures.is_own else of_races:
+    for heading in EPISODE_HEADINGS if figures.is_own else RACE_HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
     for map_name, of_map in figures.maps.items():
         times = figures.reference_times.get(map_name)
@@ -396,23 +362,20 @@ def _time_or_distance(race_time_ms: int | None, distance_m: float, unit: str, st
 
 
 class _MessageLines:
-    """Newest messages that fit into `N_MESSAGES` lines."""
+    """Last lines of the messages."""
 
     def __init__(self, messages: Sequence[tuple[str, int, str]]) -> None:
         self._messages = messages
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines: list[Text] = []
-        for time_of_day, level, text in reversed(self._messages):
-            first, *others = Text(text, LEVEL_STYLES.get(level, "")).wrap(
-                console, options.max_width - len(time_of_day) - 1
-            )
-            indent = " " * (len(time_of_day) + 1)
-            of_message = [Text.assemble((f"{time_of_day} ", "dim"), first), *(Text(indent) + line for line in others)]
-            if lines and len(of_message) + len(lines) > N_MESSAGES:
-                break
-            lines = [*of_message, *lines]
-        yield from lines
+        for time_of_day, level, text in self._messages:
+            wrapped = Text(text, LEVEL_STYLES.get(level, "")).wrap(console, options.max_width - len(time_of_day) - 1)
+            lines += [
+                Text.assemble((time_of_day if row == 0 else " " * len(time_of_day), "dim"), " ", line)
+                for row, line in enumerate(wrapped)
+            ]
+        yield from lines[-N_MESSAGES:]
 
 
 def plain_line(figures: TrainingStatistics) -> str:
@@ -519,10 +482,5 @@ def _plain_values(values: Mapping[str, float]) -> str:
 
 def _checkpoint_age(figures: TrainingStatistics) -> str:
     if figures.checkpoint_time_s is None:
-        when = (
-            ""
-            if figures.races_finished_total or figures.is_own
-            else " (the first one comes soon after the first finish)"
-        )
-        return f"none yet{when}"
+        return "none yet"
     return f"{_duration(figures.elapsed_s - figures.checkpoint_time_s)} ago"

@@ -28,7 +28,7 @@ class CountRaces(Hook):
         """Count the new actions, and a race and its return when it ends."""
         race, statistics = self.run.race, self.run.statistics
         assert race is not None
-        if race.collector not in statistics.collectors:
+        if race.collector not in statistics.waiting_shares:
             log.info("collector %d: the first race has come in", race.collector)
         statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
         if (age_s := race.weights_age_s) is not None:
