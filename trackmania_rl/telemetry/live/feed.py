@@ -1,7 +1,7 @@
 """Cars and races of a running training: files in the folder `live/` of the run, and their reader.
 
-Collectors write them only while a reader asks. A reader asks by the modification time of `asked`, and of
-`asked-{collector}-{game}` for the races of one game.
+Collectors write them while a reader asks, by the modification time of `asked`, and of `asked-{collector}-{game}` for
+the races of one game.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ class LiveCar:
 
     Attributes:
         track: name of the map's file without its ending, or of a generated track.
-        race_time_ms: since the start of the race.
         position: x, y (up) and z in metres, world axes.
-        speed_mps: in m/s.
         steer: -1 (left) .. 1 (right).
         gear: 0 is reverse.
         zone: index of the virtual checkpoint.
@@ -78,7 +76,7 @@ class LiveCar:
 
 @dataclass(frozen=True, eq=False)
 class LiveRace:
-    """A race that is over, as S states one action apart. The last one is the end, with the last decision repeated.
+    """Race as S states one action apart. The last one is the end, with the last decision repeated.
 
     Attributes:
         race_time_ms: time of the finish or of the cut-off.
@@ -121,7 +119,7 @@ class LiveRace:
         part = file.with_suffix(".part")
         with part.open("wb") as opened:
             np.savez(opened, **{name: value for name, value in vars(self).items() if value is not None})
-        file.unlink(missing_ok=True)  # some file systems flush a file to the disk that replaces another one
+        file.unlink(missing_ok=True)  # some file systems flush a file that replaces another one
         part.rename(file)
 
     @classmethod
@@ -136,10 +134,7 @@ class LiveRace:
 
 
 class LiveReader:
-    """Reads the games of a run while it trains.
-
-    Several readers may read at once, and each may watch a game of its own.
-    """
+    """Reader of the games of a run while it trains. Several may read at once, and each may watch a game of its own."""
 
     def __init__(self, run_folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = run_folder / FOLDER
@@ -151,10 +146,7 @@ class LiveReader:
         self._race: LiveRace | None = None
 
     def cars(self) -> list[LiveCar]:
-        """Return the newest states of all games that play, by collector and game.
-
-        The list is empty at first, as collectors begin to write after the first call.
-        """
+        """Return the newest states of all games, by collector and game. Collectors begin to write after a call."""
         self._ask(ASKED)
         cars = []
         for file in self._folder.glob(CARS_FILE.format(collector="*")):
@@ -171,9 +163,9 @@ class LiveReader:
         self._ask(f"{ASKED}-{collector}-{game}")
 
     def race(self) -> LiveRace | None:
-        """Return the watched game's newest race, or else the run's newest evaluation race.
+        """Return the watched game's newest race, or else the run's newest evaluation race, also after the training.
 
-        The object is the same until there is another race. It stays when the training ends.
+        The object is the same until there is another race.
         """
         found = None
         if self._watched is not None and self._clock() < self._watched_until_s:

@@ -39,7 +39,7 @@ RACES_EVERY_S: Final = 1.0
 MOST_FRAME_BYTES: Final = 8 << 20
 """Frames of a race. Of more, every second, third, ... frame is written."""
 SIMULATED: Final = "simulated"
-"""The game whose races a reader can drive and draw again."""
+"""The game whose races are driven and drawn again by the reader."""
 
 _GEAR: Final = CAR_COLUMNS.index("gear")
 
@@ -150,41 +150,31 @@ class LiveMirror:
         for place, game in enumerate(ids.tolist()):
             if np.isnan(self._start_m[game]):
                 self._start_m[game] = self._starts_at_m(game, motion, place)
+        gas, brake, steer = actions_of_game(self._games.game).controls(decision.actions[rows]).T
         q_values = decision.q_values[rows]
-        columns = (
-            ids,
-            motion.race_time_ms,
-            motion.position_m,
-            motion.speed_m_s,
-            actions_of_game(self._games.game).controls(decision.actions[rows]),
-            motion.car[:, _GEAR].astype(int),
-            motion.zone_idx,
-            motion.meters - self._start_m[ids],
-            q_values,
-            np.isfinite(q_values).all(axis=1),
-        )
-        for game, time_ms, position_m, speed, (gas, brake, steer), gear, zone, meters, values, has_values in zip(
-            *(column.tolist() for column in columns), strict=True
-        ):
-            entry = self._entries[game]
-            if entry is not None:
+        columns: dict[str, npt.NDArray[Any]] = {
+            "race_time_ms": motion.race_time_ms,
+            "position": motion.position_m,
+            "speed_mps": motion.speed_m_s,
+            "steer": steer,
+            "gas": gas > 0,
+            "brake": brake > 0,
+            "gear": motion.car[:, _GEAR].astype(int),
+            "zone": motion.zone_idx,
+            "meters_advanced": motion.meters - self._start_m[ids],
+        }
+        lists: dict[str, list[Any]] = {name: column.tolist() for name, column in columns.items()}
+        for place, game in enumerate(ids.tolist()):
+            if (entry := self._entries[game]) is not None:
                 self._cars[game] = LiveCar(
                     collector=self._collector,
                     game=game,
                     map_name=entry.map_name,
                     track=_track(entry),
-                    race_time_ms=time_ms,
-                    position=tuple(position_m),
-                    speed_mps=speed,
-                    steer=steer,
-                    gas=bool(gas),
-                    brake=bool(brake),
-                    gear=gear,
-                    zone=zone,
-                    meters_advanced=meters,
                     is_explo=entry.is_explo,
-                    q_values=values if has_values else None,
+                    q_values=q_values[place].tolist() if np.isfinite(q_values[place]).all() else None,
                     told_s=now_s,
+                    **{name: values[place] for name, values in lists.items()},
                 )
 
     def _starts_at_m(self, game: int, motion: Motion, place: int) -> float:
@@ -223,20 +213,19 @@ class LiveMirror:
             "frames": frames,
             "frame_time_ms": time_ms[::every][: 0 if frames is None else len(frames)],
         }
-        live_race = LiveRace(
-            collector=self._collector,
-            game=game,
-            map_name=entry.map_name,
-            track=_track(entry),
-            is_explo=entry.is_explo,
-            race_finished=bool(end.is_finished),
-            race_time_ms=int(end.race_time_ms),
-            told_s=self._clock(),
-            map_file=str(map_file(entry, self._maps_folder).resolve()),
-            **columns,
-        )
         with contextlib.suppress(OSError):  # the disk is full; on Windows, the file is being read
-            live_race.save(self._folder / RACE_FILE.format(collector=self._collector, game=name))
+            LiveRace(
+                collector=self._collector,
+                game=game,
+                map_name=entry.map_name,
+                track=_track(entry),
+                is_explo=entry.is_explo,
+                race_finished=bool(end.is_finished),
+                race_time_ms=int(end.race_time_ms),
+                told_s=self._clock(),
+                map_file=str(map_file(entry, self._maps_folder).resolve()),
+                **columns,
+            ).save(self._folder / RACE_FILE.format(collector=self._collector, game=name))
 
 
 def _track(entry: MapEntry) -> str:

@@ -44,32 +44,20 @@ class RacePlayback:
         time_ms = float(np.clip(time_ms, 0, self.duration_ms))
         state = max(int(np.searchsorted(race.time_ms, time_ms, side="right")) - 1, 0)
         x_m, y_m, z_m = (float(np.interp(time_ms, race.time_ms, race.position[:, axis])) for axis in range(3))
+        same = {name: getattr(race, name) for name in ("collector", "game", "map_name", "track", "is_explo")}
+        columns = ("speed_mps", "steer", "gas", "brake", "gear", "zone")
         return LiveCar(
-            collector=race.collector,
-            game=race.game,
-            map_name=race.map_name,
-            track=race.track,
+            **same,
+            **{name: getattr(race, name)[state].item() for name in columns},
             race_time_ms=round(time_ms),
             position=(x_m, y_m, z_m),
-            speed_mps=float(race.speed_mps[state]),
-            steer=float(race.steer[state]),
-            gas=bool(race.gas[state]),
-            brake=bool(race.brake[state]),
-            gear=int(race.gear[state]),
-            zone=int(race.zone[state]),
             meters_advanced=float(np.interp(time_ms, race.time_ms, race.meters_advanced)),
-            is_explo=race.is_explo,
             q_values=race.q_values[state].tolist(),
             told_s=time.time(),
         )
 
     def picture(self, time_ms: float, width_px: int = 320, height_px: int = 240) -> npt.NDArray[np.uint8] | None:
         """Return the picture at a race time. Going back drives the race again from its start.
-
-        Args:
-            time_ms: race time.
-            width_px: of a picture that is drawn.
-            height_px: of a picture that is drawn.
 
         Returns:
             (height_px, width_px, 3) uint8 RGB of a race in the simulated game; the frame (H, W) uint8 of another game;
