@@ -1,4 +1,4 @@
-"""Simulated car beside human replays: `windows` drives short stretches, `tracker` follows a whole replay.
+"""Simulated car beside human replays, a second at a time: the command is `scripts/tools/maps.py windows`.
 
-`scripts/tools/maps.py windows` and `follow` are the commands. The figures are in `research/replay_windows.rst`.
+The figures are in `research/replay_windows.rst`.
 """

@@ -1,7 +1,6 @@
-"""Motion of a ghost's car at each sample: axes, velocity, turning, and heights of the wheels.
+"""Motion of a ghost's car at each sample: axes, velocity and turning, from which the physics continues.
 
-A ghost has position, attitude and speed ten times a second. The derived values continue the physics from a sample, and
-separate a road from a flight.
+A ghost has position, attitude and speed ten times a second.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 STENCIL: Final = 2  # samples before and after that derivatives use
 JUMP_M_S: Final = 30.0  # a position that is this much faster than the speeds around it was set: a respawn
 
-_WHEELS_M: Final = STADIUM_CAR["wheel_points_m"][0]
-_WHEEL_RADII_M: Final = STADIUM_CAR["wheel_radii_m"][0]
 _CENTER_OF_MASS_M: Final = STADIUM_CAR["center_of_mass_m"][0]
 
 FloatArray = npt.NDArray[np.float64]
@@ -38,17 +35,6 @@ class GhostMotion:
     velocity_m_s: FloatArray  # (S, 3) of the centre of mass, world axes
     spin_rad_s: FloatArray  # (S, 3) angular velocity, world axes
     run: npt.NDArray[np.int64]  # (S,) number of the stretch without respawn that a sample belongs to
-
-    def wheel_bottoms_m(self, normal: FloatArray) -> FloatArray:
-        """Return each sample's lowest points of the wheels against normals (S, 3) or (3,): (S, 4, 3), world axes.
-
-        The dampers are taken as pressed in; a wheel in the air hangs up to 0.2 m lower.
-        """
-        center_m = self.position_m[:, None] + np.einsum("sij,wj->swi", self.rotation, _WHEELS_M)
-        own = np.einsum("sij,si->sj", self.rotation, np.broadcast_to(normal, self.position_m.shape))
-        extent_m = np.linalg.norm(own * _WHEEL_RADII_M, axis=1)
-        reach = np.einsum("sij,sj->si", self.rotation, _WHEEL_RADII_M**2 * own) / extent_m[:, None]
-        return np.asarray(center_m - reach[:, None])
 
 
 def motion_of(samples: GhostSamples) -> GhostMotion:

@@ -24,7 +24,7 @@ from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.inputs import InputSlot, RaceInputs
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S, GearboxState, update_engine
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR, step_value
-from trackmania_rl.simulator.physics.vehicle_state import VEHICLE_DTYPE, WORK_DTYPE, copy_state, new_vehicle
+from trackmania_rl.simulator.physics.vehicle_state import WORK_DTYPE, copy_state, new_vehicle
 from trackmania_rl.track.placed_blocks import BlockGrid, forward_of
 
 FALL_WITHIN_M_S2: Final = 2.0  # Tolerance, per axis, of the acceleration of a car in free fall
@@ -53,7 +53,6 @@ class GhostRace:
     engine: npt.NDArray[np.void]  # (T,) of VEHICLE_DTYPE, of which `ENGINE_FIELDS` are filled
     turbo_remaining_s: FloatArray  # (T,) how long the last pad still pushes
     turbo_factor: FloatArray  # (T,) of the last pad
-    flies: npt.NDArray[np.bool_]  # (S,) whether the car is in free fall, at the samples
     grid: BlockGrid  # the map's blocks; empty where the map is not known
 
     def tick_of(self, time_ms: int) -> int:
@@ -81,25 +80,17 @@ def race_of_ghost(ghost: Ghost, blocks: tuple[Block, ...], path: Path) -> GhostR
     motion, grid = motion_of(samples), BlockGrid(blocks)
     n_ticks = int(samples.time_ms[-1]) // TICK_MS
     controls, respawn_ms = _inputs(ghost, path, n_ticks)
-    flies = _flies(motion, controls)
-    tick_ms = np.arange(n_ticks) * TICK_MS
-    remaining_s, factor = _turbo(motion, grid, tick_ms)
+    remaining_s, factor = _turbo(motion, grid, np.arange(n_ticks) * TICK_MS)
     return GhostRace(
         motion,
         controls,
         respawn_ms,
         _ramp(controls[:, 2]),
-        _engine(motion, controls, flies, np.where(remaining_s > 0.0, factor, 0.0), respawn_ms),
+        _engine(motion, controls, np.where(remaining_s > 0.0, factor, 0.0), respawn_ms),
         remaining_s,
         factor,
-        flies,
         grid,
     )
-
-
-def is_pad(block: Block | None) -> bool:
-    """Return whether a block is a turbo pad."""
-    return block is not None and "Turbo" in block.name
 
 
 def _inputs(ghost: Ghost, path: Path, n_ticks: int) -> tuple[FloatArray, tuple[int, ...]]:
@@ -150,7 +141,6 @@ def _ramp(steer: FloatArray) -> FloatArray:
 def _engine(
     motion: GhostMotion,
     controls: FloatArray,
-    flies: npt.NDArray[np.bool_],
     pushed: FloatArray,
     respawn_ms: tuple[int, ...],
 ) -> npt.NDArray[np.void]:
@@ -162,11 +152,10 @@ def _engine(
     Args:
         motion: at the samples.
         controls: (T, 3) by tick.
-        flies: (S,) whether no wheel is on the ground.
         pushed: (T,) factor by which turbo pads push, 0 where none does.
         respawn_ms: times at which the engine is reset.
     """
-    states = np.repeat(new_vehicle(), len(controls))
+    states, flies = np.repeat(new_vehicle(), len(controls)), _flies(motion, controls)
     along_m_s = np.einsum("si,si->s", motion.velocity_m_s, motion.rotation[:, :, 2])
     period = int(motion.time_ms[1] - motion.time_ms[0]) // TICK_MS
     respawns = {time_ms // TICK_MS for time_ms in respawn_ms}
@@ -235,9 +224,6 @@ def _turbo(motion: GhostMotion, grid: BlockGrid, tick_ms: npt.NDArray[np.int64])
         left_s = max(left_s - TICK_S, 0.0)
         for along_m in (_FRONT_M, _REAR_M):
             block = grid.under(position_m[tick] + along_m * forward[tick])
-            if block is not None and is_pad(block):
+            if block is not None and "Turbo" in block.name:
                 left_s, pushed = duration_s, strength * float(forward[tick] @ forward_of(block))
     return remaining_s, factor
-
-
-assert set(ENGINE_FIELDS) <= set(VEHICLE_DTYPE.names or ())

@@ -1,18 +1,14 @@
 """Replay windows: short stretches of a replay, driven by the simulated car open loop with the replay's inputs.
 
-A window begins with the car as in the ghost and ends a second later; the distance from the ghost then measures car and
-ground. State that a ghost does not hold follows from its race so far (`ghost_race`); which wheels slide is tried out.
-
-The ground is a world of blocks, or a plane (at the start line, the start block's ramp) through the points that the
-ghost's wheels touched, made of what the map's blocks are made of. Loops, bends upwards, kinks and walls are not in a
-plane.
+A window begins with the car as in the ghost and ends a second later; the distance from the ghost then measures the car
+and the world of blocks. State that a ghost does not hold follows from its race so far (`ghost_race`); which wheels
+slide is tried out.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -20,51 +16,28 @@ import numpy.typing as npt
 
 from research.replay_windows.ghost_motion import FloatArray, rotation_vectors
 from research.replay_windows.ghost_race import ENGINE_FIELDS, GhostRace
-from research.replay_windows.ground import LEVEL_TILT, Footing, footing_of, pads_in, ribbon_of, surfaces_under
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.physics.collision import World
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, new_vehicle
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, ground_under
-from trackmania_rl.simulator.tracks.world import Ground, Surface, ground_at, locate
+from trackmania_rl.simulator.tracks.world import Ground
 from trackmania_rl.track.pieces import CELL_M
 from trackmania_rl.track.placed_blocks import to_world
 
 LENGTH_MS: Final = 1000
 EVERY_MS: Final = 500
 LEAST_DAMPER_M: Final = 0.0025  # of a loaded wheel
-LIFTED_M: Final = 0.015
-"""If all four wheels are this far above a level road, something raised them: its edge strip, a bump, a landing."""
 NEAR_RESPAWN_MS: Final = 200  # a window that begins this near to a respawn is driven from it
-HIT_M_S2: Final = 90.0  # a stronger deceleration is a wall hit, since no brake is so strong
-NOSE_M: Final = 2.0
-STEEPEST_SLOPE_UP: Final = 0.7  # Vertical part of the normal of a slope; steeper is a wall (45 degrees)
 GROUND_WITHIN_M: Final = 1.0  # range of the search for a wheel's ground
 GOOD_M: Final = 0.05  # a window that ends this near with no wheel sliding needs no other try
 
-FITTED_SAMPLES: Final = 2  # Samples to whose headings the initial yaw rate is fitted
+FITTED_SAMPLES: Final = 2  # samples to whose headings the initial yaw rate is fitted
 PROBE_RAD_S: Final = 0.05
 
 FLAGS: Final = tuple(sorted(itertools.product((0, 1), repeat=WHEELS), key=sum))
 """Sliding wheels at a window's beginning: none first."""
-
-
-class Kind(Enum):
-    """Kind of a window's ground."""
-
-    START = "start"
-    RESPAWN = "respawn"
-    AIR = "air"
-    WALL = "wall hit"
-    CURVED = "loop, wall, kink, step"
-    PAD = "turbo pad"
-    GRASS = "grass"
-    DIRT = "dirt"
-    SLOPE = "slope"
-    LIFTED = "lifted off asphalt"
-    LEVEL = "level asphalt"
 
 
 @dataclass(frozen=True)
@@ -73,8 +46,6 @@ class Window:
 
     start_ms: int  # race time at which it is driven from; a sample's, or that of a respawn
     samples: npt.NDArray[np.int64]  # indices of the samples that are compared
-    kind: Kind
-    footing: Footing
     block: str  # name of the block at its beginning, "" where there is none
 
 
@@ -83,9 +54,7 @@ class WindowResult:
     """Result of a window; K samples, the first at its beginning."""
 
     window: Window
-    first: npt.NDArray[np.void]  # (1,) VEHICLE_DTYPE, the car that it began with
-    path_m: FloatArray  # (K, 3) where the simulated car was
-    rotation: FloatArray  # (K, 3, 3) its axes
+    rotation: FloatArray  # (K, 3, 3) axes of the simulated car
     position_m: FloatArray  # (K,) its distance from the ghost
     speed_kmh: FloatArray  # (K,) how much faster it was
     attitude_deg: FloatArray  # (K,) angle between the two cars' attitudes
@@ -117,29 +86,20 @@ def window_at(race: GhostRace, start_ms: int, end_ms: int) -> Window | None:
         elif start_ms < respawn_ms < end_ms:
             return None
     samples = np.flatnonzero((motion.time_ms >= start_ms) & (motion.time_ms <= end_ms))
-    footing = footing_of(race, samples)
     block = race.grid.under(motion.position_m[samples[0]])
-    kind = _kind(race, samples, footing, start_ms in race.respawn_ms)
-    return Window(start_ms, samples, kind, footing, "" if block is None else block.name)
+    return Window(start_ms, samples, "" if block is None else block.name)
 
 
-def drive_window(race: GhostRace, window: Window, world: World | None = None) -> WindowResult:
-    """Drive a window with the replay's inputs; of the tried sliding wheels, return the best result.
-
-    Args:
-        race: the window's race.
-        window: the window.
-        world: the ground; by default the plane of the window.
-    """
-    ground = ribbon_of(race, window.samples, window.footing).road if world is None else world
-    first = initial_car(race, window, ground)
+def drive_window(race: GhostRace, window: Window, world: SurfaceMesh) -> WindowResult:
+    """Drive a window with the replay's inputs; of the tried sliding wheels, return the best result."""
+    first = _initial_car(race, window, world)
     if _is_at_rest(race, window):
-        return _drive(race, window, ground, first)
+        return _drive(race, window, world, first)
     best: WindowResult | None = None
     for sliding in FLAGS:
         first["wheel_is_sliding"] = sliding
-        car = _with_fitted_turn(race, window, ground, first)
-        result = _drive(race, window, ground, car)
+        car = _with_fitted_turn(race, window, world, first)
+        result = _drive(race, window, world, car)
         if best is None or result.position_m.mean() < best.position_m.mean():
             best = result
         if best.position_m.max() <= GOOD_M:
@@ -148,7 +108,7 @@ def drive_window(race: GhostRace, window: Window, world: World | None = None) ->
     return best
 
 
-def initial_car(race: GhostRace, window: Window, world: World) -> npt.NDArray[np.void]:
+def _initial_car(race: GhostRace, window: Window, world: SurfaceMesh) -> npt.NDArray[np.void]:
     """Return the car at a window's beginning, (1,) VEHICLE_DTYPE, no wheel sliding."""
     if _is_at_rest(race, window):
         return _resting_car(race, window, world)
@@ -158,7 +118,7 @@ def initial_car(race: GhostRace, window: Window, world: World) -> npt.NDArray[np
     for field in ENGINE_FIELDS:
         car[field] = race.engine[field][tick_number]
     rotation = motion.rotation[at]
-    _place_car(car, world, motion.position_m[at], motion.quaternion[at], rotation)
+    car["position_m"], car["quaternion"], car["rotation"] = motion.position_m[at], motion.quaternion[at], rotation
     car["velocity_m_s"], car["angular_velocity_rad_s"] = motion.velocity_m_s[at], motion.spin_rad_s[at]
     car["local_speed_m_s"] = rotation.T @ motion.velocity_m_s[at]
     car["stored_angular_velocity_rad_s"] = rotation.T @ motion.spin_rad_s[at]
@@ -173,41 +133,30 @@ def _is_at_rest(race: GhostRace, window: Window) -> bool:
     return window.start_ms == 0 or window.start_ms in race.respawn_ms
 
 
-def _resting_car(race: GhostRace, window: Window, world: World) -> npt.NDArray[np.void]:
+def _resting_car(race: GhostRace, window: Window, world: SurfaceMesh) -> npt.NDArray[np.void]:
     """Return a car at the start or just respawned: above the road, with its dampers out."""
     motion, car, at = race.motion, new_vehicle(), int(window.samples[0])
     position_m = motion.position_m[at].copy()
     if window.start_ms > 0:
-        ground = _ground_at(world, 0, position_m)
+        ground = _ground_at(world, position_m)
         position_m += (float(STADIUM_CAR["respawn_height_m"][0]) - ground.height_m) * np.array(ground.normal)
         block = race.grid.under(motion.position_m[at])
         if block is not None and block.gate is not None:
             before_m = 0.5 * CELL_M - float(STADIUM_CAR["respawn_before_gate_m"][0])
             spawn_m = to_world(np.array([0.5 * CELL_M, 0.0, before_m]), block)
             position_m[[0, 2]] = spawn_m[[0, 2]]
-    _place_car(car, world, position_m, motion.quaternion[at], motion.rotation[at])
+    car["position_m"], car["quaternion"], car["rotation"] = position_m, motion.quaternion[at], motion.rotation[at]
     car["wheel_damper_absorb_m"] = STADIUM_CAR["damper_travel_m"]
     return car
 
 
-def _place_car(
-    car: npt.NDArray[np.void], world: World, position_m: FloatArray, quaternion: FloatArray, rotation: FloatArray
-) -> None:
-    car["position_m"], car["quaternion"], car["rotation"] = position_m, quaternion, rotation
-    if isinstance(world, SurfaceMesh):
-        return
-    nearest = int(np.argmin(np.linalg.norm(world.records["center_m"] - position_m, axis=1)))
-    place = locate(world.records, nearest, *position_m)
-    car["ribbon_index"], car["station_m"] = place.section, place.station_m
-
-
-def _set_wheels(car: npt.NDArray[np.void], world: World) -> None:
+def _set_wheels(car: npt.NDArray[np.void], world: SurfaceMesh) -> None:
     """Set dampers and contacts from the wheels' heights above the ground."""
     rotation = car["rotation"][0].astype(np.float64)
     radii_m, travel_m = STADIUM_CAR["wheel_radii_m"][0], float(STADIUM_CAR["damper_travel_m"][0])
     for wheel, point_m in enumerate(STADIUM_CAR["wheel_points_m"][0]):
         hub_m = car["position_m"][0] + rotation @ point_m
-        ground = _ground_at(world, int(car["ribbon_index"][0]), hub_m)
+        ground = _ground_at(world, hub_m)
         normal = rotation.T @ np.array(ground.normal)
         above_m = ground.height_m - float(np.linalg.norm(normal * radii_m)) if ground.exists else np.inf
         car["wheel_damper_absorb_m"][0, wheel] = np.clip(above_m, LEAST_DAMPER_M, travel_m)
@@ -218,45 +167,38 @@ def _set_wheels(car: npt.NDArray[np.void], world: World) -> None:
     car["was_grounded"] = int(car["wheel_has_ground_contact"].any())
 
 
-def _ground_at(world: World, section: int, point_m: FloatArray) -> Ground:
-    if isinstance(world, SurfaceMesh):
-        return ground_under(world, *(float(axis) for axis in point_m), GROUND_WITHIN_M)
-    return ground_at(world.records, locate(world.records, section, *point_m))
+def _ground_at(world: SurfaceMesh, point_m: FloatArray) -> Ground:
+    return ground_under(world, *(float(axis) for axis in point_m), GROUND_WITHIN_M)
 
 
-def _with_fitted_turn(race: GhostRace, window: Window, world: World, car: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Return the car with the turn about the ground's normal that keeps its heading nearest to the ghost's for 0.2 s.
+def _with_fitted_turn(
+    race: GhostRace, window: Window, world: SurfaceMesh, car: npt.NDArray[np.void]
+) -> npt.NDArray[np.void]:
+    """Return the car with the turn about its own up that keeps its heading nearest to the ghost's for 0.2 s.
 
     Samples every 0.1 s are too far apart for the yaw rate while the driver taps.
     """
     early = replace(window, samples=window.samples[: 1 + FITTED_SAMPLES])
-    normal = _turning_axis(race, window, world)
+    up = race.motion.rotation[window.samples[0], :, 1]
     headings = []
     for extra_rad_s in (0.0, PROBE_RAD_S):
         probe = car.copy()
-        probe["angular_velocity_rad_s"] += extra_rad_s * normal
-        headings.append(_turned_beyond_rad(race, early, _drive(race, early, world, probe), normal))
+        probe["angular_velocity_rad_s"] += extra_rad_s * up
+        headings.append(_turned_beyond_rad(race, early, _drive(race, early, world, probe), up))
     change = (headings[1] - headings[0]) / PROBE_RAD_S
     fitted = car.copy()
     if change @ change > 0.0:
-        fitted["angular_velocity_rad_s"] -= (headings[0] @ change) / (change @ change) * normal
+        fitted["angular_velocity_rad_s"] -= (headings[0] @ change) / (change @ change) * up
     return fitted
 
 
-def _turning_axis(race: GhostRace, window: Window, world: World) -> FloatArray:
-    """Return the normal of the ground (3,) at a window's beginning: in a world of blocks, the car's own up."""
-    if isinstance(world, SurfaceMesh):
-        return np.asarray(race.motion.rotation[window.samples[0], :, 1])
-    return window.footing.normal
-
-
-def _turned_beyond_rad(race: GhostRace, window: Window, result: WindowResult, normal: FloatArray) -> FloatArray:
-    """Return (K - 1,) the car's turn about a normal (3,) beyond the ghost's, after each sample."""
+def _turned_beyond_rad(race: GhostRace, window: Window, result: WindowResult, axis: FloatArray) -> FloatArray:
+    """Return (K - 1,) the car's turn about an axis (3,) beyond the ghost's, after each sample."""
     between = result.rotation[1:] @ np.swapaxes(race.motion.rotation[window.samples[1:]], 1, 2)
-    return np.asarray(rotation_vectors(between) @ normal)
+    return np.asarray(rotation_vectors(between) @ axis)
 
 
-def _drive(race: GhostRace, window: Window, world: World, first: npt.NDArray[np.void]) -> WindowResult:
+def _drive(race: GhostRace, window: Window, world: SurfaceMesh, first: npt.NDArray[np.void]) -> WindowResult:
     motion, car = race.motion, first.copy()
     position_m, velocity_m_s, rotation = [], [], []
     time_ms = window.start_ms
@@ -270,8 +212,6 @@ def _drive(race: GhostRace, window: Window, world: World, first: npt.NDArray[np.
     between = np.einsum("kji,kji->k", turned, motion.rotation[window.samples])
     return WindowResult(
         window,
-        first,
-        path_m,
         turned,
         np.linalg.norm(path_m - motion.position_m[window.samples], axis=1),
         KMH_PER_M_S * (np.linalg.norm(np.array(velocity_m_s), axis=1) - motion.speed_m_s[window.samples]),
@@ -280,42 +220,9 @@ def _drive(race: GhostRace, window: Window, world: World, first: npt.NDArray[np.
 
 
 @compiled
-def _tick(car: npt.NDArray[np.void], controls: FloatArray, world: World, parameters: npt.NDArray[np.void]) -> None:
+def _tick(
+    car: npt.NDArray[np.void], controls: FloatArray, world: SurfaceMesh, parameters: npt.NDArray[np.void]
+) -> None:
     """Drive one tick with each of some controls (T, 3)."""
     for number in range(len(controls)):
         tick(car, controls[number, 0], controls[number, 1], controls[number, 2], world, parameters)
-
-
-def _kind(race: GhostRace, samples: npt.NDArray[np.int64], footing: Footing, respawns: bool) -> Kind:
-    """Return the first kind that applies."""
-    motion = race.motion
-    if respawns:
-        return Kind.RESPAWN
-    if footing.from_start or samples[0] == 0:
-        return Kind.START
-    if _is_on_a_loop(race, samples):
-        return Kind.CURVED
-    if footing.leaves_ground:
-        return Kind.AIR
-    losses_m_s2 = -np.diff(motion.speed_m_s[samples]) / np.diff(motion.time_ms[samples]) * 1000.0
-    if footing.is_even and losses_m_s2.max() > HIT_M_S2:
-        return Kind.WALL
-    if not footing.is_even or footing.normal[1] < STEEPEST_SLOPE_UP:
-        return Kind.CURVED
-    if pads_in(race, samples):
-        return Kind.PAD
-    surfaces = surfaces_under(race, samples, footing)
-    if Surface.GRASS in surfaces:
-        return Kind.GRASS
-    if Surface.DIRT in surfaces:
-        return Kind.DIRT
-    if footing.normal[1] < np.cos(LEVEL_TILT):
-        return Kind.SLOPE
-    return Kind.LIFTED if footing.highest_m > LIFTED_M else Kind.LEVEL
-
-
-def _is_on_a_loop(race: GhostRace, samples: npt.NDArray[np.int64]) -> bool:
-    motion = race.motion
-    noses_m = motion.position_m[samples] + NOSE_M * motion.rotation[samples, :, 2]
-    blocks = (race.grid.under(nose_m) for nose_m in noses_m)
-    return any(block is not None and "Loop" in block.name for block in blocks)

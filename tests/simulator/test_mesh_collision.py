@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from research.replay_windows.ghost_race import race_of_ghost
-from research.replay_windows.windows import Kind, drive_window, windows_of
+from research.replay_windows.windows import drive_window, windows_of
 from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes
 from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.simulator.physics.vehicle import tick
@@ -72,7 +72,7 @@ def test_loops_are_followed_as_a_human_drove_them(shared_data):
     replay = read_replay(path)
     race = race_of_ghost(replay.ghosts[0], replay.challenge.blocks, path)
     mesh = mesh_of_world(world_of(replay.challenge))
-    windows = [window for window in windows_of(race) if window.kind is Kind.CURVED]
+    windows = [window for window in windows_of(race, every_ms=300) if "Loop" in window.block]
     ends_m = np.array([drive_window(race, window, mesh).position_m[-1] for window in windows])
     assert len(ends_m) > 20
     assert np.median(ends_m) < 0.45

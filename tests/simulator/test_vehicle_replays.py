@@ -1,8 +1,8 @@
 """The car against human replays: open-loop runs with the replay's inputs, compared with the ghost every 100 ms.
 
 `replay_windows.json` holds windows of three public replays (two of B13-Obstacle, one called mydli): the car at the
-beginning as `research.replay_windows.windows` takes it from the ghost, the ground, the inputs, the ghost's samples.
-Commit e1d71c5 has the script that made it (tests/simulator/replay_window_file.py).
+beginning, the ground as a plane under its wheels, the inputs, the ghost's samples. Commit e1d71c5 has the script that
+made it (tests/simulator/replay_window_file.py).
 """
 
 import json
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from research.replay_windows.ground import HALF_WIDTH_M
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, VEHICLE_DTYPE, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.tracks.world import build_ribbon
 
+HALF_WIDTH_M = 1000.0
 WINDOWS = {window["name"]: window for window in json.loads(Path(__file__).with_name("replay_windows.json").read_text())}
 
 

@@ -1,4 +1,4 @@
-"""Pictures of lines, of replay windows and of the world of a map's blocks; importing this imports matplotlib."""
+"""Pictures of lines and of the world of a map's blocks; importing this imports matplotlib."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from trackmania_rl.track.pieces import footprint
 from trackmania_rl.track.placed_blocks import to_world
 
 if TYPE_CHECKING:
-    from research.replay_windows.ghost_motion import GhostMotion
-    from research.replay_windows.windows import WindowResult
     from trackmania_rl.simulator.picture.block_scene import BlockScene
 
 FloatArray = npt.NDArray[np.float64]
@@ -46,13 +44,6 @@ GATE_COLOURS: Final = {
     Gate.FINISH: "#d9483b",
 }
 GATE_NAMES: Final = {Gate.START: "start", Gate.START_AND_FINISH: "start, finish", Gate.FINISH: "finish"}
-WINDOW_COLOURS: Final = (
-    (0.05, "#1a7a32"), (0.15, "#6fbf4b"), (0.3, "#e3c229"), (1.0, "#ee8322"), (np.inf, "#c9242b"),
-)  # fmt: skip
-"""(largest distance at the end in m, colour) of replay windows."""
-LABEL_EVERY_MS: Final = 1000
-LEAST_M: Final = 0.01
-"""Lower end of the logarithmic axis of distances."""
 SURFACE_COLOURS: Final = {
     Surface.ASPHALT: "#5c5e66",
     Surface.CONCRETE: "#b4b0a6",
@@ -132,60 +123,6 @@ def draw_line(
     heights.set_ylabel("height in m")
     heights.set_xlabel("metres along the line")
     heights.grid(alpha=0.3)
-    _write(figure, file)
-
-
-def draw_windows(
-    file: Path, title: str, motion: GhostMotion, results: Sequence[WindowResult], challenge: Challenge | None
-) -> None:
-    """Write a PNG of replay windows: from above, and their distances from the ghost over time.
-
-    Args:
-        file: the picture; its folder must exist.
-        title: text above it.
-        motion: the ghost's.
-        results: of its windows, in order of time.
-        challenge: the map whose blocks are drawn.
-
-    Raises:
-        UserError: if the picture cannot be written.
-    """
-    way_m = motion.position_m[:, [0, 2]]
-    figure, above, timeline = _new_map_figure(title, way_m, 3.4)
-    if challenge is not None:
-        _draw_blocks(above, challenge)
-    above.plot(*way_m.T, color="#9a9a94", linewidth=1.2, zorder=2)
-    last_kind = None
-    for number, result in enumerate(results):
-        begin_ms, end_m = result.window.start_ms, max(float(result.position_m[-1]), LEAST_M)
-        following = results[number + 1].window.start_ms if number + 1 < len(results) else begin_ms + LABEL_EVERY_MS // 2
-        inside = (motion.time_ms >= begin_ms) & (motion.time_ms <= min(following, begin_ms + LABEL_EVERY_MS))
-        colour = next(colour for limit_m, colour in WINDOW_COLOURS if result.position_m[-1] <= limit_m)
-        above.plot(*way_m[inside].T, color=colour, linewidth=5.0, alpha=0.8, zorder=3)
-        above.plot(result.path_m[:, 0], result.path_m[:, 2], color=colour, linewidth=0.9, zorder=4)
-        if begin_ms % LABEL_EVERY_MS == 0:
-            above.annotate(f"{begin_ms / 1000:.0f}", way_m[inside][0], xytext=(6, 6), textcoords="offset points")
-        timeline.plot([begin_ms / 1000] * 2, [LEAST_M, end_m], color=colour, linewidth=4.0)
-        if result.window.kind is not last_kind:
-            last_kind = result.window.kind
-            where: dict[str, Any] = {
-                "transform": timeline.get_xaxis_transform(),
-                "rotation": 90,
-                "fontsize": 7,
-                "va": "top",
-            }
-            timeline.text(begin_ms / 1000, 0.98, last_kind.value, **where)
-    above.set_xlabel("x in m; numbers: race time in s; thin lines: the simulated car")
-    handles = [
-        Line2D([], [], color=colour, linewidth=5.0, label="further" if np.isinf(limit_m) else f"within {limit_m:g} m")
-        for limit_m, colour in WINDOW_COLOURS
-    ]
-    above.legend(handles=handles, title="after a window", loc="best", fontsize=8)
-    timeline.set_yscale("log")
-    timeline.set_ylim(LEAST_M, None)
-    timeline.set_xlabel("beginning of the window in s")
-    timeline.set_ylabel("m away at its end")
-    timeline.grid(alpha=0.3)
     _write(figure, file)
 
 

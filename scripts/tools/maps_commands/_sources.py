@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,25 +17,6 @@ from trackmania_rl.track.driven_path import DrivenPath, path_of_ghost
 from trackmania_rl.track.line_building import LINE_SPACING_M, MAX_LENGTH_M, SMOOTHING_M, BuiltLine, build_line, resample
 from trackmania_rl.track.pieces import stadium_pieces
 from trackmania_rl.track.reference_line import load_reference_line, read_points
-
-
-def add_ghost_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of commands about one ghost."""
-    parser.add_argument("replay", type=Path, metavar="REPLAY", help="a .Replay.Gbx or .Ghost.Gbx")
-    parser.add_argument("--map", type=Path, metavar="MAP", help="its .Challenge.Gbx (default: the map in the replay)")
-    parser.add_argument("--driver", metavar="LOGIN", help="whose ghost (default: the fastest)")
-
-
-def replay_of(arguments: argparse.Namespace) -> tuple[Path, Replay]:
-    """Read the replay of `add_ghost_arguments`; return its path as well.
-
-    Raises:
-        UserError: if it has another name than replays have, or cannot be read.
-    """
-    path: Path = arguments.replay
-    if not is_replay_file(path):
-        raise UserError(f"{path}: a replay's name ends in .Replay.Gbx or .Ghost.Gbx")
-    return path, read_replay(path)
 
 
 def map_in(file: Path) -> Challenge:
