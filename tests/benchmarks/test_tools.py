@@ -13,11 +13,7 @@ import pytest
 from benchmarks import memory_over_time
 from benchmarks.endurance import kills
 from benchmarks.endurance.__main__ import judge
-from benchmarks.generalist.unseen_races import drive, keep, kept_races
 from benchmarks.memory_over_time import ProcessReading, Reading
-from trackmania_rl.errors import UserError
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.training.evaluation import load_driver
 
 
 def reading(minute: float, game_mb: float, n_descriptors: int = 9, pid: int = 7) -> Reading:
@@ -47,21 +43,6 @@ def test_a_few_kills_are_survived(tmp_path: Path) -> None:
     outcomes = kills.measure(argparse.Namespace(seed=3, kills=8), tmp_path)
     assert sum(outcome.tries for outcome in outcomes) == 8
     assert [failure for outcome in outcomes for failure in outcome.failures] == []
-
-
-def test_races_are_kept_for_the_driver_that_drove_them(repository_root: Path, tmp_path: Path) -> None:
-    driver = load_driver(repository_root / "drivers" / "ring.driver")
-    recipes = [TrackRecipe(100_000 + number, 0.3) for number in range(3)]
-    races = list(drive(driver, recipes, tmp_path, repository_root / "maps"))
-    assert {(race.difficulty, race.seed) for race in races} == {(0.3, 100_000), (0.3, 100_001), (0.3, 100_002)}
-    assert all(race.road == "" if race.is_finished else race.road != "" for race in races)
-    file = tmp_path / "races.jsonl"
-    assert kept_races(file, "mine") == {}
-    for race in races:
-        keep(file, "mine", race)
-    assert kept_races(file, "mine") == {TrackRecipe(race.seed, race.difficulty): race for race in races}
-    with pytest.raises(UserError, match="another driver"):
-        kept_races(file, "somebody's")
 
 
 @pytest.mark.slow

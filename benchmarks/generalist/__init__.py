@@ -1,1 +1,0 @@
-"""How well one driver drives tracks that it has never seen."""
