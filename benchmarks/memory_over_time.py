@@ -1,10 +1,11 @@
 """Memory, descriptors and threads of each process of a long training.
 
 python -m benchmarks.memory_over_time --minutes 60 --json memory.json
-python -m benchmarks.memory_over_time --minutes 5 --set n_collectors=2
+python -m benchmarks.memory_over_time --minutes 60 --set game_transport=socket --set n_collectors=2
 
 By default with 160x120 frames, a small network and a memory that is full after the first tenth: later growth is a leak.
-Shared pages (rollout slots, weights) are counted in each process that touches them.
+Shared pages (rollout slots, weights) are counted in each process that touches them. The exit code is 1 if a process has
+grown by more than 2 % after the first third, has other numbers of descriptors or threads, or was replaced.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.training_command import TrainCommand
 from trackmania_rl.cli import new_file
+from trackmania_rl.telemetry.tables import print_table
 
 DEFAULT_SETTINGS = (
     "image_width_px=160",
@@ -32,8 +35,10 @@ DEFAULT_SETTINGS = (
     "conv_channels=(4, 8, 8, 8)",
     "checkpoint_interval_s=600",
 )
-SETTLED_SHARE = 0.25
+SETTLED_SHARE = 1 / 3
 """Growth is counted from this share of the run on: before it, memories fill and caches warm up."""
+LARGEST_GROWTH = 0.02
+AVERAGED_READINGS = 5
 NAMES = {"spawn_main": "collector", "simulated_game": "game", "resource_tracker": "resource tracker"}
 """Names of processes by a part of their command line."""
 
@@ -51,14 +56,14 @@ class ProcessReading:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """State of a training's processes, minutes after its first race; children are sorted by pid."""
+    """State of a training's processes, minutes after its first race: the learner, then its children by pid."""
 
     minute: float
-    learner: ProcessReading
-    children: tuple[ProcessReading, ...]
+    processes: tuple[ProcessReading, ...]
 
 
 def main() -> int:
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0, help="length of the run (default %(default)s)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as of scripts/train.py")
@@ -66,10 +71,14 @@ def main() -> int:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         readings = train_and_read(Path(folder), 60 * asked.minutes, [*DEFAULT_SETTINGS, *asked.set])
-    print_readings(readings)
     if asked.json:
         asked.json.write_text(json.dumps([asdict(reading) for reading in readings], indent=1))
-    return 0
+    print_readings(readings)
+    growths, found = judge(readings)
+    print(", ".join(growths))
+    for text in found:
+        print(f"error: {text}", file=sys.stderr)
+    return int(bool(found))
 
 
 def train_and_read(folder: Path, duration_s: float, overrides: list[str]) -> list[Reading]:
@@ -85,15 +94,13 @@ def train_and_read(folder: Path, duration_s: float, overrides: list[str]) -> lis
         learner, began_s = psutil.Process(command.process.pid), time.monotonic()
 
         def read() -> None:
-            children = []
-            for child in command.children(""):
+            processes = [_read(learner, "learner")]
+            for child in sorted(command.children(""), key=lambda child: child.pid):
                 try:
-                    children.append(_read(child))
+                    processes.append(_read(child))
                 except psutil.NoSuchProcess:  # ended since it was listed
                     continue
-            children.sort(key=lambda child: child.pid)
-            minute = (time.monotonic() - began_s) / 60
-            readings.append(Reading(minute, _read(learner, "learner"), tuple(children)))
+            readings.append(Reading((time.monotonic() - began_s) / 60, tuple(processes)))
 
         command.watch(duration_s, read, min(30.0, duration_s / 100))
         command.stop(signal.SIGTERM)
@@ -108,27 +115,40 @@ def _read(process: psutil.Process, name: str = "") -> ProcessReading:
         return ProcessReading(process.pid, name, memory_mb, process.num_fds(), process.num_threads())
 
 
-def print_readings(readings: list[Reading]) -> None:
-    """Print a dozen readings, and the growth since the run settled."""
+def print_readings(readings: Sequence[Reading]) -> None:
+    """Print a dozen readings."""
     table = Table("minute", "learner, MB", "children, MB", "descriptors", "threads")
     for reading in readings[:: max(1, len(readings) // 12)]:
-        processes = (reading.learner, *reading.children)
-        table.add_row(
-            f"{reading.minute:.1f}",
-            f"{reading.learner.memory_mb:.0f}",
-            ", ".join(f"{child.memory_mb:.0f}" for child in reading.children),
-            str(sum(process.n_descriptors for process in processes)),
-            str(sum(process.n_threads for process in processes)),
-        )
-    settled, last = readings[int(SETTLED_SHARE * len(readings))], readings[-1]
-    children_mb = [sum(child.memory_mb for child in reading.children) for reading in (settled, last)]
-    console = Console()
-    console.print(table)
-    console.print(
-        f"from minute {settled.minute:.1f} to {last.minute:.1f}: learner "
-        f"{last.learner.memory_mb - settled.learner.memory_mb:+.1f} MB, children "
-        f"{children_mb[1] - children_mb[0]:+.1f} MB"
-    )
+        learner, *children = (f"{process.memory_mb:.0f}" for process in reading.processes)
+        n_descriptors = sum(process.n_descriptors for process in reading.processes)
+        n_threads = sum(process.n_threads for process in reading.processes)
+        table.add_row(f"{reading.minute:.1f}", learner, ", ".join(children), str(n_descriptors), str(n_threads))
+    print_table(table)
+
+
+def judge(readings: Sequence[Reading]) -> tuple[list[str], list[str]]:
+    """Return each process's growth since it settled, and the faults that were found."""
+    settled = readings[int(SETTLED_SHARE * len(readings)) :]
+    first, last = settled[:AVERAGED_READINGS], settled[-AVERAGED_READINGS:]
+    growths, found = [], []
+    for process in first[0].processes:
+        before, after = _of(first, process.pid), _of(last, process.pid)
+        name = f"{process.name} {process.pid}"
+        if len(after) < len(last):
+            found.append(f"{name} has ended")
+            continue
+        before_mb, after_mb = (statistics.median(one.memory_mb for one in some) for some in (before, after))
+        growths.append(f"{process.name} {before_mb:.0f} MB {after_mb / before_mb - 1:+.1%}")
+        counts = [(one.n_descriptors, one.n_threads) for one in (before[-1], after[-1])]
+        if after_mb > (1 + LARGEST_GROWTH) * before_mb:
+            found.append(f"{name} has grown from {before_mb:.1f} to {after_mb:.1f} MB")
+        if counts[0] != counts[1]:
+            found.append(f"{name} had {counts[0]} descriptors and threads, and has {counts[1]}")
+    return growths, found
+
+
+def _of(readings: Sequence[Reading], pid: int) -> list[ProcessReading]:
+    return [one for reading in readings for one in reading.processes if one.pid == pid]
 
 
 if __name__ == "__main__":
