@@ -30,18 +30,14 @@ from benchmarks.performance import (
     simulation,
     training,
     transport,
-    weights,
 )
-from benchmarks.performance.machine import Machine, measure_machine
-from benchmarks.performance.measuring import Figure, Options
-from benchmarks.performance.report import print_report, write_json
+from benchmarks.performance.measuring import Figure, Machine, Options, measure_machine, print_report, write_json
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.cli import command, new_file
 
 PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "replay": replay.measure,
     "transport": transport.measure,
-    "weights": weights.measure,
     "inference": inference.measure,
     "learner_step": learner_step.measure,
     "simulation": simulation.measure,

@@ -10,16 +10,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.performance.classic_agent import ClassicNetwork
 from benchmarks.performance.learner_step import make_network
-from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import (
     DEFAULT_SIZE,
     FULL_SIZE,
     Figure,
+    Machine,
     Options,
     settings_for,
     times_in_turns,
 )
-from benchmarks.performance.races import N_FLOATS
+from benchmarks.performance.senders import N_FLOATS
 from trackmania_rl.agents.devices import arithmetic_dtype
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.race.spaces import race_spaces
@@ -27,30 +27,22 @@ from trackmania_rl.settings import Settings
 
 PART = "inference"
 BATCH = 32
-RATIO = 1.6
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
     """Measure both networks, single and batched: in float32, and in bfloat16 where collectors would compute in it."""
     figures = []
-    for name, config, ratio in (("full size", FULL_SIZE, RATIO), ("default", DEFAULT_SIZE, None)):
+    for name, config in (("full size", FULL_SIZE), ("default", DEFAULT_SIZE)):
         settings = settings_for(config, options)
-        figures += _measure(options, machine, settings, name, ratio, torch.float32)
+        figures += _measure(options, machine, settings, name, torch.float32)
         in_bfloat16 = settings_for(config, options, "autocast_dtype=bfloat16")
         dtype = arithmetic_dtype(torch.device(options.device), in_bfloat16.agent)
         if dtype != torch.float32:
-            figures += _measure(options, machine, settings, f"{name}, {str(dtype).removeprefix('torch.')}", None, dtype)
+            figures += _measure(options, machine, settings, f"{name}, {str(dtype).removeprefix('torch.')}", dtype)
     return figures
 
 
-def _measure(
-    options: Options,
-    machine: Machine,
-    settings: Settings,
-    name: str,
-    required_ratio: float | None,
-    dtype: torch.dtype,
-) -> list[Figure]:
+def _measure(options: Options, machine: Machine, settings: Settings, name: str, dtype: torch.dtype) -> list[Figure]:
     device = torch.device(options.device)
     network = make_network(settings).to(device).eval()
     classic = ClassicNetwork(settings, N_FLOATS).to(device)
@@ -86,18 +78,7 @@ def _measure(
         weights_bytes = dtype.itemsize * sum(parameter.numel() for parameter in network.parameters())
         reading_ms = machine.copy_ms(weights_bytes) / 2
         is_rate_known = dtype == torch.float32 or device.type == "cuda"  # the machine's, of large products
-        figures.append(
-            Figure.of_times(
-                PART,
-                f"{name}, {title}",
-                times["ours"],
-                times["classic"],
-                ratio_to="classic, float32",
-                floor=max(arithmetic_ms, reading_ms) if is_rate_known else reading_ms,
-                floor_is="the larger of its arithmetic and reading the weights once"
-                if is_rate_known
-                else "reading the weights once",
-                required_ratio=required_ratio,
-            )
-        )
+        floor = max(arithmetic_ms, reading_ms) if is_rate_known else reading_ms
+        note = "floor: reading the weights once" + (", or its arithmetic" if is_rate_known else "")
+        figures.append(Figure.of_times(PART, f"{name}, {title}", times["ours"], times["classic"], floor, note))
     return figures

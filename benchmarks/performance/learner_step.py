@@ -13,16 +13,18 @@ from tensordict import TensorDict
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.performance.classic_agent import ClassicNetwork, ClassicUpdate
-from benchmarks.performance.machine import GEMM_SIDE, Machine, matrix_product
 from benchmarks.performance.measuring import (
     DEFAULT_SIZE,
     FULL_SIZE,
+    GEMM_SIDE,
     Figure,
+    Machine,
     Options,
+    matrix_product,
     settings_for,
     times_in_turns,
 )
-from benchmarks.performance.races import N_FLOATS
+from benchmarks.performance.senders import N_FLOATS
 from trackmania_rl.agents.devices import arithmetic_dtype
 from trackmania_rl.agents.iqn import IQN_Network, IQNAgent
 from trackmania_rl.agents.networks import Sizes
@@ -81,16 +83,17 @@ def _measure(
         arithmetic_ms = machine.compute_ms(flop)
     passes_ms = machine.copy_ms(sum(p.numel() for p in network.parameters()) * BYTES_PER_WEIGHT_AND_UPDATE / 2)
     is_rate_known = dtype == torch.float32 or device.type == "cuda"  # the machine's, of large products
+    floor = arithmetic_ms + passes_ms if is_rate_known else passes_ms
+    note = "floor: " + (f"{flop / 1e9:.3g} GFLOP as the algorithm is written, and " if is_rate_known else "")
+    note += "the weights' passes"
     return [
         Figure.of_times(
             PART,
             f"{size}, {str(dtype).removeprefix('torch.')}, batch {batch_size}, {form}",
             times[f"ours {form}"],
             times[f"classic {form}"],
-            ratio_to=f"classic, {form}",
-            floor=arithmetic_ms + passes_ms if is_rate_known else passes_ms,
-            floor_is=(f"{flop / 1e9:.3g} GFLOP as the algorithm is written, and " if is_rate_known else "")
-            + "the weights' passes",
+            floor,
+            note,
         )
         for form in ("eager", "compiled")[: 1 + is_compiled]
     ]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import (
     DEFAULT_SIZE,
     FULL_SIZE,
     PROJECT,
     Figure,
+    Machine,
     Options,
     settings_for,
     times_in_turns,
@@ -42,9 +41,6 @@ THROTTLE = KeyState(left=False, right=False, accelerate=True, brake=False)
 BYTES_PER_PIXEL = 4
 FLOOR_REPETITIONS = 3
 FLOOR_ACTIONS = 300
-IN_PROCESS_ACTIONS_PER_S = {True: 8_000, False: 40_000}
-"""Required per second of one core, with frames and without."""
-ENVIRONMENT_RATIO = 0.6
 BARE = "the games alone"
 
 Step = Callable[[np.ndarray], object]
@@ -88,8 +84,8 @@ def _measure_pictures(options: Options, machine: Machine, width_px: int, height_
     timing = times_in_turns(options, draw=draw)["draw"]
     floor = 1e3 / machine.copy_ms(BYTES_PER_PIXEL * width_px * height_px)
     name = f"picture, {width_px} x {height_px}"
-    rest: dict[str, Any] = {"floor": floor, "floor_is": "writing its pixels"}
-    return Figure.of_rate("simulation", name, timing, len(sections), "pictures/s", **rest)
+    note = "floor: writing its pixels"
+    return Figure.of_rate("simulation", name, timing, len(sections), "pictures/s", floor=floor, note=note)
 
 
 def game_settings(options: Options, width_px: int, height_px: int) -> Settings:
@@ -98,7 +94,7 @@ def game_settings(options: Options, width_px: int, height_px: int) -> Settings:
     return settings_for(FULL_SIZE, options, "running_speed=1000.0", *size)
 
 
-def game_floor(width_px: int, height_px: int) -> dict[str, Any]:
+def game_floor(width_px: int, height_px: int) -> tuple[float, str]:
     """Return floor and explanation of a rate of actions: the fastest of a few short drives of one game."""
     race = SimulatedRace(load_track(TRACK))
     fastest_s = float("inf")
@@ -112,7 +108,7 @@ def game_floor(width_px: int, height_px: int) -> dict[str, Any]:
                 race.render(width_px, height_px)
         fastest_s = min(fastest_s, time.perf_counter() - start_s)
     made_of = f"the game alone, {TICKS_PER_ACTION} ticks" + (" and a picture" if width_px else "")
-    return {"floor": FLOOR_ACTIONS / fastest_s, "floor_is": made_of}
+    return FLOOR_ACTIONS / fastest_s, made_of
 
 
 def measure_in_process(options: Options, machine: Machine) -> list[Figure]:
@@ -126,12 +122,9 @@ def measure_in_process(options: Options, machine: Machine) -> list[Figure]:
             play()  # compiles, or loads what was compiled
             timing, count = times_in_turns(options, play=play)["play"], rounds * n_games
             name = f"{n_games} games, " + (f"{width_px} x {height_px} frames" if width_px else "floats only")
-            note = (
-                f"{1e3 * count / timing.processor_ms:,.0f} for each second of one core, "
-                f"{IN_PROCESS_ACTIONS_PER_S[width_px > 0]:,} are asked for; includes ends and beginnings of races"
-            )
-            floor = game_floor(width_px, height_px)
-            figures.append(Figure.of_rate("in process", name, timing, count, "actions/s", note=note, **floor))
+            floor, floor_is = game_floor(width_px, height_px)
+            note = f"{1e3 * count / timing.processor_ms:,.0f} per second of one core; floor: {floor_is}"
+            figures.append(Figure.of_rate("in process", name, timing, count, "actions/s", floor=floor, note=note))
     return figures
 
 
@@ -154,11 +147,10 @@ def measure_environments(options: Options, machine: Machine) -> list[Figure]:
         plays = {name: _playing(step, rounds, n_games, n_actions) for name, step in steps.items()}
         timings = times_in_turns(options, **plays)
         for name, timing in timings.items():
-            rest: dict[str, Any] = (
-                {} if name == BARE else {"classic": timings[BARE], "required_ratio": ENVIRONMENT_RATIO}
-            )
+            bare = None if name == BARE else timings[BARE]
+            note = "" if bare is None else f"the ratio is to {BARE}"
             title, count = f"{n_games} games, {name}", rounds * n_games
-            figures.append(Figure.of_rate("environments", title, timing, count, "actions/s", ratio_to=BARE, **rest))
+            figures.append(Figure.of_rate("environments", title, timing, count, "actions/s", bare, note=note))
     return figures
 
 

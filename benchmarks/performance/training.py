@@ -10,12 +10,10 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.performance.machine import Machine
-from benchmarks.performance.measuring import Figure, Options
+from benchmarks.performance.measuring import Figure, Machine, Options
 from benchmarks.training_command import TrainCommand
 
 PART = "training"
-MOST_COLLECTION_SHARE = 0.15
 SETTLED_SHARE = 0.5
 """Rates are those of the last half: the first compiles, and fills the memory without learning."""
 
@@ -48,9 +46,8 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
     learner_s, others_s = (late[0] - early[0] for early, late in zip(halfway, end, strict=True))
     name = f"default configuration, {options.training_s:.0f} s"
     note = (
-        f"collectors and games took {100 * others_s / (learner_s + others_s):.0f} % of the processor time, "
-        f"{100 * MOST_COLLECTION_SHARE:.0f} % is asked for; resident memory: learner {end[0][1]:.0f} MB, largest other "
-        f"{end[1][1]:.0f} MB"
+        f"collectors and games took {100 * others_s / (learner_s + others_s):.0f} % of the processor time; resident "
+        f"memory: learner {end[0][1]:.0f} MB, largest other {end[1][1]:.0f} MB"
     )
     return [
         Figure(PART, name, frames_per_s, "frames/s", note=note),

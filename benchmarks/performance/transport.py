@@ -10,16 +10,13 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.performance.machine import Machine
-from benchmarks.performance.measuring import Figure, Options, Timing
-from benchmarks.performance.races import N_ACTIONS, N_FLOATS
+from benchmarks.performance.measuring import Figure, Machine, Options, Timing
 from benchmarks.performance.replay import Replays, replay_settings
-from benchmarks.performance.senders import send_through_queue, send_through_slots
+from benchmarks.performance.senders import N_ACTIONS, N_FLOATS, send_through_queue, send_through_slots
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource, make_stop_flag
 from trackmania_rl.channels.shared_memory.slots import RolloutBounds
 
 PART = "transport"
-BLOCKED_RATIO = 10.0
 SURELY_ANNOUNCED_S = 0.15
 """After this time a race waits for the learner, so receiving it takes only the learner's own time."""
 TIMEOUT_S = 60.0
@@ -43,33 +40,14 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
     medians = {name: Timing.median(pairs) for name, pairs in samples.items()}
     height_px, width_px = options.image_size_px
     race_ms = machine.copy_ms(options.n_frames * (height_px * width_px + 4 * N_FLOATS))
+    note = "learner's time from a waiting race to its transitions in the replay memory; floor: one copy of the race"
     return [
-        Figure.of_times(
-            PART,
-            "learner blocked",
-            medians["ours blocked"],
-            medians["classic blocked"],
-            required_ratio=BLOCKED_RATIO,
-            floor=0.0,
-            floor_is="nothing needs to be copied or parsed",
-        ),
-        Figure.of_times(
-            PART,
-            "from sent to received",
-            medians["ours wall"],
-            medians["classic wall"],
-            floor=0.0,
-            floor_is="frames are already where the learner reads them; waking a process remains",
-        ),
-        Figure.of_times(
-            PART,
-            "transport and fill",
-            medians["ours with fill"],
-            medians["classic with fill"],
-            floor=race_ms,
-            floor_is="one copy of the race",
-            note="learner's time from a waiting race to its transitions in the replay memory, the slot released",
-        ),
+        Figure.of_times(PART, name, medians[f"ours {figure}"], medians[f"classic {figure}"], floor, note_of_figure)
+        for name, figure, floor, note_of_figure in (
+            ("learner blocked", "blocked", 0.0, ""),
+            ("from sent to received", "wall", 0.0, ""),
+            ("transport and fill", "with fill", race_ms, note),
+        )
     ]
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from benchmarks.performance import __main__ as performance
-from benchmarks.performance.machine import Machine
-from benchmarks.performance.measuring import Options
+from benchmarks.performance.measuring import Machine, Options
 
 
 @pytest.fixture
@@ -38,11 +37,11 @@ def test_the_command_measures_parts_of_both_kinds(options, machine, monkeypatch,
     monkeypatch.setattr(performance, "QUICK", options)
     monkeypatch.setattr(performance, "measure_machine", lambda device: machine)
     file = tmp_path / "figures.json"
-    words = ["--quick", "--only", "replay", "weights", "learner_step", "in_process", "--games", "2"]
+    words = ["--quick", "--only", "replay", "learner_step", "in_process", "--games", "2"]
     monkeypatch.setattr("sys.argv", ["performance", *words, "--json", str(file)])
     performance.main()
     figures = json.loads(file.read_text())["figures"]
-    assert {figure["part"] for figure in figures} >= {"replay", "weights"}
+    assert {figure["part"] for figure in figures} >= {"replay", "learner step"}
     assert all(figure["value"] > 0 for figure in figures)
     assert figures[0]["name"] in capsys.readouterr().out
 
@@ -52,7 +51,7 @@ def test_the_classic_network_is_the_same_function(options, size):
     from benchmarks.performance import measuring
     from benchmarks.performance.classic_agent import ClassicNetwork
     from benchmarks.performance.learner_step import make_network, random_batch
-    from benchmarks.performance.races import N_FLOATS
+    from benchmarks.performance.senders import N_FLOATS
 
     settings = measuring.settings_for(getattr(measuring, size), options)
     network, batch = make_network(settings), random_batch(settings, 3, torch.device("cpu"))
@@ -63,8 +62,8 @@ def test_the_classic_network_is_the_same_function(options, size):
 
 
 def test_the_classic_replay_stores_the_same_transitions(options):
-    from benchmarks.performance.races import as_lists, random_race
     from benchmarks.performance.replay import Replays, replay_settings
+    from benchmarks.performance.senders import as_lists, random_race
 
     options = replace(options, memory_rows=60 * options.n_frames)  # either side could hold the whole race
     replays = Replays(options, replay_settings(options), options.image_size_px)
