@@ -1,4 +1,4 @@
-"""Pictures of the benchmark: curves of each track, and all variants beside the first one."""
+"""Picture of the benchmark: curves of each track."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from benchmarks.driving.score import Axis, Comparison, Group, Yardstick, greedy_races, scores_at
+from benchmarks.driving.score import Axis, Group, Yardstick, greedy_races, scores_at
 
 CURVE_POINTS = 300
 SCORE_TICKS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 SCORE_AXIS_POWER = 3.0
 """The score axis of the curves is drawn as score^power: what matters lies near 1."""
-DIFFERENCE_TICKS = (-0.5, -0.2, -0.05, -0.02, 0.0, 0.02, 0.05, 0.2)
-LINEAR_DIFFERENCE = 0.05
-"""The axis of differences is linear up to here, logarithmic beyond."""
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933", "#882255", "#44aa99")
-"""Told apart by colour-blind readers as well: M. Okabe, K. Ito, Color Universal Design, 2008; P. Tol's for the rest."""
+"""Distinct for colour-blind readers: M. Okabe, K. Ito, Color Universal Design, 2008; P. Tol's for the rest."""
 
 
 def draw_curves(file: Path, groups: Sequence[Group], yardsticks: dict[str, Yardstick]) -> None:
@@ -100,34 +97,3 @@ def _draw_curve(panel: Axes, group: Group, yardstick: Yardstick, axis: Axis, col
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
     if scores.max() > panel.get_ylim()[1]:
         panel.set_ylim(top=scores.max() + 0.02)
-
-
-def draw_comparison(file: Path, comparisons: Sequence[Comparison]) -> None:
-    """Draw each variant's differences to the first one, a row for each variant: the pairs, their mean and its error."""
-    first, *others = comparisons
-    figure = Figure(figsize=(11, 1.6 + 0.34 * len(others)), dpi=130, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for panel, title, differences in (
-        (panels[0], "score in the last minute", [one.last_minute_difference for one in others]),
-        (panels[1], "mean score over the minutes", [one.mean_difference for one in others]),
-    ):
-        panel.axvline(0.0, color="0.3", linewidth=1)
-        for height, difference in enumerate(differences):
-            panel.plot(difference.of_pairs, [height] * len(difference.of_pairs), "o", color="0.75", markersize=4)
-            error = 0.0 if np.isinf(difference.standard_error) else 2.0 * difference.standard_error
-            panel.errorbar(difference.mean, height, xerr=error, fmt="o", color=COLORS[0], capsize=3, markersize=6)
-        panel.set_xscale("symlog", linthresh=LINEAR_DIFFERENCE)
-        left, right = panel.get_xlim()
-        panel.set_xticks([tick for tick in DIFFERENCE_TICKS if left <= tick <= right])
-        panel.xaxis.set_major_formatter("{x:g}")
-        panel.minorticks_off()
-        panel.set_title(f"{title}, less that of {first.variant}", fontsize=10)
-        panel.grid(axis="x", color="0.92")
-        panel.set_axisbelow(True)
-    panels[0].set_yticks(range(len(others)), [f"{one.variant} ({one.n_pairs})" for one in others])
-    panels[0].set_ylim(len(others) - 0.5, -0.5)  # the first row on top
-    figure.suptitle(
-        "grey: pairs of runs of one track and seed (in brackets: how many); blue: mean, twice its standard error",
-        fontsize=9,
-    )
-    figure.savefig(file)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driving.pictures import draw_comparison, draw_curves
+from benchmarks.driving.pictures import draw_curves
 from benchmarks.driving.score import Comparison, Difference, Group, Spread, Yardstick, compare
 
 TABLE_MINUTES = (1, 2, 3, 5, 10, 20, 30, 60, 120, 180, 240, 360, 480, 720, 1440)
@@ -20,16 +20,9 @@ MILESTONES = ("first_finish", "regular_finish", "beats_scripted")
 def write_report(
     folder: Path, groups: Sequence[Group], yardsticks: dict[str, Yardstick], made: dict[str, Any]
 ) -> list[Path]:
-    """Write `table.md`, `results.json`, `curves.png`, and of several variants `comparison.png`.
+    """Write `table.md`, `results.json` and `curves.png` of at least one group into a folder; return the files.
 
-    Args:
-        folder: exists.
-        groups: at least one.
-        yardsticks: of their tracks.
-        made: command, commit and machine, for the JSON file.
-
-    Returns:
-        The files.
+    `made` has command, commit and machine, for the JSON file.
     """
     comparisons = compare_variants(groups)
     content = {
@@ -47,9 +40,6 @@ def write_report(
         (folder / name).write_text(text, encoding="utf-8")
     files = [folder / name for name in (*texts, "curves.png")]
     draw_curves(files[-1], groups, yardsticks)
-    if comparisons:
-        files.append(folder / "comparison.png")
-        draw_comparison(files[-1], comparisons)
     return files
 
 

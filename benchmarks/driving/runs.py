@@ -34,23 +34,14 @@ OWN_TO_EACH_RUN: Final = ("run_name", "seed", "map_cycle", "base_tmi_port", "ter
 
 @dataclass(frozen=True)
 class Run:
-    """One training.
-
-    Attributes:
-        variant: settings.
-        track: a file that `find_track_file` finds; its stem is the name of the map.
-        seed: the run's.
-        minutes: wall-clock since the command.
-        output: the benchmark's folder.
-        port: first one of its games, if they are played through sockets.
-    """
+    """One training."""
 
     variant: Variant
-    track: Path
+    track: Path  # a file that `find_track_file` finds; its stem is the name of the map
     seed: int
-    minutes: int
-    output: Path
-    port: int
+    minutes: int  # wall-clock since the command
+    output: Path  # the benchmark's folder
+    port: int  # first one of its games, if they are played through sockets
 
     @property
     def name(self) -> str:

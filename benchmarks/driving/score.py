@@ -45,38 +45,21 @@ class Yardstick(BaseModel):
 
 @dataclass(frozen=True)
 class RunFigures:
-    """Figures of one run; times in seconds since the command, inf for never.
+    """Figures of one run. Milestones are in seconds since the command and in actions until then, inf for never."""
 
-    Attributes:
-        minutes: length.
-        score_by_minute: (minutes,) score at the end of each minute.
-        first_finish_s: first evaluation race that finished.
-        first_finish_frames: actions until then.
-        regular_finish_s: all but one of the last ten evaluation races finished, for the first time.
-        regular_finish_frames: actions until then.
-        beats_scripted_s: median time of the last ten evaluation races below the tuned scripted driver's, for the first
-            time.
-        beats_scripted_frames: actions until then.
-        best_ms: fastest evaluation race.
-        n_greedy: number of evaluation races.
-        frames: actions in all.
-        last_minute_score: median over all evaluation races of the last minute; 0 without one.
-        mean_score: mean over the minutes, the area under the curve.
-    """
-
-    minutes: int
-    score_by_minute: tuple[float, ...]
-    first_finish_s: float
+    minutes: int  # length
+    score_by_minute: tuple[float, ...]  # at the end of each minute
+    first_finish_s: float  # first evaluation race that finished
     first_finish_frames: float
-    regular_finish_s: float
+    regular_finish_s: float  # first time that all but one of the last ten evaluation races finished
     regular_finish_frames: float
-    beats_scripted_s: float
+    beats_scripted_s: float  # first time that their median time was below the tuned scripted driver's
     beats_scripted_frames: float
-    best_ms: float
-    n_greedy: int
-    frames: int
-    last_minute_score: float
-    mean_score: float
+    best_ms: float  # fastest evaluation race
+    n_greedy: int  # number of evaluation races
+    frames: int  # actions in all
+    last_minute_score: float  # median over all evaluation races of the last minute; 0 without one
+    mean_score: float  # mean over the minutes, the area under the curve
 
 
 @dataclass(frozen=True)
@@ -122,16 +105,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of a variant's figure to the first variant's over pairs of runs.
-
-    Attributes:
-        mean: mean of the pairs' differences.
-        standard_error: their standard deviation / sqrt(pairs); inf with one pair.
-        of_pairs: difference of each pair.
-    """
+    """Difference of a variant's figure to the first variant's over pairs of runs."""
 
     mean: float
-    standard_error: float
+    standard_error: float  # standard deviation / sqrt(pairs); inf with one pair
     of_pairs: tuple[float, ...]
 
     @classmethod
@@ -147,20 +124,11 @@ class Comparison:
     """One variant beside another, over pairs of runs of the same track, seed and length.
 
     Tracks differ more than variants do, so differences are taken within pairs before they are averaged.
-
-    Attributes:
-        variant: name.
-        n_pairs: number of pairs.
-        frames: mean of the variant's actions.
-        last_minute_score: mean of `RunFigures.last_minute_score`.
-        mean_score: mean of `RunFigures.mean_score`.
-        last_minute_difference: of the former.
-        mean_difference: of the latter.
     """
 
     variant: str
     n_pairs: int
-    frames: float
+    frames: float  # mean over the runs, as are the scores
     last_minute_score: float
     mean_score: float
     last_minute_difference: Difference
@@ -197,17 +165,7 @@ def race_score(race: Race, record_ms: int) -> float:
 
 
 def scores_at(greedy: Sequence[Race], record_ms: int, axis: Axis, moments: Sequence[float]) -> list[float]:
-    """Return the median score of the last ten races at each moment.
-
-    Args:
-        greedy: evaluation races of one track, in order of their ends.
-        record_ms: the track's record.
-        axis: unit of the moments.
-        moments: seconds or actions.
-
-    Returns:
-        One score for each moment; 0 before the first race.
-    """
+    """Return the median score of the last ten of a track's evaluation races at each moment; 0 before the first race."""
     ends = [race[axis] for race in greedy]
     scores = [race_score(race, record_ms) for race in greedy]
     windows = [scores[:end][-WINDOW_RACES:] for end in (bisect.bisect_right(ends, moment) for moment in moments)]
@@ -220,14 +178,7 @@ def greedy_races(races: Sequence[Race], track: str) -> list[Race]:
 
 
 def run_figures(races: Sequence[Race], track: str, yardstick: Yardstick, minutes: int) -> RunFigures:
-    """Judge one run.
-
-    Args:
-        races: all races of a run of one session, in the order of `races.jsonl`.
-        track: the map cycle's name of the track.
-        yardstick: the track's.
-        minutes: how much of the run to judge.
-    """
+    """Judge the first `minutes` of a run of one session, whose races are in the order of `races.jsonl`."""
     races = [race for race in races if race["wall_s"] <= 60 * minutes]
     greedy = greedy_races(races, track)
     score_by_minute = scores_at(greedy, yardstick.record_ms, "wall_s", [60 * (k + 1) for k in range(minutes)])

@@ -20,21 +20,13 @@ OPTIONS: Final = ("config", "cluster", "weights_from")
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train.
+    """One way to train."""
 
-    Attributes:
-        name: in file names and pictures.
-        config_file: its configuration.
-        overrides: `NAME=VALUE` texts that win over the file.
-        cluster: as `train.py --cluster`; None for this machine.
-        weights_from: as `train.py --weights-from`; None for new networks.
-    """
-
-    name: str
+    name: str  # in file names and pictures
     config_file: Path
-    overrides: tuple[str, ...]
-    cluster: str | None = None
-    weights_from: str | None = None
+    overrides: tuple[str, ...]  # `NAME=VALUE` texts that take precedence over the file
+    cluster: str | None = None  # as `train.py --cluster`; None for this machine
+    weights_from: str | None = None  # as `train.py --weights-from`; None for new networks
 
     @classmethod
     def read(cls, text: str, config_file: Path, overrides: Sequence[str]) -> Variant:

@@ -260,7 +260,7 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
     assert comparisons[1].last_minute_difference.mean > 0.1  # 25 s and 40 s
     assert compare_variants([groups[0], groups[3]]) == []  # one variant on valley, the other on ring
     files = write_report(tmp_path, groups, yardsticks, {"command": ["run.py"]})
-    assert [file.name for file in files] == [*("table.md", "results.json", "curves.png", "comparison.png")]
+    assert [file.name for file in files] == ["table.md", "results.json", "curves.png"]
     table = (tmp_path / "table.md").read_text()
     assert "98 s (700 frames)" in table
     results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)  # no Infinity
