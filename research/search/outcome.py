@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from research.search.space import SCALED, text_of
-from research.search.trial import CLONES_FILE, Plan
+from research.search.trial import Plan
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_durably
 
@@ -88,10 +88,8 @@ def write_best(plan: Plan, drawn: Mapping[str, Any], score: float, trial: str) -
         shutil.copyfile(file, folder / file.name)
     drawn = plan.space.within(drawn)
     lines = [f"{name} = {value!r}" for name, value in plan.space.settings_of(drawn).items()]
-    donors = _donors_of(plan.output, trial)
-    history = f" Its weights came from {', then '.join(donors)}, which had other settings." if donors else ""
     text = (
-        f'"""The best trial of a search, {trial}: score {score:.4f}, from one seed.{history}"""\n\n'
+        f'"""The best trial of a search, {trial}: score {score:.4f}, from one seed."""\n\n'
         f'based_on = "{plan.config_file.name}"\n\n'
         + "".join(
             f"# {name.removesuffix(SCALED)}, times {value:.4g}.\n"
@@ -123,14 +121,6 @@ def table(outcome: Outcome) -> str:
         scores = " ".join(f"{score:.3f}" for score in trial.scores) or "-"
         lines.append(f"{name}  {scores:30}  {trial.status:9}  {text_of(trial.drawn)}")
     return "\n".join(lines)
-
-
-def _donors_of(output: Path, trial: str) -> list[str]:
-    try:
-        lines = (output / CLONES_FILE).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    return list(dict.fromkeys(clone["donor"] for clone in map(json.loads, lines) if clone["trial"] == trial))
 
 
 def _name_of(track: Path) -> str:

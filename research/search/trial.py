@@ -7,8 +7,6 @@ A trial continues, or begins as a clone of another one, from such a folder. Inde
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
 import os
 import shutil
@@ -36,10 +34,6 @@ from trackmania_rl.settings.of_run import MEANING
 from trackmania_rl.telemetry.learning_summary import read_races
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-TRIAL_FILE: Final = "trial.json"
-"""Name and settings of the trial, in a folder that is handed on."""
-CLONES_FILE: Final = "clones.jsonl"
-"""In the search's folder: a line for each trial that began with another one's checkpoint."""
 LOGS: Final = (RACES_FILE, "sessions.txt")
 """Files of a run's folder that belong to a checkpoint."""
 FIRST_PORT: Final = 21_000
@@ -131,9 +125,6 @@ class Trial:
         self.folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
         _copy_state(handed_on, self.folder)
-        donor = json.loads((handed_on / TRIAL_FILE).read_text(encoding="utf-8"))
-        if donor["name"] != self.name:
-            self._note_clone(donor, handed_on)
 
     def drive(self) -> Report:
         """Train for one piece and score its races.
@@ -163,32 +154,12 @@ class Trial:
             TrialFailedError: if there is no checkpoint.
         """
         _copy_state(self.folder, folder)
-        content = {"name": self.name, "drawn": self._drawn}
-        (folder / TRIAL_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-    def _note_clone(self, donor: Mapping[str, Any], handed_on: Path) -> None:
-        line = {
-            "trial": self.name,
-            "donor": donor["name"],
-            "donor_drawn": donor["drawn"],
-            "drawn": self._drawn,
-            "donor_weights": weights_of(handed_on),
-            "weights": weights_of(self.folder),
-        }
-        with (self._plan.output / CLONES_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
 
 
 def map_cycle_of_all(tracks: Sequence[Path]) -> str:
     """Return the override that trains on tracks in turns."""
     entries = [entry for track in tracks for entry in parse_override(map_cycle_of(track))[1]]
     return f"map_cycle={tuple(entries)!r}"
-
-
-def weights_of(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of tensors in a folder's newest checkpoint."""
-    newest = next(iter(find_manifests(folder)))
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(newest.glob("*.safetensors"))}
 
 
 def run_watched(
