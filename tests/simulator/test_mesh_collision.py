@@ -1,12 +1,9 @@
-"""A car in a world of triangles: it stands, drives, is held by borders and follows loops."""
+"""A car in a world of triangles: it stands, drives and is held by borders."""
 
 import numpy as np
 import pytest
 
-from research.replay_windows.ghost_race import race_of_ghost
-from research.replay_windows.windows import drive_window, windows_of
 from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes
-from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import new_vehicle
@@ -65,15 +62,3 @@ def test_a_border_holds_a_car_and_slows_it_down(side):
     assert car["last_lateral_contact_time_ms"][0] > 0
     assert np.linalg.norm(car["velocity_m_s"]) < 45.0
     assert np.isfinite(car["position_m"]).all()
-
-
-def test_loops_are_followed_as_a_human_drove_them(shared_data):
-    path = shared_data / "replays" / "B13-Obstacle_24.95_a.Replay.gbx"
-    replay = read_replay(path)
-    race = race_of_ghost(replay.ghosts[0], replay.challenge.blocks, path)
-    mesh = mesh_of_world(world_of(replay.challenge))
-    windows = [window for window in windows_of(race, every_ms=300) if "Loop" in window.block]
-    ends_m = np.array([drive_window(race, window, mesh).position_m[-1] for window in windows])
-    assert len(ends_m) > 20
-    assert np.median(ends_m) < 0.45
-    assert (ends_m <= 1.0).mean() > 0.85

@@ -1,8 +1,8 @@
 """The car against human replays: open-loop runs with the replay's inputs, compared with the ghost every 100 ms.
 
 `replay_windows.json` holds windows of three public replays (two of B13-Obstacle, one called mydli): the car at the
-beginning, the ground as a plane under its wheels, the inputs, the ghost's samples. Commit e1d71c5 has the script that
-made it (tests/simulator/replay_window_file.py).
+beginning, the ground as a plane under its wheels, the inputs, the ghost's samples. `loop_windows.json` holds windows on
+loops of B13-Obstacle, without a ground. Commit e19e7b6 has the program that made them (research/replay_windows).
 """
 
 import json
@@ -12,13 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from trackmania_rl.gbx.challenge import read_challenge
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, VEHICLE_DTYPE, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.tracks.world import build_ribbon
+from trackmania_rl.track.block_world import mesh_of_world, world_of
 
 HALF_WIDTH_M = 1000.0
 WINDOWS = {window["name"]: window for window in json.loads(Path(__file__).with_name("replay_windows.json").read_text())}
+LOOPS = json.loads(Path(__file__).with_name("loop_windows.json").read_text())
 
 
 class Errors(NamedTuple):
@@ -62,16 +65,15 @@ def ground_of(window):
     return build_ribbon(line_m, HALF_WIDTH_M, surface=expand(ground["surfaces"]))
 
 
-def drive(window):
+def drive(window, world):
     """Drive a window to its last sample."""
-    road = ground_of(window).road
     car = np.zeros(1, VEHICLE_DTYPE)
     for field, value in window["car"].items():
         car[field] = value
     controls, time_ms, errors = iter(expand(window["controls"])), window["start_ms"], []
     for until_ms, x, y, z, q_w, q_x, q_y, q_z, speed_kmh in window["samples"]:
         while time_ms < until_ms:
-            tick(car, *next(controls), road, STADIUM_CAR)
+            tick(car, *next(controls), world, STADIUM_CAR)
             time_ms += TICK_MS
         rotation, velocity = car["rotation"][0].astype(np.float64), car["velocity_m_s"][0].astype(np.float64)
         yaw = np.arctan2(2.0 * (q_x * q_z + q_w * q_y), 1.0 - 2.0 * (q_x**2 + q_y**2))
@@ -88,9 +90,17 @@ def drive(window):
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_follows_the_ghost(name):
-    errors = drive(WINDOWS[name])
+    errors = drive(WINDOWS[name], ground_of(WINDOWS[name]).road)
     for of_window, first_second, whole in zip(
         errors, FIRST_SECOND[name], WHOLE_WINDOW.get(name, Errors(np.inf, np.inf, np.inf)), strict=True
     ):
         assert of_window[:11].max() <= first_second
         assert of_window.max() <= whole
+
+
+def test_loops_are_followed_as_a_human_drove_them(shared_data):
+    world = mesh_of_world(world_of(read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")))
+    ends_m = np.array([drive(window, world).position_m[-1] for window in LOOPS])
+    assert len(ends_m) > 20
+    assert np.median(ends_m) < 0.45
+    assert (ends_m <= 1.0).mean() > 0.85

@@ -1,7 +1,6 @@
-"""`maps.py inputs, drive, compare, times, windows, track`: the output for races, and refused files."""
+"""`maps.py inputs, drive, compare, times, track`: the output for races, and refused files."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -67,9 +66,6 @@ def test_compare_records_of_a_training(maps, best_runs, capsys, tmp_path: Path) 
         ("inputs {root}/README.rst", "README.rst: line 1"),
         ("inputs {replays}/mydli_20.14.Replay.gbx --driver nobody", "its drivers are iuadrien"),
         ("times absent", "no such file or folder"),
-        ("windows race.txt", "ends in .Replay.Gbx"),
-        ("windows {replays}/PlatformA3_33.66.Replay.gbx", "'Speed'"),
-        ("windows {replays}/mydli_20.14.Replay.gbx --length 950", "a sample every 100 ms"),
         ("track {tracks}/ESL-Hockolicious.Challenge.Gbx {replays}/mydli_20.14.Replay.gbx", "not on 'ESL-Hock"),
         ("track {tracks}/B13-Obstacle.Challenge.Gbx {root}/maps/kart_0.5m.npy", "from the start of map"),
         ("track {replays}/PlatformA3_33.66.Replay.gbx {replays}/mydli_20.14.Replay.gbx", "'Speed'"),
@@ -137,14 +133,3 @@ def test_times_of_a_folder(maps, capsys, shared_data: Path, tmp_path: Path) -> N
     (tmp_path / "empty").mkdir()
     assert maps("times", tmp_path / "empty") == 1
     assert "no replay or ghost" in capsys.readouterr().out
-
-
-def test_windows_prints_how_well_a_replay_is_followed(maps, shared_data, capsys):
-    assert maps("windows", shared_data / "replays" / "mydli_20.14.Replay.gbx") == 0
-    printed = capsys.readouterr().out
-    assert "38 windows of 1 s" in printed
-    within = [int(share) for share in re.findall(r"(\d+) % within", printed)]
-    assert within[1] >= 60
-    assert within[3] >= 80
-    assert "2 StadiumCircuitBorderGTCurve2In" in printed  # not in the catalogue
-    assert "further than 0.15 m away" in printed

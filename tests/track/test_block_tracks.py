@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from research.replay_windows.ghost_race import race_of_ghost
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import Block
-from trackmania_rl.gbx.replay_inputs import ghost_of_driver
+from trackmania_rl.gbx.replay_inputs import ghost_of_driver, script_of_ghost
 from trackmania_rl.protocol.input_script import Input, InputEvent
 from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, KeyState
 from trackmania_rl.simulator.physics.scripted_driver import drive
@@ -158,17 +157,15 @@ def test_a_humans_keys_drive_through_the_loops_of_b13(replays, tmp_path):
     ghost = ghost_of_driver(replay, None)
     line_m = build_line([path_of_ghost(ghost, "b13")], challenge).points_m
     write_block_track(challenge, arrays_of_map(challenge, world_of(challenge), line_m), line_m, tmp_path / "b13.toml")
-    track = TrackForBatch(load_track(tmp_path / "b13.toml"))
-    race = race_of_ghost(ghost, challenge.blocks, replay.path)
-    np.testing.assert_allclose(track.spawned_car["position_m"][0], race.motion.position_m[0], atol=0.01)
-    batch = RaceBatch(1)
-    batch.begin(0, track)
+    race = SimulatedRace(load_track(tmp_path / "b13.toml"))
+    np.testing.assert_allclose(race.car["position_m"][0], ghost.samples.position_m[0], atol=0.01)
+    race.play_script(script_of_ghost(ghost, replay.path).events)
     highest_m, least_up = 0.0, 1.0
-    for controls in race.controls[:850].astype(np.float64):
-        batch.advance(np.zeros(1, dtype=np.int64), track, controls[None], 1)
-        highest_m = max(highest_m, float(batch.cars["position_m"][0, 1]))
-        least_up = min(least_up, float(batch.cars["rotation"][0, 1, 1]))
+    while race.tick_time_ms < 8500:
+        race.advance()
+        highest_m = max(highest_m, float(race.car["position_m"][0, 1]))
+        least_up = min(least_up, float(race.car["rotation"][0, 1, 1]))
     # Without correction it drifts away from the human's line, and is still on the road after a climb upside down.
     assert highest_m > 90.0
     assert least_up < -0.9
-    assert batch.checkpoint_times_ms(0)[0] == pytest.approx(8020, abs=500)
+    assert race.checkpoint_times_ms[0] == pytest.approx(8020, abs=500)
