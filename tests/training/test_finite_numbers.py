@@ -211,7 +211,7 @@ def test_a_race_whose_reward_is_not_finite_is_not_learned_from_and_the_run_resum
     run.train_on([make_race(17, True), make_race(21, True)])
     assert run.context.statistics.races_refused == 1
     assert len(run.buffer) + len(run.buffer_test) == 21
-    assert run.context.statistics.races_total == 2, "it was driven all the same"
+    assert run.context.statistics.races_total == 1
     assert run.hook(SaveCheckpoints).try_to_save()
     assert len(make_run().buffer.ring) == 22
 

@@ -53,7 +53,7 @@ class KillAfter(Hook):
         self._left = n_races
 
     def post_optim_complete_log(self, *_):
-        if self.run.race is not None and not self.run.race.is_under_way:
+        if not self.run.race.is_under_way:
             self._left -= 1
         if self._left < 0:
             raise KilledError

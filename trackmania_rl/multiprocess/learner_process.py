@@ -31,7 +31,6 @@ class WatchCollectors(Hook):
 
     def batch_process(self, _: TensorDictBase) -> None:
         """Note which collector has delivered."""
-        assert self.run.race is not None
         self._collectors.delivered(self.run.race.collector)
 
     def tick(self) -> None:

@@ -16,21 +16,20 @@ from tensordict import TensorDict
 from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.rewards import RewardedRace, is_finite_as_stored, reward_as_stored
-from trackmania_rl.telemetry.statistics import TrainingStatistics
 
 if TYPE_CHECKING:
     from trackmania_rl.training.trainer import RunTrainer
 
 log = logging.getLogger(__name__)
 
+LEARNED_FROM: Final = ("state_float", "actions", "rewards", "meters_advanced_along_centerline")
+"""Columns of a race that reach the replay memory, or that rewards are computed from."""
 POLL_S: Final = 0.1
 """Timeout of the wait for a race, after which the hooks tick."""
 FRAMES_PER_ROUND: Final = 500
 """Frames of one round of the training loop without collectors."""
-LEARNED_FROM: Final = ("state_float", "actions", "rewards", "meters_advanced_along_centerline")
-"""Columns of a race that reach the replay memory, or that rewards are computed from."""
 MOST_REFUSED_IN_A_ROW: Final = 20
-"""Number of refused races without a stored one between them that ends the run."""
+"""Number of refused races without another one between them that ends the run."""
 
 
 class RaceStream:
@@ -46,8 +45,6 @@ class RaceStream:
         self._trainer = trainer
         self._run = trainer.run
         self._should_stop = should_stop
-        self.n_turns = 0
-        self.is_between_turns = True
 
     def __iter__(self) -> Iterator[TensorDict]:
         """Yield races until the run ends. Refuse those with numbers that are not finite.
@@ -55,19 +52,62 @@ class RaceStream:
         Raises:
             UserError: if the reward has another form than `Reward`, or too many races in a row are refused.
         """
-        run = self._run
-        if run.settings.game.n_collectors == 0:
+        settings = self._run.settings
+        if settings.game.n_collectors == 0:
             yield from self._rounds_without_races()
             return
-        for race in self._races_of_turns() if run.settings.takes_turns else self._races():
-            if (what := what_is_not_finite(race)) is not None:
-                refuse(what, race.collector, race.end_race_stats["map_name"], run.statistics)
+        for race in self._races_of_turns() if settings.takes_turns else self._races():
+            rewarded, name = self._check(race)
+            if rewarded is None:
+                self._refuse(race, name)
                 race.release()
                 continue
-            run.race = race
-            given = run.reward(race.rollout_results, run.settings, run.statistics.frames_total)
-            yield race_columns(race, reward_as_stored(given, len(race.rollout_results["actions"])))
+            self._run.race = race
+            self._run.statistics.races_refused_in_a_row = 0
+            yield race_columns(race, rewarded)
             self._trainer.tick()
+
+    def _check(self, race: ReceivedRollout) -> tuple[RewardedRace | None, str]:
+        """Return the rewards of a race; or None, and the name of a column or number of it that is not finite."""
+        run, results = self._run, race.rollout_results
+        q_values = results.get("q_values")
+        columns = {name: results[name] for name in LEARNED_FROM if name in results}
+        if q_values is not None and not np.isnan(q_values).all():  # some agents have none
+            columns["q_values"] = q_values
+        columns |= {name: race.end_race_stats.get(name, 0.0) for name in ("meters", "race_time_ms")}
+        for name, column in columns.items():
+            if not is_finite_as_stored(column):
+                return None, name
+        given = run.reward(results, run.settings, run.statistics.frames_total)
+        rewarded = reward_as_stored(given, len(results["actions"]))
+        for name, column in rewarded._asdict().items():
+            if not is_finite_as_stored(column):
+                return None, name
+        return rewarded, ""
+
+    def _refuse(self, race: ReceivedRollout, what: str) -> None:
+        """Count a refused race, and log the 1st, 10th, 100th ....
+
+        Raises:
+            UserError: if `MOST_REFUSED_IN_A_ROW` races in a row were refused.
+        """
+        statistics, map_name = self._run.statistics, race.end_race_stats["map_name"]
+        statistics.races_refused += 1
+        statistics.races_refused_in_a_row += 1
+        if math.log10(statistics.races_refused).is_integer():
+            log.warning(
+                "a race of collector %d on %s is refused, since its %s holds numbers that are not finite; races "
+                "refused so far: %s",
+                race.collector,
+                map_name,
+                what,
+                f"{statistics.races_refused:,}",
+            )
+        if statistics.races_refused_in_a_row >= MOST_REFUSED_IN_A_ROW:
+            raise UserError(
+                f"{MOST_REFUSED_IN_A_ROW} races in a row are refused, the last one on {map_name} since its {what} "
+                "holds numbers that are not finite: mend what makes them (the environment, the reward or own floats)"
+            )
 
     def _rounds_without_races(self) -> Iterator[TensorDict]:
         """Yield rounds of `FRAMES_PER_ROUND` masked frames; the first has none, for updates left by a resumed run."""
@@ -88,17 +128,18 @@ class RaceStream:
                 yield race
 
     def _races_of_turns(self) -> Iterator[ReceivedRollout]:
-        collectors = range(self._run.settings.game.n_collectors)
+        trainer, collectors = self._trainer, range(self._run.settings.game.n_collectors)
         while not self._should_stop():
-            self._trainer.begin_turn()
-            self.is_between_turns = False
+            for hook in trainer.hooks:
+                hook.begin_turn()
+            trainer.is_within_turn = True
             for collector in collectors:
-                self._run.channels.rollouts.give_turn(collector, self.n_turns)
+                self._run.channels.rollouts.give_turn(collector, trainer.n_turns)
             early: defaultdict[int, deque[ReceivedRollout]] = defaultdict(deque)
             for collector in collectors:
                 yield from self._races_of_turn(collector, early)
-            self.n_turns += 1
-            self.is_between_turns = True
+            trainer.n_turns += 1
+            trainer.is_within_turn = False
 
     def _races_of_turn(self, collector: int, early: Mapping[int, deque[ReceivedRollout]]) -> Iterator[ReceivedRollout]:
         """Yield the races of one collector's turn. Races of others wait in `early`."""
@@ -158,43 +199,3 @@ def race_columns(race: ReceivedRollout, rewarded: RewardedRace) -> TensorDict:
     if race.fragment is not None and race.fragment.n_actions_before > 0:
         columns["collector"] = {"mask": torch.arange(n_actions) >= race.fragment.n_actions_before}
     return TensorDict(columns | {"next": following}, batch_size=[n_actions])
-
-
-def what_is_not_finite(race: ReceivedRollout) -> str | None:
-    """Return the name of a column or number of a race that is infinite or NaN, or None.
-
-    NaN in all Q values is accepted: some agents have none.
-    """
-    columns = race.rollout_results
-    for name in LEARNED_FROM:
-        if name in columns and not is_finite_as_stored(columns[name]):
-            return name
-    q_values = columns.get("q_values")
-    if q_values is not None and not is_finite_as_stored(q_values) and not np.isnan(q_values).all():
-        return "q_values"
-    numbers = ("meters", "race_time_ms")
-    return next((name for name in numbers if not math.isfinite(race.end_race_stats.get(name, 0.0))), None)
-
-
-def refuse(what: str, collector: int, map_name: str, statistics: TrainingStatistics) -> None:
-    """Count a refused race, and log the 1st, 10th, 100th ....
-
-    Raises:
-        UserError: if `MOST_REFUSED_IN_A_ROW` races in a row were refused.
-    """
-    statistics.races_refused += 1
-    statistics.races_refused_in_a_row += 1
-    if math.log10(statistics.races_refused).is_integer():
-        log.warning(
-            "a race of collector %d on %s is refused, since its %s holds numbers that are not finite; races refused so "
-            "far: %s",
-            collector,
-            map_name,
-            what,
-            f"{statistics.races_refused:,}",
-        )
-    if statistics.races_refused_in_a_row >= MOST_REFUSED_IN_A_ROW:
-        raise UserError(
-            f"{MOST_REFUSED_IN_A_ROW} races in a row are refused, the last one on {map_name} since its {what} holds "
-            "numbers that are not finite: mend what makes them (the environment, the reward or own floats)"
-        )

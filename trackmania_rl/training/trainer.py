@@ -1,7 +1,7 @@
 """torchrl's Trainer over races: a batch of its loop is a race, and hooks do everything else.
 
-`for each race: batch_process; pre_optim_steps; for each batch that is due: the agent's update; post_steps`: see
-`torchrl.trainers.Trainer.train`, and `hooks.hook.Hook` for the points.
+For each race: `batch_process`, `pre_optim_steps`, the agent's update for each batch that is due, `post_steps`.
+`hooks.hook.Hook` documents the points.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tensordict import TensorDictBase
+from torch.utils._pytree import tree_map
 from torchrl.trainers import Trainer
 from torchrl.trainers.trainers import REWARD_KEY, OptimizationStepper, TrainerHookBase
 
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, read_checkpoint
 from trackmania_rl.settings.loading import stored_settings
 from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
@@ -37,11 +39,12 @@ OF_TENSORDICTS: Final = (*OF_RACES, "process_optim_batch", "post_loss", "post_op
 
 
 class RunTrainer(Trainer):
-    """The Trainer of one run.
+    """The Trainer of one run, made for torchrl 0.13.
 
     Attributes:
         hooks: registered hooks, in their order.
         logger: the hook `WriteFigures`.
+        is_within_turn: whether an error or a second Ctrl-C ended the run within a turn of synchronous sampling.
     """
 
     logger: Any
@@ -51,12 +54,12 @@ class RunTrainer(Trainer):
         self.hooks: list[Hook] = []
         self.checkpoints = CheckpointStore(run.folder.path)
         self.disk = DiskWatch(run, self.checkpoints)
+        self.is_within_turn = False
+        self.n_turns = 0
         self._ticks = Interval()
         self._logs: dict[str, Interval] = {}
-        self._broke_off = False
-        self._stream = RaceStream(self, should_stop)
         super().__init__(
-            collector=self._stream,
+            collector=RaceStream(self, should_stop),
             total_frames=sys.maxsize,
             frame_skip=1,
             optim_steps_per_batch=None,  # SampleAtReplayRatio ends each round
@@ -77,19 +80,19 @@ class RunTrainer(Trainer):
         """Wrap a function of races or batches.
 
         It is called only if there is a race, and for a fragment only if the hook takes fragments. A hook of torchrl's
-        finds the rewards of batches under the key of races. A missing key ends the run with a one-line error.
+        finds the rewards of batches under the key of races.
         """
         owner = getattr(op, "__self__", op)
-        if isinstance(owner, Hook):
-            takes_fragments, adapted = owner.takes_fragments, op
-        else:
-            takes_fragments, adapted = True, functools.partial(_call_torchrl_hook, point, owner, op)
+        is_own = isinstance(owner, Hook)
+        takes_fragments = not is_own or owner.takes_fragments
+        adapted = op if is_own else functools.partial(_call_torchrl_hook, point, owner, op)
 
         @functools.wraps(op, updated=())
         def act(batch: TensorDictBase, **kwargs: Any) -> Any:
-            race = self.run.race
-            if point in OF_RACES and (race is None or (race.is_under_way and not takes_fragments)):
-                return None
+            if point in OF_RACES:
+                has_races = self.run.settings.game.n_collectors > 0
+                if not has_races or (self.run.race.is_under_way and not takes_fragments):
+                    return None
             return adapted(batch, **kwargs)
 
         return act
@@ -100,37 +103,27 @@ class RunTrainer(Trainer):
             for hook in self.hooks:
                 hook.tick()
 
-    @property
-    def broke_off_within_turn(self) -> bool:
-        """Whether an error or a second Ctrl-C ended the run within a turn of synchronous sampling."""
-        return self._broke_off and not self._stream.is_between_turns
-
     def train(self) -> None:
         """Train until the run ends."""
-        self._broke_off = True
         super().train()
-        self._broke_off = False
-
-    def begin_turn(self) -> None:
-        """Call the hooks' `begin_turn`."""
-        for hook in self.hooks:
-            hook.begin_turn()
+        self.is_within_turn = False
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """Return the state that a resumed run needs, in plain values and tensors."""
-        return self._state(lambda hook: hook.state_dict())
+        copied: OrderedDict[str, Any] = tree_map(
+            lambda value: value.read(range(value.first_row, value.end_row)) if isinstance(value, RingBuffer) else value,
+            self.state_to_write(),
+        )
+        return copied
 
     def state_to_write(self) -> OrderedDict[str, Any]:
         """Return `state_dict()` with the `RingBuffer` in place of the replay memory's rows, which are not copied."""
-        return self._state(lambda hook: hook.state_to_write() if isinstance(hook, Hook) else hook.state_dict())
-
-    def _state(self, state_of: Callable[[Any], dict[str, Any]]) -> OrderedDict[str, Any]:
         return OrderedDict(
             agent=self.run.agent.state_dict(),
             frames=self.collected_frames,
             optim_count=self._optim_count,
-            n_turns=self._stream.n_turns,
-            hooks={name: state_of(hook) for name, hook in self._modules.items()},
+            n_turns=self.n_turns,
+            hooks={name: hook.state_dict() for name, hook in self._modules.items()},
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -142,7 +135,7 @@ class RunTrainer(Trainer):
         self.run.agent.load_state_dict(state_dict["agent"])
         self.collected_frames = state_dict["frames"]
         self._optim_count = state_dict["optim_count"]
-        self._stream.n_turns = state_dict["n_turns"]
+        self.n_turns = state_dict["n_turns"]
         for name, hook in self._modules.items():
             if name in state_dict["hooks"]:
                 hook.load_state_dict(state_dict["hooks"][name])
@@ -154,7 +147,6 @@ class RunTrainer(Trainer):
 
         Raises:
             CheckpointError: if it cannot be read.
-            KeyError, RuntimeError or ValueError: as `load_state_dict`.
         """
         self.load_state_dict(read_checkpoint(Path(file)))
         return self
@@ -163,19 +155,18 @@ class RunTrainer(Trainer):
         """Write `state_to_write()`, or a changed form of it, as a checkpoint; return its folder.
 
         Raises:
-            CheckpointError, TypeError: see `CheckpointStore.save`.
+            CheckpointError: if it cannot be written.
         """
-        run = self.run
+        run, settings = self.run, self.run.settings
         facts = CheckpointFacts(
             session=run.session,
             frames=self.collected_frames,
             updates=run.agent.updates,
             score=score_of(run.statistics),
-            settings=stored_settings(run.settings),
+            settings=stored_settings(settings),
         )
-        settings = run.settings.run
         state = self.state_to_write() if state is None else state
-        return self.checkpoints.save(state, settings.minimum_free_disk_mb, facts, KEPT_CHECKPOINTS)
+        return self.checkpoints.save(state, settings.run.minimum_free_disk_mb, facts, KEPT_CHECKPOINTS)
 
     def save_trainer(self, force_save: bool = False) -> None:
         """Write a checkpoint if `force_save`. `SaveCheckpoints` writes the others by the clock."""
@@ -185,7 +176,7 @@ class RunTrainer(Trainer):
     def _log(self, log_pbar: bool = False, **figures: Any) -> None:
         """Log figures, each at most every `tensorboard_interval_s`, and show them in the terminal by `log_pbar`.
 
-        torchrl 0.13 logs by frames and keeps all values. Here the newest one stays in `_log_dict`, for `EarlyStopping`.
+        torchrl logs by frames and keeps all values. Here only the newest one stays in `_log_dict`, for `EarlyStopping`.
         """
         for name, value in figures.items():
             self._log_dict[name] = [value]

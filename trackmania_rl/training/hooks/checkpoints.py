@@ -115,7 +115,7 @@ class SaveCheckpoints(Hook):
 
     def end(self) -> None:
         """Write the last checkpoint, unless an error ended a run of synchronous sampling within a turn."""
-        if self._saved_settings is None or self.trainer.broke_off_within_turn:
+        if self._saved_settings is None or self.trainer.is_within_turn:
             return
         self._numbers.require_sound()
         try:
@@ -257,7 +257,6 @@ class KeepRecords(Hook):
     def batch_process(self, _: TensorDictBase) -> None:
         """Save the race if it is a record. Log I/O errors."""
         race, record, folder = self.run.race, self.run.record, self.run.folder
-        assert race is not None
         name, time_ms = record.map_name, record.race_time_ms
         is_result = record.race_finished and record.counts and not record.is_generated
         if not is_result or time_ms >= self._kept_ms.get(name, time_ms + 1):

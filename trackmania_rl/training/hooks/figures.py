@@ -51,7 +51,6 @@ class WriteFigures(Hook):
         A run may drive several races a second for weeks: all of them would fill the disk.
         """
         race, record, statistics = self.run.race, self.run.record, self.run.statistics
-        assert race is not None
         if not record.counts:
             return
         of_kind = record.map_name, record.is_explo

@@ -1,4 +1,4 @@
-"""Base class of the hooks that act at points of torchrl's training loop, and what all hooks share."""
+"""Base class of the hooks of the training loop, and the parts of a run that hooks share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class RunContext:
-    """Parts of one run, which all hooks share.
+    """Parts of one run.
 
     Attributes:
         channels: the learner's ends of the channels to the collectors.
@@ -65,7 +65,7 @@ class RunContext:
         reference_lines_m: (N, 3) points of each map's reference line, for pictures; none for generators.
         progress: of each collector, by its number.
         heartbeat: of this process.
-        race: the newest race; its arrays are valid at the point `batch_process` only.
+        race: the newest race; its arrays are valid at the point `batch_process` only. None without collectors.
         record: the newest race that has ended, in figures.
     """
 
@@ -82,7 +82,7 @@ class RunContext:
     maps_folder: Path = Path("maps")
     progress: dict[int, CollectorProgress] = field(default_factory=dict)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    race: ReceivedRollout | None = None
+    race: ReceivedRollout = field(init=False, repr=False)
     record: RaceRecord = field(init=False, repr=False)
 
     @property
@@ -139,7 +139,7 @@ class Hook(TrainerHookBase):
     takes_fragments: ClassVar[bool] = False
 
     def register(self, trainer: RunTrainer, name: str = "") -> None:
-        """Register each method that is a point's, by default under the class's name."""
+        """Register the methods of points, by default under the class's name."""
         self.trainer, self.run = trainer, trainer.run
         for point in POINTS:
             if hasattr(self, point):
@@ -147,36 +147,24 @@ class Hook(TrainerHookBase):
         trainer.register_module(name or type(self).__name__, self)
         trainer.hooks.append(self)
 
-    def begin(self) -> None:
-        """Do nothing."""
+    def begin(self) -> None: ...
 
-    def begin_turn(self) -> None:
-        """Do nothing."""
+    def begin_turn(self) -> None: ...
 
     def interval_figures(self) -> dict[str, float]:
-        """Return no figures."""
         return {}
 
     def rare_figures(self) -> dict[str, float]:
-        """Return no figures."""
         return {}
 
-    def tick(self) -> None:
-        """Do nothing."""
+    def tick(self) -> None: ...
 
-    def end(self) -> None:
-        """Do nothing."""
+    def end(self) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state."""
         return {}
 
-    def state_to_write(self) -> dict[str, Any]:
-        """Return `state_dict()`, or a form of it that takes less to write."""
-        return self.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Do nothing."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
 class Interval:
@@ -200,10 +188,10 @@ class Interval:
 
 
 class DiskWatch:
-    """Free space of the run's disk. Log lines and figures leave the last of it to checkpoints.
+    """Free space of the run's disk.
 
     Attributes:
-        is_short: whether log lines and figures wait for space.
+        is_short: whether log lines and figures leave the last space to checkpoints.
     """
 
     def __init__(self, run: RunContext, checkpoints: CheckpointStore) -> None:
@@ -215,12 +203,11 @@ class DiskWatch:
     def measure(self) -> None:
         """Update `is_short` and log changes: the next checkpoint must leave `minimum_free_disk_mb` free."""
         minimum_mb, was_short = self._run.settings.run.minimum_free_disk_mb, self.is_short
-        needed_bytes = (minimum_mb << 20) + self._checkpoints.written_bytes
         free_bytes = 0
         with contextlib.suppress(OSError):  # a disk that is gone has no space
             # The oldest checkpoints are deleted first.
             free_bytes = shutil.disk_usage(self._run.folder.path).free + self._checkpoints.spare_bytes
-        self.is_short = free_bytes < needed_bytes
+        self.is_short = free_bytes < (minimum_mb << 20) + self._checkpoints.written_bytes
         if self.is_short and not was_short:
             log.error(
                 "races.jsonl and the loggers wait for space: the disk has less free than a checkpoint and "

@@ -27,7 +27,6 @@ class CountRaces(Hook):
     def batch_process(self, batch: TensorDictBase) -> None:
         """Count the new actions, and a race and its return when it ends."""
         race, statistics = self.run.race, self.run.statistics
-        assert race is not None
         if race.collector not in statistics.waiting_shares:
             log.info("collector %d: the first race has come in", race.collector)
         statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
@@ -138,7 +137,6 @@ class FollowCollectors(Hook):
     def batch_process(self, _: TensorDictBase) -> None:
         """Note the position of the race or fragment. A demonstration has none."""
         race, progress = self.run.race, self.run.progress
-        assert race is not None
         if race.position is not None:
             progress[race.collector] = progress.get(race.collector, CollectorProgress()).after(race.position)
 

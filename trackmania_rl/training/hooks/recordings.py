@@ -150,7 +150,6 @@ class RecordEvaluations(_Draws):
 
         A race of the simulated game is driven again by its inputs. The film of another game consists of its frames.
         """
-        assert self.run.race is not None
         inputs, track = self.run.race.end_race_stats["inputs"], self._track()
         command = [str(_file(stem, "mp4")), "--until-ms", str(self.run.record.race_time_ms)]
         frames: npt.NDArray[np.uint8] | None = None
@@ -170,7 +169,6 @@ class RecordEvaluations(_Draws):
         """Return the `RaceColumns` of the film; the simulated game, driven again, has speed and gear itself."""
         from trackmania_rl.telemetry.films import RaceColumns  # the renderer, which few runs need
 
-        assert self.run.race is not None
         results, game = self.run.race.rollout_results, self.run.settings.game
         speed_m_s = gear = None
         if "position_m" in results:
@@ -226,7 +224,6 @@ class DrawDiagnostics(_Draws):
     def batch_process(self, _: TensorDictBase) -> None:
         """Keep the races that plots are made of, and begin a set that is due."""
         record, race, name = self.run.record, self.run.race, self.run.record.map_name
-        assert race is not None
         if self.run.settings.telemetry.pictures_interval_s == 0 or not record.counts:
             return
         if record.is_explo:

@@ -23,7 +23,6 @@ from trackmania_rl.schedules import staircase
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.figures import quantile_figures
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.race_stream import refuse
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +41,9 @@ class StoreRaces(Hook):
 
     def batch_process(self, batch: TensorDictBase) -> TensorDictBase:
         """Store a race that fills the buffer, release its memory, and return copies of its columns without frames."""
-        race, statistics = self.run.race, self.run.statistics
-        assert race is not None
-        with race:
+        with self.run.race as race:
             if race.end_race_stats["fill_buffer"]:
-                results, rewarded = _as_returned(batch, race)
-                learned_from = {name: results[name] for name in ("state_float", "actions")} | rewarded._asdict()
-                what = next((name for name, column in learned_from.items() if not is_finite_as_stored(column)), None)
-                if what is not None:
-                    refuse(what, race.collector, race.end_race_stats["map_name"], statistics)
-                else:
-                    self.transitions_stored += self.store(results, rewarded, race.fragment)
-                    statistics.races_refused_in_a_row = 0
+                self.transitions_stored += self.store(*_as_returned(batch, race), race.fragment)
             return batch.exclude("frames", ("next", "frames")).clone()
 
     def store(
@@ -66,23 +56,14 @@ class StoreRaces(Hook):
         )
 
     def interval_figures(self) -> dict[str, float]:
-        """Return the number of stored transitions."""
         return {"train/total/transitions_stored": float(self.transitions_stored)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the replay memory, unless the configuration leaves it out of checkpoints."""
-        return self._state(self.run.memory.state_dict)
-
-    def state_to_write(self) -> dict[str, Any]:
-        """Return the same, with a `RingBuffer` in place of its rows."""
-        return self._state(self.run.memory.state_to_write)
-
-    def _state(self, state_of_memory: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        buffers = state_of_memory() if self.run.settings.run.checkpoint_holds_replay else None
+        """Return the replay memory, with a `RingBuffer` in place of its rows, unless the configuration leaves it out of checkpoints."""
+        buffers = self.run.memory.state_to_write() if self.run.settings.run.checkpoint_holds_replay else None
         return {"transitions_stored": self.transitions_stored, "buffers": buffers}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the memory, if the checkpoint holds it."""
         self.transitions_stored = state_dict["transitions_stored"]
         if state_dict["buffers"] is not None:
             self.run.memory.load_state_dict(state_dict["buffers"])
@@ -111,7 +92,6 @@ class SampleAtReplayRatio(Hook):
         self.transitions_drawn = 0
 
     def pre_optim_steps(self) -> None:
-        """Add the transitions due for those stored since the last round."""
         newly_stored = self._store.transitions_stored - self._stored_before
         self._stored_before = self._store.transitions_stored
         replay_ratio = self.run.settings.replay.number_times_single_memory_is_used_before_discard
@@ -128,7 +108,6 @@ class SampleAtReplayRatio(Hook):
         return memory.sample(replay.batch_size)
 
     def post_loss(self, batch: TensorDictBase) -> None:
-        """Hand the errors of the batch to the memory."""
         self.run.memory.update_priority(batch)
 
     def _least_stored(self) -> int:
@@ -139,7 +118,6 @@ class SampleAtReplayRatio(Hook):
         return max(1, start_learning_at if capacity is None else min(start_learning_at, capacity))
 
     def interval_figures(self) -> dict[str, float]:
-        """Return the numbers of drawn and due transitions."""
         return {
             "train/total/transitions_trained_on": float(self.transitions_drawn),
             "train/replay/transitions_due": self.transitions_due,
@@ -155,7 +133,6 @@ class SampleAtReplayRatio(Hook):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts."""
         return {
             "stored_before": self._stored_before,
             "transitions_due": self.transitions_due,
@@ -163,10 +140,9 @@ class SampleAtReplayRatio(Hook):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the counts. Earlier versions have no `transitions_drawn`."""
         self._stored_before = state_dict["stored_before"]
         self.transitions_due = state_dict["transitions_due"]
-        self.transitions_drawn = state_dict.get("transitions_drawn", 0)
+        self.transitions_drawn = state_dict.get("transitions_drawn", 0)  # missing in earlier versions
 
 
 def _as_returned(batch: TensorDictBase, race: ReceivedRollout) -> tuple[dict[str, Any], RewardedRace]:
@@ -195,18 +171,8 @@ def _as_returned(batch: TensorDictBase, race: ReceivedRollout) -> tuple[dict[str
 
 
 def _of_states(batch: TensorDictBase, name: str) -> npt.NDArray[Any]:
-    """Return a column (T + 1, ...) of a race's states, without a copy if no hook replaced it."""
-    states, following = batch[name], batch["next", name]
-    is_one_column = (
-        states.untyped_storage().data_ptr() == following.untyped_storage().data_ptr()
-        and following.storage_offset() == states.storage_offset() + states.stride(0)
-        and following.stride() == states.stride()
-    )
-    if is_one_column and len(states) > 0:
-        column = states.as_strided((len(states) + 1, *states.shape[1:]), states.stride())
-    else:
-        column = torch.cat((states, following[-1:]))
-    of_states: npt.NDArray[Any] = column.numpy()
+    """Return a copy of a column (T + 1, ...) of a race's states."""
+    of_states: npt.NDArray[Any] = torch.cat((batch[name], batch["next", name][-1:])).numpy()
     return of_states
 
 
@@ -236,10 +202,10 @@ def open_datasets(settings: Settings, spaces: Spaces, folder: Path) -> list[Data
 
 
 class LearnFromDataSets(Hook):
-    """Fills the memory with data sets, each once in a run. Without collectors it also drives the training loop.
+    """Fills the memory with data sets, each once in a run.
 
-    Then a round's frames count as stored transitions, so that schedules, limits and updates proceed as in a run with
-    races.
+    Without collectors a round's frames count as stored transitions, so that schedules, limits and updates proceed as in
+    a run with races.
 
     Args:
         datasets: of `open_datasets`.
@@ -273,22 +239,18 @@ class LearnFromDataSets(Hook):
             )
 
     def pre_optim_steps(self) -> None:
-        """Without collectors: count a round's frames as stored transitions."""
         if not self._has_collectors:
             self._store.transitions_stored += self.trainer.collected_frames - self._frames_before
             self._frames_before = self.trainer.collected_frames
 
     def post_steps(self) -> None:
-        """Without collectors: count a round's frames when its updates are done."""
         if not self._has_collectors:
             self.run.statistics.frames_total = self.trainer.collected_frames
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the names of the loaded data sets."""
         return {"loaded": list(self._loaded)} if self._loaded else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load these names."""
         self._loaded = list(state_dict.get("loaded", ()))
 
     @property
