@@ -109,7 +109,7 @@ def test_updates_move_the_network_that_drives(loss, settings):
     assert batch["td_error"].shape == (BATCH,)
     layers = learner.layers()
     of_driver = {f"{tensor.shape}" for tensor in learner.exploration_network.parameters()}
-    assert of_driver <= {f"{layer.weight.shape}" for layer in layers.values() if layer.second_moment is not None}
+    assert of_driver <= {f"{layer.weight.shape}" for layer in layers.values() if layer.gradient is not None}
     learner.average_weights()
     averaged = flatten_parameters(learner.evaluation_network)
     torch.testing.assert_close(averaged, before.lerp(after, 10 / 11))

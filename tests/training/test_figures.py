@@ -87,12 +87,9 @@ def test_figures_are_measured(make_run, make_race, live):
     weights = dict(run.agent.exploration_network.named_parameters())
     rms = weights["A_head.0.weight"].detach().square().mean().sqrt()
     np.testing.assert_allclose(figures["weights/weight_rms/A_head/0/weight"], rms.item(), rtol=1e-6)
-    of_gradient = [
-        figures[f"weights/gradient_norm_{name}/A_head/0/weight"] for name in ("median", "q3", "d9", "c98", "max")
-    ]
-    assert 0 < of_gradient[0] <= of_gradient[-1] == max(of_gradient) <= run.context.settings.agent.clip_grad_norm
+    assert 0 < figures["weights/gradient_norm/A_head/0/weight"] <= run.context.settings.agent.clip_grad_norm
     assert figures["train/grad_norm_q1"] <= figures["train/grad_norm_median"] <= figures["train/grad_norm_max"]
-    assert figures["train/update_ms_median"] > 0
+    assert figures["train/update_ms"] > 0
     assert 0 < figures["train/learner_time/updates"] <= 1
     assert figures["train/total/transitions_trained_on"] == 13 * run.agent.updates > 0
     assert not {name for name in figures if name.startswith("train/replay/priority")}, "nothing is drawn by priority"

@@ -31,14 +31,10 @@ class Layer(NamedTuple):
     Attributes:
         weight: its values.
         gradient: of the last update, after clipping; None before the first.
-        first_moment: the optimizer's running mean of gradients; None before the first update.
-        second_moment: likewise, of squared gradients.
     """
 
     weight: Tensor
     gradient: Tensor | None
-    first_moment: Tensor | None
-    second_moment: Tensor | None
 
 
 class TransitionErrors(NamedTuple):

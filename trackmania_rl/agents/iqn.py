@@ -566,16 +566,12 @@ class IQNAgent(Agent):
 
     @override
     def layers(self) -> dict[str, Layer]:
-        online, state = self.loss_module.online, self.optimizer.state[self.weights]
-        parameters = list(online.parameters())
-        means, mean_squares = (views_of(state[name], parameters) for name in ("exp_avg", "exp_avg_sq"))
-        gradient = self.weights.grad
-        gradients = [None] * len(parameters) if gradient is None else views_of(gradient, parameters)
+        parameters, gradient = dict(self.loss_module.online.named_parameters()), self.weights.grad
+        of_each = list(parameters.values())
+        gradients = [None] * len(of_each) if gradient is None else views_of(gradient, of_each)
         return {
-            name: Layer(parameter.detach(), *of_parameter)
-            for (name, parameter), *of_parameter in zip(
-                online.named_parameters(), gradients, means, mean_squares, strict=True
-            )
+            name: Layer(parameter.detach(), of_parameter)
+            for (name, parameter), of_parameter in zip(parameters.items(), gradients, strict=True)
         }
 
     @override

@@ -369,13 +369,8 @@ class TorchRLLearner(Agent):
 
     @override
     def layers(self) -> dict[str, Layer]:
-        layers = {}
-        for name, parameter in self.loss_module.loss.named_parameters():
-            if parameter.requires_grad:
-                moments = self.optimizer.state.get(parameter, {})
-                gradient = parameter.grad
-                layers[name] = Layer(parameter.detach(), gradient, moments.get("exp_avg"), moments.get("exp_avg_sq"))
-        return layers
+        parameters = self.loss_module.loss.named_parameters()
+        return {name: Layer(one.detach(), one.grad) for name, one in parameters if one.requires_grad}
 
     @override
     @torch.no_grad()

@@ -64,7 +64,7 @@ CHARTS: Final = {
         "collectors wait, mean": "waiting/collectors",
         "actions per second": "train/speed/actions_per_s",
         "batches per second": "train/speed/batches_per_s",
-        "milliseconds of an update": "train/update_ms_median",
+        "milliseconds of an update": "train/update_ms",
         "replay fill": "train/replay/fill",
     },
     "schedules": {

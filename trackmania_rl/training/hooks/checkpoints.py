@@ -54,8 +54,8 @@ class NotSavedError(CheckpointError):
 class SaveCheckpoints(Hook):
     """Loads the run's last checkpoint, and writes one every `checkpoint_interval_s` and at the end.
 
-    In a new run the first one is written `FIRST_CHECKPOINT_AFTER_S` after the first finish, and the next ones at
-    distances that double up to that interval.
+    A new run writes the first one `FIRST_CHECKPOINT_AFTER_S` after its first finish, and the next ones at distances
+    that double up to the interval.
 
     Args:
         numbers: checks the weights.
@@ -83,34 +83,31 @@ class SaveCheckpoints(Hook):
         """
         folder = self.run.folder
         loaded = load_newest(folder.path)
-        if loaded is None and _has_lost_its_checkpoints(folder):
-            raise CheckpointError(
-                f"{folder.path} has raced before, but {folder.checkpoints} holds no checkpoint: mount its disk, or put "
-                "the folder back; or begin a new run under another run_name (--set run_name=...)"
-            )
         self._waits_for_finish = loaded is None
         if loaded is not None:
             self._resume(loaded)
             if self._weights_from is not None:
                 log.warning("--weights-from is for new runs: this one goes on with the weights of its own checkpoint")
+        elif _has_lost_its_checkpoints(folder):
+            raise CheckpointError(
+                f"{folder.path} has raced before, but {folder.checkpoints} holds no checkpoint: mount its disk, or put "
+                "the folder back; or begin a new run under another run_name (--set run_name=...)"
+            )
         elif self._weights_from is not None:
             self._begin_with_weights(self._weights_from)
         if names := not_finite_tensors(self.run.agent.state_dict()):
             raise CheckpointError(
                 f"{folder.path}: the weights to begin with are not finite numbers ({in_few_words(names)}); move the "
                 f"newest folder of {folder.checkpoints} away to go on from the one before it, if that one is sound, or "
-                "begin a new run "
-                "with other weights"
+                "begin a new run with other weights"
             )
         self._saved_settings = self.run.settings
 
     def tick(self) -> None:
-        """Write a checkpoint if it is due, or if an edit changed the meaning of what is learned."""
-        if not self.run.settings.takes_turns:
+        if not self.run.settings.takes_turns:  # such a run resumes exactly only between two turns
             self._save_if_due()
 
     def begin_turn(self) -> None:
-        """Write a checkpoint if it is due. A run resumes exactly only between two turns."""
         self._save_if_due()
 
     def end(self) -> None:
@@ -138,7 +135,7 @@ class SaveCheckpoints(Hook):
         return True
 
     def _save(self) -> None:
-        state = self.trainer.state_to_write()
+        run, state = self.run, self.trainer.state_to_write()
         try:
             self.trainer.save_checkpoint(state)
         except DiskTooFullError:
@@ -148,30 +145,29 @@ class SaveCheckpoints(Hook):
             memory["buffers"] = None
             self.trainer.save_checkpoint(state)
             log.warning("the disk is too full for the replay memory: the checkpoint is written without it")
-        self.run.statistics.checkpoint_written()
-        self.run.heartbeat.saved = self.run.statistics.frames_total + self.run.statistics.batches_total
+        run.statistics.checkpoint_written()
+        run.heartbeat.saved = run.statistics.frames_total + run.statistics.batches_total
 
     def _last_good_one(self) -> str:
-        manifests = find_manifests(self.run.folder.path)
-        if not manifests:
-            return f"What was learned is lost, as {self.run.folder.path} has no other checkpoint"
-        folder, manifest = next(iter(manifests.items()))
-        return (
-            f"The last good one is {folder} of {manifest.written}, at frame {manifest.frames:,}: the same command goes "
-            "on from there, and what was learned since is lost"
-        )
+        for folder, manifest in find_manifests(self.run.folder.path).items():
+            return (
+                f"The last good one is {folder} of {manifest.written}, at frame {manifest.frames:,}: the same command "
+                "goes on from there, and what was learned since is lost"
+            )
+        return f"What was learned is lost, as {self.run.folder.path} has no other checkpoint"
 
     def _save_if_due(self) -> None:
-        if self.run.statistics.updates_not_finite_in_a_row > 0:
+        statistics, settings = self.run.statistics, self.run.settings
+        if statistics.updates_not_finite_in_a_row > 0:
             return
-        if self._waits_for_finish and self.run.statistics.races_finished_total:
+        if self._waits_for_finish and statistics.races_finished_total:
             self._waits_for_finish = False
             self._is_due.hurry(FIRST_CHECKPOINT_AFTER_S)
-        is_due = self._is_due.is_due(self.run.settings.run.checkpoint_interval_s)
+        is_due = self._is_due.is_due(settings.run.checkpoint_interval_s)
         # A run that is killed later resumes with edited settings only from a checkpoint that has them.
-        before, self._saved_settings = self._saved_settings, self.run.settings
-        if before is not None and before is not self.run.settings:
-            is_due |= bool(changes_of_meaning(changes_since(stored_settings(before), self.run.settings)))
+        before, self._saved_settings = self._saved_settings, settings
+        if before is not None and before is not settings:
+            is_due |= bool(changes_of_meaning(changes_since(stored_settings(before), settings)))
         if is_due:
             self.try_to_save()
 
@@ -186,7 +182,7 @@ class SaveCheckpoints(Hook):
             )
         try:
             self.trainer.load_state_dict(state)
-        except torch.OutOfMemoryError:  # a RuntimeError, too
+        except torch.OutOfMemoryError:  # is a RuntimeError
             raise
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             differs = differences(changes)
@@ -238,17 +234,16 @@ def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
 
 
 class KeepRecords(Hook):
-    """Keeps the inputs and Q values of each map's best race in best_runs/, and the network that drove it.
+    """Keeps the inputs and Q values of each map's best race in best_runs/.
 
-    Only the best race of a map has a network: that of the race's end. The folder's records count also in a run that
-    was resumed from an earlier checkpoint.
+    Beside the best one is the network that drove it, as of the race's end. The folder's records count also in a run
+    that was resumed from an earlier checkpoint.
     """
 
     def __init__(self) -> None:
         self._kept_ms: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Read the times of the records in the run's folder."""
         for folder in self.run.folder.best_runs.glob("[!.]*"):
             map_name, _, time_ms = folder.name.rpartition("_")
             if time_ms.isdecimal():
@@ -256,7 +251,7 @@ class KeepRecords(Hook):
 
     def batch_process(self, _: TensorDictBase) -> None:
         """Save the race if it is a record. Log I/O errors."""
-        race, record, folder = self.run.race, self.run.record, self.run.folder
+        race, record, best_runs = self.run.race, self.run.record, self.run.folder.best_runs
         name, time_ms = record.map_name, record.race_time_ms
         is_result = record.race_finished and record.counts and not record.is_generated
         if not is_result or time_ms >= self._kept_ms.get(name, time_ms + 1):
@@ -264,8 +259,7 @@ class KeepRecords(Hook):
         self._kept_ms[name] = time_ms
         inputs, q_values = race.end_race_stats["inputs"], race.rollout_results["q_values"]
         try:
-            kept = save_best_run(folder.best_runs, name, time_ms, inputs, q_values, self.run.settings)
-            self._keep_driver(kept)
+            self._keep_driver(save_best_run(best_runs, name, time_ms, inputs, q_values, self.run.settings))
         except UserError as error:
             log.error("%s", error)
 
@@ -284,22 +278,16 @@ class KeepRecords(Hook):
 
 
 class KeepDrivers(Hook):
-    """Keeps the network that evaluates in drivers/, once each full `keep_driver_every_s` of training.
-
-    Args:
-        numbers: checks the weights.
-    """
+    """Keeps the network that evaluates in drivers/, once each full `keep_driver_every_s` of training."""
 
     def __init__(self, numbers: WatchNumbers) -> None:
         self._numbers = numbers
         self._ticked_s = 0.0
 
     def begin(self) -> None:
-        """Count from the run's training time."""
         self._ticked_s = self.run.statistics.training_s
 
     def tick(self) -> None:
-        """Write a driver if it is due. Log I/O errors."""
         settings, statistics = self.run.settings, self.run.statistics
         before_s, self._ticked_s = self._ticked_s, statistics.training_s
         every_s = settings.run.keep_driver_every_s
@@ -315,21 +303,11 @@ class KeepDrivers(Hook):
 
 
 def _write_driver(file: Path, name: str, run: RunContext, network: nn.Module, tracks: Sequence[DriverTrack]) -> None:
-    """Write one of the agent's networks as a driver.
-
-    Raises:
-        UserError: if a setting or the file cannot be written, or a weight is not finite.
-    """
-    counts, weights = run.statistics, network.state_dict()
+    weights = network.state_dict()
     if names := not_finite_tensors(weights):
         raise UserError(f"the driver {name} is not kept: its weights {in_few_words(names)} are not finite numbers")
+    frames_total, training_s = run.statistics.frames_total, run.statistics.training_s
     driver = DriverFile.of_network(
-        name,
-        run.settings,
-        run.spaces,
-        weights,
-        tracks,
-        frames_total=counts.frames_total,
-        training_s=counts.training_s,
+        name, run.settings, run.spaces, weights, tracks, frames_total=frames_total, training_s=training_s
     )
     write_driver(file, driver, run.settings.run.minimum_free_disk_mb)

@@ -50,7 +50,7 @@ class WriteFigures(Hook):
 
         A run may drive several races a second for weeks: all of them would fill the disk.
         """
-        race, record, statistics = self.run.race, self.run.record, self.run.statistics
+        record, statistics = self.run.record, self.run.statistics
         if not record.counts:
             return
         of_kind = record.map_name, record.is_explo
@@ -60,11 +60,10 @@ class WriteFigures(Hook):
         if self.trainer.disk.is_short or not (is_due or is_fastest):
             return
         self._best_written_ms[of_kind] = history.best_time_ms
-        q_values: npt.NDArray[np.float32] = race.rollout_results["q_values"]
+        q_values = self.run.race.rollout_results["q_values"]
         self._log_figures(race_figures(record, history, statistics.reference_times, q_values))
 
     def tick(self) -> None:
-        """Write what is due."""
         if self._figures_due.is_due(self.run.settings.telemetry.tensorboard_interval_s):
             self.trainer.disk.measure()
             self._write_figures()
@@ -72,7 +71,6 @@ class WriteFigures(Hook):
             self._write_rare_figures()
 
     def end(self) -> None:
-        """Write the rest and close the loggers."""
         if self._loggers:
             self._write_figures()
             self._write_rare_figures()
@@ -89,7 +87,7 @@ class WriteFigures(Hook):
         self._log("picture", name, picture, frames)
 
     def log_race_files(self, map_name: str, recording: Path, film: Path | None, frames: int) -> None:
-        """Write a recorded race: its columns, and its film if there is one."""
+        """Write a recorded race."""
         self._log("recording", f"recording/{map_name}", recording, frames)
         if film is not None:
             self._log("film", f"rollout/film/{map_name}", film, frames)
@@ -137,21 +135,15 @@ class WriteFigures(Hook):
             self._log("histogram", name, values, frames)
 
 
-MOST_SAMPLES: Final = 10_000
-"""Most updates or races between two reports."""
-MOST_NORMS: Final = 1000
-"""Newest gradient norms kept for each parameter."""
-QUANTILES: Final = ("median", "q3", "d9", "c98", "max")
-STATES: Final = 32
-"""States of a batch in which the spread of quantiles is measured."""
+MOST_NORMS: Final = 10_000
+"""Newest gradient norms kept between two reports."""
 TEST_LOSS_EVERY_N_BATCHES: Final = 50
 
 
 class LearningFigures(Hook):
-    """Means of losses, quantiles of gradient norms and update times, the test loss, and figures of each parameter.
+    """Means of losses, gradient norms, update time, the test loss, and the scale of each parameter.
 
-    Losses and norms stay on the device until a report, because reading one waits for a GPU. Update times are means
-    over a race's updates, and the norms of parameters are those of its last one.
+    Losses and norms stay on the device until a report, because reading one waits for a GPU.
 
     Attributes:
         test_loss: newest loss, per transition, on transitions that are never trained on; None before the first.
@@ -159,32 +151,22 @@ class LearningFigures(Hook):
 
     def __init__(self) -> None:
         self.test_loss: float | None = None
-        self._names: tuple[str, ...] = ()
-        self._sums = torch.zeros(0)
-        self._n_updates = 0
+        self._sums: dict[str, Tensor] = {}
+        self._n_summed = 0
         self._updates_before = 0
-        self._grad_norms: deque[Tensor] = deque(maxlen=MOST_SAMPLES)
-        self._norms_of_parameters: defaultdict[str, deque[Tensor]] = defaultdict(lambda: deque(maxlen=MOST_NORMS))
-        self._update_ms: deque[float] = deque(maxlen=MOST_SAMPLES)
+        self._grad_norms: deque[Tensor] = deque(maxlen=MOST_NORMS)
         self._updates_begin_s = 0.0
         self._spent_s = {"updates": 0.0, "test_loss": 0.0}
+        self._n_timed = 0
         self._reported_at_s = time.perf_counter()
-        self._batch: TensorDictBase | None = None
 
     def begin(self) -> None:
-        """Count from the updates of earlier sessions."""
         self._updates_before = self.run.agent.updates
 
     def pre_optim_steps(self) -> None:
-        """Note when a race's updates begin."""
         self._updates_begin_s = time.perf_counter()
 
-    def post_loss(self, batch: TensorDictBase) -> None:
-        """Keep the newest batch."""
-        self._batch = batch
-
     def optimizer(self, losses: TensorDictBase, *_: object) -> None:
-        """Keep the norm of an update's gradient, if the agent returns it."""
         grad_norm = losses.get("grad_norm", None)
         if grad_norm is not None:
             self._grad_norms.append(grad_norm)
@@ -203,7 +185,7 @@ class LearningFigures(Hook):
             losses = loss_module(batch)
         loss_module.train()
         total = sum(value for name, value in losses.items() if name.startswith("loss"))
-        self.test_loss = float(total) / transitions_in_loss(loss_module, len(batch))
+        self.test_loss = float(total) / _transitions_in_loss(loss_module, len(batch))
         self._spent_s["test_loss"] += time.perf_counter() - began_s
 
     def post_optim_complete_log(self, _: int, mean_losses: TensorDictBase | None) -> None:
@@ -212,89 +194,45 @@ class LearningFigures(Hook):
         self._updates_before = self.run.agent.updates
         if mean_losses is None or n_updates == 0:
             return
-        spent_s = time.perf_counter() - self._updates_begin_s
-        self._spent_s["updates"] += spent_s
-        self._update_ms.append(1000 * spent_s / n_updates)
-        named = {name: value for name, value in mean_losses.items() if value.ndim == 0}
-        figures = torch.stack(list(named.values()))
-        if tuple(named) != self._names:
-            self._names, self._sums, self._n_updates = tuple(named), torch.zeros_like(figures), 0
-        self._sums += n_updates * figures
-        self._n_updates += n_updates
-        for name, layer in self.run.agent.layers().items():
-            if layer.gradient is not None:
-                self._norms_of_parameters[name].append(torch.linalg.vector_norm(layer.gradient))
+        self._spent_s["updates"] += time.perf_counter() - self._updates_begin_s
+        self._n_timed += n_updates
+        self._n_summed += n_updates
+        for name, mean in mean_losses.items():
+            if mean.ndim == 0:
+                self._sums[name] = self._sums.get(name, 0.0) + n_updates * mean
 
     def take_means(self) -> dict[str, float]:
         """Return mean losses per transition, gradient norm, Q and the like since the last call, if there were any."""
-        if self._n_updates == 0:
-            return {}
-        means = dict(zip(self._names, (self._sums / self._n_updates).tolist(), strict=True))
-        self._sums.zero_()
-        self._n_updates = 0
-        n_summed = transitions_in_loss(self.run.agent.loss_module, self.run.settings.replay.batch_size)
-        return {name: mean / n_summed if name.startswith("loss") else mean for name, mean in means.items()}
+        n_transitions = _transitions_in_loss(self.run.agent.loss_module, self.run.settings.replay.batch_size)
+        means = {name: float(total) / self._n_summed for name, total in self._sums.items()}
+        self._sums, self._n_summed = {}, 0
+        return {name: mean / n_transitions if name.startswith("loss") else mean for name, mean in means.items()}
 
     def interval_figures(self) -> dict[str, float]:
-        """Return quantiles of gradient norms and update times since the last call, and shares of the learner's time."""
+        """Return quantiles of gradient norms, the update time and shares of the learner's time since the last call."""
         now_s = time.perf_counter()
         passed_s, self._reported_at_s = max(now_s - self._reported_at_s, 1e-9), now_s
         figures = {f"train/learner_time/{of}": min(s / passed_s, 1.0) for of, s in self._spent_s.items()}
-        self._spent_s = dict.fromkeys(self._spent_s, 0.0)
+        if self._n_timed > 0:
+            figures["train/update_ms"] = 1000 * self._spent_s["updates"] / self._n_timed
         if self._grad_norms:
             norms = torch.stack(list(self._grad_norms))
             figures |= quantile_figures("train/grad_norm", norms, ("q1", "median", "q3", "d9", "c98", "max"))
-        figures |= quantile_figures("train/update_ms", torch.tensor(self._update_ms), ("median", "d9", "max"))
+        self._spent_s, self._n_timed = dict.fromkeys(self._spent_s, 0.0), 0
         self._grad_norms.clear()
-        self._update_ms.clear()
         return figures
 
     def rare_figures(self) -> dict[str, float]:
-        """Return `weights/{what}/{parameter}`, and `train/quantile_spread/action_{index}` with their mean.
-
-        `gradient_norm_{quantile}` is since the last call. Root mean squares are of the weights (`weight_rms`), of the
-        optimizer's running means of gradients and their squares (`moment_1_rms`, `moment_2_rms`), and of 1 / (root of
-        the mean square + epsilon), which multiplies the learning rate (`step_scale_rms`).
-        """
-        figures: dict[str, float] = {}
-        for name, norms in self._norms_of_parameters.items():
-            of_layer = quantile_figures("weights/gradient_norm", torch.stack(list(norms)), QUANTILES)
-            figures |= {f"{figure}/{name.replace('.', '/')}": value for figure, value in of_layer.items()}
-        self._norms_of_parameters.clear()
-        return figures | self._layer_figures() | self._quantile_spread()
-
-    @torch.no_grad()
-    def _layer_figures(self) -> dict[str, float]:
-        measured: dict[str, Tensor] = {}
+        """Return `weights/weight_rms/{parameter}`, and `weights/gradient_norm/{parameter}` of the last update."""
+        figures: dict[str, Tensor] = {}
         for name, layer in self.run.agent.layers().items():
-            values = {"weight_rms": layer.weight}
-            if layer.first_moment is not None and layer.second_moment is not None:
-                scale = 1 / (layer.second_moment.sqrt() + self.run.settings.agent.adam_epsilon)
-                values |= {"moment_1_rms": layer.first_moment, "moment_2_rms": layer.second_moment}
-                values["step_scale_rms"] = scale
-            for what, of_layer in values.items():
-                measured[f"weights/{what}/{name.replace('.', '/')}"] = of_layer.float().square().mean().sqrt()
-        if not measured:
-            return {}
-        return dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))
-
-    def _quantile_spread(self) -> dict[str, float]:
-        """Return standard deviations over quantiles, in units of reward, by the network that evaluates.
-
-        They are means over states of the newest batch. An agent of single values has none.
-        """
-        if self._batch is None:
-            return {}
-        states, n_taus = self._batch[:STATES], self.run.settings.agent.iqn_k
-        taus = (torch.arange(n_taus) + 0.5) / n_taus
-        returns = self.run.agent.returns_at(states["state_img"], states["state_float"], taus)  # (B, N, A)
-        if returns is None or returns.shape[1] == 1:
-            return {}
-        spreads = returns.std(dim=1).mean(dim=0).tolist()
-        figures = {f"train/quantile_spread/action_{index}": spread for index, spread in enumerate(spreads)}
-        return figures | {"train/quantile_spread/mean": sum(spreads) / len(spreads)}
+            end = name.replace(".", "/")
+            figures[f"weights/weight_rms/{end}"] = layer.weight.float().square().mean().sqrt()
+            if layer.gradient is not None:
+                figures[f"weights/gradient_norm/{end}"] = torch.linalg.vector_norm(layer.gradient.float())
+        return dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True)) if figures else {}
 
 
-def transitions_in_loss(loss_module: nn.Module, batch_size: int) -> int:
+def _transitions_in_loss(loss_module: nn.Module, batch_size: int) -> int:
     """Return the number of transitions whose losses one figure sums up: 1 if it is a mean."""
     return batch_size if loss_module.reduction == "sum" else 1

@@ -59,7 +59,7 @@ class StoreRaces(Hook):
         return {"train/total/transitions_stored": float(self.transitions_stored)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the replay memory, with a `RingBuffer` in place of its rows, unless the configuration leaves it out of checkpoints."""
+        """Return the replay memory, its rows as the `RingBuffer`, unless checkpoints leave it out."""
         buffers = self.run.memory.state_to_write() if self.run.settings.run.checkpoint_holds_replay else None
         return {"transitions_stored": self.transitions_stored, "buffers": buffers}
 
