@@ -40,7 +40,7 @@ def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
     """Drive a driver's tracks once, and yield the races as a run in a temporary folder.
 
     Args:
-        file: a driver's file.
+        file: the driver.
         project_folder: base of relative paths in settings.
 
     Raises:
@@ -59,12 +59,7 @@ def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
 
 
 def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
-    """Write a run's folder with one greedy race on each of a driver's tracks.
-
-    Args:
-        file: the driver's file.
-        run: does not exist yet.
-        project_folder: base of relative paths in settings.
+    """Write a new run's folder with one greedy race on each of a driver's tracks.
 
     Raises:
         UserError: if the file, or a track that it names, cannot be used here.
@@ -101,7 +96,7 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
 
 
 def check_maps(settings_file: Path, maps_folder: Path) -> None:
-    """Check the maps of edited settings, as the training does before it applies the edit.
+    """Check the maps of edited settings as the training does.
 
     Raises:
         UserError: if a map cannot be driven.

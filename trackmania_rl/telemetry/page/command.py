@@ -1,8 +1,8 @@
 """The live page of a run, in a browser: cars on the map, pictures, curves, records, messages and settings.
 
-RUN is a run's folder or its name in save/; without it the newest run is shown. The page can be opened beside a running
-training and long after it. RUN may be a driver's file as well: it drives each of its tracks once, and the page shows
-these races. Only this machine reaches it, unless --host and --token are given.
+RUN is a run's folder or its name in save/, beside a running training or after it; by default the newest run. A driver's
+file drives each of its tracks once, and the page shows these races. Only this machine reaches the page, unless --host
+and --token are given.
 
 Examples:
   python scripts/dashboard.py
@@ -76,7 +76,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def check_packages() -> None:
-    """Check that the packages of the page are installed.
+    """Require the packages of the page.
 
     Raises:
         UserError: if one is missing.
@@ -90,10 +90,10 @@ def check_packages() -> None:
 
 
 def check_token(host: str, token: str | None) -> None:
-    """Check that a page for other machines has a token, and a long one.
+    """Require a long token of a page for other machines.
 
     Raises:
-        UserError: if it has not.
+        UserError: if it has none.
     """
     from trackmania_rl.telemetry.page.guard import is_loopback  # needs packages that --help does without
 
@@ -128,15 +128,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(run: RunFolder, listening: socket.socket, host: str, token: str | None, *, ends_with_stdin: bool) -> None:
-    """Serve a run's page until it is interrupted.
-
-    Args:
-        run: the run.
-        listening: the socket.
-        host: of the command line.
-        token: that requests must carry.
-        ends_with_stdin: whether to end when the standard input is closed.
-    """
+    """Serve a run's page until it is interrupted, or, if it `ends_with_stdin`, until the standard input is closed."""
     from trackmania_rl.telemetry.page.guard import make_server
     from trackmania_rl.telemetry.page.page import RunPage
     from trackmania_rl.telemetry.page.server import make_app

@@ -1,8 +1,7 @@
 """Access to the page: checks of every request, and the HTTP server with bounds on connections.
 
-A request must name this machine as its host: another name that leads to 127.0.0.1 is refused (DNS rebinding). A
-request that a browser sends for another site is refused by its `Origin`. A page for other machines has a token, which
-its address carries once and a cookie afterwards.
+A request must name this machine as its host (against DNS rebinding) and no other site as its origin. A page for other
+machines has a token, which its address carries once and a cookie afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MOST_BODY_BYTES: Final = 1 << 20
 COOKIE: Final = "dashboard_token_{port}"
 """Browsers share cookies between the ports of a host."""
 MOST_CONNECTIONS: Final = 100
-"""Beyond it the oldest connection is closed, so that a new one is always answered. WebSockets have their own bound."""
+"""With more the oldest one is closed, so that a new one is always answered. WebSockets have their own bound."""
 HEADER_WITHIN_S: Final = 10.0
 """Timeout of the first request's header."""
 ACCEPTED_AT_ONCE: Final = 16
@@ -56,8 +55,8 @@ class Guard:
 
     Args:
         app: of the page.
-        host: where the page listens.
-        port: where the page listens.
+        host: address of the server.
+        port: port of the server.
         token: that requests must carry; None on loopback only.
     """
 
@@ -133,9 +132,9 @@ def _with_headers(send: Send) -> Send:
 
 
 class BoundedConnection(H11Protocol):
-    """uvicorn's HTTP/1.1 protocol with a timeout for headers and a bound on connections.
+    """uvicorn's HTTP/1.1 protocol with a timeout for headers and a bound on connections, which uvicorn lacks.
 
-    uvicorn has no such timeout, and its `limit_concurrency` refuses new requests instead of old connections.
+    Its `limit_concurrency` refuses new requests instead of old connections.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

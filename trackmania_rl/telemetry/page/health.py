@@ -16,25 +16,6 @@ from trackmania_rl.telemetry.run_status import RunStatus, read_status
 PREFIX: Final = "trackmania_"
 METRICS_TYPE: Final = CONTENT_TYPE_LATEST
 
-HELP: Final = {
-    "frames_total": "Actions driven in the whole run",
-    "races_total": "Races driven in the whole run",
-    "races_finished_total": "Races of the whole run that reached the finish",
-    "updates_total": "Batches trained on in the whole run",
-    "updates_not_finite_total": "Updates that were left out, since their loss or gradient was not finite",
-    "races_refused_total": "Races that were not learned from, since numbers of theirs were not finite",
-    "collector_restarts_total": "Collectors that were started again in this session",
-    "collectors_alive": "Collectors that run",
-    "sessions_total": "How often the run was started",
-    "frames_per_second": "Actions driven, over the last minute",
-    "races_per_second": "Races driven, over the last minute",
-    "updates_per_second": "Batches trained on, over the last minute",
-    "learner_waiting_share": "Share of its time in which the learner waited for races, 0 to 1",
-    "replay_transitions": "Transitions that the replay memory holds",
-    "training_seconds_total": "Time of the whole run",
-}
-"""Figures of a `RunStatus`, by name."""
-
 
 def health_of(folder: Path) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status, 200 or 503, and the answer for the run in a folder."""
@@ -63,14 +44,12 @@ class _RunMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         status, now_s = read_status(self._folder), time.monotonic()
         is_well = status is not None and status.what_is_wrong(now_s) is None
-        yield GaugeMetricFamily(
-            f"{PREFIX}up", "Whether the training is well: 1, as /healthz answers 200, or 0", is_well
-        )
+        yield GaugeMetricFamily(f"{PREFIX}up", "1 while /healthz answers 200, else 0", is_well)
         if status is None:
             return
         for name, value in status.figures.items():
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield family(PREFIX + name, HELP.get(name, name), value)
+            yield family(PREFIX + name, name.replace("_", " "), value)
         if not status.is_over:
             for name, age_s in _ages_s(status, now_s).items():
                 yield GaugeMetricFamily(f"{PREFIX}seconds_since_{name}", f"Age of the last {name}", age_s)

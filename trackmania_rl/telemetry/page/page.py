@@ -128,13 +128,12 @@ class RunPage:
             UserError: if there is no such map.
         """
         with self._lock:
-            settings = self._settings
-            shape = self._shapes.get(name)
+            settings, shape = self._settings, self._shapes.get(name)
         if shape is None:
             shape = shape_of(name, settings, self._maps_folder(settings))
             with self._lock:
-                while len(self._shapes) >= MOST_SHAPES:
-                    self._shapes.pop(next(iter(self._shapes)))
+                if len(self._shapes) >= MOST_SHAPES:
+                    self._shapes.clear()
                 self._shapes[name] = shape
         return shape
 
@@ -252,11 +251,11 @@ class RunPage:
         with contextlib.suppress(UserError):  # a map's file is damaged
             times = load_reference_times(self._settings.game.map_cycle, self._maps_folder(self._settings))
             for name, of_map in times.items():
-                medals_ms = {medal: getattr(of_map, f"{medal}_ms") for medal in MEDALS}
-                self._medals_ms[name] = {medal: ms for medal, ms in medals_ms.items() if ms is not None}
+                known = ((medal, getattr(of_map, f"{medal}_ms")) for medal in MEDALS)
+                self._medals_ms[name] = {medal: ms for medal, ms in known if ms is not None}
 
     def _about(self) -> dict[str, Any]:
-        """Return what changes only with the settings."""
+        """Return the content that changes only with the settings."""
         game = self._settings.game
         return {
             "name": self.run.name,

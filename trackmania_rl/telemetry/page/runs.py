@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -32,12 +31,7 @@ _BEST_RUN: Final = re.compile(r"(.+)_(\d+)")
 
 
 def list_runs(save_folder: Path) -> list[dict[str, Any]]:
-    """List the runs of a folder, newest first, at most `MOST_RUNS`.
-
-    Returns:
-        For each run its name, the time of its newest file (s since 1970), whether it trains, and the figures of its
-        status.
-    """
+    """List name, time of the newest file (s since 1970), whether it trains, and figures of the newest runs."""
     runs = sorted(((_last_written_s(folder), folder) for folder in _runs(save_folder)), reverse=True)[:MOST_RUNS]
     return [
         {
@@ -83,12 +77,11 @@ def _newest(save_folder: Path) -> Path:
 
 
 def _named(name: str, save_folder: Path) -> Path:
-    for folder in (Path(name), save_folder / name):
-        if own_file(folder).is_file():
-            return folder
-    for folder in (Path(name), save_folder / name):
-        if folder.is_dir():
-            raise UserError(f"{folder} is no run's folder: it has no {SETTINGS_FILE}; name a folder in save/")
+    places = (Path(name), save_folder / name)
+    if found := next((folder for folder in places if own_file(folder).is_file()), None):
+        return found
+    if found := next((folder for folder in places if folder.is_dir()), None):
+        raise UserError(f"{found} is no run's folder: it has no {SETTINGS_FILE}; name a folder in save/")
     known = ", ".join(sorted(run.name for run in _runs(save_folder))) or "none"
     raise UserError(f"{name}: there is no such run; those in {save_folder} are: {known}")
 
@@ -135,15 +128,11 @@ def _is_locked(run: RunFolder) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class BestRun:
+class BestRun(NamedTuple):
     """Record: a race that was the fastest of its map.
 
     Attributes:
         folder: best_runs/{map}_{time}.
-        map_name: of the map.
-        race_time_ms: its time.
-        inputs: the inputs file.
         driver: the driver's file; None once a faster race replaced it.
         driven_s: time of the race, seconds since 1970.
     """
@@ -215,8 +204,7 @@ class RunFiles:
 
     def file(self, name: str) -> Path | None:
         """Return the listed file of this name; None for any other."""
-        listed = self.listed()
-        entries = [*listed["best_runs"], *listed["films"], *listed["pictures"]]
+        entries = [entry for kind in self.listed().values() for entry in kind]
         names = {entry["file"] for entry in entries} | {entry.get("driver") for entry in entries}
         return self._run.path / name if name in names else None
 

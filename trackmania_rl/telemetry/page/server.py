@@ -8,12 +8,12 @@ import json
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Header, HTTPException, Query, WebSocket
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
@@ -34,27 +34,25 @@ MOST_WAITING: Final = 100
 """Messages that wait for a slow tab. With more it is disconnected, and connects again."""
 CARS_WHILE_WAITING: Final = 3
 """A tab with more messages waiting gets no positions of cars."""
-LONGEST_MESSAGE: Final = 1000
-
 TRY_AGAIN_LATER: Final = 1013
 
-T = TypeVar("T")
 
-
-class Edit(BaseModel):
-    """A setting's new value, as text."""
-
+class _Edit(BaseModel):
     name: str = Field(max_length=200)
     text: str = Field(max_length=100_000)
 
 
+class _Asked(BaseModel, strict=True):
+    watch: tuple[NonNegativeInt, NonNegativeInt] | None
+
+
 def make_app(page: RunPage, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> ASGIApp:
-    """Make the app of a page.
+    """Make the app of a page: its run at "/", the other runs of its folder at "/runs/{name}/".
 
     Args:
-        page: of the run at "/". The other runs of its folder are at "/runs/{name}/".
-        host: where the server listens.
-        port: where the server listens.
+        page: the page.
+        host: address of the server.
+        port: port of the server.
         token: that requests must carry; None on loopback only.
     """
     runs = _Runs(page)
@@ -99,7 +97,7 @@ def _answer(_: Any, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": str(error)}, 422)
 
 
-def _found(value: T | None, what: str) -> T:
+def _found(value: Any, what: str) -> Any:
     if value is None:
         raise HTTPException(404, what)
     return value
@@ -157,7 +155,7 @@ def _app_of(page: RunPage, edit_token: str) -> FastAPI:
         return page.settings()
 
     @app.post("/api/settings")
-    def edit(edit: Edit, x_edit_token: Annotated[str, Header()] = "") -> dict[str, Any]:
+    def edit(edit: _Edit, x_edit_token: Annotated[str, Header()] = "") -> dict[str, Any]:
         if not is_same(x_edit_token, edit_token):
             raise HTTPException(403, "settings are edited from the page only: load it again")
         return {"changed": page.edit(edit.name, edit.text)}
@@ -267,13 +265,7 @@ def encoded(topics: Topics) -> str:
 
 def watch_of(message: str, before: Watch) -> Watch:
     """Return the game that a tab's message asks for; `before` if the message is not valid."""
-    if len(message) > LONGEST_MESSAGE:
-        return before
     try:
-        asked: Any = json.loads(message)["watch"]
-    except (ValueError, KeyError, TypeError):
+        return _Asked.model_validate_json(message).watch
+    except ValidationError:
         return before
-    if asked is None:
-        return None
-    is_game = isinstance(asked, list) and len(asked) == 2 and all(type(number) is int for number in asked)
-    return (asked[0], asked[1]) if is_game and min(asked) >= 0 else before
