@@ -355,20 +355,26 @@ def film_inputs(
         until_ms: latest end of the film; it ends at the finish as well.
         size_px: width and height.
     """
-    race = SimulatedRace(track)
-    race.play_script(events)
-    while race.tick_time_ms < 0:
-        race.advance(-race.tick_time_ms // TICK_MS)
-    while True:
+    for race in driven_states(track, events, until_ms, FRAME_MS):
         car = race.car[0]
         race.take_checkpoint_event()  # so that the clock stops at the finish
         yield Shot(
             race.render(*size_px), race.race_time_ms, float(np.linalg.norm(car["velocity_m_s"])), int(car["gear"])
         )
-        ends_ms = race.tick_time_ms + FRAME_MS
+
+
+def driven_states(track: Track, events: list[InputEvent], until_ms: int, every_ms: int) -> Iterator[SimulatedRace]:
+    """Drive inputs from the start; yield the race every `every_ms` until the finish, or while within `until_ms`."""
+    race = SimulatedRace(track)
+    race.play_script(events)
+    while race.tick_time_ms < 0:
+        race.advance(-race.tick_time_ms // TICK_MS)
+    while True:
+        yield race
+        ends_ms = race.tick_time_ms + every_ms
         if race.is_finished or ends_ms > until_ms:
             return
-        while race.tick_time_ms < ends_ms:
+        while race.tick_time_ms < ends_ms and not race.is_finished:
             race.advance((ends_ms - race.tick_time_ms) // TICK_MS)
 
 

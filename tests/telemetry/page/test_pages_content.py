@@ -1,6 +1,8 @@
 """The content of the page as a tab gets it: maps, races, curves, figures, messages, settings, films."""
 
 import re
+from multiprocessing.pool import ThreadPool
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -219,7 +221,7 @@ def test_only_listed_files_can_be_downloaded(client, run, snapshot_of):
 
 
 def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(tmp_path, repository_root, monkeypatch):
-    monkeypatch.setattr(apart, "run_apart", lambda function, *arguments, timeout_s: function(*arguments))
+    monkeypatch.setattr(apart.multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=ThreadPool))
     driver = repository_root / "drivers" / "ring.driver"
     with run_of_driver(driver, repository_root) as run:
         assert run.name == "ring"

@@ -1,4 +1,4 @@
-"""Work of the page that needs torch, each in a short-lived process of its own."""
+"""Races of a driver's file for the page, driven in a process of their own, as driving needs torch."""
 
 from __future__ import annotations
 
@@ -6,33 +6,17 @@ import contextlib
 import multiprocessing
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.run_folder import RunFolder
 
 DRIVER_ENDING: Final = ".driver"
 LONGEST_DRIVE_S: Final = 600.0
-MAPS_ARE_CHECKED_WITHIN_S: Final = 120.0
-
-
-def run_apart(function: Callable[..., None], *arguments: object, timeout_s: float) -> None:
-    """Call a function of this package in a new process.
-
-    Raises:
-        TimeoutError: after `timeout_s`; the process is killed.
-        Exception: that the function raises.
-    """
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        try:
-            pool.apply_async(function, arguments).get(timeout_s)
-        except multiprocessing.TimeoutError:
-            raise TimeoutError from None
 
 
 @contextlib.contextmanager
@@ -52,8 +36,9 @@ def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
         run = RunFolder.at(Path(folder).resolve() / "save" / file.stem)
         print(f"{file} drives its tracks, which takes some seconds", flush=True)
         try:
-            run_apart(drive, file.resolve(), run, project_folder, timeout_s=LONGEST_DRIVE_S)
-        except TimeoutError as error:
+            with multiprocessing.get_context("spawn").Pool(1) as pool:  # which is killed at the end
+                pool.apply_async(drive, (file.resolve(), run, project_folder)).get(LONGEST_DRIVE_S)
+        except multiprocessing.TimeoutError as error:
             raise UserError(f"{file} has driven for {LONGEST_DRIVE_S:g} s, and is not done: give it up") from error
         yield run
 
@@ -93,14 +78,3 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
                     run.best_runs, entry.map_name, record.race_time_ms, stats["inputs"], q_values, settings
                 )
                 shutil.copyfile(file, kept / f"{kept.name}{DRIVER_ENDING}")
-
-
-def check_maps(settings_file: Path, maps_folder: Path) -> None:
-    """Check the maps of edited settings as the training does.
-
-    Raises:
-        UserError: if a map cannot be driven.
-    """
-    from trackmania_rl.tmi_interaction.game_instance_manager import check_edited_maps
-
-    check_edited_maps(load_settings(settings_file), maps_folder)

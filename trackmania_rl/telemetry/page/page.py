@@ -13,15 +13,15 @@ from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.settings.live import stamp_of
 from trackmania_rl.settings.run_folder import RunFolder
-from trackmania_rl.settings.snapshot import TRIAL_FILE, edit_setting, own_file, read_own
+from trackmania_rl.settings.snapshot import edit_setting, own_file, read_own
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
-from trackmania_rl.telemetry.page.apart import MAPS_ARE_CHECKED_WITHIN_S, check_maps, run_apart
 from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, NewPoints, Point, RaceCurves
 from trackmania_rl.telemetry.page.races import MEDALS, WatchedRaces, race_sections
 from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
 from trackmania_rl.telemetry.page.tails import LogMessages
 from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.telemetry.track_shapes import shape_of
+from trackmania_rl.tmi_interaction.game_instance_manager import check_edited_maps
 from trackmania_rl.track.game_map import load_reference_times, map_file
 
 SHOWN_FIGURES: Final = ("rollout/ep_", "train/", "waiting/")
@@ -190,16 +190,8 @@ class RunPage:
         return {name: f"{old!r} -> {new!r}" for name, (old, new) in changes.items()}
 
     def _check_maps(self, edited: Settings) -> None:
-        if "map_cycle" not in changed_settings(self._settings, edited):
-            return
-        file, folder = self.run.path / TRIAL_FILE, self._maps_folder(edited).resolve()
-        try:
-            run_apart(check_maps, file, folder, timeout_s=MAPS_ARE_CHECKED_WITHIN_S)
-        except TimeoutError:
-            raise UserError(
-                f"the maps could not be checked within {MAPS_ARE_CHECKED_WITHIN_S:g} s: try again when the machine has "
-                "less to do"
-            ) from None
+        if "map_cycle" in changed_settings(self._settings, edited):
+            check_edited_maps(edited, self._maps_folder(edited).resolve())
 
     def _maps_folder(self, settings: Settings) -> Path:
         return self.project_folder / settings.game.maps_folder

@@ -16,7 +16,7 @@ from PIL import Image
 
 from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.protocol.messages import TICK_MS
-from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.telemetry.films import driven_states
 from trackmania_rl.telemetry.input_picture import InputTimeline
 from trackmania_rl.telemetry.live import LiveRace
 from trackmania_rl.telemetry.live.playback import RacePlayback
@@ -137,20 +137,13 @@ def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
     Raises:
         UserError: if the inputs or the track cannot be used.
     """
-    race, events = SimulatedRace(track_of(track_file)), read_input_script(best.inputs)
-    race.play_script(events)
-    while race.tick_time_ms < 0:
-        race.advance(-race.tick_time_ms // TICK_MS)
+    events = read_input_script(best.inputs)
     states: list[tuple[Any, ...]] = []
-    while True:
+    until_ms = best.race_time_ms + _STATE_MS - TICK_MS  # so that the last state is at the record's time or after it
+    for race in driven_states(track_of(track_file), events, until_ms, _STATE_MS):
         car = race.car[0]
         speed, at = float(np.linalg.norm(car["velocity_m_s"])), car["position_m"].tolist()
         states.append((race.tick_time_ms, at, speed, int(car["gear"]), float(car["station_m"])))
-        ends_ms = race.tick_time_ms + _STATE_MS
-        if race.is_finished or race.tick_time_ms >= best.race_time_ms:
-            break
-        while race.tick_time_ms < ends_ms and not race.is_finished:
-            race.advance((ends_ms - race.tick_time_ms) // TICK_MS)
     if not race.is_finished:
         race.advance(1)  # the finish is detected in the tick after its time
     times_ms, positions, speeds, gears, stations = zip(*states, strict=True)
