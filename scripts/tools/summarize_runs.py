@@ -14,7 +14,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout that is not installed
 
 from trackmania_rl.cli import command
-from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Driving, summarize_learning
+from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Driving, Race, summarize_learning
 from trackmania_rl.telemetry.tables import print_table
 
 
@@ -38,8 +38,8 @@ def main() -> None:
             table.add_row(
                 str(folder),
                 map_name,
-                _moment(summary.first_finish_s, summary.first_finish_frames),
-                _moment(summary.regular_finish_s, summary.regular_finish_frames),
+                _moment(summary.first_finish),
+                _moment(summary.regular_finish),
                 *(_driving(summary.driving.get(60 * minutes)) for minutes in arguments.minutes),
                 "-" if summary.best_time_s is None else f"{summary.best_time_s:.2f} s",
             )
@@ -48,8 +48,8 @@ def main() -> None:
     print_table(table)
 
 
-def _moment(wall_s: float | None, frames: int | None) -> str:
-    return "-" if wall_s is None else f"{wall_s:.0f} s ({frames:,} frames)"
+def _moment(race: Race | None) -> str:
+    return "-" if race is None else f"{race['wall_s']:.0f} s ({race['frames_total']:,} frames)"
 
 
 def _driving(driving: Driving | None) -> str:

@@ -7,9 +7,8 @@ import statistics
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trackmania_rl.errors import UserError
 
@@ -27,14 +26,10 @@ Race = Mapping[str, Any]
 """One line of `races.jsonl`; its keys are those of `RaceLog`."""
 
 
-@dataclass(frozen=True)
-class Driving:
-    """The last `WINDOW_RACES` evaluation races before a moment.
+class Driving(NamedTuple):
+    """The last evaluation races before a moment, at most `WINDOW_RACES`.
 
-    Attributes:
-        n_races: at most `WINDOW_RACES`.
-        n_finished: races that reached the finish.
-        median_time_s: median, with unfinished races as infinity; None if it is infinite.
+    The median counts unfinished races as infinity; None if it is infinite, or of several tracks.
     """
 
     n_races: int
@@ -42,36 +37,28 @@ class Driving:
     median_time_s: float | None
 
 
-@dataclass(frozen=True)
-class LearningSummary:
+class LearningSummary(NamedTuple):
     """Evaluation races of a run on one map.
 
     Attributes:
-        first_finish_s: time since the command until the first finish; None before it.
-        first_finish_frames: frames until the first finish.
-        regular_finish_s: time until all but one of the last `WINDOW_RACES` races finished.
-        regular_finish_frames: frames until then.
+        first_finish: the first race that finished.
+        regular_finish: race after which all but one of the last `WINDOW_RACES` finished.
         driving: by the moments asked for, in seconds.
-        best_time_s: fastest finish.
+        best_time_s: fastest finish on a single track.
     """
 
-    first_finish_s: float | None
-    first_finish_frames: int | None
-    regular_finish_s: float | None
-    regular_finish_frames: int | None
+    first_finish: Race | None
+    regular_finish: Race | None
     driving: dict[int, Driving]
     best_time_s: float | None
 
 
 def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> dict[str, LearningSummary]:
-    """Summarize a run by map. The seconds of its sessions add up.
+    """Summarize a run by map with an evaluation race. The seconds of its sessions add up.
 
     Args:
         races_file: `RunFolder.races`.
         moments_s: seconds since the command at which driving is summarized, if the run lasted as long.
-
-    Returns:
-        By map with an evaluation race. Races on generated tracks, many under one name, have no times.
 
     Raises:
         UserError: if the file is missing or damaged.
@@ -87,19 +74,16 @@ def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> dict[str, 
 
 def _summary(greedy: Sequence[Race], moments_s: Sequence[int], end_s: float) -> LearningSummary:
     finishes = [race for race in greedy if race["race_finished"]]
-    first, regular = next(iter(finishes), None), first_race_with(greedy, is_regular_finishing)
     driving = {}
     for moment_s in moments_s:
-        if moment_s <= end_s + 10:  # a run that ends by the clock has its last race a little before the moment
+        if moment_s <= end_s + 10:  # the last race of a run ends a little before its limit
             n_before = bisect_right(greedy, moment_s, key=lambda race: race["wall_s"])
             driving[moment_s] = _driving(greedy[max(0, n_before - WINDOW_RACES) : n_before])
     return LearningSummary(
-        first_finish_s=first["wall_s"] if first else None,
-        first_finish_frames=first["frames_total"] if first else None,
-        regular_finish_s=regular["wall_s"] if regular else None,
-        regular_finish_frames=regular["frames_total"] if regular else None,
-        driving=driving,
-        best_time_s=min((race["race_time_ms"] / 1000 for race in finishes if "track" not in race), default=None),
+        next(iter(finishes), None),
+        first_race_with(greedy, is_regular_finishing),
+        driving,
+        min((race["race_time_ms"] / 1000 for race in finishes if "track" not in race), default=None),
     )
 
 
@@ -124,11 +108,7 @@ def median_time_s(window: Collection[Race]) -> float | None:
 
 
 def read_races(races_file: Path) -> list[Race]:
-    """Return the lines of a `races.jsonl`.
-
-    Raises:
-        UserError: if the file is missing or damaged.
-    """
+    """Return the lines of a `races.jsonl`, see `iterate_races`."""
     return list(iterate_races(races_file))
 
 

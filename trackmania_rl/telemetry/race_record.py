@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +15,8 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-BLOCK_BYTES: Final = 1 << 16
-"""How much of a log is read at a time to find where its last whole line ends."""
 UNDONE_FILE: Final = "races.undone.jsonl"
-"""Where lines of races go that a resumed run does not know."""
+"""Lines of races that a resumed run does not know."""
 
 
 class CommandClock:
@@ -39,12 +38,9 @@ class RaceRecord:
     Attributes:
         map_name: name of the map in the map cycle.
         is_explo: exploration race, or else evaluation race.
-        collector: number of the collector.
-        race_finished: whether the finish was reached.
         race_time_ms: time of the finish or of the cut-off.
         meters: distance along the reference line; in an own environment, the sum of its rewards.
         furthest_zone: index of the furthest virtual checkpoint.
-        n_actions: number of decisions.
         cutoff_reason: reason of the end of an unfinished race.
         is_demonstration: whether the inputs of a demonstration were driven.
         track: name of the map's file without its ending, or `TrackRecipe.name`.
@@ -219,40 +215,37 @@ def last_session(path: Path) -> int:
 
 
 def cut_off_torn_line(path: Path) -> None:
-    """Remove what follows the last line break."""
-    for offset, line in _lines_backwards(path):
-        if line:
-            os.truncate(path, offset)
-        return
+    """Remove the bytes after the last line break."""
+    with contextlib.closing(_lines_backwards(path)) as lines:
+        offset, line = next(lines, (0, b""))
+    if line:
+        os.truncate(path, offset)
 
 
-def _lines_backwards(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and bytes of each line from the end of a file, first what follows the last line break."""
+def _lines_backwards(path: Path) -> Generator[tuple[int, bytes], None, None]:
+    """Yield offset and bytes of each line from the end of a file, first the bytes after the last line break."""
     with path.open("rb") as file:
-        begin = file.seek(0, os.SEEK_END)
-        rest = b""
-        while begin > 0:
-            end, begin = begin, max(0, begin - BLOCK_BYTES)
-            file.seek(begin)
-            lines = (file.read(end - begin) + rest).split(b"\n")
-            rest = lines.pop(0) if begin > 0 else b""
-            offset = begin + len(rest) + sum(len(line) + 1 for line in lines) - (begin == 0)
-            for line in reversed(lines):
-                offset -= len(line)
-                yield offset, line
-                offset -= 1
+        if file.seek(0, os.SEEK_END) == 0:  # which cannot be mapped
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            begin = len(content) + 1
+            while begin > 0:
+                end = begin - 1
+                begin = content.rfind(b"\n", 0, end) + 1
+                yield begin, content[begin:end]
 
 
 def _move_away_after(path: Path, frames_total: int) -> int:
     """Move the last lines, those beyond `frames_total`, to `UNDONE_FILE`; return their number."""
     undone: list[bytes] = []
     first_offset = 0
-    for offset, line in _lines_backwards(path):
-        if line and not _is_beyond(line, frames_total):
-            break
-        if line:
-            undone.append(line + b"\n")
-            first_offset = offset
+    with contextlib.closing(_lines_backwards(path)) as lines:
+        for offset, line in lines:
+            if line and not _is_beyond(line, frames_total):
+                break
+            if line:
+                undone.append(line + b"\n")
+                first_offset = offset
     if undone:
         with path.with_name(UNDONE_FILE).open("ab") as file:
             file.writelines(reversed(undone))
