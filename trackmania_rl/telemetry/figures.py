@@ -175,7 +175,7 @@ def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]
     values |= {f"train/left_out/{why}": float(number) for why, number in run.rollouts_left_out.items()}
     values |= {f"rollout/{name}": value for name, value in run.returns.figures().items()}
     for map_name, of_map in run.maps.items():
-        for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
+        for kind, history in of_map.kinds.items():
             figures = history.returns.figures()
             values |= {f"rollout/{name}/{kind}/{map_name}": value for name, value in figures.items()}
     if run.replay_capacity > 0:

@@ -61,12 +61,10 @@ class Returns:
 class RaceHistory:
     """Exploration or evaluation races of one map.
 
+    Times are those of finishes, and None without one. Best times are of a single track. Distances (`furthest_m`,
+    `last_m`) are in `progress_unit`, see `RaceRecord`.
+
     Attributes:
-        is_one_track: whether all races were on one track. Times on several tracks are not compared.
-        best_time_ms: fastest finish; None before the first finish and for several tracks.
-        last_time_ms: time of the last race; None if it was not finished.
-        furthest_m: largest distance reached; `last_m` that of the last race.
-        progress_unit: of the distances, see `RaceRecord`.
         recent: returns and lengths of the last `RECENT_RACES` episodes of an own environment.
         returns: of the last `RETURN_RACES` races.
     """
@@ -163,9 +161,14 @@ class MapStatistics:
         return self.explored if is_explo else self.evaluated
 
     @property
+    def kinds(self) -> dict[str, RaceHistory]:
+        """Both histories by kind."""
+        return {"explored": self.explored, "evaluated": self.evaluated}
+
+    @property
     def best_time_ms(self) -> int | None:
         """Fastest finish."""
-        times_ms = [history.best_time_ms for history in (self.explored, self.evaluated)]
+        times_ms = [history.best_time_ms for history in self.kinds.values()]
         return min((race_time_ms for race_time_ms in times_ms if race_time_ms is not None), default=None)
 
 
@@ -187,24 +190,18 @@ class TrainingStatistics:
     """Figures of a run.
 
     Attributes:
-        clock: seconds since the start of the command.
-        ends_at_s: latest end of the run, on the clock.
-        frames_total: actions of the whole run; `races_total` and `batches_total` likewise.
-        updates_not_finite: updates with an infinite or NaN loss or gradient.
-        updates_not_finite_in_a_row: the newest ones of them without another update between.
-        races_refused: races of the whole run, or fragments, that were not learned from for NaN or infinite numbers.
-        races_refused_in_a_row: the newest ones of them without another race between, in this session.
+        clock: seconds since the start of the command; `ends_at_s` and `checkpoint_time_s` are times on it.
+        updates_not_finite: updates with an infinite or NaN loss or gradient; `_in_a_row`: the newest ones of them.
+        races_refused: races or fragments that were not learned from for NaN or infinite numbers; likewise.
         collector_restarts: restarts of collectors in this session.
         weights_age_s: by collector, age of the weights at the end of its last race.
         rollouts_left_out: by reason, rollouts that were not received in this session; see `RolloutSource`.
         returns: of the recent races of all maps.
         maps: statistics by map name, in the order of their first races.
         reference_times: times to beat by map name.
-        replay_transitions: transitions in the replay memory, which has room for `replay_capacity`.
         current_values: scheduled values in force by name (epsilon, learning rate, gamma...).
         last_metrics: newest means of the learner by name (loss...).
         hook_figures: newest figures that hooks return with `log_pbar`, by name.
-        checkpoint_time_s: time of the newest checkpoint on the clock, negative before this session; None without one.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -247,13 +244,12 @@ class TrainingStatistics:
     @property
     def is_own(self) -> bool:
         """Whether an own environment is played; False before its first episode."""
-        kinds = [kind for of_map in self.maps.values() for kind in (of_map.explored, of_map.evaluated)]
-        return any(history.is_own for history in kinds)
+        return any(history.is_own for history in self._histories())
 
     @property
     def races_finished_total(self) -> int:
         """Races of the whole run that count and reached the finish."""
-        return sum(of_map.explored.n_finished + of_map.evaluated.n_finished for of_map in self.maps.values())
+        return sum(history.n_finished for history in self._histories())
 
     @property
     def training_s(self) -> float:
@@ -266,8 +262,8 @@ class TrainingStatistics:
         A race that does not count as a result (`RaceRecord.counts`) adds to the totals only.
 
         Args:
-            race: a race that is over.
-            n_counted_actions: actions that `frames_total` has already, from fragments of the race.
+            race: the race.
+            n_counted_actions: actions that are in `frames_total` already, from fragments of the race.
         """
         self.frames_total += race.n_actions - n_counted_actions
         self.races_total += 1
@@ -287,7 +283,7 @@ class TrainingStatistics:
     def observe(
         self, *, batches_total: int, learner_waited_s: float, replay_transitions: int, replay_capacity: int
     ) -> None:
-        """Note the learner's counts. Call it at least every few seconds.
+        """Note the learner's counts, at least every few seconds.
 
         Args:
             batches_total: batches of the whole run.
@@ -344,7 +340,7 @@ class TrainingStatistics:
             "training_s": self.training_s,
             "returns": self.returns.state_dict(),
             "maps": {
-                name: {"explored": of_map.explored.state_dict(), "evaluated": of_map.evaluated.state_dict()}
+                name: {kind: history.state_dict() for kind, history in of_map.kinds.items()}
                 for name, of_map in self.maps.items()
             },
         }
@@ -358,10 +354,13 @@ class TrainingStatistics:
         maps = {}
         for name, kinds in state["maps"].items():
             of_map = maps[name] = MapStatistics()
-            of_map.explored.load_state_dict(kinds["explored"])
-            of_map.evaluated.load_state_dict(kinds["evaluated"])
+            for kind, history in of_map.kinds.items():
+                history.load_state_dict(kinds[kind])
         self.maps = maps  # at once: the terminal view may be drawn in another thread meanwhile
         self._samples.clear()
+
+    def _histories(self) -> list[RaceHistory]:
+        return [history for of_map in self.maps.values() for history in of_map.kinds.values()]
 
     def _counts(self) -> _Counts:
         return self.clock(), self.frames_total, self.races_total, self.batches_total, self._learner_waited_s

@@ -307,7 +307,7 @@ def _map_table(figures: TrainingStatistics) -> RenderableType:
     for map_name, of_map in figures.maps.items():
         times = figures.reference_times.get(map_name)
         first_cell = map_name
-        for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
+        for kind, history in of_map.kinds.items():
             if history.n_races > 0:
                 table.add_row(Text(first_cell, style="bold"), kind, *_history_cells(history, times))
                 first_cell = ""
@@ -404,7 +404,7 @@ def plain_line(figures: TrainingStatistics) -> str:
 
 def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -> str:
     kinds = []
-    for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
+    for kind, history in of_map.kinds.items():
         if history.is_own:
             recent = f"return {format_return(history.recent.mean_return)}, length {history.recent.mean_length:,.0f}"
             extremes = f"best {format_return(history.furthest_m)}, last {format_return(history.last_m)}"
@@ -424,15 +424,14 @@ def closing_text(figures: TrainingStatistics, folder: str, evaluate: str) -> str
     if len(maps) > MOST_CLOSING_MAPS:
         maps[MOST_CLOSING_MAPS:] = [f"{len(maps) - MOST_CLOSING_MAPS} more maps"]
     lines = [f"{figures.races_total:,} races, {figures.frames_total:,} frames", *maps, f"run folder: {folder}"]
-    histories = [history for of_map in figures.maps.values() for history in (of_map.explored, of_map.evaluated)]
-    if any(history.n_finished > 0 or history.is_own for history in histories):
+    if figures.races_finished_total > 0 or figures.is_own:
         lines.append(f"evaluate and film: {evaluate}")
     lines.append("resume training: repeat the training command")
     return "\n".join(lines)
 
 
 def _closing_best(name: str, of_map: MapStatistics, figures: TrainingStatistics) -> str:
-    histories = [history for history in (of_map.explored, of_map.evaluated) if history.n_races > 0]
+    histories = [history for history in of_map.kinds.values() if history.n_races > 0]
     if not all(history.is_one_track for history in histories):
         last = histories[-1]
         return f"{name}: {last.n_recent_finished} of the last {last.n_recent} races finished"
