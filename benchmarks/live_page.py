@@ -1,7 +1,6 @@
-"""Cost of the live page for a training, and the page's memory.
+"""Cost of the live page for a training.
 
 python -m benchmarks.live_page                           # about 12 minutes: one training, three ways in turns
-python -m benchmarks.live_page --memory-minutes 10       # one training with a browser, then ten tabs come and go
 
 One training of the default configuration with its page. In turns of half a minute the page is stopped (SIGSTOP), has
 no viewer, or is shown by Chromium (headless, on the same processor). Two trainings of the same seed differ by more than
@@ -31,9 +30,6 @@ WAYS: Final = ("page stopped", "page", "page and browser")
 NOWHERE: Final = "about:blank"
 SETTLED_AFTER_S: Final = 20.0
 TURN_SETTLES_S: Final = 5.0
-TABS_STAY_S: Final = 30.0
-READ_EVERY_S: Final = 10.0
-N_TABS: Final = 10
 
 
 class Turn(NamedTuple):
@@ -91,12 +87,8 @@ def main() -> int:
     add = parser.add_argument
     add("--rounds", type=int, default=6, help="turns of each kind (default %(default)s)")
     add("--seconds", type=float, default=30.0, help="length of each turn (default %(default)s)")
-    add("--memory-minutes", type=float, default=0.0, help="watch the page's memory for so long instead")
     asked = parser.parse_args()
-    if asked.memory_minutes > 0:
-        watch_memory(asked.memory_minutes)
-    else:
-        print_turns(measure(asked.rounds, asked.seconds))
+    print_turns(measure(asked.rounds, asked.seconds))
     return 0
 
 
@@ -139,32 +131,6 @@ def _processor_s(processes: list[psutil.Process]) -> float:
         with contextlib.suppress(psutil.NoSuchProcess):
             total_s += sum(process.cpu_times()[:2])
     return total_s
-
-
-def watch_memory(minutes: float) -> None:
-    """Print the memory of a page in a browser over time, then with ten more tabs and after they are closed."""
-    console = Console()
-    with training_with_browser() as (training, address, driver):
-        page = training.page()
-        readings: list[float] = []
-        training.watch(60 * minutes, lambda: readings.append(page.memory_info().rss / 1e6), READ_EVERY_S)
-        by_minute = [f"{statistics.median(readings[start:][:6]):.1f}" for start in range(0, len(readings), 6)]
-        console.print(f"the page's memory in MB, the median of each minute: {', '.join(by_minute)}")
-        first = driver.current_window_handle
-        for _ in range(N_TABS):
-            driver.switch_to.new_window("window")
-            driver.get(address)
-        states = []
-        training.watch(TABS_STAY_S)
-        states.append(f"{page.memory_info().rss / 1e6:.0f} MB and {page.num_fds()} open files")
-        for handle in driver.window_handles:
-            if handle != first:
-                driver.switch_to.window(handle)
-                driver.close()
-        driver.switch_to.window(first)
-        training.watch(TABS_STAY_S)
-        states.append(f"{page.memory_info().rss / 1e6:.0f} MB and {page.num_fds()} open files")
-        console.print(f"{N_TABS} more tabs: {states[0]}; closed again: {states[1]}")
 
 
 def print_turns(turns: dict[str, list[Turn]]) -> None:

@@ -29,10 +29,6 @@ _SEARCH_FACTOR, _SEARCH_M = 1.5, 10.0
 _FIRST_SEARCH_M: Final = 200.0
 _FAR_OFF_M: Final = 40.0
 """Median distance from the line beyond which a race is of another track."""
-_JUMP_M: Final = 10.0
-"""Motion beyond what the speed allows that counts as a respawn."""
-_SHORTEST_STEP_M: Final = 0.1
-
 KM_H_PER_M_S: Final = 3.6
 _COLOURS: Final = ("#1f77b4", "#d95f02")  # of A and B
 _AHEAD, _BEHIND = "#2a9d5c", "#c0392b"
@@ -88,18 +84,12 @@ class RunComparison:
         return self.b.time_ms - self.a.time_ms
 
 
-def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray | None = None) -> RunComparison:
-    """Compare race B with race A of the same map.
-
-    Args:
-        a: the first race.
-        b: the second race.
-        line_m: (N, 3) line to measure along, from start to finish; None for the line of A.
+def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray) -> RunComparison:
+    """Compare race B with race A of the same map along a line (N, 3) from start to finish.
 
     Raises:
         RunComparisonError: if a race does not follow the line, or stays at the start.
     """
-    line_m = line_of_run(a) if line_m is None else line_m
     stations_m = [stations_along(line_m, run) for run in (a, b)]
     reach_m = min(float(of_run.max()) for of_run in stations_m)
     if reach_m < GRID_M:
@@ -111,28 +101,6 @@ def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray | None = None) -
         b=_on_line(b, stations_m[1], distance_m),
         sections=_sections(a, b, stations_m[0]),
     )
-
-
-def line_of_run(run: DrivenRun) -> FloatArray:
-    """Return the driven line (N, 3) without what a respawn undid and without standing still.
-
-    Raises:
-        RunComparisonError: if the car did not move.
-    """
-    kept: list[int] = []
-    for index, position_m in enumerate(run.position_m):
-        if kept:
-            duration_s = (run.time_ms[index] - run.time_ms[index - 1]) / 1000
-            moved_m = float(np.linalg.norm(position_m - run.position_m[index - 1]))
-            if moved_m > _JUMP_M + duration_s * max(run.speed_m_s[index - 1], run.speed_m_s[index]):
-                away_m = np.linalg.norm(run.position_m[kept] - position_m, axis=1)
-                del kept[int(np.argmin(away_m)) :]
-            elif np.linalg.norm(position_m - run.position_m[kept[-1]]) < _SHORTEST_STEP_M:
-                continue
-        kept.append(index)
-    if len(kept) < 2:
-        raise RunComparisonError(f"{run.label}: its car does not move, so there is no line to compare along")
-    return run.position_m[kept]
 
 
 def stations_along(line_m: FloatArray, run: DrivenRun) -> FloatArray:

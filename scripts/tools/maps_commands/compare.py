@@ -23,6 +23,7 @@ from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.simulator.tracks.track_file import find_track_file, load_track
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
+from trackmania_rl.track.driven_path import path_of_ghost
 
 if TYPE_CHECKING:
     from maps_commands._comparison import RunComparison
@@ -50,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         for letter, (path, driver) in zip("AB", named, strict=True):
             if is_replay_file(path):
                 ghost = ghost_of_driver(read_replay(path), driver)
+                if track_file is None and letter == "A":
+                    line_m = path_of_ghost(ghost, str(path)).position_m
                 time = format_time(ghost.race_time_ms)
                 runs.append(run_of_ghost(ghost, path, f"{letter}: {ghost.login or path.name} {time}"))
                 continue
@@ -59,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             player = player or stack.enter_context(simulated_game(arguments.maps_folder))
             runs.append(drive_script(player, str(track_file), script, f"{letter}: {script.stem}")[1])
     run_a, run_b = runs
-    line_m, title = None, f"{run_b.label} against {run_a.label}"
+    title = f"{run_b.label} against {run_a.label}"
     if track_file is not None:
         track = load_track(track_file)
         ribbon, title = track.ribbon, f"{track_file.stem}: {title}"
