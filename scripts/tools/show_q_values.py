@@ -1,11 +1,10 @@
-"""Show the Q values in a record: the network's value of each action at each decision of that race.
+"""Draw the Q values in a record: the network's value of each action at each decision of that race.
 
-RUN is a run's folder (the fastest record of each map is shown), a record's folder, or its q_values.npy. The table has a
-row for every second; the picture, q_values.png beside the file, has all decisions.
+RUN is a run's folder (the fastest record of each map is drawn), a record's folder, or its q_values.npy. The picture is
+q_values.png beside the file.
 
 Examples:
   python scripts/tools/show_q_values.py save/simulated
-  python scripts/tools/show_q_values.py save/simulated --map valley --every 0.5
   python scripts/tools/show_q_values.py save/simulated/best_runs/valley_20450/q_values.npy --picture values.png
 """
 
@@ -22,7 +21,6 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
@@ -45,7 +43,6 @@ from trackmania_rl.telemetry.diagnostics import (  # noqa: E402
     write_picture,
 )
 from trackmania_rl.telemetry.input_picture import InputTimeline  # noqa: E402
-from trackmania_rl.telemetry.tables import print_table  # noqa: E402
 
 MS_PER_ACTION = 50
 """Default without a run's configuration."""
@@ -94,12 +91,8 @@ def main(words: list[str] | None = None) -> None:
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="save/{run_name}, a folder of its best_runs, or a q_values.npy")
     add("--map", metavar="NAME", help="of a run: this map alone (default: all)")
-    add("--every", type=float, default=1.0, metavar="S", help="seconds from row to row of the table (default 1)")
     add("--picture", type=Path, metavar="FILE.png", help="where the picture goes (default: beside the values)")
-    add("--no-picture", action="store_true", help="draw nothing")
     asked = parser.parse_args(words)
-    if not asked.every > 0:
-        raise UserError(f"--every {asked.every}: seconds from row to row, more than 0")
     files = values_files(asked.run, asked.map)
     if asked.picture and len(files) > 1:
         raise UserError(
@@ -108,13 +101,11 @@ def main(words: list[str] | None = None) -> None:
     console = Console()
     for file in files:
         race = race_of(file, console)
-        print_table(table_of(race, f"{file.parent.name}: Q values", asked.every), console)
-        console.print(summary(race), highlight=False)
-        if not asked.no_picture:
-            picture = asked.picture or file.with_suffix(".png")
-            with writing(picture):
-                write_picture(picture, draw_q_values(race, f"{file.parent.name}: Q values while driving"))
-            console.print(f"wrote {picture}", soft_wrap=True, highlight=False)
+        console.print(f"{file.parent.name}: {summary(race)}", highlight=False)
+        picture = asked.picture or file.with_suffix(".png")
+        with writing(picture):
+            write_picture(picture, draw_q_values(race, f"{file.parent.name}: Q values while driving"))
+        console.print(f"wrote {picture}", soft_wrap=True, highlight=False)
 
 
 def values_files(path: Path, map_name: str | None) -> list[Path]:
@@ -166,23 +157,6 @@ def race_of(file: Path, console: Console) -> RaceValues:
                 is_alike = (held[:, None] == controls).all(axis=2)  # (T, A)
                 taken = np.where(is_alike.any(axis=1), is_alike.argmax(axis=1), NO_ACTION)
     return RaceValues(values, names, ms_per_action / 1000, taken)
-
-
-def table_of(race: RaceValues, title: str, every_s: float) -> Table:
-    """Return a table of the two best actions and their values every `every_s`."""
-    headings = ["time", "best action", "Q", "second best", "less by", "worst less by"]
-    n_columns = 3 if race.values.shape[1] == 1 else len(headings)
-    table = Table(title=title, title_justify="left")
-    for heading in headings[:n_columns]:
-        table.add_column(heading, justify="left" if heading.endswith("best action") else "right")
-    for row in range(0, len(race.values), max(1, round(every_s / race.s_per_action))):
-        values = race.values[row]
-        order = np.argsort(-values)
-        best, second, worst = order[0], order[min(1, len(order) - 1)], order[-1]
-        cells = [f"{row * race.s_per_action:.2f} s", race.names[best], f"{values[best]:.3f}", race.names[second]]
-        cells += [f"{values[best] - values[other]:.4f}" for other in (second, worst)]
-        table.add_row(*cells[:n_columns])
-    return table
 
 
 def summary(race: RaceValues) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +16,12 @@ from matplotlib.collections import LineCollection, PatchCollection, PolyCollecti
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
 from trackmania_rl.cli import writing
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Challenge, Gate
 from trackmania_rl.gbx.replay import GhostSamples
 from trackmania_rl.simulator.tracks.world import Surface
-from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld
+from trackmania_rl.track.block_world import BlockWorld
 from trackmania_rl.track.line_building import arc_length, directions
 from trackmania_rl.track.line_checks import GatePassage
 from trackmania_rl.track.pieces import footprint
@@ -55,9 +55,8 @@ SURFACE_COLOURS: Final = {
 }
 GRASS, WATER, UNKNOWN, SCENERY = "#7fa565", "#466ea0", "#e24a1e", "#e4e2da"
 SUN: Final = np.array((0.35, 0.85, 0.40)) / np.linalg.norm((0.35, 0.85, 0.40))
-PERSPECTIVE_IN: Final = 7.4
-LOOKING_DOWN_DEG: Final = 32.0
 UNKNOWN_LISTED: Final = 12
+TITLE_LETTERS: Final = 140
 ROWS, COLUMNS = 6, 4
 VIEW_PX: Final = (400, 300)
 TITLE_IN: Final = 0.25
@@ -86,7 +85,7 @@ def draw_line(
     """
     colour_of = line_m[:, 1] if speed_m_s is None else 3.6 * speed_m_s
     stations_m = arc_length(line_m)
-    figure, above, heights = _new_map_figure(f"{title}: {stations_m[-1]:.0f} m", line_m[:, [0, 2]], 2.6)
+    figure, (above, heights) = _new_map_figure(f"{title}: {stations_m[-1]:.0f} m", line_m[:, [0, 2]], 2.6)
     if challenge is not None:
         _draw_blocks(above, challenge)
     coloured = _add_coloured_line(above, line_m[:, [0, 2]], colour_of)
@@ -127,7 +126,7 @@ def draw_line(
 
 
 def draw_world(file: Path, title: str, world: BlockWorld) -> None:
-    """Write a PNG of a world from above and in perspective.
+    """Write a PNG of a world from above.
 
     Raises:
         UserError: if the picture cannot be written.
@@ -137,8 +136,12 @@ def draw_world(file: Path, title: str, world: BlockWorld) -> None:
     if len(points_m) == 0:
         points_m = np.array(((0.0, 0.0, 0.0), (1024.0, 16.0, 1024.0)))
     title = f"{title}: {100.0 * world.known_share:.0f} % of its road pieces are known"
-    figure, above, _ = _new_map_figure(title, points_m[:, [0, 2]], PERSPECTIVE_IN, projection="3d")
-    perspective: Any = figure.axes[1]
+    if world.unknown:
+        names = world.unknown_names
+        listed = ", ".join(f"{count} {name.removeprefix('Stadium')}" for name, count in names[:UNKNOWN_LISTED])
+        more = f" and {len(names) - UNKNOWN_LISTED} other kinds" if len(names) > UNKNOWN_LISTED else ""
+        title += "\n" + textwrap.fill(f"not in the catalogue (red): {listed}{more}", TITLE_LETTERS)
+    figure, (above,) = _new_map_figure(title, points_m[:, [0, 2]])
     rgb = _lit_surface_rgb(world)
     highest_last = np.argsort(world.corners_m[:, :, 1].mean(axis=1), kind="stable")
     ground_m, of_ground = world.corners_m[highest_last][:, :, [0, 2]], rgb[highest_last]
@@ -147,36 +150,12 @@ def draw_world(file: Path, title: str, world: BlockWorld) -> None:
     _add_cells(above, world.scenery, facecolor="none", edgecolor=SCENERY, linewidth=0.4, zorder=2)
     _add_cells(above, world.water, facecolor=WATER, edgecolor=WATER, alpha=0.8, zorder=2)
     _add_cells(above, world.unknown, facecolor=UNKNOWN, edgecolor="#8c2406", alpha=0.75, hatch="//", zorder=3)
-    margin_m = np.array((MARGIN_M, 0.0, MARGIN_M))
-    low_m, high_m = points_m.min(axis=0) - margin_m, points_m.max(axis=0) + margin_m
-    low_m[1] = min(low_m[1], GRASS_HEIGHT_M)
-    grass_m = np.array([(x, GRASS_HEIGHT_M, z) for x, z in ((0, 0), (1, 0), (1, 1), (0, 1))], dtype=np.float64)
-    grass_m[:, [0, 2]] = low_m[[0, 2]] + grass_m[:, [0, 2]] * (high_m - low_m)[[0, 2]]
-    _add_shapes(perspective, grass_m[None], GRASS, 0)
-    _add_shapes(perspective, world.corners_m, rgb, 2)
-    for blocks, colour, zorder in ((world.water, WATER, 1), (world.scenery, SCENERY, 3), (world.unknown, UNKNOWN, 4)):
-        for cell_m in (cell_m for block in blocks for cell_m in _cell_corners(block)):
-            inset_m = np.full(3, 14.5 if blocks is world.scenery else 1.0) * (1, 0.1, 1)
-            _add_shapes(perspective, _box(cell_m.min(axis=0) + inset_m, cell_m.max(axis=0) - inset_m), colour, zorder)
     for gate in world.gates:
         if gate.trigger_m is not None:
             (x0, _, z0), (x1, _, z1) = gate.trigger_m
             size_m = x1 - x0 + 2.0, z1 - z0 + 2.0
             above.add_patch(Rectangle((x0 - 1.0, z0 - 1.0), *size_m, color=GATE_COLOURS[gate.kind], zorder=4))
-            _add_shapes(perspective, _box(*gate.trigger_m), GATE_COLOURS[gate.kind], 5, alpha=0.5)
     above.legend(handles=_legend(world), loc="best", fontsize=8)
-    perspective.set(xlim=(low_m[0], high_m[0]), ylim=(-high_m[2], -low_m[2]), zlim=(low_m[1], high_m[1]))
-    perspective.set_box_aspect((high_m - low_m)[[0, 2, 1]], zoom=1.3)
-    perspective.set_proj_type("persp")
-    perspective.view_init(elev=LOOKING_DOWN_DEG, azim=-60.0)
-    perspective.computed_zorder = False
-    perspective.set_axis_off()
-    if world.unknown:
-        names = world.unknown_names
-        listed = ", ".join(f"{count} {name.removeprefix('Stadium')}" for name, count in names[:UNKNOWN_LISTED])
-        more = f" and {len(names) - UNKNOWN_LISTED} other kinds" if len(names) > UNKNOWN_LISTED else ""
-        warning = f"not in the catalogue (red): {listed}{more}"
-        perspective.set_title(warning, fontsize=9, color="#b3330f", loc="left", parse_math=False, wrap=True)
     _write(figure, file)
 
 
@@ -208,17 +187,18 @@ def _new_figure(width_in: float, height_in: float) -> Figure:
     return figure
 
 
-def _new_map_figure(title: str, ground_m: FloatArray, below_in: float, **below: Any) -> tuple[Figure, Axes, Axes]:
+def _new_map_figure(title: str, ground_m: FloatArray, below_in: float = 0.0) -> tuple[Figure, list[Axes]]:
     """Return a figure with axes around points (N, 2), x to the right and z downwards as in the game, and axes below."""
     low_m, high_m = ground_m.min(axis=0) - MARGIN_M, ground_m.max(axis=0) + MARGIN_M
     extent_m = high_m - low_m
     above_in = float(np.clip(0.9 * WIDTH_IN * extent_m[1] / extent_m[0] + 0.7, *FROM_ABOVE_IN))
     figure = _new_figure(WIDTH_IN, above_in + below_in)
-    grid = figure.add_gridspec(2, 1, height_ratios=(above_in, below_in))
-    above, other = figure.add_subplot(grid[0]), figure.add_subplot(grid[1], **below)
+    ratios = (above_in, below_in) if below_in > 0.0 else (above_in,)
+    axes: list[Axes] = figure.subplots(len(ratios), height_ratios=ratios, squeeze=False).ravel().tolist()
+    above = axes[0]
     figure.suptitle(title, parse_math=False)
     above.set(xlim=(low_m[0], high_m[0]), ylim=(high_m[1], low_m[1]), aspect="equal", xlabel="x in m", ylabel="z in m")
-    return figure, above, other
+    return figure, axes
 
 
 def _write(figure: Figure, file: Path) -> None:
@@ -258,27 +238,6 @@ def _lit_surface_rgb(world: BlockWorld) -> FloatArray:
     normals = np.cross(corners_m[:, 1] - corners_m[:, 0], corners_m[:, 2] - corners_m[:, 0])
     normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)
     return np.clip(rgb * (0.62 + 0.45 * np.abs(normals @ SUN))[:, None], 0.0, 1.0)
-
-
-def _add_shapes(axes: Any, corners_m: FloatArray, colour: Any, zorder: int, alpha: float = 1.0) -> None:
-    """Add polygons (P, C, 3) in world axes to axes of three dimensions."""
-    shapes = Poly3DCollection(list(corners_m[:, :, [0, 2, 1]] * (1, -1, 1)), facecolors=colour, alpha=alpha)
-    shapes.set(zorder=zorder, clip_on=False)
-    axes.add_collection3d(shapes, autolim=False)
-
-
-def _box(low_m: FloatArray, high_m: FloatArray) -> FloatArray:
-    """Return (6, 4, 3) sides of a box."""
-    sides = []
-    for axis in range(3):
-        first, second = (other for other in range(3) if other != axis)
-        for end_m in (low_m, high_m):
-            corners_m = np.tile(np.asarray(low_m, dtype=np.float64), (4, 1))
-            corners_m[:, axis] = end_m[axis]
-            corners_m[[1, 2], first] = high_m[first]
-            corners_m[[2, 3], second] = high_m[second]
-            sides.append(corners_m)
-    return np.array(sides)
 
 
 def _cell_corners(block: Block) -> FloatArray:

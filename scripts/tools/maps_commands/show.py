@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", nargs="+", type=Path, metavar="MAP_OR_REPLAY")
     add("--all-blocks", action="store_true", help="every kind of block, not only the most frequent")
-    add("--picture", type=png_file, metavar="FILE.png", help="draw the map's blocks from above and in perspective")
+    add("--picture", type=png_file, metavar="FILE.png", help="draw the map's blocks from above")
     views = "draw what the driver of a replay sees, as the simulated game does"
     add("--views", type=png_file, metavar="FILE.png", help=views)
 
