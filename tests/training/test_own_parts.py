@@ -311,7 +311,7 @@ def test_rounds_are_logged_resumed_and_end_the_training_after_the_last_epoch(liv
     resumed.train()
     logged = [
         (step, name.removeprefix("round/"), value)
-        for values, step in logger.of("log_figures")
+        for values, step in logger.of("figures")
         for name, value in values.items()
         if name.startswith("round/")
     ]
