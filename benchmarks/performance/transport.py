@@ -13,8 +13,7 @@ from typing import Any
 from benchmarks.performance.measuring import Figure, Machine, Options, Timing
 from benchmarks.performance.replay import Replays, replay_settings
 from benchmarks.performance.senders import N_ACTIONS, N_FLOATS, send_through_queue, send_through_slots
-from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource, make_stop_flag
-from trackmania_rl.channels.shared_memory.slots import RolloutBounds
+from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource, make_stop_flag
 
 PART = "transport"
 SURELY_ANNOUNCED_S = 0.15

@@ -1,20 +1,21 @@
 """Small races, and a run's channels in each implementation."""
 
+import copy
 import multiprocessing
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from trackmania_rl.channels import sinks as sinks_module
+from trackmania_rl.channels import protocols
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
-from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
+from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
-from trackmania_rl.channels.shared_memory.slots import RolloutBounds
 from trackmania_rl.settings import load_settings
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -95,14 +96,30 @@ def _open_local(settings, slots, games):
 
 
 def _open_ray(settings, slots, games):
-    from trackmania_rl.channels.over_ray.relay import start_relay
-    from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource
-    from trackmania_rl.channels.over_ray.run_state import RayRunState
+    """With collectors of this process in place of actors; what the learner takes goes through Ray's store."""
+    import ray
 
-    relay = start_relay()
-    networks = {"exploration": network_of(0.5), "evaluation": network_of(0.5)}
-    run_state = RayRunState(relay, settings, networks)
-    return Channels(RayRolloutSource(relay, BOUNDS.frames_shape, slots, games, run_state.require_relay_has), run_state)
+    from trackmania_rl.channels.over_ray import CollectorEnds, RayRollouts, RayRunState
+
+    def start(*arguments):
+        ends = CollectorEnds(*arguments)
+        take = SimpleNamespace(remote=lambda *arguments: ray.put(ends.take(*arguments)))
+        return SimpleNamespace(sink=ends.sink, take=take)
+
+    run_state = RayRunState(settings, {"exploration": network_of(0.5), "evaluation": network_of(0.5)})
+    rollouts = RayRollouts(start, run_state, BOUNDS.frames_shape, games, slots)
+    open_actor = rollouts.open_collector
+    rollouts.open_collector = lambda collector: open_actor(collector).sink
+    return Channels(rollouts, run_state)
+
+
+def view_of(channels):
+    """The run state as a new collector has it."""
+    if isinstance(channels.run_state, SharedRunState):
+        view = copy.copy(channels.run_state)
+        view.pull()
+        return view
+    return channels.rollouts.open_collector(99)._source.run_state
 
 
 IMPLEMENTATIONS = {"shared memory": _open_shared, "local": _open_local, "ray": _open_ray}
@@ -113,7 +130,7 @@ ON_ONE_MACHINE = ("shared memory", "local")
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch):
     """Heartbeats of waits, and looks for the run's end, a hundred times a second."""
-    monkeypatch.setattr(sinks_module, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(protocols, "LOOK_EVERY_S", 0.01)
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
@@ -122,8 +139,8 @@ def open_channels(request, settings):
     if request.param == "ray":
         request.getfixturevalue("ray_here")
         patch = request.getfixturevalue("monkeypatch").setattr
-        patch("trackmania_rl.channels.over_ray.rollouts.BEAT_EVERY_S", 0.05)
-        patch("trackmania_rl.channels.over_ray.run_state.WEIGHTS_EVERY_S", 0.0)
+        patch("trackmania_rl.channels.over_ray.TAKE_WITHIN_S", 0.02)
+        patch("trackmania_rl.channels.over_ray.WEIGHTS_EVERY_S", 0.0)
     opened = []
     sinks = []
 

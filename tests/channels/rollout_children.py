@@ -76,8 +76,8 @@ def wait_until_stopped(pid):
 
 
 PLACES = {
-    "before a slot is taken": ("n_free", "acquire", False),
-    "after a slot was taken": ("n_free", "acquire", True),
+    "before a slot is taken": ("free", "recv", False),
+    "after a slot was taken": ("free", "recv", True),
     "before the header is sent": ("headers_in", "send", False),
     "after the header was sent": ("headers_in", "send", True),
     "as a turn begins": ("turns", "recv", True),

@@ -13,7 +13,7 @@ from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.settings import settings_from_flat
 
 from ..keep_games_command import wait_until
-from .conftest import BOUNDS, ON_ONE_MACHINE, acquired, assert_is_race, got, network_of
+from .conftest import BOUNDS, ON_ONE_MACHINE, acquired, assert_is_race, got, network_of, view_of
 
 
 def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(open_channels, children):
@@ -129,7 +129,7 @@ def test_a_collector_that_is_opened_again_begins_with_all_its_room(open_channels
 
 def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels):
     channels = open_channels(slots_per_collector=1)
-    sink, view = channels.rollouts.open_collector(0), channels.run_state.view()
+    sink, view = channels.rollouts.open_collector(0), view_of(channels)
     acquired(sink)
     answers = []
     waiting = [threading.Thread(target=lambda: answers.append(sink.acquire_frames(game=1)))]
@@ -199,8 +199,8 @@ def test_a_turn_is_lost_with_its_collector(open_channels):
 
 
 def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels, settings):
-    run_state = open_channels().run_state
-    view = run_state.view()
+    channels = open_channels()
+    run_state, view = channels.run_state, view_of(channels)
     view.pull()
     assert view.settings == settings
     assert not view.pull()
@@ -213,17 +213,18 @@ def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels, set
         assert repr(view.settings) == repr(edited)
         run_state.publish(settings=edited)
         assert not view.pull()
-    assert repr(run_state.view().settings) == repr(edited), "of a collector that is started later"
+    assert repr(view_of(channels).settings) == repr(edited), "of a collector that is started later"
 
 
 def test_weights_frame_count_and_the_end_are_seen_as_they_are_published(open_channels):
     def values(network):
         return set(flatten_parameters(network).tolist())
 
-    run_state = open_channels().run_state
+    channels = open_channels()
+    run_state = channels.run_state
     weights = {"exploration": network_of(1.0), "evaluation": network_of(2.0)}
     run_state.publish(weights=weights)
-    view = run_state.view()
+    view = view_of(channels)
     for kind, value in zip(WEIGHTS_KINDS, (1.0, 2.0), strict=True):
         network = network_of(0.0)
         version = view.pull_weights(kind, network, NO_WEIGHTS)

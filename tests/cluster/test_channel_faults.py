@@ -1,4 +1,6 @@
-"""What becomes of races and news where a relay or a collector is lost."""
+"""The channels to an actor: races and news on their way, and an actor that is lost."""
+
+import logging
 
 import numpy as np
 import pytest
@@ -6,10 +8,7 @@ from torch import nn
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
 
-from ray.exceptions import GetTimeoutError, RayError  # noqa: E402
-
-from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource, RaySink  # noqa: E402
-from trackmania_rl.channels.over_ray.run_state import open_ray_channels  # noqa: E402
+from trackmania_rl.channels.over_ray import CollectorEnds, RayRollouts, RayRunState  # noqa: E402
 from trackmania_rl.settings import load_settings  # noqa: E402
 
 from ..keep_games_command import wait_until  # noqa: E402
@@ -17,117 +16,66 @@ from ..keep_games_command import wait_until  # noqa: E402
 SHAPE = (11, 1, 5, 7)
 
 
+class Playing(CollectorEnds):
+    """Plays races of one number each, with a log record before each."""
+
+    def play(self, *numbers):
+        for number in numbers:
+            frames = self.sink.acquire_frames(0)
+            frames[:] = number
+            self.send(logging.makeLogRecord({"name": "collector", "msg": f"race {number}", "levelno": logging.INFO}))
+            self.sink.put(0, {"frames": frames[:9], "number": number}, {"race_time_ms": number})
+
+    def weights(self):
+        network = nn.Linear(5, 7)
+        version = self.run_state.pull_weights("exploration", network, 0)
+        return version, network.bias[0].item(), self.run_state.frames_total
+
+
 @pytest.fixture(scope="module")
 def settings(repository_root):
     return load_settings(repository_root / "config_files" / "config.py")
 
 
-@pytest.fixture
-def channels(settings, ray_here):
-    opened = open_ray_channels(settings, SHAPE, {"exploration": nn.Linear(5, 7)}, games_per_collector=1)
-    yield opened
-    opened.rollouts.close()
-
-
-def put(sink, number):
-    frames = sink.acquire_frames(0, timeout_s=60)
-    assert frames is not None
-    frames[:] = number
-    sink.put(0, {"frames": frames[:9], "number": number}, {"race_time_ms": number})
-
-
-def got(channels):
-    rollout = channels.rollouts.get(timeout_s=60)
-    assert rollout is not None
-    return rollout
-
-
-def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels):
-    sink = channels.rollouts.open_collector(0)
-    assert isinstance(sink, RaySink)
-    assert isinstance(channels.rollouts, RayRolloutSource)
-    view, late = channels.run_state.view(), channels.run_state.view()
-    channels.run_state.publish(frames_total=13)
-    wait_until(lambda: view.pull() or view.frames_total == 13)
-    put(sink, 1)
-    held = got(channels)
-    put(sink, 2)
-    ray.kill(channels.rollouts.relay, no_restart=False)
-    put(sink, 3)
-    numbers = []
-    for _ in range(2):
-        with got(channels) as rollout:
-            numbers.append(rollout.rollout_results["number"])
-            np.testing.assert_array_equal(rollout.rollout_results["frames"], np.full((9, 1, 5, 7), numbers[-1]))
-    assert numbers == [2, 3]
-    left_out = channels.rollouts.left_out
-    wait_until(lambda: channels.rollouts.get(timeout_s=0.1) is not None or left_out["races_had_before"] >= 1)
-    assert left_out["races_had_before"] >= 1, "the one that is held"
-    assert channels.rollouts.get(timeout_s=0.3) is None, "what was had before was offered again"
-    assert held.rollout_results["frames"][0, 0, 0, 0] == 1
-    held.release()
-    wait_until(lambda: late.pull() or late.frames_total == 13)  # the relay that came back is told the news again
-    ray.kill(channels.rollouts.relay, no_restart=False)
-    channels.run_state.publish(frames_total=17)
-    wait_until(lambda: view.frames_total == 17)
-    for number in (4, 5, 6, 7, 8):  # all room has come back
-        put(sink, number)
-        with got(channels) as rollout:
-            assert rollout.rollout_results["number"] == number
-
-
-def test_a_collector_that_was_replaced_is_refused_and_its_races_are_dropped(channels):
-    before = channels.rollouts.open_collector(0)
-    put(before, 1)
-    after = channels.rollouts.open_collector(0)
-    wait_until(lambda: before.is_refused)
-    assert before.acquire_frames(0) is None
-    put(after, 2)
-    with got(channels) as rollout:
-        assert rollout.rollout_results["number"] == 2
-    assert channels.rollouts.get(timeout_s=0.3) is None
-
-
-def test_weights_come_no_more_often_than_they_shall(settings, ray_here, monkeypatch):
-    monkeypatch.setattr("trackmania_rl.channels.over_ray.run_state.WEIGHTS_EVERY_S", 3600.0)
+def network_of(value):
     network = nn.Linear(5, 7)
-    channels = open_ray_channels(settings, SHAPE, {"exploration": network}, games_per_collector=1)
-    view = channels.run_state.view()
-    version = view.pull_weights("exploration", nn.Linear(5, 7), 0)
-    assert version == 1
-    channels.run_state.publish(weights={"exploration": network}, frames_total=3)
-    wait_until(lambda: view.frames_total == 3)
-    assert view.pull_weights("exploration", nn.Linear(5, 7), version) == version
-    channels.rollouts.close()
+    nn.init.constant_(network.bias, value)
+    return network
 
 
-def is_gone(parcel):
-    try:
-        ray.get(parcel, timeout=1.0)
-    except GetTimeoutError:
-        return False
-    except RayError:
-        return True
-    return False
+def test_races_come_from_an_actor_until_it_is_lost_and_from_its_replacement(settings, ray_here, caplog, monkeypatch):
+    monkeypatch.setattr("trackmania_rl.channels.over_ray.WEIGHTS_EVERY_S", 3600.0)
+    run_state = RayRunState(settings, {"exploration": network_of(1.0)})
+    actor = ray.remote(Playing).options(num_cpus=0, max_concurrency=3)
+    rollouts = RayRollouts(actor.remote, run_state, SHAPE, games_per_collector=1, slots_per_collector=3)
 
+    def receive(number):
+        rollout = rollouts.get(timeout_s=60)
+        assert rollout is not None
+        assert rollout.collector == 0
+        assert rollout.rollout_results["number"] == number
+        np.testing.assert_array_equal(rollout.rollout_results["frames"], np.full((9, 1, 5, 7), number))
+        return rollout
 
-def test_a_race_whose_machine_is_gone_is_lost_and_counted(channels):
-    @ray.remote(num_cpus=0)
-    class Collector:
-        def play(self, sink):  # in a process that does not have this module
-            frames = sink.acquire_frames(0)
-            sink.put(0, {"frames": frames}, {"race_time_ms": 1})
+    before = rollouts.open_collector(0)
+    playing = before.play.remote(*range(5))
+    held = receive(0)
+    with caplog.at_level(logging.INFO):
+        for number in range(1, 5):
+            receive(number).release()
+        ray.get(playing)
+    assert "race 3" in caplog.messages
+    assert ray.get(before.weights.remote()) == (1, 1.0, 0)
+    run_state.publish(weights={"exploration": network_of(2.0)}, frames_total=3)  # too early for weights
+    wait_until(lambda: ray.get(before.weights.remote()) == (1, 1.0, 3))
 
-    assert isinstance(channels.rollouts, RayRolloutSource)
-    sink = channels.rollouts.open_collector(0)
-    note = channels.rollouts._note
-    offered = []
-    channels.rollouts._note = offered.append
-    actor = Collector.remote()
-    ray.get(actor.play.remote(sink))
-    wait_until(lambda: offered)
-    ray.kill(actor)
-    wait_until(lambda: is_gone(offered[0].parcel[0]))
-    note(offered[0])
-    wait_until(lambda: channels.rollouts.left_out["races_lost"] == 1)
-    assert channels.rollouts.get(timeout_s=0) is None
+    before.play.remote(7, 8, 9)  # for the last one there is no room while the first is held
+    receive(7), receive(8)
+    assert rollouts.get(timeout_s=0.3) is None
+    ray.kill(before)
+    assert held.rollout_results["frames"][0, 0, 0, 0] == 0
+    after = rollouts.open_collector(0)
+    held.release()
+    after.play.remote(10)
+    receive(10).release()
+    rollouts.close()

@@ -24,7 +24,7 @@ def resume_and_end(command):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_training_outlives_its_collectors_and_its_relay_and_goes_on_without_the_cluster(start):
+def test_a_training_outlives_its_collectors_and_goes_on_without_the_cluster(start):
     command = start("local:2")
     command.wait_for_races(4)
 
@@ -38,11 +38,6 @@ def test_a_training_outlives_its_collectors_and_its_relay_and_goes_on_without_th
     command.wait_for(lambda: "no heartbeat" in command.output, "a word of its silence", 60)
     command.wait_for_races(4)
     assert not collector.is_running()
-
-    [relay] = processes(command, "Relay")
-    relay.kill()
-    command.wait_for(lambda: "relay of this run was started again" in command.output, "a word of the relay", 60)
-    command.wait_for_races(4)
 
     family = psutil.Process(command.process.pid).children(recursive=True)
     command.stop(signal.SIGTERM)

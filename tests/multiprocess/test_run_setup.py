@@ -153,7 +153,7 @@ def test_each_start_of_a_collector_has_a_name_and_so_random_numbers_of_its_own(c
     assert [dict(task.progress.streams) for task in tasks] == [{}, {"explorer": "state"}, {}, {}, {}, {}] * 2
     assert [task.rollouts for task in tasks] == ["way of 0", "way of 1"] * 6
     assert [task.tracks_folder.name for task in tasks] == ["collector-0", "collector-1"] * 6
-    assert all(task.run_state is collectors.run_state.view() for task in tasks)
+    assert all(task.run_state is collectors.run_state for task in tasks)
 
 
 @pytest.mark.parametrize(("frames_total", "expected"), [(0, [("a", "c"), ("b",)]), (1, [(), ()])])

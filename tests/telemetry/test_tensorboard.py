@@ -82,7 +82,6 @@ def written(tmp_path_factory, repository_root):
         figures.add_race(r)
         figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
         figures.weights_age_s[0] = 2.5
-        figures.rollouts_left_out = {"races_lost": 3}
         figures.observe(batches_total=5, learner_waited_s=0.0, replay_transitions=25, replay_capacity=100)
         write_race(writer, r, figures)
     figures.current_values = {"epsilon": 0.5, "epsilon_boltzmann": 0.1, "learning_rate": 1e-3, "gamma": 0.999}
@@ -126,7 +125,6 @@ def test_what_is_measured_at_intervals(written):
     assert scalars(written, "train/schedule/epsilon") == [(400, 0.5)]
     assert scalars(written, "waiting/collector_0") == [(400, 0.25)]
     assert scalars(written, "weights_age_s/collector_0") == [(400, 2.5)]
-    assert scalars(written, "train/left_out/races_lost") == [(400, 3.0)]
     assert scalars(written, "train/replay/fill") == [(400, 0.25)]
     assert scalars(written, "train/speed/actions_per_s")[0][1] > 0
     assert written.Tags()["histograms"] == ["weights/weight"], "a parameter of nothing but NaN has none"

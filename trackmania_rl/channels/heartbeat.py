@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from trackmania_rl.channels.shared_memory.segments import SHARED_MEMORY_FOLDER, new_segment_name
-
 BEAT_EVERY_S: Final = 1.0
 
 
@@ -65,14 +63,16 @@ def heartbeat_file() -> Iterator[Path]:
     Raises:
         OSError: if there is no room for it.
     """
-    folder = SHARED_MEMORY_FOLDER if os.access(SHARED_MEMORY_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
-    path = folder / new_segment_name()
+    shared_memory = "/dev/shm"  # on Linux; a temporary folder may be on a full disk
+    folder = shared_memory if os.access(shared_memory, os.W_OK) else None
+    number, name = tempfile.mkstemp(prefix="trackmania_rl_", dir=folder)
     try:
-        path.write_bytes(bytes(Heartbeat()))
-        yield path
+        with os.fdopen(number, "wb") as file:
+            file.write(bytes(Heartbeat()))
+        yield Path(name)
     finally:
         with contextlib.suppress(OSError):
-            path.unlink()
+            os.unlink(name)
 
 
 def open_heartbeat(path: Path) -> Heartbeat:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ReceivedRollout, RolloutSource, RunStateView, WeightsKind
-from trackmania_rl.channels.sinks import BaseSink, Room
+from trackmania_rl.channels.protocols import (
+    NO_WEIGHTS,
+    WAIT_FOREVER_S,
+    ReceivedRollout,
+    RolloutSink,
+    RolloutSource,
+    Room,
+    RunState,
+    WeightsKind,
+)
 from trackmania_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class LocalRunState:
-    """Publisher and view in one object.
+    """`RunState` within one process.
 
     Args:
         settings: in force at the beginning.
@@ -41,30 +50,26 @@ class LocalRunState:
         frames_total: int | None = None,
         stop: bool = False,
     ) -> None:
-        """Publish the given values; see `RunStatePublisher`."""
+        """Publish the given values; see `RunState`."""
         from trackmania_rl.agents.flat_parameters import flatten_parameters
 
         for kind, network in (weights or {}).items():
-            version, _ = self._weights.get(kind, (0, None))
-            self._weights[kind] = version + 1, flatten_parameters(network).clone()
+            version, _ = self._weights.get(kind, (NO_WEIGHTS, None))
+            self.set_weights(kind, version + 1, flatten_parameters(network).clone())
         if settings is not None:
             self._published_settings = settings
         if frames_total is not None:
             self.frames_total = frames_total
         self.stop_requested |= stop
 
-    def view(self) -> LocalRunState:
-        """Return this object."""
-        return self
-
     def pull(self) -> bool:
-        """Take over published settings; see `RunStateView`."""
+        """Take over published settings; see `RunState`."""
         is_new = self.settings is not self._published_settings
         self.settings = self._published_settings
         return is_new
 
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        """Copy newer weights; see `RunStateView`."""
+        """Copy newer weights; see `RunState`."""
         from trackmania_rl.agents.flat_parameters import flatten_parameters
 
         if kind not in self._weights or self._weights[kind][0] == known_version:
@@ -73,8 +78,57 @@ class LocalRunState:
         flatten_parameters(network).copy_(vector)
         return version
 
+    def set_weights(self, kind: WeightsKind, version: int, vector: Tensor) -> None:
+        """Publish a vector of weights under a version."""
+        self._weights[kind] = version, vector
 
-class LocalRollouts(RolloutSource):
+
+class Queue(Protocol):
+    """The rollouts of one collector that wait to be received, and its heartbeat."""
+
+    waiting: deque[ReceivedRollout]
+    heartbeat: Heartbeat
+
+
+AQueue = TypeVar("AQueue", bound=Queue)
+
+
+class QueuedRollouts(RolloutSource, Generic[AQueue]):
+    """`RolloutSource` of rollouts that threads of this process queue, but for opening and turns."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+        self.changed = threading.Condition()
+        self._queues: dict[int, AQueue] = {}
+
+    @override
+    def close_collector(self, collector: int) -> None:
+        with self.changed:
+            self._queues.pop(collector, None)
+
+    @override
+    def get(self, timeout_s: float) -> ReceivedRollout | None:
+        began_s = time.monotonic()
+        with self.changed:
+            self.changed.wait_for(lambda: any(queue.waiting for queue in self._queues.values()), timeout_s)
+            self.waited_s += time.monotonic() - began_s
+            for collector, queue in self._queues.items():
+                if queue.waiting:
+                    self._queues[collector] = self._queues.pop(collector)  # to the end of the row
+                    return queue.waiting.popleft()
+        return None
+
+    @override
+    def heartbeat(self, collector: int) -> Heartbeat:
+        return self._queues[collector].heartbeat
+
+    @override
+    def close(self) -> None:
+        with self.changed:
+            self._queues.clear()
+
+
+class LocalRollouts(QueuedRollouts["LocalSink"]):
     """`RolloutSource` of collectors that are threads of this process.
 
     Args:
@@ -87,63 +141,36 @@ class LocalRollouts(RolloutSource):
     def __init__(
         self,
         frames_shape: tuple[int, int, int, int],
-        run_state: RunStateView,
+        run_state: RunState,
         slots_per_collector: int = 2,
         games_per_collector: int = 1,
     ) -> None:
-        self.waited_s = 0.0
-        self.left_out: Mapping[str, int] = {}
+        super().__init__()
         self.run_state = run_state
         self.n_games = games_per_collector
-        self.changed = threading.Condition()
         self._frames_shape = frames_shape
         self._n_rooms = slots_per_collector + games_per_collector - 1
-        self._sinks: dict[int, LocalSink] = {}
 
     @override
     def open_collector(self, collector: int) -> LocalSink:
-        rooms = [Room(np.empty(self._frames_shape, dtype=np.uint8)) for _ in range(self._n_rooms)]
-        self._sinks[collector] = LocalSink(collector, self, rooms)
-        return self._sinks[collector]
-
-    @override
-    def close_collector(self, collector: int) -> None:
-        self._sinks.pop(collector, None)
-
-    @override
-    def get(self, timeout_s: float) -> ReceivedRollout | None:
-        began_s = time.monotonic()
-        with self.changed:
-            self.changed.wait_for(lambda: any(sink.waiting for sink in self._sinks.values()), timeout_s)
-            self.waited_s += time.monotonic() - began_s
-            for collector, sink in self._sinks.items():
-                if sink.waiting:
-                    self._sinks[collector] = self._sinks.pop(collector)  # to the end of the row
-                    return sink.waiting.pop(0)
-        return None
+        rooms = [Room(np.empty(self._frames_shape, dtype=np.uint8), number) for number in range(self._n_rooms)]
+        self._queues[collector] = LocalSink(collector, self, rooms)
+        return self._queues[collector]
 
     @override
     def give_turn(self, collector: int, number: int) -> None:
         with self.changed:
-            if collector in self._sinks:
-                self._sinks[collector].turn = number
+            if collector in self._queues:
+                self._queues[collector].turn = number
                 self.changed.notify_all()
 
     @override
     def is_at_turn(self, collector: int) -> bool:
         with self.changed:
-            return collector in self._sinks and self._sinks[collector].turn is not None
-
-    @override
-    def heartbeat(self, collector: int) -> Heartbeat:
-        return self._sinks[collector].heartbeat
-
-    @override
-    def close(self) -> None:
-        self._sinks.clear()
+            return collector in self._queues and self._queues[collector].turn is not None
 
 
-class LocalSink(BaseSink[Room]):
+class LocalSink(RolloutSink):
     """Collector's end of `LocalRollouts`.
 
     Attributes:
@@ -155,7 +182,7 @@ class LocalSink(BaseSink[Room]):
     def __init__(self, collector: int, source: LocalRollouts, rooms: list[Room]) -> None:
         self.heartbeat = Heartbeat()
         super().__init__(source.n_games, self.heartbeat)
-        self.waiting: list[ReceivedRollout] = []
+        self.waiting: deque[ReceivedRollout] = deque()
         self.turn: int | None = None
         self._collector = collector
         self._source = source
@@ -172,6 +199,7 @@ class LocalSink(BaseSink[Room]):
             self._source.changed.notify_all()
 
     @property
+    @override
     def _run_ends(self) -> bool:
         return self._source.run_state.stop_requested
 
@@ -180,11 +208,13 @@ class LocalSink(BaseSink[Room]):
             self._source.changed.wait_for(lambda: self.turn is not None, timeout_s)
             return self.turn
 
+    @override
     def _take_room(self, timeout_s: float) -> Room | None:
         with self._source.changed:
             self._source.changed.wait_for(lambda: self._free, timeout_s)
             return self._free.pop() if self._free else None
 
+    @override
     def _pack(self, room: Room, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> Any:
         results = dict(rollout_results)
         for name, value in rollout_results.items():
@@ -193,6 +223,7 @@ class LocalSink(BaseSink[Room]):
                 results[name].flags.writeable = False
         return results, dict(end_race_stats)
 
+    @override
     def _send(self, room: Room, packed: Any, waited_s: float, elapsed_s: float) -> None:
         results, stats = packed
         give_back = functools.partial(self._give_back, room)

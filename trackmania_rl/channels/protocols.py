@@ -1,13 +1,13 @@
 """The two channels between collectors and learner: `Rollouts` one way, `RunState` the other.
 
-Other modules use these protocols only. `shared_memory` implements them between processes of one machine, `over_ray`
+Other modules use these classes only. `shared_memory` implements them between processes of one machine, `over_ray`
 between machines, `local` within one process.
 
 The learner's side::
 
     channels.run_state.publish(weights={"exploration": network}, settings=settings, frames_total=frames_total)
-    sink, view = channels.rollouts.open_collector(index), channels.run_state.view()
-    ...                                                      # start the collector with both as arguments
+    sink = channels.rollouts.open_collector(index)
+    ...                                                      # start the collector with the sink and the run state
     rollout = channels.rollouts.get(timeout_s=0.1)
     if rollout is not None:
         with rollout:                                        # its arrays are valid in here
@@ -17,9 +17,9 @@ The learner's side::
 The collector's side::
 
     while (frames := sink.acquire_frames(game)) is not None:  # None: the run ends
-        view.pull()
-        version = view.pull_weights("exploration", network, version)
-        sink.put(game, *play(frames, view.settings, view.frames_total, sink.beat))
+        run_state.pull()
+        version = run_state.pull_weights("exploration", network, version)
+        sink.put(game, *play(frames, run_state.settings, run_state.frames_total, sink.beat))
     sink.close()
 
 With synchronous sampling the learner calls `give_turn` and receives until no collector `is_at_turn`; a collector plays
@@ -28,10 +28,12 @@ from `await_turn` to `end_turn`. A collector may be killed at any moment without
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +46,8 @@ from trackmania_rl.settings import Settings
 if TYPE_CHECKING:
     from torch import nn
 
+Got = TypeVar("Got")
+
 WeightsKind = Literal["exploration", "evaluation"]
 """Collectors explore with the online network's weights, and evaluate with averaged ones."""
 WEIGHTS_KINDS: Final[tuple[WeightsKind, ...]] = ("exploration", "evaluation")
@@ -52,7 +56,8 @@ ROLLOUT_SLOTS_PER_COLLECTOR: Final = 4
 NO_WEIGHTS: Final = 0
 """Version of a network that has pulled no weights yet."""
 WAIT_FOREVER_S: Final = float("inf")
-NO_TURNS: Final = "collectors on other machines take no turns"
+LOOK_EVERY_S: Final = 0.5
+"""Interval of heartbeats, and of tests for the run's end, while a collector waits."""
 
 
 class ChannelError(UserError):
@@ -115,14 +120,35 @@ class ReceivedRollout:
         self.release()
 
 
-class RolloutSink(Protocol):
+@dataclass
+class Room:
+    """Memory for the frames of a race, (longest race's states, 1, H, W), and its number among the collector's."""
+
+    frames: npt.NDArray[np.uint8]
+    number: int
+
+
+class RolloutSink:
     """A collector's end of `Rollouts`. Each game may use it from a thread of its own.
+
+    A subclass implements turns and the methods that raise `NotImplementedError`.
+
+    Args:
+        n_games: games of the collector.
+        heartbeat: of the collector's process.
 
     Attributes:
         waited_s: total time spent waiting for room, mean of the games.
     """
 
-    waited_s: float
+    def __init__(self, n_games: int, heartbeat: Heartbeat) -> None:
+        self.waited_s = 0.0
+        self._n_games = n_games
+        self._heartbeat = heartbeat
+        self._held: dict[int, Room] = {}
+        self._waited_until_last_put_s = 0.0
+        self._last_put_s: float | None = None
+        self._lock = threading.RLock()
 
     def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
         """Wait for room for the frames of a game's next race, (longest race's states, 1, H, W).
@@ -130,7 +156,16 @@ class RolloutSink(Protocol):
         Frames written there are not copied: pass `frames[:T]` to `put`. A game whose race was lost gets the same room
         again. Return None if the run ends, or after the time-out.
         """
-        ...
+        began_s = time.monotonic()
+        self._last_put_s = self._last_put_s or began_s
+        if game not in self._held:
+            room = self._wait(self._take_room, began_s + timeout_s)
+            with self._lock:
+                self.waited_s += (time.monotonic() - began_s) / self._n_games
+            if room is None:
+                return None
+            self._held[game] = room
+        return self._held[game].frames
 
     def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
         """Send a finished race to the learner, and the game's room from `acquire_frames` with it.
@@ -139,23 +174,63 @@ class RolloutSink(Protocol):
             ChannelError: if the race is larger than the channel; the game keeps its room.
             ValueError: if the game holds no room.
         """
-        ...
+        if game not in self._held:
+            raise ValueError(f"game {game} holds no room: acquire_frames comes before each put")
+        packed = self._pack(self._held[game], rollout_results, end_race_stats)
+        with self._lock:
+            now_s = time.monotonic()
+            waited_s, elapsed_s = self.waited_s - self._waited_until_last_put_s, now_s - (self._last_put_s or now_s)
+            self._waited_until_last_put_s, self._last_put_s = self.waited_s, now_s
+            self._send(self._held.pop(game), packed, waited_s, elapsed_s)
 
     def beat(self) -> None:
         """Send a heartbeat; cheap enough between any two actions. Waits of the sink send their own."""
-        ...
+        self._heartbeat.beat()
 
     def await_turn(self) -> int | None:
         """Wait for a turn and return its number; None if the run ends."""
-        raise ChannelError(NO_TURNS)
+        raise NotImplementedError
 
     def end_turn(self) -> None:
         """End the turn, after all its rollouts were put."""
-        raise ChannelError(NO_TURNS)
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Release the sink's memory. The learner still receives what was put."""
-        ...
+        """Drop the rooms. The learner still receives what was put."""
+        self._held.clear()
+
+    @property
+    def _run_ends(self) -> bool:
+        raise NotImplementedError
+
+    def _take_room(self, timeout_s: float) -> Room | None:
+        raise NotImplementedError
+
+    def _pack(self, room: Room, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> Any:
+        """Write a race to where the learner reads it."""
+        raise NotImplementedError
+
+    def _send(self, room: Room, packed: Any, waited_s: float, elapsed_s: float) -> None:
+        raise NotImplementedError
+
+    def _wait(self, take: Callable[[float], Got | None], deadline_s: float) -> Got | None:
+        """Call `take` with time-outs until it returns something; None after the deadline, or if the run ends."""
+        self._add_waiting(1)
+        try:
+            while not self._run_ends:
+                self.beat()
+                left_s = deadline_s - time.monotonic()
+                if (taken := take(max(0.0, min(left_s, LOOK_EVERY_S)))) is not None:
+                    return taken
+                if left_s <= 0:
+                    break
+            return None
+        finally:
+            self._add_waiting(-1)
+
+    def _add_waiting(self, number: int) -> None:
+        with self._lock:
+            self._heartbeat.n_waiting += number
 
 
 class RolloutSource(Protocol):
@@ -163,11 +238,9 @@ class RolloutSource(Protocol):
 
     Attributes:
         waited_s: total time spent in `get`.
-        left_out: number of rollouts that were not received, by reason; empty where none can be lost.
     """
 
     waited_s: float
-    left_out: Mapping[str, int]
 
     def open_collector(self, collector: int) -> RolloutSink:
         """Make a new sink for a collector whose former process has ended; its unreceived rollouts are dropped.
@@ -187,11 +260,11 @@ class RolloutSource(Protocol):
 
     def give_turn(self, collector: int, number: int) -> None:
         """Start a collector's turn; no effect if the collector is not open. Turns are for one machine."""
-        raise ChannelError(NO_TURNS)
+        ...
 
     def is_at_turn(self, collector: int) -> bool:
         """Return whether a collector still plays its turn. Afterwards `get` returns its rollouts without waiting."""
-        raise ChannelError(NO_TURNS)
+        ...
 
     def heartbeat(self, collector: int) -> Heartbeat:
         """Return the heartbeat of an open collector; never waits."""
@@ -202,8 +275,11 @@ class RolloutSource(Protocol):
         ...
 
 
-class RunStateView(Protocol):
-    """A collector's view of the run: weights, settings, frame count and stop request. Any thread may use it."""
+class RunState(Protocol):
+    """Weights, settings, frame count and stop request of a run: the learner publishes them, collectors pull them.
+
+    Any thread may use it. Only one process publishes.
+    """
 
     @property
     def settings(self) -> Settings:
@@ -232,10 +308,6 @@ class RunStateView(Protocol):
         """
         ...
 
-
-class RunStatePublisher(Protocol):
-    """The learner's end of `RunState`. Only one process publishes."""
-
     def publish(
         self,
         *,
@@ -250,17 +322,13 @@ class RunStatePublisher(Protocol):
         """
         ...
 
-    def view(self) -> RunStateView:
-        """Make a collector's view."""
-        ...
-
 
 @dataclass(frozen=True)
 class Channels:
     """The learner's ends of both channels of a run."""
 
     rollouts: RolloutSource
-    run_state: RunStatePublisher
+    run_state: RunState
 
 
 def settings_as_json(settings: Settings) -> bytes:

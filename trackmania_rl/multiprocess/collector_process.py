@@ -23,7 +23,7 @@ from numba.core import event
 from trackmania_rl.agents.builder import MakeAgentBuilder
 from trackmania_rl.agents.devices import pick_playing_device
 from trackmania_rl.channels.heartbeat import BEAT_EVERY_S, beating
-from trackmania_rl.channels.protocols import RolloutSink, RunStateView, WeightsKind
+from trackmania_rl.channels.protocols import RolloutSink, RunState, WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError
 from trackmania_rl.games.race_games import MakeGamesBuilder
@@ -54,7 +54,7 @@ class CollectorTask:
     tracks_folder: Path  # receives the tracks that it generates
     live_folder: Path  # receives the state of its games for the live page
     rollouts: RolloutSink  # receives its races
-    run_state: RunStateView  # published by the learner
+    run_state: RunState  # published by the learner
     make_games_builder: MakeGamesBuilder  # called with the settings; a function that can be pickled
     make_agent_builder: MakeAgentBuilder  # called with settings, spaces and seeds; likewise
     demonstrations: tuple[Demonstration, ...] = ()  # races to drive first
@@ -69,6 +69,15 @@ def collector_process_fn(task: CollectorTask, log_pipe: LogPipe) -> None:
     signal.signal(signal.SIGTERM, end_at_once)
     release_ctrl_c()
     _end_with_parent()
+    run_collector(task, log_pipe)
+
+
+def run_collector(task: CollectorTask, log_pipe: LogPipe) -> None:
+    """Play races as `collector_process_fn`, in any thread of a process of its own.
+
+    Raises:
+        SystemExit: after an error that its log record names.
+    """
     with sending_logs_to(log_pipe), beating_until_it_plays(task.rollouts.beat) as beat:
         task.run_state.pull()
         torch.set_num_threads(1)

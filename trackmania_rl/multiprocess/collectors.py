@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import RolloutSource, RunStateView
+from trackmania_rl.channels.protocols import RolloutSource, RunState
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
@@ -115,7 +115,7 @@ class CollectorJob(Job):
         make_task: Callable[[int], CollectorTask],
         placement: Placement,
         rollouts: RolloutSource,
-        run_state: RunStateView,
+        run_state: RunState,
     ) -> None:
         self.name = f"collector {index}"
         self.process: Any = None
@@ -240,7 +240,7 @@ def make_collectors(
     caused it.
     """
     channels, folder = run.channels, run.folder
-    run_state = channels.run_state.view()
+    run_state = channels.run_state
     n_collectors = run_state.settings.game.n_collectors
     n_starts: Counter[int] = Counter()
     n_starts_at: Counter[tuple[int, int]] = Counter()  # by collector, and how many races it had then

@@ -87,6 +87,8 @@ class WatchedTraining:
     def heartbeat(self) -> Iterator[Heartbeat]:
         """Beat in a thread, and end the training in order when the supervisor's pipe (standard input) is closed."""
         heartbeat = open_heartbeat(Path(self.heartbeat_file))
+        with contextlib.suppress(OSError):  # Windows removes no open file; elsewhere none is left if both are killed
+            os.unlink(self.heartbeat_file)
         has_ended = threading.Event()
         threading.Thread(target=_end_with_supervisor, args=(has_ended,), name="supervisor-watch", daemon=True).start()
         try:

@@ -172,7 +172,6 @@ def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]
     if shares:
         values["waiting/collectors"] = statistics.fmean(shares.values())
     values |= {f"weights_age_s/collector_{collector}": age_s for collector, age_s in run.weights_age_s.items()}
-    values |= {f"train/left_out/{why}": float(number) for why, number in run.rollouts_left_out.items()}
     values |= {f"rollout/{name}": value for name, value in run.returns.figures().items()}
     for map_name, of_map in run.maps.items():
         for kind, history in of_map.kinds.items():

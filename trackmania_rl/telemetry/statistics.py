@@ -195,7 +195,6 @@ class TrainingStatistics:
         races_refused: races or fragments that were not learned from for NaN or infinite numbers; likewise.
         collector_restarts: restarts of collectors in this session.
         weights_age_s: by collector, age of the weights at the end of its last race.
-        rollouts_left_out: by reason, rollouts that were not received in this session; see `RolloutSource`.
         returns: of the recent races of all maps.
         maps: statistics by map name, in the order of their first races.
         reference_times: times to beat by map name.
@@ -216,7 +215,6 @@ class TrainingStatistics:
     collector_restarts: int = 0
     collectors_alive: int = 0
     weights_age_s: dict[int, float] = field(default_factory=dict)
-    rollouts_left_out: Mapping[str, int] = field(default_factory=dict)
     returns: Returns = field(default_factory=Returns)
     maps: dict[str, MapStatistics] = field(default_factory=dict)
     reference_times: dict[str, MedalTimes] = field(default_factory=dict)

@@ -18,7 +18,7 @@ import numpy as np
 
 from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.agents.inference import Actor
-from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
+from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunState, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
 from trackmania_rl.race.progress import CollectorProgress, Fragment, RaceInFragments, RacePosition
 from trackmania_rl.seeds import stream_state
@@ -37,7 +37,7 @@ class WeightPuller:
     """Keeps an actor's network at the newest weights of its kind, which arrived at `came_s` (`time.monotonic`)."""
 
     actor: Actor
-    run_state: RunStateView
+    run_state: RunState
     kind: WeightsKind
     version: int = NO_WEIGHTS
     passes_until_pull: int = 0
@@ -72,7 +72,7 @@ class CollectorParts:
         beat: heartbeat, called between any two actions.
     """
 
-    run_state: RunStateView
+    run_state: RunState
     rollouts: RolloutSink
     explorer: WeightPuller
     evaluator: WeightPuller
@@ -113,7 +113,7 @@ def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
 
 
 def map_cycle(
-    run_state: RunStateView,
+    run_state: RunState,
     generated_maps: GeneratedMaps | None = None,
     progress: CollectorProgress = FROM_THE_BEGINNING,
     n_entries_left_out: int = 0,

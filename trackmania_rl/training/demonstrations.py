@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.channels.protocols import RunStateView
+from trackmania_rl.channels.protocols import RunState
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
@@ -159,7 +159,7 @@ def replayed(actions: npt.NDArray[Any], n_values: int, n_exploratory: int = sys.
     return policy
 
 
-def _policy_of(demonstration: Demonstration, run_state: RunStateView) -> Policy:
+def _policy_of(demonstration: Demonstration, run_state: RunState) -> Policy:
     replay = replayed(demonstration.actions, actions_of_game(run_state.settings.game).n_values)
 
     def policy(image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:

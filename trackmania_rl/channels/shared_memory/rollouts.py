@@ -1,45 +1,54 @@
 """`Rollouts` in shared memory: arrays in slots, a small header in a pipe.
 
-The learner creates a `_Link` for each collector: a few slots, a pipe of headers and a count of free slots. A collector
-takes a free slot, writes the race into it and sends the header. The learner gets numpy views of the slot and releases
-the slot when it has copied what it needs. Without a free slot the collector waits, which bounds the memory.
+The learner creates a `_Link` for each collector: a few slots of memory, and pipes. The collector takes the number of a
+free slot from one pipe, pickles the race into the slot with its arrays as out-of-band buffers, and sends the places of
+the buffers through another. The learner unpickles the race from views of the slot, and returns the slot when it has
+copied what it needs. Without a free slot the collector waits, which bounds the memory.
 
-A collector may be killed at any moment. Each link has its own pipes and semaphores, a header is small enough to enter
-its pipe whole, and the link is made anew when the collector is started again. Only the learner creates and unlinks
-memory. Processes are spawned, with a `SharedRolloutSink` as an argument.
+A collector may be killed at any moment. A message is small enough to enter its pipe whole, no lock is shared, and the
+link is made anew when the collector is started again. The memory has no name, so none is left by killed processes.
+Processes are spawned, with a `SharedRolloutSink` as an argument.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import multiprocessing
+import pickle
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.shared_memory import SharedMemory
+from multiprocessing.heap import BufferWrapper
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ChannelError, ReceivedRollout, RolloutSource
-from trackmania_rl.channels.shared_memory.segments import (
-    SHARED_MEMORY_FOLDER,
-    available_shared_memory_bytes,
-    create_segment,
-    describe_segments_of_others,
-    remove_leftover_segments,
-    unmap,
+from trackmania_rl.channels.protocols import (
+    WAIT_FOREVER_S,
+    ChannelError,
+    ReceivedRollout,
+    RolloutSink,
+    RolloutSource,
+    Room,
 )
-from trackmania_rl.channels.shared_memory.slots import ArrayInSlot, RolloutBounds, RolloutSlot
-from trackmania_rl.channels.sinks import BaseSink
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.settings import GameSettings
 
-LONGEST_TEXT_IN_HEADER: Final = 256
-"""Longer texts (the input script) are written to the slot. A pipe takes a header of a few kB whole, so that a collector
-killed during the send leaves no half header."""
+SHARED_MEMORY_FOLDER: Final = Path("/dev/shm")
+"""Shared memory of Linux; containers often give it 64 MB."""
+ALIGNMENT_BYTES: Final = 64
+"""Arrays start at multiples of a cache line."""
+OTHER_BYTES_PER_ACTION: Final = 512
+"""Room for the values of an action beside frame, floats and Q values, and its share of the input script."""
+OTHER_BYTES_PER_RACE: Final = 1 << 16
+"""Room for values that do not grow with the race, and for alignment."""
 SPAWN: Final = multiprocessing.get_context("spawn")
 
 
@@ -49,36 +58,78 @@ def make_stop_flag() -> Any:
 
 
 @dataclass(frozen=True)
+class RolloutBounds:
+    """Size of the largest rollout."""
+
+    max_actions: int  # decisions in the longest race
+    image_height_px: int  # 0 without images
+    image_width_px: int  # 0 without images
+    n_floats: int  # floats that one state has of its own
+    n_values: int  # entries of one Q-value vector
+
+    @classmethod
+    def of_game(cls, game: GameSettings, spaces: Spaces) -> RolloutBounds:
+        """Derive the bounds from the longest race that is not cut off."""
+        return cls(
+            max_actions=game.cutoff_race_longer_than_ms // game.ms_per_action + 2,
+            image_height_px=spaces.image_size_px[0],
+            image_width_px=spaces.image_size_px[1],
+            n_floats=spaces.n_own_floats,
+            n_values=spaces.n_values,
+        )
+
+    @property
+    def frames_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the frames of the longest race."""
+        return (self.max_actions, 1, self.image_height_px, self.image_width_px)
+
+    @property
+    def frames_bytes(self) -> int:
+        """Size of the frames of the longest race (uint8), aligned."""
+        return _aligned(self.max_actions * self.image_height_px * self.image_width_px)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Size of one slot. The system provides pages when they are first written, so unused length costs nothing."""
+        bytes_per_action = 4 * (self.n_floats + self.n_values) + OTHER_BYTES_PER_ACTION
+        return self.frames_bytes + _aligned((self.max_actions + 1) * bytes_per_action) + OTHER_BYTES_PER_RACE
+
+
+@dataclass(frozen=True)
 class _Link:
     """Everything that one collector and the learner share; picklable while a process is being spawned."""
 
     collector: int
     bounds: RolloutBounds
     n_games: int
-    memory_names: tuple[str, ...]
-    headers: Connection  # of (slot, ReceivedRollout with places of arrays): the learner's end
+    memory: BufferWrapper  # all slots
+    headers: Connection  # of (slot, places of buffers, waited_s, elapsed_s): the learner's end
     headers_in: Connection  # the collector's end
-    n_free: Any  # Semaphore: number of free slots
-    is_free: Any  # shared array of c_bool, one for each slot
+    free: Connection  # numbers of free slots: the collector's end
+    free_in: Connection  # the learner's end
     turns: Connection  # numbers of turns: the collector's end
     turns_in: Connection  # the learner's end
     n_turns_ended: Any  # shared c_int64
     heartbeat: Heartbeat
     stop: Any  # see `make_stop_flag`
 
+    def slot(self, number: int) -> memoryview:
+        """Return the memory of a slot."""
+        begin = number * self.bounds.slot_bytes
+        return self.memory.create_memoryview()[begin : begin + self.bounds.slot_bytes]
+
     def release(self, slot: int) -> None:
         """Return a slot to the collector."""
-        self.is_free[slot] = True
-        self.n_free.release()
+        with contextlib.suppress(OSError):  # the collector is closed
+            self.free_in.send(slot)
 
 
-class SharedRolloutSink(BaseSink[RolloutSlot]):
+class SharedRolloutSink(RolloutSink):
     """Collector's end; `SharedRolloutSource.open_collector` makes it."""
 
     def __init__(self, link: _Link) -> None:
         super().__init__(link.n_games, link.heartbeat)
         self._link = link
-        self._memories: dict[int, SharedMemory] = {}
 
     def __reduce__(self) -> tuple[type[SharedRolloutSink], tuple[_Link]]:
         return SharedRolloutSink, (self._link,)  # it holds no slot before it reaches the spawned process
@@ -91,51 +142,57 @@ class SharedRolloutSink(BaseSink[RolloutSlot]):
     def end_turn(self) -> None:
         self._link.n_turns_ended.value += 1  # every header of the turn is in its pipe
 
-    @override
-    def close(self) -> None:
-        super().close()
-        for memory in self._memories.values():
-            unmap(memory)
-        self._memories.clear()
-
     @property
+    @override
     def _run_ends(self) -> bool:
         return bool(self._link.stop.value)
 
     def _take_turn(self, timeout_s: float) -> int | None:
         return self._link.turns.recv() if self._link.turns.poll(timeout_s) else None
 
-    def _take_room(self, timeout_s: float) -> RolloutSlot | None:
-        if not self._link.n_free.acquire(timeout=timeout_s):
+    @override
+    def _take_room(self, timeout_s: float) -> Room | None:
+        if not self._link.free.poll(timeout_s):
             return None
         with self._lock:
-            index = next(i for i, free in enumerate(self._link.is_free) if free)
-            self._link.is_free[index] = False
-            if index not in self._memories:
-                self._memories[index] = SharedMemory(self._link.memory_names[index])
-            return RolloutSlot(index, self._memories[index], self._link.bounds)
+            if not self._link.free.poll(0):  # another game was faster
+                return None
+            slot = self._link.free.recv()
+        bounds = self._link.bounds
+        return Room(np.ndarray(bounds.frames_shape, dtype=np.uint8, buffer=self._link.slot(slot)), slot)
 
-    def _pack(self, room: RolloutSlot, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> Any:
-        arrays = {name: value for name, value in rollout_results.items() if isinstance(value, np.ndarray)}
-        texts = {
-            name: np.frombuffer(value.encode(), dtype=np.uint8)
-            for name, value in end_race_stats.items()
-            if isinstance(value, str) and len(value) > LONGEST_TEXT_IN_HEADER
-        }
-        places = room.write({**arrays, **{f"text {name}": text for name, text in texts.items()}})
-        results = {name: places.get(name, value) for name, value in rollout_results.items()}
-        return results, {name: places.get(f"text {name}", value) for name, value in end_race_stats.items()}
+    @override
+    def _pack(
+        self, room: Room, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]
+    ) -> list[tuple[int, int]]:
+        """Write a race to its slot; return offset and length of the pickle and of each buffer."""
+        buffers: list[pickle.PickleBuffer] = []
+        race = pickle.dumps((dict(rollout_results), dict(end_race_stats)), 5, buffer_callback=buffers.append)
+        views = [memoryview(race), *(buffer.raw() for buffer in buffers)]
+        frames_at = room.frames.ctypes.data
+        in_place = [view.nbytes > 0 and np.asarray(view).ctypes.data == frames_at for view in views]
+        slot, next_offset = self._link.slot(room.number), self._link.bounds.frames_bytes if any(in_place) else 0
+        places: list[tuple[int, int]] = []
+        for view, is_in_place in zip(views, in_place, strict=True):
+            places.append((0 if is_in_place else next_offset, view.nbytes))
+            if not is_in_place:
+                if next_offset + view.nbytes > len(slot):
+                    raise ChannelError(
+                        f"a rollout does not fit its shared-memory slot of {len(slot)} bytes, which is made for races "
+                        f"of at most {self._link.bounds.max_actions} actions. Was cutoff_race_longer_than_ms raised "
+                        "while the run was on? That takes effect at the next start"
+                    )
+                slot[next_offset : next_offset + view.nbytes] = view
+                next_offset += _aligned(view.nbytes)
+        return places
 
-    def _send(self, room: RolloutSlot, packed: Any, waited_s: float, elapsed_s: float) -> None:
-        results, stats = packed
-        rollout = ReceivedRollout(self._link.collector, results, stats, waited_s, elapsed_s)
-        self._link.headers_in.send((room.index, rollout))
+    @override
+    def _send(self, room: Room, packed: Any, waited_s: float, elapsed_s: float) -> None:
+        self._link.headers_in.send((room.number, packed, waited_s, elapsed_s))
 
 
 class SharedRolloutSource(RolloutSource):
-    """Learner's end, which owns all shared memory; see `RolloutSource`.
-
-    Segments of killed runs are removed at once. Memory is created when a collector is opened.
+    """Learner's end; see `RolloutSource`. Memory is created when a collector is opened.
 
     Args:
         bounds: size of the largest rollout.
@@ -148,55 +205,47 @@ class SharedRolloutSource(RolloutSource):
         self, bounds: RolloutBounds, slots_per_collector: int, games_per_collector: int = 1, *, stop: Any
     ) -> None:
         self.waited_s = 0.0
-        self.left_out: Mapping[str, int] = {}
         self._bounds = bounds
         self._stop = stop
         self._games_per_collector = games_per_collector
-        self._slots_per_collector = slots_per_collector + games_per_collector - 1
+        self._n_slots = slots_per_collector + games_per_collector - 1
         self._links: dict[int, _Link] = {}
-        self._memories: dict[int, list[SharedMemory]] = {}
         self._n_turns_given: dict[int, int] = {}
-        remove_leftover_segments()
         self._available_bytes = available_shared_memory_bytes()
 
     @override
     def open_collector(self, collector: int) -> SharedRolloutSink:
         self.close_collector(collector)
         self._require_memory()
-        n_slots = self._slots_per_collector
         headers, headers_in = SPAWN.Pipe(duplex=False)
+        free, free_in = SPAWN.Pipe(duplex=False)
         turns, turns_in = SPAWN.Pipe(duplex=False)
-        memories = [create_segment(self._bounds.slot_bytes) for _ in range(n_slots)]
         link = _Link(
             collector=collector,
             bounds=self._bounds,
             n_games=self._games_per_collector,
-            memory_names=tuple(memory.name for memory in memories),
+            memory=BufferWrapper(self._n_slots * self._bounds.slot_bytes),
             headers=headers,
             headers_in=headers_in,
-            n_free=SPAWN.Semaphore(n_slots),
-            is_free=SPAWN.RawArray(ctypes.c_bool, [True] * n_slots),
+            free=free,
+            free_in=free_in,
             turns=turns,
             turns_in=turns_in,
             n_turns_ended=SPAWN.RawValue(ctypes.c_int64, 0),
             heartbeat=SPAWN.RawValue(Heartbeat),
             stop=self._stop,
         )
-        self._memories[collector] = memories
+        for slot in range(self._n_slots):
+            link.release(slot)
         self._links[collector] = link
         self._n_turns_given[collector] = 0
         return SharedRolloutSink(link)
 
     @override
     def close_collector(self, collector: int) -> None:
-        link = self._links.pop(collector, None)
-        if link is None:
-            return
-        for pipe in (link.headers, link.headers_in, link.turns, link.turns_in):
-            pipe.close()
-        for memory in self._memories.pop(collector):
-            memory.unlink()
-            unmap(memory)
+        if (link := self._links.pop(collector, None)) is not None:
+            for pipe in (link.headers, link.headers_in, link.free, link.free_in, link.turns, link.turns_in):
+                pipe.close()
 
     @override
     def get(self, timeout_s: float) -> ReceivedRollout | None:
@@ -237,31 +286,33 @@ class SharedRolloutSource(RolloutSource):
     def _take_one(self) -> ReceivedRollout | None:
         for collector, link in tuple(self._links.items()):
             if link.headers.poll():
-                slot, rollout = link.headers.recv()
+                number, places, waited_s, elapsed_s = link.headers.recv()
                 self._links[collector] = self._links.pop(collector)  # to the end of the row: collectors take turns
-                memory = self._memories[collector][slot]
-                for name, value in rollout.rollout_results.items():
-                    if isinstance(value, ArrayInSlot):
-                        rollout.rollout_results[name] = value.view(memory)
-                        rollout.rollout_results[name].flags.writeable = False
-                for name, value in rollout.end_race_stats.items():
-                    if isinstance(value, ArrayInSlot):
-                        rollout.end_race_stats[name] = value.view(memory).tobytes().decode()
-                rollout.give_back = functools.partial(link.release, slot)
-                return rollout
+                slot = link.slot(number).toreadonly()
+                race, *buffers = [slot[offset : offset + n_bytes] for offset, n_bytes in places]
+                results, stats = pickle.loads(race, buffers=buffers)
+                give_back = functools.partial(link.release, number)
+                return ReceivedRollout(collector, results, stats, waited_s, elapsed_s, give_back)
         return None
 
     def _require_memory(self) -> None:
         """Raise `ChannelError` without enough memory: a write beyond its end kills the collector (SIGBUS)."""
         if self._available_bytes is None:
             return
-        needed_bytes = (len(self._links) + 1) * self._slots_per_collector * self._bounds.slot_bytes
+        needed_bytes = (len(self._links) + 1) * self._n_slots * self._bounds.slot_bytes
         if needed_bytes > self._available_bytes:
-            others = describe_segments_of_others()
             raise ChannelError(
                 f"{SHARED_MEMORY_FOLDER} has {self._available_bytes >> 20} MB free; {len(self._links) + 1} collectors "
-                f"with {self._slots_per_collector} rollouts of up to {self._bounds.slot_bytes / 2**20:.1f} MB need "
+                f"with {self._n_slots} rollouts of up to {self._bounds.slot_bytes / 2**20:.1f} MB need "
                 f"{(needed_bytes >> 20) + 1} MB. Lower cutoff_race_longer_than_ms, the image size, n_collectors "
-                "or games_per_collector, or give the machine more "
-                f"(docker run --shm-size=1g){others and f'. {others}'}"
+                "or games_per_collector, or give the machine more (docker run --shm-size=1g)"
             )
+
+
+def available_shared_memory_bytes() -> int | None:
+    """Return the free shared memory; None where it has no limit of its own (Windows, macOS)."""
+    return shutil.disk_usage(SHARED_MEMORY_FOLDER).free if SHARED_MEMORY_FOLDER.is_dir() else None
+
+
+def _aligned(n_bytes: int) -> int:
+    return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

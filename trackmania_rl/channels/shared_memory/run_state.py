@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import logging
 import os
@@ -20,14 +19,17 @@ from trackmania_rl.channels.protocols import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
     ChannelError,
     Channels,
-    RunStatePublisher,
-    RunStateView,
+    RunState,
     WeightsKind,
     settings_as_json,
 )
-from trackmania_rl.channels.shared_memory.rollouts import SPAWN, SharedRolloutSource, make_stop_flag
-from trackmania_rl.channels.shared_memory.segments import SHARED_MEMORY_FOLDER, start_resource_tracker
-from trackmania_rl.channels.shared_memory.slots import RolloutBounds
+from trackmania_rl.channels.shared_memory.rollouts import (
+    SHARED_MEMORY_FOLDER,
+    SPAWN,
+    RolloutBounds,
+    SharedRolloutSource,
+    make_stop_flag,
+)
 from trackmania_rl.errors import one_line
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
@@ -73,16 +75,16 @@ class SharedVector:
         return int(self._sequence.value + 1) // 2
 
     def write(self, values: Tensor) -> None:
-        """Overwrite the first entries of the vector."""
+        """Overwrite the vector."""
         values = values.to(self._vector.device)  # a copy from a GPU waits for the GPU: before the write begins
         self._sequence.value |= 1  # odd already after an interrupted write
         with torch.no_grad():
-            self._vector[: len(values)].copy_(values)
+            self._vector.copy_(values)
         self._sequence.value += 1
 
-    def read(self) -> tuple[int, Tensor] | None:
-        """Return the version and a copy of the vector; None if each attempt met a write."""
-        for _ in range(MOST_LOOKS):
+    def read_newer(self, known_version: int) -> tuple[int, Tensor] | None:
+        """Return the version and a copy of the vector; None without a newer one, or if each attempt met a write."""
+        for _ in range(MOST_LOOKS if self.version != known_version else 0):
             before = self._sequence.value
             copied = self._vector.clone() if before % 2 == 0 else None
             if copied is not None and self._sequence.value == before:
@@ -91,63 +93,8 @@ class SharedVector:
         return None
 
 
-class SharedWeights(SharedVector):
-    """Parameters of a network as a `SharedVector`.
-
-    Args:
-        uncompiled_shared_network: its parameters are moved into shared memory and are version 1.
-    """
-
-    def __init__(self, uncompiled_shared_network: nn.Module) -> None:
-        super().__init__(flatten_parameters(uncompiled_shared_network), "the network's weights")
-
-    def publish(self, network: nn.Module) -> None:
-        """Copy the weights of `network` into shared memory."""
-        self.write(flatten_parameters(network))
-
-    def pull_if_newer(self, network: nn.Module, known_version: int) -> int:
-        """Copy the shared weights into `network`, on any device, unless it has `known_version`; return its version."""
-        if self.version == known_version or (read := self.read()) is None:
-            return known_version
-        version, weights = read
-        with torch.no_grad():
-            flatten_parameters(network).copy_(weights)
-        return version
-
-
-class SharedSettings(SharedVector):
-    """Settings in force as JSON in a `SharedVector`, padded with spaces."""
-
-    def __init__(self, settings: Settings) -> None:
-        text = settings_as_json(settings)
-        self._n_bytes = max(LEAST_SETTINGS_BYTES, ROOM_TO_GROW * len(text))
-        super().__init__(self._padded(text), "the settings")
-
-    def publish(self, settings: Settings) -> None:
-        """Publish settings. Settings that are too long are logged and left out: an edit never ends a run."""
-        text = settings_as_json(settings)
-        if len(text) > self._n_bytes:
-            log.error(
-                "the edited settings are too long for the collectors (%d bytes, at most %d): start the run again to "
-                "use them",
-                len(text),
-                self._n_bytes,
-            )
-            return
-        self.write(self._padded(text))
-
-    def pull(self) -> tuple[int, Settings] | None:
-        """Return the version and the settings; None if each attempt met a write."""
-        if (read := self.read()) is None:
-            return None
-        return read[0], Settings.model_validate_json(read[1].numpy().tobytes())
-
-    def _padded(self, text: bytes) -> Tensor:
-        return torch.frombuffer(bytearray(text.ljust(self._n_bytes)), dtype=torch.uint8)
-
-
-class SharedRunState(RunStatePublisher, RunStateView):
-    """Publisher, and after `view` a collector's view, of the same shared memory.
+class SharedRunState(RunState):
+    """`RunState` of spawned processes. Settings are JSON, padded with spaces.
 
     Args:
         settings: in force at the beginning.
@@ -156,9 +103,14 @@ class SharedRunState(RunStatePublisher, RunStateView):
 
     def __init__(self, settings: Settings, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module]) -> None:
         self.stop_flag = make_stop_flag()
-        self._weights = {kind: SharedWeights(network) for kind, network in uncompiled_shared_networks.items()}
+        self._weights = {
+            kind: SharedVector(flatten_parameters(network), "the network's weights")
+            for kind, network in uncompiled_shared_networks.items()
+        }
+        text = settings_as_json(settings)
+        self._settings_bytes = max(LEAST_SETTINGS_BYTES, ROOM_TO_GROW * len(text))
+        self._settings = SharedVector(self._padded(text), "the settings")
         self._published = settings
-        self._settings = SharedSettings(settings)
         self._pulled = 1, settings  # version and settings in one attribute, for any thread
         self._frames_total = SPAWN.RawValue(ctypes.c_int64, 0)
 
@@ -172,20 +124,23 @@ class SharedRunState(RunStatePublisher, RunStateView):
         stop: bool = False,
     ) -> None:
         for kind, network in (weights or {}).items():
-            self._weights[kind].publish(network)
+            self._weights[kind].write(flatten_parameters(network))
         if frames_total is not None:
             self._frames_total.value = frames_total
         if stop:
             self.stop_flag.value = True
         if settings is not None and settings is not self._published:
-            self._settings.publish(settings)
             self._published = settings
-
-    @override
-    def view(self) -> SharedRunState:
-        view = copy.copy(self)
-        view.pull()
-        return view
+            text = settings_as_json(settings)
+            if len(text) <= self._settings_bytes:
+                self._settings.write(self._padded(text))
+            else:  # an edit never ends a run
+                log.error(
+                    "the edited settings are too long for the collectors (%d bytes, at most %d): start the run again "
+                    "to use them",
+                    len(text),
+                    self._settings_bytes,
+                )
 
     @property
     @override
@@ -204,14 +159,22 @@ class SharedRunState(RunStatePublisher, RunStateView):
 
     @override
     def pull(self) -> bool:
-        if self._settings.version == self._pulled[0] or (pulled := self._settings.pull()) is None:
+        if (newer := self._settings.read_newer(self._pulled[0])) is None:
             return False
-        self._pulled = pulled
+        self._pulled = newer[0], Settings.model_validate_json(newer[1].numpy().tobytes())
         return True
 
     @override
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        return self._weights[kind].pull_if_newer(network, known_version)
+        if (newer := self._weights[kind].read_newer(known_version)) is None:
+            return known_version
+        version, weights = newer
+        with torch.no_grad():
+            flatten_parameters(network).copy_(weights)
+        return version
+
+    def _padded(self, text: bytes) -> Tensor:
+        return torch.frombuffer(bytearray(text.ljust(self._settings_bytes)), dtype=torch.uint8)
 
 
 def open_channels(
@@ -232,7 +195,6 @@ def open_channels(
             f"{SHARED_MEMORY_FOLDER} cannot be written to, and processes share their memory there: mount it "
             "writable (mount -t tmpfs tmpfs /dev/shm; docker run --shm-size=1g)"
         )
-    start_resource_tracker()
     run_state = SharedRunState(settings, uncompiled_shared_networks)
     rollouts = SharedRolloutSource(
         RolloutBounds.of_game(settings.game, spaces),

@@ -1,4 +1,4 @@
-"""Collectors as actors of a Ray cluster: their process, their placement, and the channels to them."""
+"""Collectors as actors of a Ray cluster: their process, their placement, and the opening of the channels to them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import psutil
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource, RaySink
-from trackmania_rl.channels.over_ray.run_state import open_ray_channels
+from trackmania_rl.channels.over_ray import CollectorEnds, RayRollouts, RayRunState, handle_logs
 from trackmania_rl.channels.protocols import Channels, WeightsKind
-from trackmania_rl.channels.shared_memory.slots import RolloutBounds
-from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
+from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.multiprocess.cluster.connecting import RESOURCE, connected, environment
-from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn, end_at_once
+from trackmania_rl.multiprocess.collector_process import CollectorTask, end_at_once, run_collector
 from trackmania_rl.multiprocess.collectors import Placement
 from trackmania_rl.multiprocess.supervisor import descendants_of, end_processes
 from trackmania_rl.places import SHIPPED_FOLDER
@@ -42,6 +41,8 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 0.2
 """Shortest interval between questions to an actor: the supervisor looks hundreds of times a second."""
 LONELY_LOOK_EVERY_S: Final = 0.5
+CALLS_AT_A_TIME: Final = 3
+"""Threads of an actor: one plays, and the others answer calls."""
 KILLED: Final = -9
 ASK_HEAD_EVERY_S: Final = 2.0
 HEAD_LOST_AFTER_S: Final = 15.0
@@ -56,7 +57,7 @@ class Place:
     began_s: float  # its start, which tells it from a later process of this number
 
 
-class CollectorHost:
+class CollectorHost(CollectorEnds):
     """Actor that is one collector; its process is that collector's, and its games end with it."""
 
     def place(self) -> Place:
@@ -64,13 +65,23 @@ class CollectorHost:
         pid = os.getpid()
         return Place(ray.get_runtime_context().get_node_id(), pid, psutil.Process(pid).create_time())
 
-    def play(self, task: CollectorTask, relay: Any) -> None:
-        """Play until the run ends, another process fills the post, or the learner's machine is out of reach."""
-        assert isinstance(task.rollouts, RaySink)
-        silence_s = task.run_state.settings.run.collector_silence_s
-        threading.Thread(target=_end_when_alone, args=(task.rollouts, silence_s), daemon=True).start()
+    def play(self, task: CollectorTask) -> tuple[int, list[logging.LogRecord]]:
+        """Play until the run ends, or the learner's machine is out of reach; return exit code and last log records."""
+        silence_s = self.run_state.settings.run.collector_silence_s
+        threading.Thread(target=self._end_when_alone, args=(silence_s,), daemon=True).start()
+        exit_code = 0
         with tempfile.TemporaryDirectory(prefix="trackmania_rl_collector_") as folder:
-            collector_process_fn(_on_this_machine(task, Path(folder)), RelayLogs(relay))
+            task = _on_this_machine(replace(task, rollouts=self.sink, run_state=self.run_state), Path(folder))
+            try:
+                run_collector(task, self)
+            except SystemExit as error:
+                exit_code = int(error.code or 0)
+        return exit_code, self.take_logs()
+
+    def _end_when_alone(self, silence_s: float) -> None:
+        while time.monotonic() - self.asked_s <= silence_s:
+            time.sleep(LONELY_LOOK_EVERY_S)
+        end_at_once()
 
 
 def _on_this_machine(task: CollectorTask, folder: Path) -> CollectorTask:
@@ -81,27 +92,6 @@ def _on_this_machine(task: CollectorTask, folder: Path) -> CollectorTask:
     return replace(task, maps_folder=maps_folder, tracks_folder=folder / "tracks", live_folder=folder / "live")
 
 
-def _end_when_alone(rollouts: RaySink, silence_s: float) -> None:
-    while True:
-        time.sleep(LONELY_LOOK_EVERY_S)
-        if rollouts.is_refused:
-            log.warning("another process plays in the place of this collector: it ends")
-            end_at_once()
-        if time.monotonic() - rollouts.answered_s > silence_s:
-            end_at_once()
-
-
-class RelayLogs:
-    """`LogPipe` to the relay of a run."""
-
-    def __init__(self, relay: Any) -> None:
-        self._relay = relay
-
-    def send(self, record: logging.LogRecord, /) -> None:
-        """Send a record without waiting."""
-        self._relay.log.remote(record)
-
-
 def end_there(place: Place) -> None:
     """Kill the process of a collector with its games, stopped or hung; runs on its machine."""
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -110,65 +100,80 @@ def end_there(place: Place) -> None:
             end_processes([process, *descendants_of(place.pid)])
 
 
+def start_host(*ends: Any) -> Any:
+    """Start a collector's actor where there is room, and return its handle.
+
+    Args:
+        ends: arguments of `CollectorEnds`.
+    """
+    return (
+        ray.remote(CollectorHost)
+        .options(
+            num_cpus=0,
+            resources={RESOURCE: 1},
+            max_restarts=0,  # the supervisor restarts it, with another task
+            max_concurrency=CALLS_AT_A_TIME,
+            runtime_env={"env_vars": environment()},
+        )
+        .remote(*ends)
+    )
+
+
 class RemoteCollector:
-    """Process of a collector in the cluster, see `Placement.start`.
+    """Process of a collector in the cluster, with the methods of `multiprocessing.Process`.
 
     Args:
         task: of the collector.
-        relay: of the run.
-        variables: environment of its process.
+
+    Attributes:
+        place: of the process; None while it waits for a machine.
     """
 
-    def __init__(self, task: CollectorTask, relay: Any, variables: dict[str, str]) -> None:
+    def __init__(self, task: CollectorTask) -> None:
         self.name = f"collector {task.index}"
         self.exitcode: int | None = None
         self.place: Place | None = None
-        options: dict[str, Any] = {"num_cpus": 0, "resources": {RESOURCE: 1}, "max_restarts": 0}
-        options["runtime_env"] = {"env_vars": variables}
-        self._actor = cast("Any", ray.remote(CollectorHost).options(**options).remote())
+        self._actor = cast("Any", task.rollouts)
         self._asked_place = self._actor.place.remote()
-        self._end = self._actor.play.remote(task, relay)
+        self._end = self._actor.play.remote(task)
         self._looked_s = 0.0
-        self._ends: list[Any] = []
+        self._killing: Any = None  # kept, since Ray cancels a task without references
 
     def is_alive(self) -> bool:
         """Return whether it plays, or waits for a machine."""
         now_s = time.monotonic()
-        if self.exitcode is None and now_s - self._looked_s >= LOOK_EVERY_S:
+        if now_s - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = now_s
-            self._look(0.0)
+            self.join(0.0)
         return self.exitcode is None
 
     def join(self, timeout: float) -> None:
         """Wait for its end."""
-        if self.exitcode is None:
-            self._look(timeout)
-
-    def terminate(self) -> None:
-        """Kill it: an actor cannot be interrupted otherwise."""
-        self.kill()
+        if self.exitcode is not None:
+            return
+        if self.place is None:
+            with contextlib.suppress(GetTimeoutError, RayError):
+                self.place = ray.get(self._asked_place, timeout=0)
+        try:
+            self.exitcode, records = ray.get(self._end, timeout=timeout)
+            handle_logs(records)
+        except GetTimeoutError:
+            return
+        except RayTaskError as error:
+            log.error("%s: %s", self.name, one_line(error.cause))
+            self.exitcode = 1
+        except RayError as error:
+            log.debug("%s ended: %s", self.name, error)
+            self.exitcode = 1
+        ray.kill(self._actor)  # it would wait for calls, in the room of the next one
 
     def kill(self) -> None:
         """Kill it with its games. On a machine that is out of reach it ends by itself."""
         ray.kill(self._actor)
         if self.place is not None and self.exitcode is None:
             there = NodeAffinitySchedulingStrategy(self.place.node_id, soft=False)
-            self._ends.append(ray.remote(end_there).options(num_cpus=0, scheduling_strategy=there).remote(self.place))
+            self._killing = ray.remote(end_there).options(num_cpus=0, scheduling_strategy=there).remote(self.place)
         self.exitcode = KILLED if self.exitcode is None else self.exitcode
-
-    def _look(self, within_s: float) -> None:
-        if self.place is None:
-            with contextlib.suppress(GetTimeoutError, RayError):
-                self.place = ray.get(self._asked_place, timeout=0)
-        try:
-            ray.get(self._end, timeout=within_s)
-            self.exitcode = 0
-        except GetTimeoutError:
-            return
-        except RayError as error:
-            log.debug("%s ended: %s", self.name, error)
-            self.exitcode = 1
-        ray.kill(self._actor)  # it would wait for calls, in the room of the next one
 
 
 class HeadLostError(PassingError):
@@ -182,9 +187,8 @@ class OnCluster(Placement):
         rollouts: the collectors' channel.
     """
 
-    def __init__(self, rollouts: RayRolloutSource) -> None:
+    def __init__(self, rollouts: RayRollouts) -> None:
         super().__init__(rollouts)
-        self._relay = rollouts.relay
         self._collectors: dict[int, RemoteCollector] = {}
         self._head_answered_s = time.monotonic()
         threading.Thread(target=self._ask_head, name="head", daemon=True).start()  # a call does not return without it
@@ -192,13 +196,14 @@ class OnCluster(Placement):
 
     @override
     def start(self, task: CollectorTask) -> RemoteCollector:
-        self._collectors[task.index] = RemoteCollector(task, self._relay, environment())
+        self._collectors[task.index] = RemoteCollector(task)
         return self._collectors[task.index]
 
     @override
     def end_by_force(self, process: RemoteCollector) -> None:
         process.kill()
 
+    @override
     def heartbeat(self, collector: int) -> Heartbeat:
         """Return a collector's heartbeat. A collector that waits for a machine is well.
 
@@ -224,13 +229,11 @@ class OnCluster(Placement):
         return heartbeat
 
     def _ask_head(self) -> None:
-        while True:
-            try:
+        with contextlib.suppress(RayError):  # this process ends
+            while True:
                 ray.nodes()
-            except RayError:
-                return
-            self._head_answered_s = time.monotonic()
-            time.sleep(ASK_HEAD_EVERY_S)
+                self._head_answered_s = time.monotonic()
+                time.sleep(ASK_HEAD_EVERY_S)
 
 
 @contextlib.contextmanager
@@ -254,11 +257,7 @@ def on_cluster(
             'out, or set sampling = "asynchronous"'
         )
     with connected(cluster):
-        channels = open_ray_channels(
-            settings,
-            RolloutBounds.of_game(settings.game, spaces).frames_shape,
-            networks,
-            games_per_collector=settings.game.rollouts_at_a_time,
-        )
-        assert isinstance(channels.rollouts, RayRolloutSource)
-        yield channels, OnCluster(channels.rollouts)
+        run_state = RayRunState(settings, networks)
+        frames_shape = RolloutBounds.of_game(settings.game, spaces).frames_shape
+        rollouts = RayRollouts(start_host, run_state, frames_shape, settings.game.rollouts_at_a_time)
+        yield Channels(rollouts, run_state), OnCluster(rollouts)

@@ -62,7 +62,6 @@ class CountRaces(Hook):
             replay_transitions=len(run.memory),
             replay_capacity=run.memory.capacity or 0,
         )
-        run.statistics.rollouts_left_out = run.channels.rollouts.left_out
 
     def interval_figures(self) -> dict[str, float]:
         """Return totals of the map cycle, rates that depend on settings, and the number of refused races."""

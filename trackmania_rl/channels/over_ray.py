@@ -1,0 +1,261 @@
+"""Both channels to collectors that are actors of a Ray cluster. Only `--cluster` imports it: it needs that extra.
+
+The actor of a collector holds both channels as they are within one process (`CollectorEnds`). A thread of the learner
+calls its `take` again and again: a call brings the news of the run and returns the heartbeat and a race. Ray moves
+races and weights through the object stores of the machines, and reports the loss of an actor as an error of the call.
+Neither `get` nor `publish` waits for a network.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+from typing_extensions import override
+
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.local import LocalRollouts, LocalRunState, QueuedRollouts
+from trackmania_rl.channels.protocols import (
+    NO_WEIGHTS,
+    ROLLOUT_SLOTS_PER_COLLECTOR,
+    ReceivedRollout,
+    RolloutSink,
+    WeightsKind,
+    settings_as_json,
+)
+from trackmania_rl.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+log = logging.getLogger(__name__)
+
+TAKE_WITHIN_S: Final = 0.25
+"""Longest wait of a call for a race, and so the longest way of news to a collector."""
+WEIGHTS_EVERY_S: Final = 0.5
+WEIGHTS_BYTES_PER_S: Final = 5 << 20
+"""Weights are published at most this often, and at most so many bytes a second of each kind."""
+
+
+@dataclass(frozen=True)
+class News:
+    """Published state of the run."""
+
+    settings: bytes  # in force, as JSON
+    frames_total: int = 0  # of the run
+    stop: bool = False  # whether the run is to end
+    weights: Mapping[WeightsKind, tuple[int, Any]] = field(default_factory=dict)  # version, and reference to a vector
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Answer of a collector."""
+
+    heartbeat: tuple[float, int]  # time of the last one, and number of waiting threads
+    logs: list[logging.LogRecord]  # since the last answer
+    rollout: ReceivedRollout | None  # a race, if there is one
+
+
+class CollectorEnds:
+    """A collector's ends of both channels, in its actor. Methods may be called from several threads.
+
+    Args:
+        frames_shape: of the room for one race, (states of the longest race, 1, H, W).
+        n_slots: races that the collector may have under way or unreleased before it waits.
+        n_games: races that it drives at the same time; each beyond the first adds a room.
+        news: the first.
+
+    Attributes:
+        sink: of the collector.
+        run_state: of the run.
+        asked_s: time of the learner's last call, by `time.monotonic`.
+    """
+
+    def __init__(self, frames_shape: tuple[int, int, int, int], n_slots: int, n_games: int, news: News) -> None:
+        self.run_state = LocalRunState(Settings.model_validate_json(news.settings))
+        self._news = replace(news, weights={})
+        self._receive(news)
+        self._rollouts = LocalRollouts(frames_shape, self.run_state, n_slots, n_games)
+        self.sink = self._rollouts.open_collector(0)
+        self.asked_s = time.monotonic()
+        self._taken: deque[ReceivedRollout] = deque()
+        self._logs: deque[logging.LogRecord] = deque()
+
+    def take(self, news: News | None, n_released: int, within_s: float) -> Taken:
+        """Take over news, free the room of released races, and wait for the next race."""
+        self.asked_s = time.monotonic()
+        for _ in range(n_released):
+            self._taken.popleft().release()
+        if news is not None:
+            self._receive(news)
+        rollout = self._rollouts.get(within_s)
+        if rollout is not None:
+            self._taken.append(rollout)
+            rollout = replace(rollout, give_back=None)
+        return Taken((self.sink.heartbeat.at_s, self.sink.heartbeat.n_waiting), self.take_logs(), rollout)
+
+    def send(self, record: logging.LogRecord, /) -> None:
+        """Keep a log record for the next `take`."""
+        self._logs.append(record)
+
+    def take_logs(self) -> list[logging.LogRecord]:
+        """Return the log records that were not taken yet."""
+        return [self._logs.popleft() for _ in range(len(self._logs))]
+
+    def _receive(self, news: News) -> None:
+        from torch import from_numpy
+
+        if news.settings != self._news.settings:
+            self.run_state.publish(settings=Settings.model_validate_json(news.settings))
+        for kind, (version, vector) in news.weights.items():
+            if version != self._news.weights.get(kind, (NO_WEIGHTS, None))[0]:
+                self.run_state.set_weights(kind, version, from_numpy(np.array(ray.get(vector))))
+        self.run_state.publish(frames_total=news.frames_total, stop=news.stop)
+        self._news = news
+
+
+class RayRunState(LocalRunState):
+    """Learner's end of `RunState`; `publish` puts weights into the object store, at limited intervals.
+
+    Args:
+        settings: in force.
+        networks: by kind; the first weights.
+
+    Attributes:
+        news: newest state; another object after each change.
+    """
+
+    def __init__(self, settings: Settings, networks: Mapping[WeightsKind, nn.Module]) -> None:
+        super().__init__(settings)
+        self._weights_due_s: dict[WeightsKind, float] = {}
+        self.news = News(settings_as_json(settings))
+        self.publish(weights=networks)
+
+    @override
+    def publish(
+        self,
+        *,
+        weights: Mapping[WeightsKind, nn.Module] | None = None,
+        settings: Settings | None = None,
+        frames_total: int | None = None,
+        stop: bool = False,
+    ) -> None:
+        from trackmania_rl.agents.flat_parameters import flatten_parameters
+
+        vectors = dict(self.news.weights)
+        for kind, network in (weights or {}).items():
+            now_s = time.monotonic()
+            if now_s >= self._weights_due_s.get(kind, now_s):
+                flat = flatten_parameters(network).cpu().numpy()
+                self._weights_due_s[kind] = now_s + max(WEIGHTS_EVERY_S, flat.nbytes / WEIGHTS_BYTES_PER_S)
+                vectors[kind] = vectors.get(kind, (NO_WEIGHTS, None))[0] + 1, ray.put(flat)
+        text = self.news.settings
+        if settings is not None and settings is not self._published_settings:
+            text = settings_as_json(settings)
+        super().publish(settings=settings, frames_total=frames_total, stop=stop)
+        news = News(text, self.frames_total, self.stop_requested, vectors)
+        if news != self.news:
+            self.news = news
+
+
+@dataclass
+class _Followed:
+    """Collector that a thread of the learner follows."""
+
+    actor: Any  # a handle of a `CollectorEnds`
+    waiting: deque[ReceivedRollout] = field(default_factory=deque)  # races that have come
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    n_released: int = 0  # races since the last call
+    thread: threading.Thread | None = None
+
+
+class RayRollouts(QueuedRollouts[_Followed]):
+    """Learner's end of `Rollouts`. There are no turns.
+
+    Args:
+        start: starts the actor of a collector with the arguments of `CollectorEnds`, and returns its handle.
+        run_state: of the run.
+        frames_shape: of the room for one race.
+        games_per_collector: races that leave a collector independently; 1 if it steps its games together.
+        slots_per_collector: races that a collector may have under way or unreleased before it waits.
+    """
+
+    def __init__(
+        self,
+        start: Callable[..., Any],
+        run_state: RayRunState,
+        frames_shape: tuple[int, int, int, int],
+        games_per_collector: int,
+        slots_per_collector: int = ROLLOUT_SLOTS_PER_COLLECTOR,
+    ) -> None:
+        super().__init__()
+        self._run_state = run_state
+        self._start = functools.partial(start, frames_shape, slots_per_collector, games_per_collector)
+
+    @override
+    def open_collector(self, collector: int) -> RolloutSink:
+        """Start the actor of a collector and return its handle, in place of the sink that is in the actor."""
+        news = self._run_state.news
+        followed = _Followed(self._start(news))
+        with self.changed:
+            self._queues[collector] = followed
+        followed.thread = threading.Thread(target=self._follow, args=(collector, followed, news), daemon=True)
+        followed.thread.start()
+        return cast("RolloutSink", followed.actor)
+
+    @override
+    def give_turn(self, collector: int, number: int) -> None:
+        raise NotImplementedError
+
+    @override
+    def is_at_turn(self, collector: int) -> bool:
+        raise NotImplementedError
+
+    @override
+    def close(self) -> None:
+        threads = [followed.thread for followed in self._queues.values()]
+        super().close()
+        for thread in threads:
+            if thread is not None:
+                thread.join(2 * TAKE_WITHIN_S)  # a machine that is cut off does not answer
+
+    def _follow(self, collector: int, followed: _Followed, sent: News) -> None:
+        """Take races, heartbeats and log records of a collector until it is closed or its actor is lost."""
+        while self._queues.get(collector) is followed:
+            with self.changed:
+                n_released, followed.n_released = followed.n_released, 0
+            news = self._run_state.news
+            try:
+                taken: Taken = ray.get(
+                    followed.actor.take.remote(None if news is sent else news, n_released, TAKE_WITHIN_S)
+                )
+            except RayError as error:
+                log.debug("collector %d: %s", collector, error)
+                return
+            sent = news
+            handle_logs(taken.logs)
+            with self.changed:
+                followed.heartbeat.at_s, followed.heartbeat.n_waiting = taken.heartbeat
+                if taken.rollout is not None:
+                    give_back = functools.partial(self._give_back, followed)
+                    followed.waiting.append(replace(taken.rollout, collector=collector, give_back=give_back))
+                    self.changed.notify_all()
+
+    def _give_back(self, followed: _Followed) -> None:
+        with self.changed:
+            followed.n_released += 1
+
+
+def handle_logs(records: list[logging.LogRecord]) -> None:
+    """Log the records of a collector in this process."""
+    for record in records:
+        logging.getLogger().handle(record)
