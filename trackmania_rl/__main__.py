@@ -1,10 +1,8 @@
-"""Commands of an installed package, `trackmania-train` and others, and `python -m trackmania_rl COMMAND`.
-
-Each runs the script of the repository.
-"""
+"""Commands of an installed package, `trackmania-train` and others, and `python -m trackmania_rl COMMAND`."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import types
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from typing import Final
 
 from trackmania_rl.cli import command
 from trackmania_rl.errors import ExitCode
-from trackmania_rl.places import SHIPPED_FOLDER, WORKING_FOLDER, copy_to_working_folder
+from trackmania_rl.places import CONFIG_FILES, MAPS, SHIPPED_FOLDER, WORKING_FOLDER
 
 SCRIPTS: Final = {
     "train": ("train.py", "train a driver"),
@@ -54,9 +52,11 @@ driver = runner("driver")
 @command
 def initialize() -> None:
     """Copy configurations and tracks into the current folder."""
-    copied = copy_to_working_folder()
-    told = " and ".join(f"{folder.name}/" for folder in copied)
-    print(f"{told} copied to {WORKING_FOLDER}" if copied else f"{WORKING_FOLDER} has config_files/ and maps/ already")
+    missing = [name for name in (CONFIG_FILES, MAPS) if not (WORKING_FOLDER / name).exists()]
+    for name in missing:
+        shutil.copytree(SHIPPED_FOLDER / name, WORKING_FOLDER / name, ignore=shutil.ignore_patterns("__pycache__"))
+    names = " and ".join(f"{name}/" for name in missing)
+    print(f"{names} copied to {WORKING_FOLDER}" if missing else f"{WORKING_FOLDER} has config_files/ and maps/ already")
 
 
 def main() -> int:

@@ -73,10 +73,6 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             place = range(len(self))[index]
             return Experience.of(self.storage[place : place + 1], self.rules.gamma)
 
-    def add(self, data: Experience) -> int:
-        """Store one transition; return its index."""
-        return int(self.extend([data])[0])
-
     def extend(
         self, data: RowColumns | TensorDictBase | Sequence[Experience], *, update_priority: bool | None = None
     ) -> torch.Tensor:
@@ -96,8 +92,6 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         if isinstance(data, TensorDictBase):
             data = RowColumns(**{field.name: data[field.name] for field in fields(RowColumns)})
         elif not isinstance(data, RowColumns):
-            if len(data) == 0:
-                return self.storage.index[:0].clone()
             data = rows_of_experiences(data)
         with self.ring.lock:
             rows = self.ring.append(data)
@@ -115,16 +109,6 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             n_added: int = self._storage.append(index)
             self.write_count += n_added
             return n_added
-
-    def empty(self, empty_write_count: bool = True) -> None:
-        """Remove all transitions of this side."""
-        self.storage._empty()
-        if empty_write_count:
-            self.write_count = 0
-
-    def set_batch_size(self, batch_size: int) -> None:
-        """Change the batch size of `sample()` without an argument."""
-        self._batch_size = batch_size
 
     def blank_batch(self) -> TensorDict:
         """Return a batch of zeros in the form of `sample()`'s."""
@@ -145,8 +129,6 @@ class MiniRaceReplayBuffer(ReplayBuffer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the ring buffer, its capacity included, and this side; the other side is restored afterwards.
-
-        On another type of device the random state is not restored.
 
         Raises:
             ValueError: if the state does not fit this run's observation, or is damaged.
@@ -198,27 +180,23 @@ def make_buffers(
         settings: the replay group of the configuration.
         n_floats: floats of one state, without views.
         image_size_px: (height, width) of a frame; (0, 0) for no image.
-        device: of the rows and of batches.
-        generator: source of randomness, on the same device.
+        device: of the rows, the generator and of batches.
+        generator: source of randomness.
         gamma: initial discount; `buffer.rules.gamma` changes it.
         views: views of the rows around a transition.
         action_shape: () of an index, or (D,) of numbers.
-
-    Returns:
-        (buffer, buffer_test); the latter is not for training.
     """
     ring = RingBuffer(settings.memory_size_schedule[0][1], n_floats, image_size_px, device, action_shape)
     rules = MiniRaceRules.from_settings(settings, gamma)
-    buffer, buffer_test = (
-        MiniRaceReplayBuffer(
-            TransitionStorage(ring, settings.n_steps, views), rules, sampler, settings.batch_size, generator
-        )
-        for sampler in (
-            ProportionalSampler(settings.prio_alpha, epsilon=PRIORITY_EPSILON),
-            ProportionalSampler(alpha=0.0),  # the test loss is about all transitions alike
-        )
+
+    def side(sampler: ProportionalSampler) -> MiniRaceReplayBuffer:
+        storage = TransitionStorage(ring, settings.n_steps, views)
+        return MiniRaceReplayBuffer(storage, rules, sampler, settings.batch_size, generator)
+
+    return (
+        side(ProportionalSampler(settings.prio_alpha, epsilon=PRIORITY_EPSILON)),
+        side(ProportionalSampler(alpha=0.0)),  # the test loss is about all transitions alike
     )
-    return buffer, buffer_test
 
 
 def apply_replay_settings(
@@ -227,8 +205,7 @@ def apply_replay_settings(
     """Apply an edited configuration: batch size, mini-races, priorities."""
     buffer.rules.follow(settings)
     buffer.sampler.alpha = settings.prio_alpha
-    for side in (buffer, buffer_test):
-        side.set_batch_size(settings.batch_size)
+    buffer._batch_size = buffer_test._batch_size = settings.batch_size  # of torchrl's `sample()`
 
 
 def buffer_collate_function(
@@ -238,12 +215,12 @@ def buffer_collate_function(
 
     With `actions_left` = duration - elapsed time, a transition of n steps is cut to min(n, actions_left). It is
     terminal, without bootstrapping, if it then reaches the finish or the mini-race's end. The last state of a race that
-    was cut off (no progress, too long) is bootstrapped.
+    was cut off is bootstrapped.
 
     Shaping is gamma^n phi(next) - phi(state), with phi = 0 at every terminal end. The elapsed time is part of the
-    state, so the mini-race's end is an absorbing state like the finish. The shaping terms of any course then sum up to
-    -phi(first state), which leaves the optimal policy unchanged (Ng, Harada and Russell 1999; phi = 0 at every terminal
-    state: Grzes 2017, "Reward shaping in episodic reinforcement learning").
+    state, so the mini-race's end is an absorbing state like the finish, and shaping leaves the optimal policy unchanged
+    (Ng, Harada and Russell 1999; phi = 0 at every terminal state: Grzes 2017, "Reward shaping in episodic reinforcement
+    learning").
 
     Args:
         transitions: B of them, of `TransitionStorage.get`; changed, and used in the batch.
@@ -254,8 +231,8 @@ def buffer_collate_function(
         The batch (B,), on the transitions' device: `state_img` (B, S, H, W) uint8, the newest frame last, H = W = 0
         without an image; `state_float` (B, F) float32, where `ELAPSED_ACTIONS_FLOAT` is the elapsed time; `action` (B,)
         int64, or (B, D) float32; `reward` (B,) float32, the discounted n-step sum with shaping; `next_state_img` and
-        `next_state_float`, without meaning where `gamma_n` is 0; `gamma_n` (B,) float32, the factor of the next state's
-        value, 0 where the mini-race ends; `n_steps` (B,), the actions until the next state; `index` (B,) int64, for
+        `next_state_float`, meaningless where `gamma_n` is 0; `gamma_n` (B,) float32, the factor of the next state's
+        value, 0 at the mini-race's end; `n_steps` (B,), the actions until the next state; `index` (B,) int64, for
         `update_priority`; `weight` (B,) float32, the importance weight, 1 without priorities; and entries of views.
     """
     elapsed = rules.draw_elapsed_actions(len(transitions.index), generator)

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final
 
 import numba
 
@@ -27,20 +27,12 @@ KEPT_FOR_S: Final = 86_400.0
 """Age at which the cache folder of another version is deleted; checkouts and branches may alternate."""
 
 
-class Compiler(Protocol):
-    """Decorator, with or without arguments."""
+def compiler_for(name: str, sources: Iterable[Path]) -> Callable[..., Any]:
+    """Make a decorator, with numba's option `inline`, for functions that compile together, cached on disk.
 
-    def __call__(
-        self, function: Callable[..., Any] | None = None, *, inline: Literal["never", "always"] = "never"
-    ) -> Any:
-        """Compile a function; `inline` is numba's option."""
-
-
-def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
-    """Make a decorator for functions that compile together, cached on disk. The same inputs give the same bytes.
-
-    No fast-math. Divisions do not check for zero, which doubles the speed. Numba recompiles a cached function if its
-    own file changes, but not if an imported function or constant does: each version of the sources has its own cache.
+    The same inputs give the same bytes: no fast-math. Divisions do not check for zero, which doubles the speed. Numba
+    recompiles a cached function if its own file changes, but not if an imported function or constant does: each version
+    of the sources has its own cache.
 
     Args:
         name: first part of the cache folder's name.
@@ -54,7 +46,7 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
     if folder is not None and not folder.exists():
         _remove_old_versions(name, folder.parent)
 
-    def compiler(function: Callable[..., Any] | None = None, *, inline: Literal["never", "always"] = "never") -> Any:
+    def compiler(function: Callable[..., Any] | None = None, *, inline: str = "never") -> Any:
         if function is None:
             return functools.partial(compiler, inline=inline)
         compile_function = numba.njit(cache=folder is not None, error_model="numpy", inline=inline)

@@ -6,14 +6,11 @@ import enum
 import functools
 import logging
 import signal
-from typing import ClassVar, Final
+from typing import ClassVar
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes; 74, 75 and 78 are EX_IOERR, EX_TEMPFAIL and EX_CONFIG of sysexits.h.
-
-    A command that ends by a `PlainError` exits with the error's code.
-    """
+    """Exit codes of commands; 74, 75 and 78 are EX_IOERR, EX_TEMPFAIL and EX_CONFIG of sysexits.h."""
 
     DONE = 0
     """Success, or stopped in order."""
@@ -31,25 +28,14 @@ class ExitCode(enum.IntEnum):
     """Ctrl-C before a training had begun, twice, or in another command."""
 
 
-WARNINGS_KEPT: Final = 64
-"""Texts that `warn_once` remembers."""
-
-
 class PlainError(Exception):
-    """An error that commands print in one line (`trackmania_rl.cli`).
-
-    Attributes:
-        exit_code: exit code of a training that it ends.
-    """
+    """An error that ends a command with one line and its exit code."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
 class UserError(PlainError):
-    """An error that a user can correct: a setting, a file, a port, the disk.
-
-    Its text is one line that names the thing, the fault and the remedy.
-    """
+    """An error that a user can correct. Its text is one line that names the thing, the fault and the remedy."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.NEEDS_A_PERSON
 
@@ -65,7 +51,7 @@ def one_line(error: Exception, most_characters: int = 300) -> str:
     return " ".join(str(error).split())[:most_characters]
 
 
-@functools.lru_cache(maxsize=WARNINGS_KEPT)
+@functools.lru_cache(maxsize=64)
 def warn_once(text: str, log: logging.Logger) -> None:
     """Log a warning once per process."""
     log.warning("%s", text)

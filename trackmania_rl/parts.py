@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib
@@ -35,10 +36,10 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
         return functools.partial(attribute, *args, **keywords) if args or keywords else attribute
     make_importable(Path.cwd(), PROJECT_FOLDER, PROJECT_FOLDER / CONFIG_FILES, SHIPPED_FOLDER)
     module_name, _, attribute = part.partition(":")
-    told = f"{setting} = {part!r}"
+    prefix = f"{setting} = {part!r}"
     if part.endswith(BY_NAME_ONLY):
         raise SettingsError(
-            f"{told} is recorded by name, as it was given with an object: name the configuration file that makes it "
+            f"{prefix} is recorded by name, as it was given with an object: name the configuration file that makes it "
             "(--config)"
         )
     try:
@@ -46,51 +47,43 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
     except Exception as error:  # a user's module can fail in any way
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise SettingsError(
-                f"{told}: there is no module {error.name}; put {error.name.replace('.', '/')}.py beside the "
+                f"{prefix}: there is no module {error.name}; put {error.name.replace('.', '/')}.py beside the "
                 f"configuration file, or in the folder where the command is run ({Path.cwd()})"
             ) from None
-        raise SettingsError(
-            f"{told}: {module_name} fails as it is imported: {type(error).__name__}: {error}"
-        ) from error
-    _require_float32(told)
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
+        problem = f"{module_name} fails as it is imported: {type(error).__name__}: {error}"
+        raise SettingsError(f"{prefix}: {problem}") from error
+    _require_float32(prefix)
+    if not hasattr(module, attribute):
         nearest = difflib.get_close_matches(attribute, vars(module), n=1, cutoff=0.5)
         hint = f"did you mean {nearest[0]}?" if nearest else "define it there, or name another one"
-        raise SettingsError(f"{told}: {module.__file__ or module_name} has no {attribute}; {hint}") from None
+        raise SettingsError(f"{prefix}: {module.__file__ or module_name} has no {attribute}; {hint}")
+    return getattr(module, attribute)
 
 
 def make_part(part: str | NamedPart, setting: str, *arguments: Any, takes: str = "") -> Any:
-    """Import a part and call it.
-
-    Args:
-        part: as in `load_part`.
-        setting: name of the setting, for errors.
-        arguments: of the call.
-        takes: names of the arguments, for errors.
+    """Import a part as `load_part` does and call it with `arguments`, which `takes` names in errors.
 
     Raises:
-        SettingsError: if it cannot be imported or called, or changes torch's default dtype.
+        SettingsError: likewise, or if it does not take the arguments.
     """
     make = load_part(part, setting)
-    try:
-        inspect.signature(make).bind(*arguments)
-    except TypeError as error:
-        how = f"with ({takes})" if takes else "without arguments"
-        raise SettingsError(f"{setting} = {str(part)!r} cannot be called {how}: {error}") from error
-    except ValueError:  # built in, without a signature
-        pass
+    prefix = f"{setting} = {str(part)!r}"
+    with contextlib.suppress(ValueError):  # built in, without a signature
+        try:
+            inspect.signature(make).bind(*arguments)
+        except TypeError as error:
+            how = f"with ({takes})" if takes else "without arguments"
+            raise SettingsError(f"{prefix} cannot be called {how}: {error}") from error
     made = make(*arguments)
-    _require_float32(f"{setting} = {str(part)!r}")
+    _require_float32(prefix)
     return made
 
 
-def _require_float32(told: str) -> None:
+def _require_float32(prefix: str) -> None:
     torch = sys.modules.get("torch")  # games need no torch
     if torch is not None and torch.get_default_dtype() is not torch.float32:
         raise SettingsError(
-            f"{told}: torch's default dtype is {torch.get_default_dtype()}, and training needs torch.float32: take "
+            f"{prefix}: torch's default dtype is {torch.get_default_dtype()}, and training needs torch.float32: take "
             "torch.set_default_dtype out, and give dtype=torch.float64 to the tensors that need it"
         )
 

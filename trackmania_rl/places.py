@@ -1,16 +1,15 @@
 """Folders of the project and of the user: configurations, tracks, runs, caches.
 
-In a checkout all of them are in the checkout. An installed package has configurations, tracks, scripts and examples in
-its folder `shipped` and writes runs into the current folder. `copy_to_working_folder` copies configurations and tracks
-there, to be edited; from then on these are used.
+An installed package has configurations, tracks, scripts and examples in its folder `shipped`, and runs in the current
+folder. If that has configurations (`python -m trackmania_rl init`), these are used.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -31,7 +30,6 @@ WORKING_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else Path.cwd()
 CONFIG_FILES: Final = "config_files"
 MAPS: Final = "maps"
 
-
 PROJECT_FOLDER: Final = WORKING_FOLDER if (WORKING_FOLDER / CONFIG_FILES / "config.py").is_file() else SHIPPED_FOLDER
 """Folder of the configurations, and base of a relative `maps_folder`."""
 
@@ -48,17 +46,6 @@ def folder_to_add_to() -> Path:
             "python -m trackmania_rl init, and give the command again"
         )
     return PROJECT_FOLDER
-
-
-def copy_to_working_folder() -> list[Path]:
-    """Copy the shipped configurations and tracks into the current folder, unless they exist; return the copies."""
-    copied = []
-    for name in (CONFIG_FILES, MAPS):
-        folder = WORKING_FOLDER / name
-        if not folder.exists():
-            shutil.copytree(SHIPPED_FOLDER / name, folder, ignore=shutil.ignore_patterns("__pycache__"))
-            copied.append(folder)
-    return copied
 
 
 def shown_path(path: Path) -> str:
@@ -96,13 +83,14 @@ def program_version() -> str:
         return "unknown"
 
 
+@functools.cache
 def git_revision() -> str | None:
     """Return the commit of the checkout, with `-changed` if files differ; None without one."""
-    if not IS_CHECKOUT:
+    if not (IS_CHECKOUT and (SHIPPED_FOLDER / ".git").exists()):
         return None
     command = "git --no-optional-locks describe --always --abbrev=40 --exclude=* --dirty=-changed"
     try:
         described = subprocess.run(command.split(), cwd=SHIPPED_FOLDER, capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError):  # no git, or it hangs
         return None
     return described.stdout.strip() or None

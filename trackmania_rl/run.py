@@ -1,4 +1,4 @@
-"""Training as a call: what scripts/train.py does, with parts of your own.
+"""Training as a call, with parts of your own.
 
 A whole program::
 
@@ -29,14 +29,13 @@ from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 import torch
-from torch import nn
 from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_decision, make_agent_builder
 from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
-from trackmania_rl.games.race_games import GamesBuilder, MakeGamesBuilder, make_games_builder
+from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collectors import make_collectors
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
 from trackmania_rl.multiprocess.run_setup import check_machine, count_session, own_folder, placed
@@ -85,31 +84,30 @@ def train(
     Call it in the main thread of a program, below `if __name__ == "__main__"`.
 
     Args:
-        settings: a configuration file, or settings. A run that exists resumes with its settings.toml.
+        settings: a configuration file, or settings. An existing run resumes with its settings.toml.
         overrides: `name=value` texts that replace single settings.
         output_folder: holds save/ and tensorboard/.
         project_folder: base of a relative `maps_folder` and of the files of demonstrations and data sets.
-        update_config: whether a run that exists takes `settings` in place of its own.
+        update_config: whether an existing run takes `settings` in place of its own.
         weights_from: a run folder, checkpoint or driver file with the first networks of a new run.
-        accept_change: names of settings that may differ from the run's checkpoint although they change the meaning of
-            what was learned: those of actions, observation, mini-races, rewards and maps.
+        accept_change: names of settings of actions, observation, mini-races, rewards and maps that may differ from the
+            run's checkpoint.
         max_wall_s: seconds after which it ends.
         max_frames: actions of the run after which it ends.
         max_updates: updates of the run after which it ends.
-        cluster: the Ray cluster that collectors play on: "auto", HOST:PORT or "local:N"; None for this machine alone.
-            A run may be resumed with it or without.
-        agent: called with settings, spaces and seeds, makes the `AgentBuilder`; a function that can be pickled, as
-            collectors call it too. This and the next two replace the settings of their names.
+        cluster: the Ray cluster of the collectors, "auto", HOST:PORT or "local:N"; None for this machine alone.
+        agent: called with settings, spaces and seeds, makes the `AgentBuilder`; must be picklable, as collectors call
+            it too. This and the next two replace the settings of their names.
         games: called with the settings, makes the `GamesBuilder`; likewise.
         memory: called with settings, spaces and seeds, makes the replay memory.
-        hooks: act at points of the training loop, after those that ship and those of the setting `hooks`.
+        hooks: of the training loop, after those that ship and those of the setting `hooks`.
         view: shows the run; entered by the caller. None for the view of the setting `terminal_view`.
 
     Returns:
         The run's figures.
 
     Raises:
-        UserError: for anything that the caller can correct; the text says what.
+        UserError: for anything that the caller can correct.
     """
     keep_freed_memory()
     clock = CommandClock()
@@ -117,7 +115,9 @@ def train(
     should_stop = StopConditions(max_wall_s, max_frames, clock, statistics, max_updates)
     require_known(accept_change)
     asked_for = AskedFor(settings, overrides, update_config)
-    folder = _run_folder(asked_for.settings(), output_folder, weights_from)
+    if weights_from is not None and not weights_from.exists():
+        raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
+    folder = RunFolder.below(output_folder, asked_for.settings().run.run_name)
 
     with own_folder(folder) as begin, contextlib.ExitStack() as closing:
         # Read and check everything before anything is written and a process started.
@@ -129,7 +129,10 @@ def train(
             statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
             demonstrations = load_demonstrations(settings.game, project_folder)
             seeds = SeedTree(settings.run.seed)
-            spaces = _spaces_of(games(settings))
+            games_builder = games(settings)
+            if isinstance(games_builder, GymnasiumGames):
+                games_builder.check()
+            spaces = games_builder.spaces
             agent_builder = _agent_builder(agent, settings, spaces, seeds)
             reward = make_reward(settings, spaces, seeds)
             configured_hooks = make_hooks(settings)
@@ -143,7 +146,14 @@ def train(
 
         # Make what learns, and the channels to what plays.
         network = agent_builder.make_network()
-        _log_beginning(folder, settings, network)
+        log.info(
+            "%s: seed %d, a network of %s parameters on %s, maps %s",
+            folder.path,
+            settings.run.seed,
+            f"{sum(parameter.numel() for parameter in network.parameters()):,}",
+            pick_device(settings.run.torch_device),
+            ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
+        )
         channels, placement = closing.enter_context(placed(cluster, settings, spaces, agent_builder))
         torch.set_num_threads(pick_learner_threads(settings, spaces, seeds, agent))
         check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
@@ -181,37 +191,12 @@ def train(
     return statistics
 
 
-def _run_folder(settings: Settings, output_folder: Path, weights_from: Path | None) -> RunFolder:
-    """Validate the paths and return the run folder."""
-    if weights_from is not None and not weights_from.exists():
-        raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
-    return RunFolder.below(output_folder, settings.run.run_name)
-
-
-def _spaces_of(games: GamesBuilder) -> Spaces:
-    """Return the spaces of the games. Check an environment of Gymnasium first."""
-    if isinstance(games, GymnasiumGames):
-        games.check()
-    return games.spaces
-
-
 def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:
     """Make the agent's builder and check that its actor decides in these spaces."""
     builder = agent(settings, spaces, seeds)
     actor = builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng("check"))
     check_decision(actor, spaces)
     return builder
-
-
-def _log_beginning(folder: RunFolder, settings: Settings, network: nn.Module) -> None:
-    log.info(
-        "%s: seed %d, a network of %s parameters on %s, maps %s",
-        folder.path,
-        settings.run.seed,
-        f"{sum(parameter.numel() for parameter in network.parameters()):,}",
-        pick_device(settings.run.torch_device),
-        ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
-    )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Schedules: ((frame count, value), ...) entries, and three interpolations.
+"""Schedules, ((frame count, value), ...) with ascending frame counts from 0, and their three interpolations.
 
-A frame is one action. The frame counts ascend from 0. After the last entry its value holds. The description of a
-setting names its interpolation.
+A frame is one action of the run. After the last entry its value holds. The description of a setting names its
+interpolation.
 """
 
 from __future__ import annotations
@@ -14,18 +14,13 @@ from typing import TypeVar
 Value = TypeVar("Value", int, float)
 
 ScheduleEntries = Sequence[tuple[int, float]]
-"""((frame count, value), ...), ascending in the frame count."""
 
 
 def staircase(schedule: Sequence[tuple[int, Value]], frame_count: int) -> Value:
     """Return the value of the last entry that has been reached.
 
-    Args:
-        schedule: ((frame count, value), ...).
-        frame_count: actions of the run, >= 0.
-
     Raises:
-        ValueError: if `frame_count` is before the first entry.
+        ValueError: if `frame_count` is before the first entry; also below.
     """
     return schedule[_last_reached(schedule, frame_count)][1]
 

@@ -26,14 +26,11 @@ def set_stream_state(rng: np.random.Generator, state: str) -> None:
 
 
 class SeedTree:
-    """Random streams of a run, each spawned from the run's seed by name.
+    """Random streams of a run, each spawned from the run's seed by name, once per tree.
 
     A name's SHA-256 digest is the `spawn_key` of a `numpy.random.SeedSequence`: a name gives the same stream for the
     same seed on any machine, and streams of different names are independent. A restarted process must use a new name,
-    such as `collector-0/restart-1`, or it draws the same numbers again. Each name can be used once per tree.
-
-    Args:
-        seed: of the run.
+    such as `collector-0/restart-1`, or it draws the same numbers again.
 
     Raises:
         ValueError: if the seed is negative.
@@ -61,11 +58,11 @@ class SeedTree:
         return np.random.SeedSequence(self.seed, spawn_key=tuple(np.frombuffer(digest, dtype="<u4").tolist()))
 
     def rng(self, name: str) -> np.random.Generator:
-        """Return a generator at the start of the stream called `name`."""
+        """Return the stream called `name`; errors as of `sequence`."""
         return np.random.default_rng(self.sequence(name))
 
     def integer(self, name: str) -> int:
-        """Return a seed of the stream called `name` for `torch.manual_seed`, from 0 to 2**63 - 1."""
+        """Return a seed for `torch.manual_seed`, from 0 to 2**63 - 1; errors as of `sequence`."""
         return _integer(self.sequence(name))
 
     def write_json(self, path: Path) -> None:

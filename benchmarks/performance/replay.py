@@ -106,7 +106,7 @@ def _measure_sample(
     options: Options, machine: Machine, replays: Replays, batch_size: int, frames: str, batch_bytes: int
 ) -> Figure:
     classic = replays.classic
-    replays.buffer.set_batch_size(batch_size)
+    replays.buffer._batch_size = batch_size
     has_frames = replays.buffer.ring.columns.frames.numel() > 0
 
     def sample_classic(images_as_floats: bool) -> None:
