@@ -46,7 +46,7 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Callable[..., Any]:
     if folder is not None and not folder.exists():
         _remove_old_versions(name, folder.parent)
 
-    def compiler(function: Callable[..., Any] | None = None, *, inline: str = "never") -> Any:
+    def compiler(function: Callable[..., Any] | None = None, *, inline: Any = "never") -> Any:
         if function is None:
             return functools.partial(compiler, inline=inline)
         compile_function = numba.njit(cache=folder is not None, error_model="numpy", inline=inline)

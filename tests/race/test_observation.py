@@ -11,8 +11,8 @@ from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.observation_statistics import MOST_DEVIATIONS, ObservationStatistics
 from trackmania_rl.race.races import Races
-from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import SettingsError, load_settings
+from trackmania_rl.track.game_map import zones_of_line
 
 from .conftest import OneRace
 
@@ -51,7 +51,7 @@ def layout(settings):
 def zones(settings):
     angle = np.arange(3000) * 0.5 / 200  # a wide left-hand helix
     line = np.stack((200 * np.cos(angle), angle, 200 * np.sin(angle)), axis=1)
-    return VirtualCheckpoints.from_reference_line(line)
+    return zones_of_line(line)
 
 
 @pytest.fixture

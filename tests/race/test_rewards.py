@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackmania_rl.race.progress_reward import PER_M, ProgressReward
-from trackmania_rl.race.rewards import Arrival, EngineeredRewards, race_rewards, speedslide_quality, state_potentials
+from trackmania_rl.race.rewards import Arrival, race_rewards, speedslide_quality, state_potentials
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import RewardSettings, load_settings
@@ -50,19 +50,7 @@ def random_states(n_states, seed):
     return state_float
 
 
-def rewards_of(states, meters, race_time_ms, reward, engineered):
-    return race_rewards(
-        states,
-        meters,
-        race_time_ms,
-        places=PLACES,
-        settings=reward,
-        engineered=engineered,
-        ms_per_action=MS_PER_ACTION,
-    )
-
-
-def naive_reward(states, meters, race_time_ms, action, *, reward, engineered):
+def naive_reward(states, meters, race_time_ms, action, reward):
     """The reward of one action, as the documentation says it."""
     finishes = race_time_ms is not None and action == len(states) - 2
     duration_ms = race_time_ms - action * MS_PER_ACTION if finishes else MS_PER_ACTION
@@ -76,15 +64,19 @@ def naive_reward(states, meters, race_time_ms, action, *, reward, engineered):
     if forward > 0:
         total += reward.final_speed_reward_per_m_per_s * (speeds[1] - speeds[0])
     wheels = after[9:13].sum()
+    terms = ("speedslide", "neoslide", "kamikaze", "close_to_vcp")
+    speedslide, neoslide, kamikaze, close_to_vcp = (
+        getattr(reward, f"engineered_{term}_reward_schedule")[0][1] for term in terms
+    )
     if wheels == 4:
-        total += engineered.speedslide * max(0, 1 - abs(float(speedslide_quality(forward, left)) - 1))
+        total += speedslide * max(0, 1 - abs(float(speedslide_quality(forward, left)) - 1))
     if abs(left) >= 2:
-        total += engineered.neoslide
+        total += neoslide
     accelerates, brakes = after[5], after[6]
     if (accelerates and not brakes) or wheels <= 1:
-        total += engineered.kamikaze
+        total += kamikaze
     distance_m = math.sqrt(sum(x**2 for x in after[16:19]))
-    return total + engineered.close_to_vcp * min(25.0, max(5.0, distance_m))
+    return total + close_to_vcp * min(25.0, max(5.0, distance_m))
 
 
 @given(n_states=st.integers(2, 12), finish_after_ms=st.none() | st.integers(1, 50), seed=st.integers(0, 1000))
@@ -94,12 +86,12 @@ def test_rewards_equal_those_of_single_actions(n_states, finish_after_ms, seed):
     is_finished = finish_after_ms is not None
     race_time_ms = (n_states - 2) * MS_PER_ACTION + finish_after_ms if is_finished else None
     meters = rng.normal(0, 2, n_states).cumsum()
-    reward = settings(final_speed_reward_per_m_per_s=0.3)
-    engineered = EngineeredRewards(speedslide=0.7, neoslide=0.11, kamikaze=-0.13, close_to_vcp=-0.017)
-    rewards = rewards_of(states, meters, race_time_ms, reward, engineered)
-    expected = [
-        naive_reward(states, meters, race_time_ms, i, reward=reward, engineered=engineered) for i in range(n_states - 1)
-    ]
+    coefficients = {"speedslide": 0.7, "neoslide": 0.11, "kamikaze": -0.13, "close_to_vcp": -0.017}
+    schedules = {f"engineered_{term}_reward_schedule": ((0, value),) for term, value in coefficients.items()}
+    reward = settings(final_speed_reward_per_m_per_s=0.3, **schedules)
+    options = {"places": PLACES, "settings": reward, "frames_total": 0, "ms_per_action": MS_PER_ACTION}
+    rewards = race_rewards(states, meters, race_time_ms, **options)
+    expected = [naive_reward(states, meters, race_time_ms, i, reward) for i in range(n_states - 1)]
     assert rewards.dtype == np.float32
     np.testing.assert_allclose(rewards, expected, rtol=1e-5, atol=1e-5)
 

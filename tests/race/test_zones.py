@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import load_settings
+from trackmania_rl.track.game_map import zones_of_line
 
 from .conftest import OneRace
 
@@ -88,7 +88,7 @@ def test_the_tracker_agrees_with_the_naive_reading(settings, race_on, seed, with
     rng = np.random.default_rng(seed)
     line = _winding_line()
     real = line[[150, 300, 420]] + rng.normal(0, 3, (3, 3)) if with_checkpoints else None
-    zones = VirtualCheckpoints.from_reference_line(line, real)
+    zones = zones_of_line(line, real)
     race, naive = race_on(zones), NaiveTracker(zones)
     furthest = 0
     wander = rng.normal(0, 8, 3)
@@ -109,7 +109,7 @@ def test_the_tracker_agrees_with_the_naive_reading(settings, race_on, seed, with
 
 def test_driving_down_the_line_visits_every_zone_and_all_metres(settings, race_on):
     line = _winding_line()
-    zones = VirtualCheckpoints.from_reference_line(line)
+    zones = zones_of_line(line)
     race = race_on(zones)
     centers_m = zones.centers_m[zones.first_zone_idx : zones.last_zone_idx + 1]
     states = [race.see_car_at(center_m) for center_m in centers_m]

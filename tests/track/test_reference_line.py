@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trackmania_rl.race.zones import extend_and_smooth
+from trackmania_rl.track.game_map import extend_and_smooth
 from trackmania_rl.track.reference_line import ReferenceLineError, load_reference_line
 
 SPACING_M = 0.5

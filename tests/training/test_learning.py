@@ -14,7 +14,7 @@ from trackmania_rl.agents.devices import pick_device, pick_playing_device
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
+from trackmania_rl.race.rewards import race_rewards
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.snapshot import write_changes
@@ -147,10 +147,10 @@ def test_rewards_follow_their_schedules_at_the_frames_before_the_race(live, layo
             race.rollout_results.get("race_time"),
             places=layout,
             settings=live.current.reward,
-            engineered=EngineeredRewards(neoslide=neoslide),
+            frames_total=frames_total,
             ms_per_action=live.current.game.ms_per_action,
         )
-        for race, neoslide in zip(races, (0.0, 25.0), strict=True)
+        for race, frames_total in zip(races, (0, 50), strict=True)
     ]
     assert expected[1].max() > 20 > expected[0].max()
     run.train_on(races)

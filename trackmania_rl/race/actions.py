@@ -1,6 +1,6 @@
 """Actions of an agent: indices into the configured sets of keys, or analog steer, gas and brake.
 
-`actions_of_game` returns the kind that the setting `actions` names. All differences between the two are in this module.
+All differences between the two are in this module.
 
 An analog action is (steer, gas, brake), each -1 to 1. Steer is proportional, from -1 (left) to 1 (right). The car takes
 gas and brake as pressed or not (its analog pedal counts from 30 % on), so a pedal is pressed above 0.
@@ -9,17 +9,15 @@ gas and brake as pressed or not (its analog pedal counts from 30 % on), so a ped
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import ANALOG_FULL, ANALOG_STATE_INPUTS, InputEvent, events_of_keys
-from trackmania_rl.protocol.messages import AnalogInput, HeldInputs, KeyState, key_states
+from trackmania_rl.protocol.messages import AnalogInput, KeyState, key_states
 from trackmania_rl.settings import ActionKeys, GameSettings
 from trackmania_rl.simulator.inputs import controls_of_keys
 
@@ -40,57 +38,17 @@ FORWARD: Final = (0.0, 1.0, -1.0)
 """Analog action: straight ahead with full gas."""
 
 
-class ActionKind(Protocol):
-    """One kind of actions, immutable. n actions are an array (n,) int64, or (n, 3) float32."""
+class KeyActions:
+    """Indices into the sets of keys `inputs`. n actions are an array (n,) int64.
 
-    shape: tuple[int, ...]  #: of one action
-    dtype: type[np.generic]
-    forward: Action  #: stands for every action before a race's first
-    parts: tuple[str, ...]  #: names of the floats of one previous action in the observation
-    n_values: int  #: values of a decision: one for each index, or 1
+    `AnalogActions` has the same attributes and methods. Both are immutable.
 
-    def space(self) -> gymnasium.spaces.Discrete | gymnasium.spaces.Box:
-        """Return the space of one action."""
-        ...
-
-    def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
-        """Return the floats of actions in the observation, (n, len(parts)), or of one action."""
-        ...
-
-    def presses_gas(self, actions: Array) -> npt.NDArray[np.bool_]:
-        """Return which actions (n,) accelerate."""
-        ...
-
-    def held(self, actions: Array) -> Sequence[HeldInputs]:
-        """Return the inputs that are sent to the game."""
-        ...
-
-    def controls(self, actions: Array) -> npt.NDArray[np.float64]:
-        """Return the simulated car's controls, (n, 3): gas 0 or 1, brake 0 or 1, steer -1 (left) to 1 (right)."""
-        ...
-
-    def events(self, times_ms: npt.NDArray[np.int64], actions: Array) -> list[InputEvent]:
-        """Return the changes of inputs made by actions that begin at these race times (n,)."""
-        ...
-
-    def checked(self, actions: npt.ArrayLike, n_games: int | None) -> Array:
-        """Validate the actions given to an environment.
-
-        Args:
-            actions: numbers of any kind.
-            n_games: required number of actions; None for a single one.
-
-        Returns:
-            (n,) int64 or (n, 3) float32; n = 1 for a single one.
-
-        Raises:
-            UserError: if they are not actions of this kind.
-        """
-        ...
-
-
-class KeyActions(ActionKind):
-    """Indices into the sets of keys `inputs`."""
+    Attributes:
+        shape: of one action.
+        forward: stands for every action before a race's first.
+        parts: names of the floats of one previous action in the observation.
+        n_values: values of a decision: one for each index, or 1.
+    """
 
     shape: tuple[int, ...] = ()
     dtype: type[np.generic] = np.int64
@@ -103,33 +61,41 @@ class KeyActions(ActionKind):
         self._shown = np.array([[getattr(keys, key) for key in self.parts] for keys in inputs], dtype=np.float32)
         self._controls = np.array([controls_of_keys(keys) for keys in self._keys])
 
-    @override
     def space(self) -> gymnasium.spaces.Discrete:
+        """Return the space of one action."""
         return gymnasium.spaces.Discrete(self.n_values)
 
-    @override
     def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
+        """Return the floats of actions in the observation, (n, len(parts)), or of one action."""
         return self._shown[actions]
 
-    @override
     def presses_gas(self, actions: Array) -> npt.NDArray[np.bool_]:
+        """Return which actions (n,) accelerate."""
         return self._shown[actions, self.parts.index("accelerate")] > 0
 
-    @override
     def held(self, actions: Array) -> list[KeyState]:
+        """Return the inputs that are sent to the game."""
         return [self._keys[action] for action in actions.tolist()]
 
-    @override
     def controls(self, actions: Array) -> npt.NDArray[np.float64]:
+        """Return the simulated car's controls, (n, 3): gas 0 or 1, brake 0 or 1, steer -1 (left) to 1 (right)."""
         return self._controls[actions]
 
-    @override
     def events(self, times_ms: npt.NDArray[np.int64], actions: Array) -> list[InputEvent]:
+        """Return the changes of inputs made by actions that begin at these race times (n,)."""
         changes = np.flatnonzero(np.diff(actions, prepend=-1))
         return events_of_keys(zip(times_ms[changes].tolist(), self.held(actions[changes]), strict=True))
 
-    @override
     def checked(self, actions: npt.ArrayLike, n_games: int | None) -> npt.NDArray[np.int64]:
+        """Return the validated actions given to an environment: (n,) int64 or (n, 3) float32.
+
+        Args:
+            actions: numbers of any kind.
+            n_games: required number of actions n; None for a single one, of which n is 1.
+
+        Raises:
+            UserError: if they are not actions of this kind.
+        """
         given = np.asarray(actions)
         shape = () if n_games is None else (n_games,)
         if given.shape != shape or given.dtype.kind not in "iu" or (given < 0).any() or (given >= self.n_values).any():
@@ -138,8 +104,8 @@ class KeyActions(ActionKind):
         return np.atleast_1d(given).astype(np.int64)
 
 
-class AnalogActions(ActionKind):
-    """(steer, gas, brake)."""
+class AnalogActions:
+    """(steer, gas, brake). n actions are an array (n, 3) float32. See `KeyActions`."""
 
     shape: tuple[int, ...] = (len(ANALOG_PARTS),)
     dtype: type[np.generic] = np.float32
@@ -149,36 +115,29 @@ class AnalogActions(ActionKind):
     def __init__(self) -> None:
         self.forward: Action = np.array(FORWARD, dtype=np.float32)
 
-    @override
-    def space(self) -> gymnasium.spaces.Box:
+    def space(self) -> gymnasium.spaces.Box:  # noqa: D102
         return gymnasium.spaces.Box(-1.0, 1.0, self.shape, np.float32)
 
-    @override
-    def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
+    def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:  # noqa: D102
         return np.clip(actions, -1.0, 1.0).astype(np.float32, copy=False)
 
-    @override
-    def presses_gas(self, actions: Array) -> npt.NDArray[np.bool_]:
+    def presses_gas(self, actions: Array) -> npt.NDArray[np.bool_]:  # noqa: D102
         return actions[:, self.parts.index("gas")] > 0
 
-    @override
-    def held(self, actions: Array) -> list[AnalogInput]:
+    def held(self, actions: Array) -> list[AnalogInput]:  # noqa: D102
         return [AnalogInput(steer, gas, bool(brake)) for steer, gas, brake in wire_values(actions).tolist()]
 
-    @override
-    def controls(self, actions: Array) -> npt.NDArray[np.float64]:
+    def controls(self, actions: Array) -> npt.NDArray[np.float64]:  # noqa: D102
         steer, gas, brake = wire_values(actions).T
         return np.stack((gas > 0, brake, steer / ANALOG_FULL), axis=1)
 
-    @override
-    def events(self, times_ms: npt.NDArray[np.int64], actions: Array) -> list[InputEvent]:
+    def events(self, times_ms: npt.NDArray[np.int64], actions: Array) -> list[InputEvent]:  # noqa: D102
         values = wire_values(actions)
         rows, parts = np.nonzero(np.diff(values, axis=0, prepend=0))
         changes = zip(times_ms[rows].tolist(), parts.tolist(), values[rows, parts].tolist(), strict=True)
         return [InputEvent(time_ms, ANALOG_STATE_INPUTS[part], value) for time_ms, part, value in changes]
 
-    @override
-    def checked(self, actions: npt.ArrayLike, n_games: int | None) -> npt.NDArray[np.float32]:
+    def checked(self, actions: npt.ArrayLike, n_games: int | None) -> npt.NDArray[np.float32]:  # noqa: D102
         given = np.asarray(actions)
         shape = self.shape if n_games is None else (n_games, *self.shape)
         if given.shape != shape or given.dtype.kind not in "iuf" or not (np.abs(given) <= 1).all():
@@ -187,6 +146,9 @@ class AnalogActions(ActionKind):
                 f"the shape {shape}: {', '.join(self.parts)}, each -1 to 1"
             )
         return given.reshape(-1, len(self.parts)).astype(np.float32)
+
+
+ActionKind = KeyActions | AnalogActions
 
 
 def wire_values(actions: Array) -> npt.NDArray[np.int64]:

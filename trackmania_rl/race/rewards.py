@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -165,17 +164,15 @@ class RaceReward(Reward, StepReward):
             rollout_results.get("race_time"),
             places=self._places,
             settings=settings.reward,
-            engineered=EngineeredRewards.at_frame(settings.reward, frames_total),
+            frames_total=frames_total,
             ms_per_action=settings.game.ms_per_action,
         )
         return RewardedRace(rewards, state_potentials(state_float, places=self._places, settings=settings.reward))
 
     @override
     def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
-        settings = self._settings.reward
-        engineered = EngineeredRewards.at_frame(settings, n_actions_made)
-        ms_per_action = self._settings.game.ms_per_action
-        return _action_rewards(before, reached, advanced_m, self._places, settings, engineered, ms_per_action)
+        settings, ms_per_action = self._settings.reward, self._settings.game.ms_per_action
+        return _action_rewards(before, reached, advanced_m, self._places, settings, n_actions_made, ms_per_action)
 
     @override
     def of_arrival(self, arrival: Arrival) -> float:
@@ -186,29 +183,6 @@ FeaturePlaces = ObservationLayout | Mapping[str, slice]
 """Places of the named blocks of the observation."""
 
 
-@dataclass(frozen=True)
-class EngineeredRewards:
-    """Coefficients of optional terms for a style of driving, by the state that an action leads to; off by default."""
-
-    speedslide: float = 0.0  #: times max(0, 1 - abs(`speedslide_quality` - 1)), with all wheels on the ground
-    neoslide: float = 0.0  #: at a sideways speed of at least `NEOSLIDE_SIDEWAYS_SPEED_M_S`
-    kamikaze: float = 0.0  #: for full throttle without braking, or with at most one wheel on the ground
-    close_to_vcp: float = 0.0  #: times the clipped distance to the current zone centre; negative keeps to the line
-
-    @staticmethod
-    def at_frame(settings: RewardSettings, frame_count: int) -> EngineeredRewards:
-        """Read the schedules, linearly between entries, after so many frames of a run."""
-        return EngineeredRewards(
-            speedslide=linear(settings.engineered_speedslide_reward_schedule, frame_count),
-            neoslide=linear(settings.engineered_neoslide_reward_schedule, frame_count),
-            kamikaze=linear(settings.engineered_kamikaze_reward_schedule, frame_count),
-            close_to_vcp=linear(settings.engineered_close_to_vcp_reward_schedule, frame_count),
-        )
-
-
-NO_ENGINEERED_REWARDS = EngineeredRewards()
-
-
 def race_rewards(
     state_float: States,
     meters_advanced: npt.NDArray[np.float64],
@@ -216,7 +190,7 @@ def race_rewards(
     *,
     places: FeaturePlaces,
     settings: RewardSettings,
-    engineered: EngineeredRewards,
+    frames_total: int,
     ms_per_action: int,
 ) -> npt.NDArray[np.float32]:
     """Compute the rewards (T,) of a race's actions: the time, the metres along the line, and the optional terms.
@@ -228,8 +202,8 @@ def race_rewards(
         meters_advanced: (T + 1,) along the line.
         race_time_ms: finish time; None if the race was cut off.
         places: of the blocks.
-        settings: coefficients.
-        engineered: coefficients of the optional terms.
+        settings: coefficients; the schedules of optional terms are read linearly.
+        frames_total: actions collected by the run.
         ms_per_action: game time between two decisions.
 
     Raises:
@@ -241,7 +215,7 @@ def race_rewards(
         )
     advanced_m = meters_advanced[1:] - meters_advanced[:-1]
     before, reached = state_float[:-1], state_float[1:]
-    rewards = _action_rewards(before, reached, advanced_m, places, settings, engineered, ms_per_action)
+    rewards = _action_rewards(before, reached, advanced_m, places, settings, frames_total, ms_per_action)
     if race_time_ms is not None:
         last_duration_ms = race_time_ms - (len(rewards) - 1) * ms_per_action
         if last_duration_ms < 0:
@@ -263,7 +237,7 @@ def _action_rewards(
     advanced_m: Array,
     places: FeaturePlaces,
     settings: RewardSettings,
-    engineered: EngineeredRewards,
+    frames_total: int,
     ms_per_action: int,
 ) -> Array:
     """Compute the rewards (n,) float64 of actions that did not lead to the finish; terms that are off cost no time."""
@@ -274,23 +248,23 @@ def _action_rewards(
         drives_forwards = reached[:, places["velocity_m_s"]][:, FORWARD] > 0  # faster reversing must not pay
         # Over a race driven forwards, the terms add up to last speed - first speed.
         rewards += settings.final_speed_reward_per_m_per_s * drives_forwards * (speed_m_s - speed_before_m_s)
-    if engineered == NO_ENGINEERED_REWARDS:
-        return rewards
-    if engineered.speedslide != 0 or engineered.neoslide != 0:
+    speedslide = linear(settings.engineered_speedslide_reward_schedule, frames_total)
+    neoslide = linear(settings.engineered_neoslide_reward_schedule, frames_total)
+    kamikaze = linear(settings.engineered_kamikaze_reward_schedule, frames_total)
+    close_to_vcp = linear(settings.engineered_close_to_vcp_reward_schedule, frames_total)
+    if speedslide != 0 or neoslide != 0:
         velocity_m_s = reached[:, places["velocity_m_s"]].astype(np.float64)
         sideways_m_s = velocity_m_s[:, LEFT]
         quality = speedslide_quality(velocity_m_s[:, FORWARD], sideways_m_s)
         has_grip = _wheels_down(reached, places) == N_WHEELS
-        rewards += engineered.speedslide * has_grip * np.maximum(0, 1 - np.abs(quality - 1))
-        rewards += engineered.neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
-    if engineered.kamikaze != 0:
+        rewards += speedslide * has_grip * np.maximum(0, 1 - np.abs(quality - 1))
+        rewards += neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
+    if kamikaze != 0:
         accelerate, brake = (reached[:, places[pedal]][:, 0] > 0 for pedal in ("last_gas", "last_brake"))
-        rewards += engineered.kamikaze * ((accelerate & ~brake) | (_wheels_down(reached, places) <= 1))
-    if engineered.close_to_vcp != 0:
-        rewards += engineered.close_to_vcp * _distance_to_zone_center_m(
-            reached[:, places["zone_centers_m"]],
-            *ENGINEERED_DISTANCE_M,
-        )
+        rewards += kamikaze * ((accelerate & ~brake) | (_wheels_down(reached, places) <= 1))
+    if close_to_vcp != 0:
+        distance_m = _distance_to_zone_center_m(reached[:, places["zone_centers_m"]], *ENGINEERED_DISTANCE_M)
+        rewards += close_to_vcp * distance_m
     return rewards
 
 

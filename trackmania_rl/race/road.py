@@ -4,14 +4,14 @@ The range finder measures the distance to the road's borders in 19 directions, f
 `measure_ranges` reads the track's own borders, seen from above. `PictureRangeFinder` follows each beam along the ground
 of a picture until a pixel has a gray level of `BORDER_GRAY`; it assumes a flat road and the chase camera.
 
-Shapes: P cross-sections of the road, Q points along it, Z zones of the map.
+Shapes: Q points along the road, Z zones of the map.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,35 +71,6 @@ class KnownRoad(NamedTuple):
     point_of_zone: npt.NDArray[np.int64]  # (Z,) point beside each zone
 
     @classmethod
-    def of_sections(
-        cls,
-        center_m: npt.NDArray[np.float64],
-        to_left_m: npt.NDArray[np.float64],
-        to_right_m: npt.NDArray[np.float64],
-        qualities: npt.NDArray[np.float32],
-        spacing_m: float,
-        zone_centers_m: npt.NDArray[np.float64],
-    ) -> KnownRoad:
-        """Make the road from cross-sections every `spacing_m`, from before the start to beyond the finish.
-
-        They are given by centres (P, 3), vectors to the borders (P, 3) and `qualities` (P, N_QUALITIES).
-        """
-        assert qualities.shape == (len(center_m), N_QUALITIES)
-        every = max(round(POINT_EVERY_M / spacing_m), 1)
-        center = center_m[::every]
-        n_points = len(center)
-        # A piece is there if all cross-sections on it have road.
-        is_gap = qualities[:, ROAD_QUALITIES.index("is_there")] == 0.0
-        has_gap = np.logical_or.reduceat(is_gap, np.arange(0, len(is_gap), every))
-        return cls(
-            left_m=np.ascontiguousarray((center + to_left_m[::every])[:, ::2]),
-            right_m=np.ascontiguousarray((center + to_right_m[::every])[:, ::2]),
-            is_there=~has_gap & (np.arange(n_points) < n_points - 1),
-            qualities=np.ascontiguousarray(qualities[::every]),
-            point_of_zone=_nearest_in_order(zone_centers_m, np.ascontiguousarray(center)),
-        )
-
-    @classmethod
     def nowhere(cls) -> KnownRoad:
         """Make an empty road, for observations without one."""
         return cls(
@@ -118,31 +89,6 @@ def look_along_road(floats: npt.NDArray[np.float32], zone_idx: int, zone_stride:
         point = road.point_of_zone[zone_idx + i * zone_stride]
         for quality in range(N_QUALITIES):
             floats[i * N_QUALITIES + quality] = road.qualities[point, quality]
-
-
-@_compiled
-def _nearest_in_order(points_m: npt.NDArray[np.float64], along_m: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    """Find the nearest point of a line for each of some points (n, 3) in the line's order.
-
-    The place moves only while the next one is nearer, so crossings and laps do not mix.
-    """
-    nearest = np.empty(len(points_m), dtype=np.int64)
-    place = 0
-    for i in range(len(points_m)):
-        here = _distance_squared(points_m[i], along_m[place])
-        while place + 1 < len(along_m):
-            ahead = _distance_squared(points_m[i], along_m[place + 1])
-            if ahead > here:
-                break
-            place += 1
-            here = ahead
-        nearest[i] = place
-    return nearest
-
-
-@_compiled(inline="always")
-def _distance_squared(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
-    return (a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2
 
 
 @_compiled

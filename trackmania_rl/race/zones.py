@@ -22,16 +22,8 @@ ZONE_SPACING_M: Final = 0.5
 """Distance of two zone centres on the reference line."""
 ROAD_WIDTH_M: Final = 90.0
 """A zone further than about half of this from the car is not entered."""
-ZONES_BEFORE_START: Final = 20
 ZONES_AFTER_END: Final = 1000
-"""Zones that extend the reference line straight on beyond its ends."""
-REAL_CHECKPOINT_RADIUS_M: Final = 12.0
-"""Distance within which a zone with a real checkpoint is left."""
-SAME_CHECKPOINT_REACH_M: Final = 50.0
-"""Zones closer than this along the line to a real checkpoint's zone belong to the same lap."""
-
-SMOOTHING_REACH_POINTS: Final = 5
-"""A smoothed point is the mean of the points this many places before and behind it."""
+"""Zones that extend the reference line straight on beyond its end."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -50,36 +42,6 @@ class VirtualCheckpoints(NamedTuple):
     #: (Z,) a zone is left forwards, or re-entered backwards, only within this distance of its real checkpoint; infinite
     #: without one
     real_checkpoint_radius_m: FloatArray
-
-    @classmethod
-    def from_reference_line(cls, line: FloatArray, real_checkpoints_m: FloatArray | None = None) -> VirtualCheckpoints:
-        """Make the zones of a map.
-
-        Args:
-            line: (N, 3) reference line from `load_reference_line`.
-            real_checkpoints_m: (C, 3) positions of the map's own checkpoints, if known. Each belongs to the nearest
-                zone within `REAL_CHECKPOINT_RADIUS_M`, once per lap.
-        """
-        centers = extend_and_smooth(line, ZONES_BEFORE_START, ZONES_AFTER_END)
-        border = 0.5 * (centers[:-1] + centers[1:])
-        segment = np.diff(border, axis=0)
-        segment_m = np.linalg.norm(segment, axis=1)
-        positions, radii = _tie_real_checkpoints(
-            centers,
-            np.empty((0, 3)) if real_checkpoints_m is None else real_checkpoints_m,
-            same_passage_zones=math.ceil(SAME_CHECKPOINT_REACH_M / ZONE_SPACING_M),
-        )
-        return cls(
-            centers_m=centers,
-            border_m=border,
-            border_distance_m=np.concatenate(([0.0], np.cumsum(segment_m))),
-            border_direction=segment / segment_m[:, None],
-            first_zone_idx=ZONES_BEFORE_START,
-            last_zone_idx=ZONES_BEFORE_START + len(line) - 1,
-            max_center_distance_m=math.hypot(ZONE_SPACING_M / 2, ROAD_WIDTH_M / 2),
-            real_checkpoint_m=positions,
-            real_checkpoint_radius_m=radii,
-        )
 
     @property
     def finish_zone_idx(self) -> int:
@@ -100,22 +62,6 @@ class VirtualCheckpoints(NamedTuple):
     def length_m(self) -> float:
         """Metres from the entry of the first zone to the finish."""
         return self.finish_m - self.start_m
-
-
-def extend_and_smooth(line: FloatArray, n_points_before: int, n_points_after: int) -> FloatArray:
-    """Extend a line (N, 3) straight at both ends by some points, then smooth it.
-
-    The extension repeats the line's first and last step. Smoothing replaces every point but the outermost
-    `SMOOTHING_REACH_POINTS` by the mean of its two neighbours at that reach.
-
-    """
-    backwards = np.arange(n_points_before, 0, -1)[:, None] * (line[0] - line[1])
-    forwards = np.arange(1, n_points_after + 1)[:, None] * (line[-1] - line[-2])
-    extended = np.concatenate((line[0] + backwards, line, line[-1] + forwards))
-    smoothed = extended.copy()
-    reach = SMOOTHING_REACH_POINTS
-    smoothed[reach:-reach] = 0.5 * (extended[: -2 * reach] + extended[2 * reach :])
-    return smoothed
 
 
 @_compiled
@@ -162,19 +108,3 @@ def distance_m(a: FloatArray, b: FloatArray) -> float:
 @_compiled
 def _real_checkpoint_is_near(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> bool:
     return distance_m(zones.real_checkpoint_m[zone_idx], position_m) < zones.real_checkpoint_radius_m[zone_idx]
-
-
-def _tie_real_checkpoints(
-    centers_m: FloatArray, checkpoints_m: FloatArray, same_passage_zones: int
-) -> tuple[FloatArray, FloatArray]:
-    """Return checkpoint position (Z, 3) and radius (Z,) by zone; a checkpoint may belong to one zone of each lap."""
-    positions = np.zeros_like(centers_m)
-    radii = np.full(len(centers_m), np.inf)
-    for checkpoint in checkpoints_m:
-        distances_m = np.linalg.norm(centers_m - checkpoint, axis=1)
-        while distances_m.min() < REAL_CHECKPOINT_RADIUS_M:
-            nearest = int(distances_m.argmin())
-            positions[nearest] = checkpoint
-            radii[nearest] = REAL_CHECKPOINT_RADIUS_M
-            distances_m[max(nearest - same_passage_zones, 0) : nearest + same_passage_zones] = np.inf
-    return positions, radii

@@ -7,6 +7,7 @@ walls, and both transports must give the same observation.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.compiled import compiler_for
 from trackmania_rl.gbx.challenge import MedalTimes, is_challenge_file, read_challenge, read_checkpoint_positions
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS
-from trackmania_rl.race.road import ROAD_QUALITIES, KnownRoad
-from trackmania_rl.race.zones import VirtualCheckpoints
+from trackmania_rl.race.road import POINT_EVERY_M, ROAD_QUALITIES, KnownRoad
+from trackmania_rl.race.zones import ROAD_WIDTH_M, ZONE_SPACING_M, ZONES_AFTER_END, VirtualCheckpoints
 from trackmania_rl.settings import MapEntry, ObservationSettings, Settings
 from trackmania_rl.simulator.tracks.surface_mesh import RoadProfile, measure_road
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track, read_track_settings
@@ -27,10 +29,78 @@ from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Track
 from trackmania_rl.track.reference_line import load_reference_line
 
 log = logging.getLogger(__name__)
+_compiled = compiler_for("game_map", [Path(__file__)])
+FloatArray = npt.NDArray[np.float64]
 
+ZONES_BEFORE_START: Final = 20
+"""Zones that extend the reference line straight on before its start, as `ZONES_AFTER_END` do beyond its end."""
+SMOOTHING_REACH_POINTS: Final = 5
+"""A smoothed point is the mean of the points this many places before and behind it."""
+REAL_CHECKPOINT_RADIUS_M: Final = 12.0
+"""Distance within which a zone with a real checkpoint is left."""
+SAME_CHECKPOINT_REACH_M: Final = 50.0
+"""Zones closer than this along the line to a real checkpoint's zone belong to the same lap."""
 NARROWEST_M: Final = 4.0
 """Lower bound of the half width that is reported of a way through blocks: a human's line passes borders closely, and is
 not the middle of the road."""
+
+
+def zones_of_line(line: FloatArray, real_checkpoints_m: FloatArray | None = None) -> VirtualCheckpoints:
+    """Make the zones of a map.
+
+    Args:
+        line: (N, 3) reference line from `load_reference_line`.
+        real_checkpoints_m: (C, 3) positions of the map's own checkpoints, if known. Each belongs to the nearest zone
+            within `REAL_CHECKPOINT_RADIUS_M`, once per lap.
+    """
+    centers = extend_and_smooth(line, ZONES_BEFORE_START, ZONES_AFTER_END)
+    border = 0.5 * (centers[:-1] + centers[1:])
+    segment = np.diff(border, axis=0)
+    segment_m = np.linalg.norm(segment, axis=1)
+    positions, radii = _tie_real_checkpoints(
+        centers, np.empty((0, 3)) if real_checkpoints_m is None else real_checkpoints_m
+    )
+    return VirtualCheckpoints(
+        centers_m=centers,
+        border_m=border,
+        border_distance_m=np.concatenate(([0.0], np.cumsum(segment_m))),
+        border_direction=segment / segment_m[:, None],
+        first_zone_idx=ZONES_BEFORE_START,
+        last_zone_idx=ZONES_BEFORE_START + len(line) - 1,
+        max_center_distance_m=math.hypot(ZONE_SPACING_M / 2, ROAD_WIDTH_M / 2),
+        real_checkpoint_m=positions,
+        real_checkpoint_radius_m=radii,
+    )
+
+
+def extend_and_smooth(line: FloatArray, n_points_before: int, n_points_after: int) -> FloatArray:
+    """Extend a line (N, 3) straight at both ends by some points, then smooth it.
+
+    The extension repeats the line's first and last step. Smoothing replaces every point but the outermost
+    `SMOOTHING_REACH_POINTS` by the mean of its two neighbours at that reach.
+    """
+    backwards = np.arange(n_points_before, 0, -1)[:, None] * (line[0] - line[1])
+    forwards = np.arange(1, n_points_after + 1)[:, None] * (line[-1] - line[-2])
+    extended = np.concatenate((line[0] + backwards, line, line[-1] + forwards))
+    smoothed = extended.copy()
+    reach = SMOOTHING_REACH_POINTS
+    smoothed[reach:-reach] = 0.5 * (extended[: -2 * reach] + extended[2 * reach :])
+    return smoothed
+
+
+def _tie_real_checkpoints(centers_m: FloatArray, checkpoints_m: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return checkpoint position (Z, 3) and radius (Z,) by zone; a checkpoint may belong to one zone of each lap."""
+    positions = np.zeros_like(centers_m)
+    radii = np.full(len(centers_m), np.inf)
+    same_passage_zones = math.ceil(SAME_CHECKPOINT_REACH_M / ZONE_SPACING_M)
+    for checkpoint in checkpoints_m:
+        distances_m = np.linalg.norm(centers_m - checkpoint, axis=1)
+        while distances_m.min() < REAL_CHECKPOINT_RADIUS_M:
+            nearest = int(distances_m.argmin())
+            positions[nearest] = checkpoint
+            radii[nearest] = REAL_CHECKPOINT_RADIUS_M
+            distances_m[max(nearest - same_passage_zones, 0) : nearest + same_passage_zones] = np.inf
+    return positions, radii
 
 
 def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
@@ -46,15 +116,45 @@ def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
         )
     track = load_track(track_file)
     road, ribbon = profile_of(track), track.ribbon
-    narrowest_m = 0.0 if track.mesh_world is None else NARROWEST_M
-    return KnownRoad.of_sections(
-        center_m=ribbon.center_m,
-        to_left_m=road.to_left_m[:, None] * ribbon.left,
-        to_right_m=-road.to_right_m[:, None] * ribbon.left,
-        qualities=qualities_of(road, ribbon.left[:, 1], narrowest_m),
-        spacing_m=RIBBON_SPACING_M,
-        zone_centers_m=zones.centers_m,
+    qualities = qualities_of(road, ribbon.left[:, 1], 0.0 if track.mesh_world is None else NARROWEST_M)
+    every = max(round(POINT_EVERY_M / RIBBON_SPACING_M), 1)
+    center_m = np.ascontiguousarray(ribbon.center_m[::every])
+    left_m = ribbon.center_m + road.to_left_m[:, None] * ribbon.left
+    right_m = ribbon.center_m - road.to_right_m[:, None] * ribbon.left
+    # A piece is there if all cross-sections on it have road.
+    has_gap = np.logical_or.reduceat(~road.has_road, np.arange(0, len(road.has_road), every))
+    return KnownRoad(
+        left_m=np.ascontiguousarray(left_m[::every, ::2]),
+        right_m=np.ascontiguousarray(right_m[::every, ::2]),
+        is_there=~has_gap & (np.arange(len(center_m)) < len(center_m) - 1),
+        qualities=np.ascontiguousarray(qualities[::every]),
+        point_of_zone=_nearest_in_order(zones.centers_m, center_m),
     )
+
+
+@_compiled
+def _nearest_in_order(points_m: npt.NDArray[np.float64], along_m: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Find the nearest point of a line for each of some points (n, 3) in the line's order.
+
+    The place moves only while the next one is nearer, so crossings and laps do not mix.
+    """
+    nearest = np.empty(len(points_m), dtype=np.int64)
+    place = 0
+    for i in range(len(points_m)):
+        here = _distance_squared(points_m[i], along_m[place])
+        while place + 1 < len(along_m):
+            ahead = _distance_squared(points_m[i], along_m[place + 1])
+            if ahead > here:
+                break
+            place += 1
+            here = ahead
+        nearest[i] = place
+    return nearest
+
+
+@_compiled(inline="always")
+def _distance_squared(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+    return (a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2
 
 
 def profile_of(track: Track) -> RoadProfile:
@@ -158,7 +258,7 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
         log.warning("map %s: %s", entry.map_name, lack)
     elif is_challenge_file(challenge):
         real_checkpoints_m = read_checkpoint_positions(challenge)
-    zones = VirtualCheckpoints.from_reference_line(line, real_checkpoints_m)
+    zones = zones_of_line(line, real_checkpoints_m)
     needs_road = ObservationLayout(settings).needs_road
     road = load_known_road(map_file(entry, maps_folder), zones) if needs_road else None
     return GameMap(entry.map_name, entry.map_path, zones, road)

@@ -27,7 +27,7 @@ RING_REACH_M: Final = 24.0
 reach further, both ways."""
 START_REACH_M: Final = 20.0  # the car begins some 5 m before the middle of the start block
 CHECKPOINT_RADIUS_M: Final = 12.0
-"""A checkpoint further from the line than this belongs to no zone (`race.zones.REAL_CHECKPOINT_RADIUS_M`)."""
+"""A checkpoint further from the line than this belongs to no zone (`track.game_map.REAL_CHECKPOINT_RADIUS_M`)."""
 NARROW_MARGIN_M: Final = 2.0
 TOLERATED_SPACING_M: Final = 0.2
 """The simulated game refuses lines with steps further than this from their nominal length."""

@@ -13,7 +13,7 @@ from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.progress_reward import FINISH_S, ProgressReward
-from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
+from trackmania_rl.race.rewards import race_rewards
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
@@ -64,7 +64,7 @@ def test_a_race_is_the_trainers_race(make_env, tracks, wandering, repository_roo
         race["race_time"],
         places=games.layout,
         settings=settings.reward,
-        engineered=EngineeredRewards.at_frame(settings.reward, 0),
+        frames_total=0,
         ms_per_action=settings.game.ms_per_action,
     )
     assert race["race_time"] % settings.game.ms_per_action != 0, "else the socket's game asks once more at the finish"
