@@ -23,7 +23,8 @@ if gymnasium is not None:
     )
     gymnasium.register(
         ANALOG_RACE_ID,
-        entry_point=f"{_environments}:make_analog_race_env",
-        vector_entry_point=f"{_environments}:make_analog_race_vector_env",
+        entry_point=f"{_environments}:make_race_env",
+        vector_entry_point=f"{_environments}:make_race_vector_env",
+        kwargs={"actions": "analog"},
     )
     gymnasium.register(REAL_TIME_RACE_ID, entry_point=f"{_environments}:make_real_time_race_env", nondeterministic=True)

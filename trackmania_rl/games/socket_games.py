@@ -12,13 +12,12 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from trackmania_rl.errors import UserError
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.race.races import EndedRace, Observation
@@ -114,12 +113,6 @@ class SocketGames(Games):
         self._patience_s = 0.0
         self._seen: list[Observation | None] = [None] * len(drivers)
         self._is_closed = threading.Event()
-
-    def __reduce__(self) -> NoReturn:
-        raise UserError(
-            "an environment whose game is a program of its own can't be copied: make another one, or take the "
-            'simulated game in this process, overrides={"game": "simulated", "game_transport": "in_process"}'
-        )
 
     @override
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:

@@ -55,7 +55,7 @@ def test_an_environment_that_cannot_be_made_leaves_nothing_behind(tmp_path, monk
     for options, told in (
         ({"maps": [TRACK, "absent"]}, "absent"),
         ({"config": "absent.py"}, r"config = 'absent\.py': there is no such file here, nor in"),
-        ({"render_mode": "ansi"}, "choose one of human, rgb_array"),
+        ({"render_mode": "ansi"}, "there is only rgb_array"),
         ({"reward": "score"}, r"reward = 'score': choose one of progress, trainer"),
         ({"overrides": {"batch_sise": 8}}, "batch_sise is no known setting; did you mean batch_size"),
     ):

@@ -9,10 +9,10 @@ import pytest
 import trackmania_rl  # noqa: F401  # registers the environments
 from trackmania_rl.games.envs import REAL_TIME_RACE_ID
 
-real_time = pytest.importorskip(
+pytest.importorskip(
     "trackmania_rl.games.envs.real_time", reason="python -m pip install rtgym", exc_type=ModuleNotFoundError
 )
-pytestmark = pytest.mark.filterwarnings("ignore:.*time steps? timed out")  # other programs may keep the processor busy
+pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # other programs may keep the processor busy
 
 SPEED = 20.0
 STEP_S = 0.05 / SPEED
@@ -43,13 +43,12 @@ def test_the_observation_ends_with_the_last_actions(make_env):
     assert observation[1:] == (forward, 4, 5)
 
 
-def test_the_game_goes_on_while_the_driver_thinks(make_env, monkeypatch):
-    monkeypatch.setattr(real_time, "WARNINGS_APART_S", 0.0)
+def test_the_game_goes_on_while_the_driver_thinks(make_env):
     env = make_env()
     env.reset()
     env.step(0)
     time.sleep(40 * STEP_S)
-    with pytest.warns(UserWarning, match=r"a time step timed out: more than 0\.0025 s passed"):
+    with pytest.warns(UserWarning, match="Time-step timed out"):
         env.step(0)
     *_, info = env.step(0)
     n_asked_for = 3

@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -39,17 +39,12 @@ __all__ = [
     "REAL_TIME_RACE_ID",
     "RaceEnv",
     "RaceVectorEnv",
-    "make_analog_race_env",
-    "make_analog_race_vector_env",
     "make_race_env",
     "make_race_vector_env",
     "make_real_time_race_env",
 ]
 
 DEFAULT_CONFIG = PROJECT_FOLDER / "config_files" / "config.py"
-
-ANALOG: Final = {"actions": "analog"}
-REAL_TIME: Final = {"running_speed": 1.0}
 
 PathText = str | os.PathLike[str]
 
@@ -59,6 +54,7 @@ def make_race_env(
     *,
     config: PathText | Settings = DEFAULT_CONFIG,
     overrides: Mapping[str, Any] | None = None,
+    actions: str | None = None,
     reward: str = PROGRESS,
     normalize: bool = True,
     render_mode: str | None = None,
@@ -72,6 +68,7 @@ def make_race_env(
         config: a configuration file, or settings, such as a driver's; a relative path begins at the working directory,
             or else at the project's folder.
         overrides: settings that replace the file's; values may be numpy's numbers, paths and `MapEntry`.
+        actions: the setting of this name.
         reward: "progress", metres and a bonus for the finish (`ProgressReward`), or "trainer", as in training
             (`RaceReward`).
         normalize: whether floats are normalized like the network's input.
@@ -81,7 +78,7 @@ def make_race_env(
         UserError: if configuration or maps can't be used, or the reward is unknown.
     """
     with ExitStack() as opened:
-        env = RaceEnv(_make_races(opened, 1, maps, _load(config, overrides), reward, normalize), render_mode)
+        env = RaceEnv(_make_races(opened, 1, maps, _load(config, overrides, actions), reward, normalize), render_mode)
         opened.pop_all()  # the environment closes them from now on
         return env
 
@@ -92,6 +89,7 @@ def make_race_vector_env(
     *,
     config: PathText | Settings = DEFAULT_CONFIG,
     overrides: Mapping[str, Any] | None = None,
+    actions: str | None = None,
     reward: str = PROGRESS,
     normalize: bool = True,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
@@ -110,7 +108,7 @@ def make_race_vector_env(
         raise UserError(f"num_envs = {num_envs}: it takes 1 game or more")
     if max_episode_steps is not None and max_episode_steps != -1 and max_episode_steps < 1:
         raise UserError(f"max_episode_steps = {max_episode_steps}: it takes 1 step or more, or -1 for no limit")
-    settings = _load(config, overrides)
+    settings = _load(config, overrides, actions)
     if not settings.game.is_in_process:
         raise UserError(
             'many games are stepped together in this process only: game = "simulated", game_transport = "in_process"; '
@@ -124,18 +122,6 @@ def make_race_vector_env(
         envs = RaceVectorEnv(races, autoreset_mode, render_mode)
         opened.pop_all()  # the environment closes them from now on
         return envs
-
-
-def make_analog_race_env(*args: Any, overrides: Mapping[str, Any] | None = None, **options: Any) -> RaceEnv:
-    """Make one game with `actions = "analog"`; arguments as of `make_race_env`."""
-    return make_race_env(*args, overrides=ANALOG | dict(overrides or {}), **options)
-
-
-def make_analog_race_vector_env(
-    *args: Any, overrides: Mapping[str, Any] | None = None, **options: Any
-) -> RaceVectorEnv:
-    """Make many games with `actions = "analog"`; arguments as of `make_race_vector_env`."""
-    return make_race_vector_env(*args, overrides=ANALOG | dict(overrides or {}), **options)
 
 
 def make_real_time_race_env(
@@ -162,14 +148,12 @@ def make_real_time_race_env(
         raise UserError(
             'TrackMania/RealTime-v0 needs the package rtgym: python -m pip install "trackmania-rl[realtime]"'
         ) from None
-    at_clock_speed = REAL_TIME | dict(overrides or {})
+    at_clock_speed = {"running_speed": 1.0, **(overrides or {})}
     env = make_race_env(maps, config=config, overrides=at_clock_speed, reward=reward, normalize=normalize)
     return RealTimeRaceEnv(env, **options)
 
 
-# gymnasium.make reads the render modes here.
-for _make in (make_race_env, make_analog_race_env):
-    vars(_make)["metadata"] = RaceEnv.metadata
+vars(make_race_env)["metadata"] = RaceEnv.metadata  # gymnasium.make reads the render modes here
 
 
 def _make_races(
@@ -203,13 +187,14 @@ def _make_races(
     )
 
 
-def _load(config: PathText | Settings, overrides: Mapping[str, Any] | None) -> Settings:
+def _load(config: PathText | Settings, overrides: Mapping[str, Any] | None, actions: str | None = None) -> Settings:
+    changes = ({} if actions is None else {"actions": actions}) | _plain(overrides or {})
     if isinstance(config, Settings):
-        return settings_from_flat({**config.flat(), **_plain(overrides or {})}) if overrides else config
+        return settings_from_flat(config.flat() | changes) if changes else config
     file = next((file for file in (Path(config), PROJECT_FOLDER / config) if file.is_file()), None)
     if file is None:
         raise UserError(f"config = {os.fspath(config)!r}: there is no such file here, nor in {PROJECT_FOLDER}")
-    return load_settings(file, _plain(overrides or {}))
+    return load_settings(file, changes)
 
 
 def _plain(value: Any) -> Any:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any, Final
 
-import cv2
 import gymnasium
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +21,6 @@ GAME_LOST: Final = "game_lost"
 """The `cutoff_reason` of a race whose game died, hung or sent invalid data."""
 PICTURE_SIZE_PX: Final = (320, 240)
 """(width, height) of `render`."""
-WINDOW_SIZE_PX: Final = (640, 480)
-"""(width, height)"""
 AUTORESET_MODES: Final = (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
 MASK_OPTION: Final = "reset_mask"
 """Option of `reset`: the games, (K,) bool, in which a race begins."""
@@ -53,25 +49,21 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
 
     Args:
         races: on one game; closed with the environment.
-        render_mode: "rgb_array" for `render`; "human" for a window, in real time.
+        render_mode: "rgb_array" for `render`. With "human", `gymnasium.make` shows a window, in real time.
 
     Attributes:
         layout: names and places of the floats.
         map_names: maps for `reset(options={"map": name})`.
 
     Raises:
-        UserError: if `render_mode` is unknown, or a window needs pygame.
+        UserError: if `render_mode` is unknown.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, races: EnvRaces, render_mode: str | None = None) -> None:
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise UserError(f'render_mode = "{render_mode}": choose one of {", ".join(self.metadata["render_modes"])}')
-        frames_per_s = 1000 / races.settings.game.ms_per_action
-        self._window = Window(frames_per_s) if render_mode == "human" else None
-        self.metadata = self.metadata | {"render_fps": frames_per_s}
-        self.render_mode = render_mode
+        self.render_mode = _checked_render_mode(render_mode)
+        self.metadata = self.metadata | {"render_fps": 1000 / races.settings.game.ms_per_action}
         self.races = races
         self._game = np.zeros(1, dtype=np.int64)
         self.settings, self.layout, self.map_names = races.settings, races.layout, races.map_names
@@ -94,7 +86,6 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         check_options(options, (MAP_OPTION,))
         self.races.begin(self._game, self.np_random, options)
         self.races.receive()
-        self._show_window()
         return self.races.show(0), self.races.infos({})[0]
 
     def step(self, action: npt.ArrayLike) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
@@ -114,13 +105,12 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
             races.is_under_way[0] = False
             lost = {"race_finished": False, "cutoff_reason": GAME_LOST}
             return races.show(0), 0.0, False, True, races.infos({})[0] | lost
-        self._show_window()
         terminated = 0 in ends and ends[0].is_finished
         truncated = 0 in ends and not terminated
         return races.show(0), float(rewards[0]), terminated, truncated, races.infos(ends)[0]
 
     def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]  # gymnasium leaves the type open
-        """Draw the view from behind the car, (240, 320, 3) uint8 RGB; None without a render mode, or with a window.
+        """Draw the view from behind the car, (240, 320, 3) uint8 RGB; None without a render mode.
 
         A game behind a socket shows the observation's newest frame, (H, W, 3).
 
@@ -130,73 +120,19 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         if self.render_mode is None:
             return None
         self.races.check_can_render()
-        return None if self.render_mode == "human" else self._picture(PICTURE_SIZE_PX)
-
-    def close(self) -> None:
-        """End the game."""
-        if self._window is not None:
-            self._window.close()
-        self.races.close()
-
-    def _show_window(self) -> None:
-        if self._window is not None:
-            self._window.show(self._picture(WINDOW_SIZE_PX))
-
-    def _picture(self, size_px: tuple[int, int]) -> npt.NDArray[np.uint8]:
-        picture = self.races.games.picture(0, *size_px)
+        picture = self.races.games.picture(0, *PICTURE_SIZE_PX)
         if picture is not None:
             return picture
         if not self.settings.game.has_image:
             raise UserError(
-                f'render_mode = "{self.render_mode}": of a game behind a socket the observation\'s image is shown, and '
-                'there is none; make the environment with overrides={"image_width_px": 160, "image_height_px": 120}'
+                "render: of a game behind a socket the observation's image is shown, and there is none; make the "
+                'environment with overrides={"image_width_px": 160, "image_height_px": 120}'
             )
         return np.repeat(self.races.images[0, -1, :, :, np.newaxis], 3, axis=2)
 
-
-class Window:
-    """Window of pygame, opened with the first picture. A deep copy is None, so copies of an environment are not shown.
-
-    Args:
-        frames_per_s: upper limit.
-
-    Raises:
-        UserError: if pygame is missing.
-    """
-
-    def __init__(self, frames_per_s: float) -> None:
-        if importlib.util.find_spec("pygame") is None:
-            raise UserError(
-                'render_mode = "human" needs the package pygame: python -m pip install "trackmania-rl[window]"'
-            )
-        self._frames_per_s = frames_per_s
-        self._screen: Any = None
-        self._clock: Any = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        return None
-
-    def show(self, picture: npt.NDArray[np.uint8]) -> None:
-        """Show a picture (H, W, 3), red, green and blue, and wait for its time."""
-        import pygame  # takes a second
-
-        if self._screen is None:
-            pygame.display.init()
-            pygame.display.set_caption("TrackMania")
-            self._screen = pygame.display.set_mode(WINDOW_SIZE_PX)
-            self._clock = pygame.time.Clock()
-        pygame.surfarray.blit_array(self._screen, cv2.resize(picture, WINDOW_SIZE_PX).swapaxes(0, 1))
-        pygame.event.pump()
-        pygame.display.flip()
-        self._clock.tick(self._frames_per_s)
-
     def close(self) -> None:
-        """Close the window if it is open."""
-        if self._screen is not None:
-            import pygame
-
-            pygame.display.quit()
-            self._screen = None
+        """End the game."""
+        self.races.close()
 
 
 class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
@@ -228,9 +164,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         render_mode: str | None = None,
     ) -> None:
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise UserError(f'render_mode = "{render_mode}": many games have only {self.metadata["render_modes"][0]}')
-        self.render_mode = render_mode
+        self.render_mode = _checked_render_mode(render_mode)
         self.metadata = self.metadata | {
             "render_fps": 1000 / races.settings.game.ms_per_action,
             "autoreset_mode": self.autoreset_mode,
@@ -326,6 +260,15 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         for game, end in ends.items():
             infos = self._add_info(infos, self.races.info_of_end(game, end), game)
         return infos
+
+
+def _checked_render_mode(render_mode: str | None) -> str | None:
+    if render_mode not in (None, "rgb_array"):
+        raise UserError(
+            f'render_mode = "{render_mode}": there is only rgb_array; with "human", gymnasium.make shows one game in a '
+            "window"
+        )
+    return render_mode
 
 
 def _autoreset_mode(asked: AutoresetMode | str) -> AutoresetMode:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import threading
 import time
-import warnings
 from typing import Any, Final
 
 import gymnasium
@@ -20,8 +19,6 @@ CUT_OFF: Final = "cut_off"
 """Entry of an interface's `info`: whether the race was cut off; rtgym has only one kind of end."""
 FURTHEST_BEHIND_S: Final = 1.0
 """A game further behind the clock, such as after standby, does not catch up."""
-WARNINGS_APART_S: Final = 60.0
-"""Minimum time between two warnings of time steps that timed out."""
 
 
 class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no types
@@ -144,15 +141,13 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
         env: closed with this environment.
         time_step_duration: seconds; None for one action of the configuration.
         start_obs_capture: seconds after a time step's beginning at which its state is taken; None for its end.
-        time_step_timeout_factor: time steps after which the clock of a slow driver is reset, with a warning at most
-            once a minute.
-        ep_max_length: time steps after which a race is truncated.
         act_buf_len: see above.
         benchmark: whether durations are measured.
+        options: rtgym's, such as `time_step_timeout_factor`, time steps after which the clock of a slow driver is reset
+            with a warning, and `ep_max_length`, time steps after which a race is truncated.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
-    is_waiting: bool  # rtgym's: whether a reset of the clock is intended
 
     def __init__(
         self,
@@ -160,15 +155,13 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
         *,
         time_step_duration: float | None = None,
         start_obs_capture: float | None = None,
-        time_step_timeout_factor: float = 1.0,
-        ep_max_length: float = np.inf,
         act_buf_len: int = 2,
         benchmark: bool = True,
+        **options: Any,
     ) -> None:
         game = env.settings.game
         duration_s = time_step_duration or game.ms_per_action / 1000 / game.running_speed
         self._race = env
-        self._warned_s = -np.inf
         super().__init__(
             DEFAULT_CONFIG_DICT
             | {
@@ -176,12 +169,13 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
                 "interface_args": (env,),
                 "time_step_duration": duration_s,
                 "start_obs_capture": duration_s if start_obs_capture is None else start_obs_capture,
-                "time_step_timeout_factor": time_step_timeout_factor,
-                "ep_max_length": ep_max_length,
+                "time_step_timeout_factor": 1.0,
+                "ep_max_length": np.inf,
                 "act_buf_len": act_buf_len,
                 "benchmark": benchmark,
                 "wait_on_done": True,
             }
+            | options
         )
 
     def reset(
@@ -201,18 +195,3 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
         """End the game."""
         self._join_thread()
         self.interface.close()
-
-    def _update_timestamps(self) -> None:
-        """Reset the clock after a timeout without rtgym's own warning at every time step."""
-        was_waiting, self.is_waiting = self.is_waiting, True
-        super()._update_timestamps()
-        has_timed_out = not self.is_waiting  # set by rtgym as it resets the clock
-        self.is_waiting = was_waiting and not has_timed_out
-        now_s = time.perf_counter()
-        if has_timed_out and not was_waiting and now_s - self._warned_s >= WARNINGS_APART_S:
-            self._warned_s = now_s
-            warnings.warn(
-                f"a time step timed out: more than {self.time_step_timeout:.3g} s passed between its end and the next "
-                "action; use a faster driver, or raise time_step_duration or time_step_timeout_factor",
-                stacklevel=2,
-            )
