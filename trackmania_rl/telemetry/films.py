@@ -1,7 +1,7 @@
 """Films of races with an overlay: of a game that plays inputs, of the simulated game, or of the frames of a race.
 
-The overlay shows time, speed, gear, inputs and Q values. Evaluation races of a training are filmed by a process of low
-priority, which writes FILM.mp4 and a smaller FILM.gif for loggers that show pictures only:
+The overlay shows time, speed, gear, inputs and Q values. A process of low priority films evaluation races of a
+training. It writes FILM.mp4 and a smaller FILM.gif for loggers that show pictures only:
 
     python -m trackmania_rl.telemetry.films FILM.mp4 --inputs kart.inputs --track maps/kart.toml --until-ms 17000
     python -m trackmania_rl.telemetry.films FILM.mp4 --inputs ... --track generated_0.500_7 --until-ms 9000
@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 from zipfile import BadZipFile
 
@@ -51,12 +50,11 @@ SIZE_PX: Final = (640, 360)
 FRAME_MS: Final = 40
 """Race time between two pictures of it."""
 LEAST_HEIGHT_PX: Final = 360
-"""Frames of an observation are enlarged to this height at least."""
+"""Height to which frames of an observation are enlarged."""
 GIF_WIDTH_PX: Final = 320
 GIF_FRAME_MS: Final = 80
-"""Shortest time between two pictures of a GIF, a multiple of the 10 ms that this format counts in."""
+"""Shortest time between two pictures of a GIF, a multiple of the format's 10 ms."""
 NICENESS: Final = 10
-"""Below a training, which has 0."""
 HOLD_S: Final = 1.0
 """Duration of the last picture."""
 _BASE_PX: Final = (640, 480)
@@ -136,32 +134,25 @@ class RaceOverlay:
         self._timeline = timeline
         self._columns = columns
 
-    def draw(self, picture: Sprite, time_ms: int, speed_m_s: float | None, gear: int | None) -> None:
-        """Draw into a picture.
-
-        Args:
-            picture: (H, W, 4) uint8, blue, green, red, alpha; changed in place.
-            time_ms: race time.
-            speed_m_s: speed, None if unknown.
-            gear: 0 is reverse; None if unknown.
-        """
-        image = Image.fromarray(picture)
+    def drawn(self, shot: Shot) -> npt.NDArray[np.uint8]:
+        """Return a copy of a picture with the overlay."""
+        image = Image.fromarray(shot.frame)  # its "red" is blue
         scale = min(image.width / _BASE_PX[0], image.height / _BASE_PX[1])
         canvas = _Canvas(image, ImageDraw.Draw(image), scale)
         inputs_px = max(2, canvas.px(_INPUTS_HEIGHT))
         margin_px = canvas.px(_MARGIN)
         top_px = image.height - margin_px - inputs_px
-        _draw_time(canvas, time_ms)
-        if speed_m_s is not None or gear is not None:
+        _draw_time(canvas, shot.time_ms)
+        if shot.speed_m_s is not None or shot.gear is not None:
             width_px = round(inputs_px * WIDTH_PER_HEIGHT)
-            _draw_speed(canvas, (image.width - margin_px - width_px, top_px, width_px, inputs_px), speed_m_s, gear)
+            _draw_speed(canvas, (image.width - margin_px - width_px, top_px, width_px, inputs_px), shot)
         if self._timeline is not None:
-            held = self._timeline.at(time_ms)
+            held = self._timeline.at(shot.time_ms)
             canvas.paste(input_picture(held, self._timeline.is_analog, inputs_px), margin_px, top_px)
         if self._columns is not None and self._columns.q_values is not None and len(self._columns.q_values):
-            index = min(time_ms // self._columns.ms_per_action, len(self._columns.q_values) - 1)
+            index = min(shot.time_ms // self._columns.ms_per_action, len(self._columns.q_values) - 1)
             _draw_values(canvas, self._columns.q_values[index], self._columns.action_keys)
-        picture[:] = image
+        return np.asarray(image)
 
 
 class _Canvas(NamedTuple):
@@ -203,17 +194,17 @@ def _draw_time(canvas: _Canvas, time_ms: int) -> None:
     canvas.write(canvas.image.width / 2, top_px + padding_px + height_px, text, _TIME_TEXT, "ms")
 
 
-def _draw_speed(canvas: _Canvas, box_px: tuple[int, int, int, int], speed_m_s: float | None, gear: int | None) -> None:
+def _draw_speed(canvas: _Canvas, box_px: tuple[int, int, int, int], shot: Shot) -> None:
     left_px, top_px, width_px, height_px = box_px
     padding_px = canvas.px(_PADDING)
     right_px, bottom_px = left_px + width_px - padding_px, top_px + height_px - 2 * padding_px
     canvas.panel(*box_px)
-    if speed_m_s is not None:
+    if shot.speed_m_s is not None:
         baseline_px = top_px + padding_px + round(_DIGIT_SHARE * canvas.font(_SPEED_TEXT).size)
-        canvas.write(right_px, baseline_px, f"{3.6 * speed_m_s:.0f}", _SPEED_TEXT, "rs")
+        canvas.write(right_px, baseline_px, f"{3.6 * shot.speed_m_s:.0f}", _SPEED_TEXT, "rs")
         canvas.write(right_px, bottom_px, "km/h", _SMALL_TEXT, "rs")
-    if gear is not None:
-        canvas.write(left_px + padding_px, bottom_px, f"gear {gear or 'R'}", _SMALL_TEXT, "ls")
+    if shot.gear is not None:
+        canvas.write(left_px + padding_px, bottom_px, f"gear {shot.gear or 'R'}", _SMALL_TEXT, "ls")
 
 
 def _draw_values(canvas: _Canvas, values: npt.NDArray[np.float32], action_keys: npt.NDArray[np.bool_] | None) -> None:
@@ -252,32 +243,20 @@ class Shot(NamedTuple):
     gear: int | None
 
 
-class RaceVideo:
-    """Video of a race. After an error, or without a picture, no file is written.
+class RaceVideo(VideoFile):
+    """Video of a race.
 
     Args:
         path: an .mp4 file.
         frames_per_s: of race time.
         overlay: None for the bare picture.
-        n_threads: see `VideoFile`.
-
-    Raises:
-        UserError: if the name does not end in .mp4.
+        n_threads: of the encoder.
     """
 
     def __init__(self, path: Path, frames_per_s: float, overlay: RaceOverlay | None, n_threads: int = 0) -> None:
-        self._file = VideoFile(path, frames_per_s, n_threads=n_threads)
-        self._frames_per_s = frames_per_s
+        super().__init__(path, frames_per_s, n_threads=n_threads)
         self._overlay = overlay
         self._last: Shot | None = None
-
-    def __enter__(self) -> RaceVideo:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._file.__exit__(kind, error, traceback)
 
     def show(self, shot: Shot) -> npt.NDArray[np.uint8]:
         """Add a picture; return it with its overlay.
@@ -286,10 +265,8 @@ class RaceVideo:
             UserError: if the file cannot be written.
         """
         self._last = shot._replace(frame=shot.frame.copy())
-        picture = self._last.frame.copy()
-        if self._overlay is not None:
-            self._overlay.draw(picture, shot.time_ms, shot.speed_m_s, shot.gear)
-        self._file.write(picture)
+        picture = self._last.frame if self._overlay is None else self._overlay.drawn(self._last)
+        self.write(picture)
         return picture
 
     def hold(self, time_ms: int) -> None:
@@ -393,11 +370,11 @@ def film_frames(columns: RaceColumns) -> Iterator[Shot]:
 
 
 def write_films(file: Path, shots: Iterator[Shot], ms_per_shot: int, overlay: RaceOverlay, race_time_ms: int) -> None:
-    """Write a film as .mp4 and as .gif.
+    """Write a film of at least one shot as .mp4 and as .gif.
 
     Args:
         file: the .mp4 file.
-        shots: at least one.
+        shots: pictures, `ms_per_shot` of race time apart.
         ms_per_shot: race time between two of them.
         overlay: of the race.
         race_time_ms: shown at the end.

@@ -14,7 +14,7 @@ import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, Self
 
 import cv2
 import numpy as np
@@ -89,7 +89,7 @@ class VideoFile:
         self._told: IO[bytes] | None = None
         self._frame_shape: tuple[int, ...] = ()
 
-    def __enter__(self) -> VideoFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
