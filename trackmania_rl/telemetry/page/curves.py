@@ -35,8 +35,8 @@ _HEADER: Final = struct.Struct("<QI")  # length of a record, and its checksum
 _FOOTER_BYTES: Final = 4
 
 Point = list[float | None]
-NewPoints = list[tuple[str, Point]]
-"""New points with the names of their curves."""
+NewPoints = defaultdict[str, list[Point]]
+"""New points by the names of their curves."""
 
 
 class Curve:
@@ -95,7 +95,7 @@ class RaceCurves:
     def _begin(self) -> None:
         self.curves: dict[str, Curve] = {"rates": Curve()}
         self.figures: dict[str, Curve] = {}
-        self.new_figures: NewPoints = []
+        self.new_figures: NewPoints = defaultdict(list)
         self._histories: dict[str, RaceHistory] = {}
         self.frames_total = self.n_races = self.n_unreadable = 0
         self._best_ms: dict[str, list[int]] = {}
@@ -115,14 +115,14 @@ class RaceCurves:
         Raises:
             OSError: if the file cannot be read.
         """
-        self.new_figures = []
+        self.new_figures = defaultdict(list)
         n_restarts = self._tail.n_restarts
         lines = self._tail.read()
         is_first, self._has_read = not self._has_read, True
         if self._tail.n_restarts > n_restarts:
             self._begin()
             is_first = True
-        new: NewPoints = []
+        new: NewPoints = defaultdict(list)
         for line in lines:
             try:
                 self._add(json.loads(line), new)
@@ -190,7 +190,7 @@ class RaceCurves:
         time_s = record.race_time_ms / 1000 if record.race_finished else None
         point: Point = [frames, time_s, round(record.meters, 1), history.recent_finish_rate]
         if self.curves.setdefault(name, Curve()).add(point, is_best):
-            new.append((name, point))
+            new[name].append(point)
 
     def _add_rate(self, frames: int, wall_s: float, new: NewPoints) -> None:
         if self._rate_from is None:
@@ -201,7 +201,7 @@ class RaceCurves:
             self._rate_from = wall_s, frames
             point: Point = [frames, round(self.training_s / 3600, 5), round(new_frames / seconds, 1)]
             if self.curves["rates"].add(point):
-                new.append(("rates", point))
+                new["rates"].append(point)
 
 
 class FigureCurves:
@@ -223,7 +223,7 @@ class FigureCurves:
         Raises:
             OSError: if a file cannot be read.
         """
-        new: NewPoints = []
+        new: NewPoints = defaultdict(list)
         bytes_left = MOST_BYTES_AT_ONCE
         for file in sorted(self._folder.glob("events.out.tfevents.*")):
             if bytes_left > 0 and file not in self._damaged and file.is_file():
@@ -268,4 +268,4 @@ def add_figure(curves: dict[str, Curve], name: str, frames: int, value: float, n
     curve.take_back(frames)
     point: Point = [frames, float(f"{value:.6g}")]
     if curve.add(point):
-        new.append((name, point))
+        new[name].append(point)

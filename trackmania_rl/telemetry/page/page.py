@@ -15,7 +15,7 @@ from trackmania_rl.settings.live import stamp_of
 from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.settings.snapshot import edit_setting, own_file, read_own
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
-from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, NewPoints, Point, RaceCurves
+from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, Point, RaceCurves
 from trackmania_rl.telemetry.page.races import MEDALS, WatchedRaces, race_sections
 from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
 from trackmania_rl.telemetry.page.tails import LogMessages
@@ -122,11 +122,7 @@ class RunPage:
             return list(self._figures[name].points) if name in self._figures else []
 
     def shape(self, name: str) -> dict[str, Any]:
-        """Return a map from above; see `shape_of`.
-
-        Raises:
-            UserError: if there is no such map.
-        """
+        """Return a map from above, as `shape_of`."""
         with self._lock:
             settings, shape = self._settings, self._shapes.get(name)
         if shape is None:
@@ -201,7 +197,7 @@ class RunPage:
         if new_races is None:
             news["races"] = self._all_races()
         elif new_races:
-            news["races"] = {"reset": False, "curves": _by_name(new_races)}
+            news["races"] = {"reset": False, "curves": new_races}
         self._read_figures(news)
         if messages := self._messages.read():
             news["log"] = {"reset": False, "messages": messages}
@@ -230,10 +226,10 @@ class RunPage:
         if self._figures is not before:
             news["figures"] = self._all_figures()
             return
-        shown = [(name, point) for name, point in new if name.startswith(SHOWN_FIGURES)]
+        shown = {name: points for name, points in new.items() if name.startswith(SHOWN_FIGURES)}
         has_new_names = len(self._figures) != n_figures
         if shown or has_new_names:
-            news["figures"] = {"reset": False, "curves": _by_name(shown)}
+            news["figures"] = {"reset": False, "curves": shown}
             if has_new_names:
                 news["figures"]["names"] = sorted(self._figures)
 
@@ -304,10 +300,3 @@ def _compact(car: LiveCar) -> list[Any]:
     where = [car.collector, car.game, car.map_name, car.track, round(x_m, 1), round(z_m, 1), round(car.speed_mps, 1)]
     race = [car.race_time_ms, round(car.meters_advanced, 1), int(car.is_explo)]
     return [*where, *race, int(car.gas), int(car.brake), round(car.steer, 2), car.gear, round(car.age_s, 1)]
-
-
-def _by_name(points: NewPoints) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
-    for name, point in points:
-        found.setdefault(name, []).append(point)
-    return found
