@@ -22,36 +22,26 @@ READ_TRIES: Final = 5
 READ_AGAIN_AFTER_S: Final = 0.02
 
 
-class RecordFile:
-    """Text file that is rewritten in place, so that writing works on a full disk. It ends with a checksum.
-
-    Args:
-        path: file to write. Errors are ignored: the next record may be written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, text: str) -> None:
-        """Replace the record."""
-        content = text.encode()
-        room = ROOM_BYTES
-        while room < len(content) + CHECKSUM_BYTES:
-            room *= 2
-        with contextlib.suppress(OSError):
-            if self.path.exists() and not self.path.is_file():  # a pipe or a device
-                return
-            size = self.path.stat().st_size if self.path.is_file() else 0
-            if size < room or size % ROOM_BYTES:
-                self.path.write_bytes(bytes(room))
-                size = room
-            content = content.ljust(size - CHECKSUM_BYTES)
-            with self.path.open("r+b", buffering=0) as file:
-                file.write(content + _checksum(content))
+def write_record(path: Path, text: str) -> None:
+    """Replace a text file in place, which works on a full disk. It ends with a checksum. I/O errors are ignored."""
+    content = text.encode()
+    room = ROOM_BYTES
+    while room < len(content) + CHECKSUM_BYTES:
+        room *= 2
+    with contextlib.suppress(OSError):
+        if path.exists() and not path.is_file():  # a pipe or a device
+            return
+        size = path.stat().st_size if path.is_file() else 0
+        if size < room or size % ROOM_BYTES:
+            path.write_bytes(bytes(room))
+            size = room
+        content = content.ljust(size - CHECKSUM_BYTES)
+        with path.open("r+b", buffering=0) as file:
+            file.write(content + _checksum(content))
 
 
 def read_record(path: Path) -> str | None:
-    """Read the text of a `RecordFile`; None if the file is missing or damaged."""
+    """Read the text of `write_record`; None if the file is missing or damaged."""
     for _ in range(READ_TRIES):
         try:
             raw = bytes(read_bounded(path, MOST_BYTES))
@@ -73,13 +63,11 @@ class RunStatus(BaseModel):
 
     Attributes:
         is_over: whether the training has ended in order.
-        told_at_s: time of this record.
-        ticked_at_s: newest pass of the training loop.
+        told_at_s: time of this record; `silence_s` is its timeout.
+        ticked_at_s: newest pass of the training loop; `stall_s` is its timeout.
         raced_at_s: newest race; None before the first one of the session.
         saved_at_s: newest checkpoint; None before the first one.
-        silence_s: timeout of `told_at_s`.
-        stall_s: timeout of `ticked_at_s`.
-        figures: numbers by the names of `trackmania_rl.telemetry.page.health`.
+        figures: numbers by name; those that only rise end with `_total`.
         losses: newest means of the updates' losses and other figures, by name.
     """
 
@@ -109,15 +97,9 @@ class RunStatus(BaseModel):
         return None
 
 
-class StatusFile:
-    """Status file of a run."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = RecordFile(folder / STATUS_FILE)
-
-    def write(self, status: RunStatus) -> None:
-        """Replace the status."""
-        self._file.write(status.model_dump_json())
+def write_status(folder: Path, status: RunStatus) -> None:
+    """Replace the status in a run's folder."""
+    write_record(folder / STATUS_FILE, status.model_dump_json())
 
 
 def read_status(folder: Path) -> RunStatus | None:

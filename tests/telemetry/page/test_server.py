@@ -16,7 +16,7 @@ from tests.telemetry.page.conftest import LIVE, make_run, race_line, serving
 from trackmania_rl.telemetry.page import guard
 from trackmania_rl.telemetry.page import server as server_module
 from trackmania_rl.telemetry.page.server import make_app
-from trackmania_rl.telemetry.run_status import StatusFile
+from trackmania_rl.telemetry.run_status import write_status
 
 TOKEN = "a-secret-word"
 LIVE_ELSEWHERE = "ws://box.example:8600/live"
@@ -157,7 +157,7 @@ def _tell(run, **changes):
     times = {"told_at_s": now_s, "ticked_at_s": now_s - 2.0, "raced_at_s": now_s - 3.0}
     figures = {"frames_total": 12_345.0, "collectors_alive": 2.0, "collector_restarts_total": 7.0}
     losses = {"loss": 0.5, 'odd"name\\': 1.5}
-    StatusFile(run.path).write(status_of(**{**times, "figures": figures, "losses": losses, **changes}))
+    write_status(run.path, status_of(**{**times, "figures": figures, "losses": losses, **changes}))
 
 
 def test_health_is_200_while_the_training_beats_and_503_otherwise(client, run):

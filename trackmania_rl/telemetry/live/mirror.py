@@ -29,7 +29,7 @@ from trackmania_rl.telemetry.live.feed import (
     LiveCar,
     LiveRace,
 )
-from trackmania_rl.telemetry.run_status import RecordFile
+from trackmania_rl.telemetry.run_status import write_record
 from trackmania_rl.track.game_map import map_file
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class LiveMirror:
         self._is_asked = False
         self._watched: set[int] = set()
         self._next_look_s = -math.inf
-        self._cars_file = RecordFile(folder / CARS_FILE.format(collector=collector))
+        self._cars_file = folder / CARS_FILE.format(collector=collector)
         self._cars: dict[int, LiveCar] = {}
         self._next_write_s = -math.inf
         self._next_car_s = np.full(games.n_games, -math.inf)
@@ -112,12 +112,12 @@ class LiveMirror:
             self._update_cars(ids[due], decision, due, now_s)
         if now_s >= self._next_write_s:
             self._next_write_s = now_s + CARS_EVERY_S
-            self._cars_file.write(json.dumps([vars(car) for car in self._cars.values()]))
+            write_record(self._cars_file, json.dumps([vars(car) for car in self._cars.values()]))
 
     def close(self) -> None:
         """Remove the files."""
         races = self._folder.glob(RACE_FILE.format(collector=self._collector, game="*"))
-        for file in (self._cars_file.path, *races):
+        for file in (self._cars_file, *races):
             self._remove(file)
 
     def _read_requests(self, now_s: float) -> None:

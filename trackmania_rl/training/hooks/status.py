@@ -10,7 +10,7 @@ from typing import Final
 
 from tensordict import TensorDictBase
 
-from trackmania_rl.telemetry.run_status import RunStatus, StatusFile
+from trackmania_rl.telemetry.run_status import RunStatus, write_status
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
@@ -66,10 +66,9 @@ class TellStatus(Hook):
 
     def begin(self) -> None:
         """Write the first status and start the thread."""
-        self._file = StatusFile(self.run.folder.path)
         self._stamp_progress()
         self._status = self._status_now()
-        self._file.write(self._status)
+        write_status(self.run.folder.path, self._status)
         self._thread.start()
 
     def batch_process(self, _: TensorDictBase) -> None:
@@ -88,7 +87,7 @@ class TellStatus(Hook):
             return
         self._ends.set()
         self._thread.join()
-        self._file.write(self._status_now(is_over=True))
+        write_status(self.run.folder.path, self._status_now(is_over=True))
 
     def _write_repeatedly(self) -> None:
         while not self._ends.wait(EVERY_S):
@@ -96,7 +95,7 @@ class TellStatus(Hook):
             heartbeat = self.run.heartbeat
             heartbeat.beat()
             stamps = {"told_at_s": heartbeat.at_s, "ticked_at_s": heartbeat.progress_at_s}
-            self._file.write(self._status.model_copy(update=stamps))
+            write_status(self.run.folder.path, self._status.model_copy(update=stamps))
 
     def _stamp_progress(self) -> None:
         self.run.heartbeat.progress(self.run.settings.run.learner_silence_s, LEARNER_STALL_S)
