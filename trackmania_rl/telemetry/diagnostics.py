@@ -63,11 +63,7 @@ _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#333333", "#e69f
 
 
 def save_data(file: Path, data: Data) -> None:
-    """Write the data for another process.
-
-    Raises:
-        OSError: if the file cannot be written.
-    """
+    """Write the data for another process."""
     with file.open("wb") as opened:
         np.savez(opened, **{f"{name}/{key}": value for name, of in data.items() for key, value in vars(of).items()})
 
@@ -125,10 +121,9 @@ def draw_diagnostics(data: Data, folder: Path, log: Callable[[Path], object] = l
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for kind, draw in KINDS.items():
-            picture = draw(data)
-            if picture is not None:
+            if (figure := draw(data)) is not None:
                 files.append(folder / f"{about.frames_total:012d}_{about.map_name}_{kind}.png")
-                write_picture(files[-1], picture)
+                write_picture(files[-1], figure)
                 log(files[-1])
         listed = list_pictures(folder)
         sets = dict.fromkeys([(about.frames_total, about.map_name), *((e["frames"], e["map"]) for e in listed)])

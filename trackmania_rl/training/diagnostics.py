@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -51,8 +51,7 @@ N_SAMPLED: Final = 1024
 N_SAMPLED_WITH_IMAGE: Final = 256
 
 
-@dataclass(frozen=True)
-class RecentRace:
+class RecentRace(NamedTuple):
     """A race: copies of its columns (`Races.rollout_results`) and its `end_race_stats`."""
 
     columns: dict[str, Any]
@@ -61,7 +60,7 @@ class RecentRace:
 
 @dataclass(frozen=True)
 class Subject:
-    """An agent and what its data depend on."""
+    """An agent with its settings, spaces, reward, counts and the map's reference line."""
 
     agent: Agent
     settings: Settings
@@ -103,13 +102,13 @@ class _Race:
         self.realised = realised_returns(self.rewarded, subject.rules, is_terminal=is_terminal)
 
     def transitions(self, index: Array) -> Transitions:
-        """Return the transitions that begin at some states (B,), as the replay memory gathers them."""
+        """Return the transitions at states (B,), as the replay memory gathers them."""
         subject = self.subject
         rollout = RewardedRollout(self.columns, self.rewarded, subject.settings, subject.frames_total)
         return rollout.transitions(torch.as_tensor(index, dtype=torch.int64), subject.spaces)
 
     def places(self, index: Array) -> dict[str, Array]:
-        """Return times, distances, positions and speeds of some states."""
+        """Return times, distances, positions and speeds at states (B,)."""
         s_per_action = self.subject.s_per_action
         return {
             "time_s": index * s_per_action,
@@ -129,9 +128,9 @@ def gather(
 
     Args:
         subject: the agent.
-        newest: newest evaluated race, with its frames.
-        evaluated: recent evaluated races, including the newest; those on other maps are left out.
-        explored: recent explored race of the same map, with its frames.
+        newest: newest evaluation race, with its frames.
+        evaluated: recent evaluation races, including the newest; those on other maps are left out.
+        explored: recent exploration race of the same map, with its frames.
     """
     race, map_name = _Race(subject, newest), newest.stats["map_name"]
     races = [race] if explored is None else [race, _Race(subject, explored)]
@@ -150,10 +149,7 @@ def gather(
 def realised_returns(rewarded: RewardedRace, rules: MiniRaceRules, *, is_terminal: bool) -> Array:
     """Return (T,) the returns of the mini-races that begin at a race's T actions; NaN where the race was cut off.
 
-    Args:
-        rewarded: the race.
-        rules: discount, and length of a mini-race.
-        is_terminal: whether nothing comes after the race's last action.
+    `is_terminal` tells that nothing comes after the race's last action.
     """
     n_actions = len(rewarded.rewards)
     n_ahead = n_actions if rules.duration_actions is None else min(rules.duration_actions, n_actions)
@@ -228,9 +224,9 @@ def _comparison(races: Sequence[_Race]) -> Section:
 
 
 def _errors(races: Sequence[_Race], action_names: Array, *, at_all_horizons: bool) -> dict[str, Array] | None:
-    """Return errors of the transitions (B,) of some races, with the whole mini-race ahead or at all horizons.
+    """Return errors of the transitions (B,) of races, with the whole mini-race ahead or at all horizons.
 
-    NaN for values that the agent does not give; its loss in place of the error. None if it gives nothing.
+    The loss stands in for an error that the agent does not give. None if it gives neither.
     """
     subject = races[0].subject
     most = N_SAMPLED_WITH_IMAGE if subject.spaces.has_image else N_SAMPLED
@@ -245,22 +241,25 @@ def _errors(races: Sequence[_Race], action_names: Array, *, at_all_horizons: boo
         n_steps = transitions.n_steps.numpy()
         batch = cut_to_mini_races(transitions, torch.as_tensor(elapsed), subject.rules)
         reward = batch["reward"].numpy().copy()
-        errors = subject.agent.errors_of(batch)
-        if errors is None:
+        if (errors := subject.agent.errors_of(batch)) is None:
             return None
         loss = errors.loss.cpu().numpy()
-        predicted = target = np.full(len(loss), np.nan)
-        if errors.predicted is not None and errors.target is not None:
-            predicted, target = errors.predicted.cpu().numpy(), errors.target.cpu().numpy()
+        predicted, target = (
+            np.full(len(loss), np.nan) if values is None else values.cpu().numpy()
+            for values in (errors.predicted, errors.target)
+        )
         actions = np.asarray(race.columns["actions"])[index]
-        texts = [", ".join(f"{number:+.2f}" for number in action) for action in actions.tolist() if actions.ndim > 1]
+        names = action_names[actions] if actions.ndim == 1 else [_numbers(action) for action in actions.tolist()]
         columns = {"loss": loss, "predicted": predicted, "target": target, "n_steps": n_steps, "reward": reward}
-        columns["error"] = np.where(np.isnan(target), loss, target - predicted)
-        columns["kind"] = np.full(len(index), race.kind)
-        columns["action"] = np.array(texts) if actions.ndim > 1 else action_names[actions]
+        columns["error"] = np.where(np.isnan(target - predicted), loss, target - predicted)
+        columns |= {"kind": np.full(len(index), race.kind), "action": np.array(names)}
         columns |= {"actions_left": duration - elapsed, "realised": race.realised[index]}
         parts.append(columns | race.places(index))
     return _joined(parts)
+
+
+def _numbers(action: list[float]) -> str:
+    return ", ".join(f"{number:+.2f}" for number in action)
 
 
 def _largest(columns: Mapping[str, Array]) -> dict[str, Array]:
@@ -284,7 +283,7 @@ def load_subject(
     """Load a run's agent from a checkpoint or a file of its drivers/, by default the newest checkpoint.
 
     Raises:
-        UserError: if folder, configuration or checkpoint are missing, damaged or don't fit each other.
+        UserError: if folder, settings or checkpoint are missing, damaged or do not fit each other.
     """
     learned = read_run(run_folder, checkpoint)
     changes: dict[str, Any] = {"use_torch_compile": False, "n_collectors": 1, "games_per_collector": 1}
