@@ -85,7 +85,7 @@ def test_the_live_view_fits_and_shows_the_figures():
     figures.reference_times = {"valley": MedalTimes(30_000, 31_000, 32_000, None)}
     text = as_text(figures, 120)
     assert "valley: author 0:30.000, gold 0:31.000, silver 0:32.000" in text
-    assert "silver 0:31.250" in text
+    assert "0:31.250 (silver)" in text
     assert "best 0:31.250 (silver), last 123 m; evaluated 1/1 finished, best 0:30.999 (gold)" in plain_line(figures)
 
 

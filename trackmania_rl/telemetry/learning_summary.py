@@ -127,7 +127,7 @@ def iterate_races(races_file: Path) -> Iterator[Race]:
                     return
                 race = json.loads(line)
                 if not isinstance(race, dict) or not race.keys() >= NEEDED_KEYS:
-                    raise UserError(f"{races_file} is damaged: line {number} is no race")
+                    raise UserError(f"{races_file} is damaged: line {number} is no race, or one of another version")
                 yield race
     except OSError as error:
         raise UserError(f"cannot read {races_file}: {error.strerror}; give the folder of a run, save/...") from error

@@ -326,11 +326,11 @@ class TrainingStatistics:
         """Return the rates; 0 in the first second after the first `observe`."""
         now = self._counts()
         first = self._samples[0] if self._samples else now
-        seconds = now[0] - first[0]
+        seconds, *counts = (count - before for count, before in zip(now, first, strict=True))
         if seconds < SAMPLE_INTERVAL_S:
             return Rates(0.0, 0.0, 0.0, 0.0)
-        *rates, waiting = ((count - before) / seconds for count, before in zip(now[1:], first[1:], strict=True))
-        return Rates(*rates, min(1.0, waiting))
+        actions, races, batches, waited_s = counts
+        return Rates(actions / seconds, races / seconds, batches / seconds, min(1.0, waited_s / seconds))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the figures that a resumed run continues with, as plain values."""

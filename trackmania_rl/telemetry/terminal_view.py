@@ -43,7 +43,7 @@ MOST_POINTS_WITH_FRACTIONS = 1000.0
 NOTHING = "-"
 """Placeholder for a missing value."""
 
-MEDAL_STYLES = {"author": "bold magenta", "gold": "yellow", "silver": "white", "bronze": "dark_orange3"}
+MEDALS = ("author", "gold", "silver", "bronze")
 LEVEL_STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL: "bold red"}
 
 
@@ -318,23 +318,21 @@ def _map_table(figures: TrainingStatistics) -> RenderableType:
 
 def times_text(times: MedalTimes) -> str:
     """Return the times to beat on a map as text."""
-    of_medals = {name: getattr(times, f"{name}_ms") for name in MEDAL_STYLES}
+    of_medals = {name: getattr(times, f"{name}_ms") for name in MEDALS}
     return ", ".join(f"{name} {format_time(time_ms)}" for name, time_ms in of_medals.items() if time_ms is not None)
 
 
 def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[RenderableType]:
     yield f"{history.n_races:,}"
     if history.is_own:
-        yield from map(format_return, (history.recent.mean_return, history.furthest_m, history.last_m))
+        yield from (format_return(history.recent.mean_return), _best(history, times), _last(history))
         yield f"{history.recent.mean_length:,.0f}"
         return
     yield _percent(history.n_finished / history.n_races)
     all_recent_finished = history.n_recent_finished == history.n_recent
     yield Text(f"{history.n_recent_finished}/{history.n_recent}", style="green" if all_recent_finished else "")
-    best = _best(history, style="bold green")
-    medal = _medal(history, times)
-    yield Text.assemble((f"{medal} ", MEDAL_STYLES[medal]), best) if medal else best
-    yield _time_or_distance(history.last_time_ms, history.last_m, history.progress_unit)
+    yield Text(_best(history, times), style="dim" if history.best_time_ms is None else "bold green")
+    yield Text(_last(history), style="dim" if history.last_time_ms is None else "")
     yield format_time(history.median_time_ms)
 
 
@@ -343,22 +341,23 @@ def format_return(points: float) -> str:
     return f"{points:,.4g}" if abs(points) < MOST_POINTS_WITH_FRACTIONS else f"{points:,.0f}"
 
 
-def _medal(history: RaceHistory, times: MedalTimes | None) -> str | None:
-    return None if times is None or history.best_time_ms is None else times.medal(history.best_time_ms)
-
-
-def _best(history: RaceHistory, style: str = "") -> Text:
-    """Return the best result, or a dash for several tracks."""
+def _best(history: RaceHistory, times: MedalTimes | None) -> str:
+    """Return the best time with its medal, or the furthest distance; a dash for several tracks."""
     if not history.is_one_track:
-        return Text(NOTHING)
-    return _time_or_distance(history.best_time_ms, history.furthest_m, history.progress_unit, style)
+        return NOTHING
+    if history.best_time_ms is None:
+        return _progress(history, history.furthest_m)
+    medal = None if times is None else times.medal(history.best_time_ms)
+    return format_time(history.best_time_ms) + (f" ({medal})" if medal else "")
 
 
-def _time_or_distance(race_time_ms: int | None, distance_m: float, unit: str, style: str = "") -> Text:
-    """Return the time, or the distance of an unfinished race."""
-    if race_time_ms is None:
-        return Text(f"{distance_m:,.0f} {unit}", style="dim")
-    return Text(format_time(race_time_ms), style=style)
+def _last(history: RaceHistory) -> str:
+    """Return the time of the last race, or its distance if it was not finished."""
+    return _progress(history, history.last_m) if history.last_time_ms is None else format_time(history.last_time_ms)
+
+
+def _progress(history: RaceHistory, distance_m: float) -> str:
+    return format_return(distance_m) if history.is_own else f"{distance_m:,.0f} {history.progress_unit}"
 
 
 class _MessageLines:
@@ -405,16 +404,12 @@ def plain_line(figures: TrainingStatistics) -> str:
 def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -> str:
     kinds = []
     for kind, history in of_map.kinds.items():
-        if history.is_own:
-            recent = f"return {format_return(history.recent.mean_return)}, length {history.recent.mean_length:,.0f}"
-            extremes = f"best {format_return(history.furthest_m)}, last {format_return(history.last_m)}"
-            kinds.append(f"{kind} {recent}, {extremes}")
-        elif history.n_races > 0:
-            last = _time_or_distance(history.last_time_ms, history.last_m, history.progress_unit)
-            finished = f"{history.n_recent_finished}/{history.n_recent} finished"
-            medal = _medal(history, times)
-            best = f", best {_best(history)}{f' ({medal})' if medal else ''}" if history.is_one_track else ""
-            kinds.append(f"{kind} {finished}{best}, last {last}")
+        if history.n_races > 0:
+            recent = f"{history.n_recent_finished}/{history.n_recent} finished"
+            if history.is_own:
+                recent = f"return {format_return(history.recent.mean_return)}, length {history.recent.mean_length:,.0f}"
+            best = f", best {_best(history, times)}" if history.is_one_track else ""
+            kinds.append(f"{kind} {recent}{best}, last {_last(history)}")
     return f"{map_name}: " + "; ".join(kinds)
 
 
@@ -435,15 +430,11 @@ def _closing_best(name: str, of_map: MapStatistics, figures: TrainingStatistics)
     if not all(history.is_one_track for history in histories):
         last = histories[-1]
         return f"{name}: {last.n_recent_finished} of the last {last.n_recent} races finished"
-    time_ms = of_map.best_time_ms
-    if time_ms is None:
-        furthest = max(histories, key=lambda history: history.furthest_m)
-        if furthest.is_own:
-            return f"{name}: best return {format_return(furthest.furthest_m)}"
-        return f"{name}: {furthest.furthest_m:,.0f} {furthest.progress_unit}, not finished yet"
-    times = figures.reference_times.get(name)
-    medal = times and times.medal(time_ms)
-    return f"{name}: best time {format_time(time_ms)}{f' ({medal})' if medal else ''}"
+    best = min(histories, key=lambda history: (history.best_time_ms or math.inf, -history.furthest_m))
+    result = _best(best, figures.reference_times.get(name))
+    if best.is_own:
+        return f"{name}: best return {result}"
+    return f"{name}: {result}, not finished yet" if best.best_time_ms is None else f"{name}: best time {result}"
 
 
 def format_time(race_time_ms: float | None) -> str:

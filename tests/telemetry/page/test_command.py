@@ -37,7 +37,7 @@ def test_runs_that_cannot_be_shown(tmp_path, repository_root, told):
     assert "empty has no race yet, and nobody trains it" in told("empty")
     assert "of another version" in (said := told("other"))
     assert "of_another_version is no known setting" in said
-    assert "its first race has no frames_total, is_explo" in told("older")
+    assert "races.jsonl is damaged: line 1 is no race, or one of another version" in told("older")
     assert "nothing is no run's folder" in told("nothing")
     assert "those in" in (said := told("nosuch"))
     assert "empty, good, older, other" in said

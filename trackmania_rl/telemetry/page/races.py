@@ -21,6 +21,7 @@ from trackmania_rl.telemetry.input_picture import InputTimeline
 from trackmania_rl.telemetry.live import LiveRace
 from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.runs import BestRun
+from trackmania_rl.telemetry.terminal_view import MEDALS
 from trackmania_rl.telemetry.track_shapes import track_of
 
 MOST_RACES: Final = 12
@@ -30,7 +31,6 @@ PICTURE_EVERY_MS: Final = 100
 PICTURES_PER_S: Final = 20
 PICTURE_PX: Final = (320, 240)
 JPEG_QUALITY: Final = 80
-MEDALS: Final = ("author", "gold", "silver", "bronze")
 COMPARED_EVERY_M: Final = 2.0
 N_PARTS: Final = 10
 """Equal parts of a line that has no checkpoints."""

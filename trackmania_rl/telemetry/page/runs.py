@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from pathlib import Path
@@ -14,10 +13,10 @@ from filelock import FileLock, Timeout
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_npy
 from trackmania_rl.places import command_line_of
-from trackmania_rl.settings.run_folder import RACES_FILE, RunFolder
+from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, own_file, read_own
 from trackmania_rl.telemetry.diagnostics import list_pictures
-from trackmania_rl.telemetry.learning_summary import MOST_LINE_BYTES, NEEDED_KEYS
+from trackmania_rl.telemetry.learning_summary import iterate_races
 from trackmania_rl.telemetry.run_status import read_status
 
 MOST_RUNS: Final = 100
@@ -96,26 +95,9 @@ def _last_written_s(folder: Path) -> float:
 
 
 def _check_races(run: RunFolder, folder: Path) -> None:
-    first_line = b""
-    if run.races.is_file():
-        with run.races.open("rb") as file:
-            first_line = file.readline(MOST_LINE_BYTES)
-    if not first_line.endswith(b"\n"):
-        if not _is_locked(run):
-            raise UserError(
-                f"{folder} has no race yet, and nobody trains it: {command_line_of('train')} goes on with it"
-            )
-        return
-    try:
-        race = json.loads(first_line)
-    except ValueError:
-        race = None
-    missing = NEEDED_KEYS - race.keys() if isinstance(race, dict) else NEEDED_KEYS
-    if missing:
-        raise UserError(
-            f"{folder / RACES_FILE} is of another version or damaged: its first race has no "
-            f"{', '.join(sorted(missing))}"
-        )
+    has_race = run.races.is_file() and next(iterate_races(run.races), None) is not None
+    if not has_race and not _is_locked(run):
+        raise UserError(f"{folder} has no race yet, and nobody trains it: {command_line_of('train')} goes on with it")
 
 
 def _is_locked(run: RunFolder) -> bool:
