@@ -45,7 +45,7 @@ class LiveCar:
         steer: -1 (left) .. 1 (right).
         gear: 0 is reverse.
         zone: index of the virtual checkpoint.
-        meters_advanced: along the reference line, from the start of the race.
+        meters_advanced: along the reference line.
         is_explo: exploration race, or else evaluation race.
         q_values: value of each action, or of the action taken alone; None if unknown.
         told_s: `time.time` of the state.

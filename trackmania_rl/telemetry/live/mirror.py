@@ -14,11 +14,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.games.protocol import GameIds, Games, Motion, Received
+from trackmania_rl.games.protocol import GameIds, Games, Received
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.races import EndedRace
+from trackmania_rl.race.zones import ZONE_SPACING_M, ZONES_BEFORE_START
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.telemetry.live.feed import (
     ASKED,
@@ -41,6 +42,8 @@ MOST_FRAME_BYTES: Final = 8 << 20
 SIMULATED: Final = "simulated"
 """The game whose races are driven and drawn again by the reader."""
 
+LINE_BEGINS_M: Final = (ZONES_BEFORE_START - 0.5) * ZONE_SPACING_M
+"""Distance, along the virtual checkpoints, of the reference line's first point."""
 _GEAR: Final = CAR_COLUMNS.index("gear")
 
 
@@ -72,7 +75,6 @@ class LiveMirror:
         self._next_write_s = -math.inf
         self._next_car_s = np.full(games.n_games, -math.inf)
         self._next_race_s: dict[int | str, float] = {}
-        self._start_m = np.full(games.n_games, math.nan)  # along the line
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -82,7 +84,6 @@ class LiveMirror:
     def begins(self, game: int, map_entry: MapEntry) -> None:
         """Note the map of a game's next race."""
         self._entries[game] = map_entry
-        self._start_m[game] = math.nan
 
     def received(self, received: Received) -> None:
         """Write the races that have ended."""
@@ -147,9 +148,6 @@ class LiveMirror:
         except TypeError:  # an own environment has no car
             self._has_motion = False
             return
-        for place, game in enumerate(ids.tolist()):
-            if np.isnan(self._start_m[game]):
-                self._start_m[game] = self._starts_at_m(game, motion, place)
         gas, brake, steer = actions_of_game(self._games.game).controls(decision.actions[rows]).T
         q_values = decision.q_values[rows]
         columns: dict[str, npt.NDArray[Any]] = {
@@ -161,7 +159,7 @@ class LiveMirror:
             "brake": brake > 0,
             "gear": motion.car[:, _GEAR].astype(int),
             "zone": motion.zone_idx,
-            "meters_advanced": motion.meters - self._start_m[ids],
+            "meters_advanced": motion.meters - LINE_BEGINS_M,
         }
         lists: dict[str, list[Any]] = {name: column.tolist() for name, column in columns.items()}
         for place, game in enumerate(ids.tolist()):
@@ -176,12 +174,6 @@ class LiveMirror:
                     told_s=now_s,
                     **{name: values[place] for name, values in lists.items()},
                 )
-
-    def _starts_at_m(self, game: int, motion: Motion, place: int) -> float:
-        """Return the metres along the line in a race's first state."""
-        if motion.race_time_ms[place] == 0:
-            return float(motion.meters[place])
-        return float(self._games.under_way(game, range(1))["meters_advanced_along_centerline"][0])
 
     def _write_race(self, name: int | str, game: int, entry: MapEntry, race: EndedRace) -> None:
         end, results = race.end, race.rollout_results
@@ -208,7 +200,7 @@ class LiveMirror:
             "was_greedy": results["action_was_greedy"][decided].astype(bool),
             "gear": results["car_gear_and_wheels"][:, _GEAR].astype(np.int16),
             "zone": np.asarray(results["current_zone_idx"], np.int32),
-            "meters_advanced": (meters - meters[0]).astype(np.float32),
+            "meters_advanced": (meters - LINE_BEGINS_M).astype(np.float32),
             "q_values": results["q_values"][decided].astype(np.float32),
             "frames": frames,
             "frame_time_ms": time_ms[::every][: 0 if frames is None else len(frames)],
