@@ -103,12 +103,7 @@ def speeds_m_s(position_m: Array, s_per_action: float) -> Array:
 
 
 def draw_diagnostics(data: Data, folder: Path, log: Callable[[Path], object] = lambda _: None) -> list[Path]:
-    """Draw all kinds with data as {frames}_{map}_{kind}.png; remove all but the newest sets.
-
-    Args:
-        data: to draw.
-        folder: is made if it does not exist.
-        log: called with each file.
+    """Draw all kinds with data as {frames}_{map}_{kind}.png; call `log` with each file; remove all but the newest sets.
 
     Raises:
         UserError: if a file cannot be written.
@@ -385,7 +380,7 @@ def draw_racing_line(data: Data) -> Figure | None:
     _draw_road(axes, about)
     speeds_km_h = 3.6 * speeds_m_s(about.driven_m, about.s_per_action)
     pieces = np.stack((ground_m[:-1], ground_m[1:]), axis=1)
-    driven = LineCollection(pieces, array=speeds_km_h[:-1], cmap="turbo", linewidth=2.5, zorder=3)
+    driven = LineCollection(list(pieces), array=speeds_km_h[:-1], cmap="turbo", linewidth=2.5, zorder=3)
     figure.colorbar(axes.add_collection(driven), ax=axes, label="speed (km/h)", shrink=0.6)
     for place, label in ((0, "start"), (-1, "end")):
         axes.annotate(label, ground_m[place], xytext=(8, 8), textcoords="offset points", fontsize=10, color=TEXT)

@@ -146,12 +146,7 @@ def quantile_figures(name: str, values: torch.Tensor, which: Iterable[str] = QUA
 
 
 def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures that are measured at intervals.
-
-    Args:
-        run: figures of the run.
-        learner_means: means of the learner's figures since the last call.
-    """
+    """Return the figures of intervals, with means of the learner's figures since the last call."""
     rates = run.rates()
     values = {f"train/{name}": value for name, value in learner_means.items()}
     values |= {f"train/schedule/{name}": value for name, value in run.current_values.items()}
@@ -213,9 +208,7 @@ def chart_layout(
 ) -> dict[str, dict[str, tuple[str, list[str]]]]:
     """Return the charts of a map cycle for `SummaryWriter.add_custom_scalars`: category, title, kind and tags.
 
-    Args:
-        map_cycle: maps of the charts.
-        maps_with_times: maps that have times to beat.
+    `maps_with_times` have times to beat.
     """
     names = list(dict.fromkeys(entry.map_name for entry in map_cycle))
     _, blind = trained_and_blind(map_cycle)

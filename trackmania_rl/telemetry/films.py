@@ -123,12 +123,7 @@ class RaceColumns:
 
 
 class RaceOverlay:
-    """Overlay of a race.
-
-    Args:
-        timeline: inputs of the race, if known.
-        columns: Q values of the race, if known.
-    """
+    """Overlay of a race, with its inputs and Q values if they are known."""
 
     def __init__(self, timeline: InputTimeline | None = None, columns: RaceColumns | None = None) -> None:
         self._timeline = timeline
@@ -228,14 +223,7 @@ def _draw_values(canvas: _Canvas, values: npt.NDArray[np.float32], action_keys: 
 
 
 class Shot(NamedTuple):
-    """Picture of a film.
-
-    Attributes:
-        frame: (H, W, 4) uint8, blue, green, red, alpha.
-        time_ms: race time.
-        speed_m_s: None if unknown.
-        gear: None if unknown.
-    """
+    """Picture of a film, (H, W, 4) uint8 blue, green, red, alpha. Speed and gear are None if unknown."""
 
     frame: npt.NDArray[np.uint8]
     time_ms: int
@@ -244,14 +232,7 @@ class Shot(NamedTuple):
 
 
 class RaceVideo(VideoFile):
-    """Video of a race.
-
-    Args:
-        path: an .mp4 file.
-        frames_per_s: of race time.
-        overlay: None for the bare picture.
-        n_threads: of the encoder.
-    """
+    """Video of a race at `frames_per_s` of race time; without an overlay, the bare picture."""
 
     def __init__(self, path: Path, frames_per_s: float, overlay: RaceOverlay | None, n_threads: int = 0) -> None:
         super().__init__(path, frames_per_s, n_threads=n_threads)
@@ -259,11 +240,7 @@ class RaceVideo(VideoFile):
         self._last: Shot | None = None
 
     def show(self, shot: Shot) -> npt.NDArray[np.uint8]:
-        """Add a picture; return it with its overlay.
-
-        Raises:
-            UserError: if the file cannot be written.
-        """
+        """Add a picture; return it with its overlay. A `UserError` if the file cannot be written."""
         self._last = shot._replace(frame=shot.frame.copy())
         picture = self._last.frame if self._overlay is None else self._overlay.drawn(self._last)
         self.write(picture)
@@ -324,14 +301,7 @@ def film_script(
 def film_inputs(
     track: Track, events: list[InputEvent], until_ms: int, size_px: tuple[int, int] = SIZE_PX
 ) -> Iterator[Shot]:
-    """Drive inputs on a track of the simulated game; yield a picture every `FRAME_MS`.
-
-    Args:
-        track: the track.
-        events: the inputs.
-        until_ms: latest end of the film; it ends at the finish as well.
-        size_px: width and height.
-    """
+    """Drive inputs on a simulated track; yield a picture every `FRAME_MS` until `until_ms` or the finish."""
     for race in driven_states(track, events, until_ms, FRAME_MS):
         car = race.car[0]
         race.take_checkpoint_event()  # so that the clock stops at the finish
@@ -370,14 +340,7 @@ def film_frames(columns: RaceColumns) -> Iterator[Shot]:
 
 
 def write_films(file: Path, shots: Iterator[Shot], ms_per_shot: int, overlay: RaceOverlay, race_time_ms: int) -> None:
-    """Write a film of at least one shot as .mp4 and as .gif.
-
-    Args:
-        file: the .mp4 file.
-        shots: pictures, `ms_per_shot` of race time apart.
-        ms_per_shot: race time between two of them.
-        overlay: of the race.
-        race_time_ms: shown at the end.
+    """Write a film of shots, `ms_per_shot` apart, as .mp4 and as .gif. `race_time_ms` is shown at the end.
 
     Raises:
         UserError: if the video cannot be written.

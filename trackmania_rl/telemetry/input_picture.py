@@ -62,12 +62,7 @@ _PEDALS: Final = (("accelerate", (1.06, 0.06, 1.94, 0.94), GREEN), ("brake", (1.
 
 
 class Held(NamedTuple):
-    """Inputs at a time.
-
-    Attributes:
-        keys: the four keys.
-        controls: gas 0 or 1, brake 0 or 1, steer -1 (left) .. 1 (right).
-    """
+    """Keys at a time, and controls: gas 0 or 1, brake 0 or 1, steer -1 (left) .. 1 (right)."""
 
     keys: KeyState
     controls: Controls
@@ -77,10 +72,7 @@ NOTHING_HELD = Held(NO_KEYS, (0.0, 0.0, 0.0))
 
 
 class InputTimeline:
-    """Inputs at each time of a race.
-
-    Args:
-        events: changes of inputs in order of time.
+    """Inputs at each time of a race, from changes in order of time.
 
     Attributes:
         is_analog: whether a wheel or pedals are used.
@@ -109,13 +101,7 @@ class InputTimeline:
 
 
 def input_picture(held: Held, is_analog: bool, height_px: int) -> Sprite:
-    """Draw inputs.
-
-    Args:
-        held: the inputs.
-        is_analog: draw steering and pedals instead of keys.
-        height_px: at least 2; the width is `WIDTH_PER_HEIGHT` times as much.
-    """
+    """Draw keys, or if `is_analog` steering and pedals; the width is `WIDTH_PER_HEIGHT` times the height."""
     if not is_analog:
         return keys_picture(held.keys, height_px)
     gas, brake, steer = held.controls

@@ -38,13 +38,11 @@ class Driving(NamedTuple):
 
 
 class LearningSummary(NamedTuple):
-    """Evaluation races of a run on one map.
+    """Evaluation races of a run on one map, of which times are those of a single track.
 
     Attributes:
-        first_finish: the first race that finished.
         regular_finish: race after which all but one of the last `WINDOW_RACES` finished.
         driving: by the moments asked for, in seconds.
-        best_time_s: fastest finish on a single track.
     """
 
     first_finish: Race | None
@@ -56,9 +54,7 @@ class LearningSummary(NamedTuple):
 def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> dict[str, LearningSummary]:
     """Summarize a run by map with an evaluation race. The seconds of its sessions add up.
 
-    Args:
-        races_file: `RunFolder.races`.
-        moments_s: seconds since the command at which driving is summarized, if the run lasted as long.
+    Driving is summarized at those moments, in seconds since the command, that the run reached.
 
     Raises:
         UserError: if the file is missing or damaged.

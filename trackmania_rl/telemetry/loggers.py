@@ -1,7 +1,7 @@
 """torchrl's loggers of a run, each in a thread of its own, so that a slow or absent server does not block the training.
 
-Steps are frames of the run. The services read their own environment variables (`WANDB_MODE`, `WANDB_PROJECT`,
-`MLFLOW_TRACKING_URI`, `TRACKIO_SPACE_ID`). A resumed run continues the service's run, whose id is in the run's folder.
+Steps are frames of the run. The services read their own environment variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`,
+`TRACKIO_SPACE_ID`...). A resumed run continues the service's run, whose id is in the run's folder.
 """
 
 from __future__ import annotations
@@ -58,11 +58,7 @@ returns the calls after an `OSError`.
 
 
 class BackgroundLogger:
-    """Logger in a thread. Its errors are logged, at most once a minute.
-
-    Raises:
-        Exception: any of `make`.
-    """
+    """Logger in a thread, of the calls that `make` returns. Errors are logged, at most once a minute."""
 
     def __init__(self, name: str, make: Callable[[], Calls]) -> None:
         self._name = name
@@ -307,7 +303,7 @@ def _wandb(run: _Run) -> Calls:
         disable_code=True,
     )
     wandb.setup(settings)
-    how = {"id": run.kept_id("wandb_run.txt"), "project": os.environ.get("WANDB_PROJECT", PROJECT)}
+    how: dict[str, Any] = {"id": run.kept_id("wandb_run.txt"), "project": os.environ.get("WANDB_PROJECT", PROJECT)}
     with _explained(
         "wandb cannot be used",
         "log in with `wandb login`, look whether the server can be reached, or set the environment variable "

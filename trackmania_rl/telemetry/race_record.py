@@ -36,13 +36,11 @@ class RaceRecord:
     """Race as statistics, loggers and plots need it.
 
     Attributes:
-        map_name: name of the map in the map cycle.
         is_explo: exploration race, or else evaluation race.
         race_time_ms: time of the finish or of the cut-off.
         meters: distance along the reference line; in an own environment, the sum of its rewards.
         furthest_zone: index of the furthest virtual checkpoint.
         cutoff_reason: reason of the end of an unfinished race.
-        is_demonstration: whether the inputs of a demonstration were driven.
         track: name of the map's file without its ending, or `TrackRecipe.name`.
         progress_unit: of `meters`: "m", or "points" of an own environment.
         checkpoint_times_ms: race times at the checkpoints of all laps, the finish included.
@@ -136,13 +134,10 @@ class RaceRecord:
 
 
 class RaceLog:
-    """`races.jsonl`: one JSON object for each race, flushed when it is written.
+    """`races.jsonl`: one JSON object for each race, flushed when it is written; docs/reading_a_run.rst lists the keys.
 
-    Keys are in docs/reading_a_run.rst. A resumed run appends; its `wall_s` begins at 0 again. Lines of races after its
-    checkpoint are moved to `UNDONE_FILE`, as nothing was learned from them.
-
-    Attributes:
-        n_undone: number of lines that were moved.
+    A resumed run appends; its `wall_s` begins at 0 again. The `n_undone` lines of races after its checkpoint are moved
+    to `UNDONE_FILE`, as nothing was learned from them.
     """
 
     def __init__(self, path: Path, clock: CommandClock, session: int, frames_total: int | None = None) -> None:
@@ -153,9 +148,6 @@ class RaceLog:
             clock: gives `wall_s`.
             session: number of starts of the run, this one included.
             frames_total: frames of the checkpoint, beyond which lines are moved; None to keep all.
-
-        Raises:
-            OSError: if the file cannot be written.
         """
         self._clock = clock
         self._session = session
@@ -166,12 +158,9 @@ class RaceLog:
         self.n_undone = 0 if frames_total is None else _move_away_after(path, frames_total)
 
     def write(self, race: RaceRecord, frames_total: int, learning: Mapping[str, float] | None = None) -> None:
-        """Add a race. A file that was deleted is made again.
+        """Add a race after so many frames of the run, with newest figures of learning if they have changed.
 
-        Args:
-            race: the race.
-            frames_total: actions of the run so far.
-            learning: newest figures of learning by name, written when they have changed.
+        A file that was deleted is made again.
         """
         line = {
             "session": self._session,

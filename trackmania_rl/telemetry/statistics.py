@@ -257,11 +257,8 @@ class TrainingStatistics:
     def add_race(self, race: RaceRecord, n_counted_actions: int = 0) -> bool:
         """Add a race; return whether it is the fastest finish of its map.
 
-        A race that does not count as a result (`RaceRecord.counts`) adds to the totals only.
-
-        Args:
-            race: the race.
-            n_counted_actions: actions that are in `frames_total` already, from fragments of the race.
+        A race that does not count as a result (`RaceRecord.counts`) adds to the totals only. `n_counted_actions` are in
+        `frames_total` already, from fragments of the race.
         """
         self.frames_total += race.n_actions - n_counted_actions
         self.races_total += 1
@@ -281,14 +278,7 @@ class TrainingStatistics:
     def observe(
         self, *, batches_total: int, learner_waited_s: float, replay_transitions: int, replay_capacity: int
     ) -> None:
-        """Note the learner's counts, at least every few seconds.
-
-        Args:
-            batches_total: batches of the whole run.
-            learner_waited_s: time in which the learner waited for races, since the start of the command.
-            replay_transitions: transitions in the replay memory.
-            replay_capacity: its capacity.
-        """
+        """Note the learner's counts, at least every few seconds. It waited for races since the start of the command."""
         self.batches_total = batches_total
         self.replay_transitions = replay_transitions
         self.replay_capacity = replay_capacity

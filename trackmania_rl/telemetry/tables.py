@@ -15,8 +15,8 @@ WIDEST: Final = 100_000
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print a table with all that is in its cells.
 
-    In a terminal (or where COLUMNS says how wide it is) long cells go on in further lines. In a file or a pipe each row
-    is one line, for `grep` and its like, unless a column has a `max_width`.
+    In a terminal, or with COLUMNS, long cells are wrapped. In a file or a pipe each row is one line, except for columns
+    with a `max_width`.
     """
     console = console or Console()
     for column in table.columns:

@@ -50,13 +50,7 @@ LEVEL_STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CR
 def open_terminal_view(
     mode: Literal["auto", "live", "plain", "off"], run_name: str, console: Console | None = None
 ) -> TerminalView:
-    """Return the view of a mode.
-
-    Args:
-        mode: setting `terminal_view`; "auto" is "live" in a terminal and "plain" elsewhere (a file, a pipe, CI).
-        run_name: title.
-        console: standard output by default.
-    """
+    """Return the view of a mode; "auto" is "live" in a terminal and "plain" elsewhere (a file, a pipe, CI)."""
     console = console or _PatientConsole()
     if mode == "auto":
         mode = "live" if console.is_terminal and not console.is_dumb_terminal else "plain"

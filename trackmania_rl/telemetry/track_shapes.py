@@ -25,11 +25,7 @@ SHAPE_EVERY_M: Final = 2.0
 
 
 def track_of(text: str) -> Track:
-    """Return a track by its file, or a generated track by its name.
-
-    Raises:
-        UserError: if the file cannot be used.
-    """
+    """Return a track by its file, or a generated track by its name. A `UserError` if the file cannot be used."""
     recipe = TrackRecipe.from_name(text)
     if recipe is None:
         return load_track(Path(text))
@@ -40,12 +36,7 @@ def track_of(text: str) -> Track:
 
 
 def shape_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
-    """Return a track from above.
-
-    Args:
-        name: of a map in the map cycle, or of a generated track.
-        settings: of the run.
-        maps_folder: folder of tracks and lines.
+    """Return a map in the map cycle or a generated track from above.
 
     Returns:
         `points`: [x, z, half width, has road (0 or 1), y] from start to finish, in metres; `gates`: [x, z, across x,

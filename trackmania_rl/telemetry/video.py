@@ -71,7 +71,6 @@ class VideoFile:
 
     Raises:
         UserError: if the name has another ending.
-        ValueError: if `frames_per_s` is out of range.
     """
 
     def __init__(self, path: Path, frames_per_s: float, over: Underlay | None = None, n_threads: int = 0) -> None:
@@ -192,11 +191,7 @@ class VideoFile:
 
 
 def ffmpeg_program() -> str:
-    """Return the path of ffmpeg: of imageio-ffmpeg, or in `IMAGEIO_FFMPEG_EXE`.
-
-    Raises:
-        UserError: if there is none.
-    """
+    """Return the path of ffmpeg: of imageio-ffmpeg, or in `IMAGEIO_FFMPEG_EXE`. A `UserError` if there is none."""
     try:
         import imageio_ffmpeg
 
@@ -206,11 +201,7 @@ def ffmpeg_program() -> str:
 
 
 def video_facts(file: Path) -> VideoFacts:
-    """Read size, rate and length of a video.
-
-    Raises:
-        UserError: if there is no such file, or ffmpeg cannot read it.
-    """
+    """Read size, rate and length of a video. A `UserError` if ffmpeg cannot read it."""
     if not file.is_file():
         raise UserError(f"{file}: there is no such video")
     ffmpeg_program()

@@ -80,15 +80,12 @@ class LiveRace:
 
     Attributes:
         race_time_ms: time of the finish or of the cut-off.
-        told_s: `time.time` of the end.
         map_file: path of the map's file on the collector's machine.
         time_ms: (S,). This column and the following ones are as in `LiveCar`.
-        position: (S, 3).
         speed_mps: (S,), mean until the next state.
         was_greedy: (S,), whether the action has the highest value.
         q_values: (S, A), or (S, 1) of the action taken alone.
-        frames: (n, H, W) gray, of a game that cannot be drawn again.
-        frame_time_ms: (n,) race times of the frames.
+        frames: (n, H, W) gray at `frame_time_ms` (n,), of a game that cannot be drawn again.
     """
 
     collector: int

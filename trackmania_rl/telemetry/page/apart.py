@@ -23,10 +23,6 @@ LONGEST_DRIVE_S: Final = 600.0
 def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
     """Drive a driver's tracks once, and yield the races as a run in a temporary folder.
 
-    Args:
-        file: the driver.
-        project_folder: base of relative paths in settings.
-
     Raises:
         UserError: if the file is missing, cannot be used here, or does not finish in time.
     """
@@ -44,11 +40,7 @@ def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
 
 
 def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
-    """Write a new run's folder with one greedy race on each of a driver's tracks.
-
-    Raises:
-        UserError: if the file, or a track that it names, cannot be used here.
-    """
+    """Write a new run's folder with one greedy race on each of a driver's tracks."""
     from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import make_games_builder
     from trackmania_rl.runs import save_best_run

@@ -76,11 +76,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def check_packages() -> None:
-    """Require the packages of the page.
-
-    Raises:
-        UserError: if one is missing.
-    """
+    """Raise a `UserError` if a package of the page is missing."""
     missing = [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
@@ -90,11 +86,7 @@ def check_packages() -> None:
 
 
 def check_token(host: str, token: str | None) -> None:
-    """Require a long token of a page for other machines.
-
-    Raises:
-        UserError: if it has none.
-    """
+    """Raise a `UserError` if a page for other machines has no long token."""
     from trackmania_rl.telemetry.page.guard import is_loopback  # needs packages that --help does without
 
     if token is None and not is_loopback(host):
@@ -107,11 +99,7 @@ def check_token(host: str, token: str | None) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket.
-
-    Raises:
-        UserError: if the port is taken, or the machine has no such address.
-    """
+    """Open a listening socket. A `UserError` if the port is taken, or the machine has no such address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -83,8 +83,7 @@ class RaceCurves:
 
     Attributes:
         curves: by "{map}/{kind}", and "rates".
-        figures: of learning, by name, points [frames, value].
-        new_figures: points of the last `read`.
+        figures: of learning, by name, points [frames, value]; those of the last `read` are `new_figures`.
     """
 
     def __init__(self, file: Path) -> None:
@@ -205,11 +204,7 @@ class RaceCurves:
 
 
 class FigureCurves:
-    """Scalars of a run by name, points [frames, value]. Points that a resumed run took back are left out.
-
-    Args:
-        folder: tensorboard/{run_name}; it need not exist.
-    """
+    """Scalars of a run by name, points [frames, value]. Points that a resumed run took back are left out."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -51,14 +51,7 @@ def is_same(text: str, secret: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware that refuses requests from other sites and without the token.
-
-    Args:
-        app: of the page.
-        host: address of the server.
-        port: port of the server.
-        token: that requests must carry; None on loopback only.
-    """
+    """ASGI middleware that refuses requests from other sites and without the token, which is None on loopback only."""
 
     def __init__(self, app: ASGIApp, host: str, port: int, token: str | None) -> None:
         self._app = app

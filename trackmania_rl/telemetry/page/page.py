@@ -40,11 +40,7 @@ Watch = tuple[int, int] | None
 
 
 class RunPage:
-    """Page of one run. Thread-safe.
-
-    Raises:
-        UserError: if the run's settings cannot be used.
-    """
+    """Page of one run. Thread-safe. A `UserError` if the run's settings cannot be used."""
 
     def __init__(self, run: RunFolder, project_folder: Path) -> None:
         self.run = run
@@ -135,11 +131,7 @@ class RunPage:
         return shape
 
     def record(self, name: str) -> str:
-        """Drive a record again; return its id in `watched`.
-
-        Raises:
-            UserError: if there is no such record, or only the real game can drive it.
-        """
+        """Drive a record again; return its id in `watched`. A `UserError` if the page cannot."""
         best = next((best for best in self.files.best_runs() if best.folder.name == name), None)
         if best is None:
             raise UserError(f"{name}: there is no such record")
@@ -152,11 +144,7 @@ class RunPage:
         return self.watched.record(best, str(map_file(entry, self._maps_folder(settings))))
 
     def sections(self, name: str) -> dict[str, Any] | None:
-        """Compare a race in `watched` by section; None if it is not kept any more.
-
-        Raises:
-            UserError: if its map cannot be used.
-        """
+        """Compare a race in `watched` by section; None if it is not kept any more."""
         race = self.watched.race(name)
         if race is None:
             return None
@@ -177,11 +165,7 @@ class RunPage:
             return {"rows": settings_rows(self._in_file), "error": self._settings_error}
 
     def edit(self, name: str, text: str) -> dict[str, str]:
-        """Change a setting in the run's file; return the changes, "old -> new" by name.
-
-        Raises:
-            UserError: if the settings would not be valid; nothing changes then.
-        """
+        """Change a setting in the run's file; return "old -> new" by name. A `UserError` changes nothing."""
         with self._editing:
             changes = edit_setting(self.run.path, name, text, self._check_maps)
         return {name: f"{old!r} -> {new!r}" for name, (old, new) in changes.items()}

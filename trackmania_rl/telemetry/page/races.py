@@ -55,11 +55,7 @@ class WatchedRaces:
         return self._keep(f"live-{race.collector}-{race.game}-{int(race.told_s * 1000)}", lambda: race)
 
     def record(self, best: BestRun, track: str) -> str:
-        """Drive a record again on the track of a file; return its id.
-
-        Raises:
-            UserError: if its inputs or the track cannot be used.
-        """
+        """Drive a record again on the track of a file; return its id."""
         return self._keep(f"best-{best.folder.name}-{int(best.driven_s * 1000)}", lambda: race_of_inputs(best, track))
 
     def race(self, name: str) -> LiveRace | None:
@@ -132,11 +128,7 @@ def columns_of(race: LiveRace) -> dict[str, Any]:
 
 
 def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
-    """Drive a record's inputs on the simulated game.
-
-    Raises:
-        UserError: if the inputs or the track cannot be used.
-    """
+    """Drive a record's inputs on the simulated game. A `UserError` if the inputs or the track cannot be used."""
     events = read_input_script(best.inputs)
     states: list[tuple[Any, ...]] = []
     until_ms = best.race_time_ms + _STATE_MS - TICK_MS  # so that the last state is at the record's time or after it
@@ -241,10 +233,7 @@ def times_at(
 ) -> list[int]:
     """Return the times at which a race first reached distances (K,) ascending, for those that it reached.
 
-    Args:
-        ends_m: the distances.
-        meters: (S,) distance at each state.
-        time_ms: (S,) race times of the states.
+    Its S states are at `meters` and `time_ms`.
     """
     furthest_m = np.maximum.accumulate(meters.astype(np.float64))
     is_new = np.diff(furthest_m, prepend=-np.inf) > 0

@@ -45,11 +45,7 @@ def list_runs(save_folder: Path) -> list[dict[str, Any]]:
 
 
 def find_run(name: str | None, save_folder: Path) -> RunFolder:
-    """Find a run.
-
-    Args:
-        name: a name in the folder of runs, or a run's folder; None for the newest run.
-        save_folder: the folder of runs, save/.
+    """Find a run by its name in `save_folder` or its folder; None for the newest run.
 
     Raises:
         UserError: if there is no such run, if it has no race and does not train, or if another version wrote it.
@@ -111,12 +107,9 @@ def _is_locked(run: RunFolder) -> bool:
 
 
 class BestRun(NamedTuple):
-    """Record: a race that was the fastest of its map.
+    """Record: a race that was the fastest of its map, at `driven_s` since 1970.
 
-    Attributes:
-        folder: best_runs/{map}_{time}.
-        driver: the driver's file; None once a faster race replaced it.
-        driven_s: time of the race, seconds since 1970.
+    The driver's file is None once a faster race replaced it.
     """
 
     folder: Path

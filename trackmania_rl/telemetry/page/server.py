@@ -47,13 +47,9 @@ class _Asked(BaseModel, strict=True):
 
 
 def make_app(page: RunPage, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> ASGIApp:
-    """Make the app of a page: its run at "/", the other runs of its folder at "/runs/{name}/".
+    """Make the app of a page at a host and port: its run at "/", the other runs of its folder at "/runs/{name}/".
 
-    Args:
-        page: the page.
-        host: address of the server.
-        port: port of the server.
-        token: that requests must carry; None on loopback only.
+    Requests must carry the token, which is None on loopback only.
     """
     runs = _Runs(page)
 

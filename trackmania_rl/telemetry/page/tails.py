@@ -20,11 +20,7 @@ Message = dict[str, str]
 
 
 class LineTail:
-    """New lines of a growing file. A missing file has none. A file that became shorter is read from its beginning.
-
-    Attributes:
-        n_restarts: number of times that the file was read from its beginning again.
-    """
+    """New lines of a growing file, which may be missing. One that became shorter is read again (`n_restarts`)."""
 
     def __init__(self, file: Path, begin_at_byte: int = 0) -> None:
         self._file = file
