@@ -8,27 +8,24 @@ from functools import partial
 
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 
-# The file beside this one whose settings hold where this one sets none.
 based_on = "config.py"
-
-# Name of the run: its files are in save/{run_name}/.
 run_name = "cartpole"
 
-# What is played. Its rewards are those that count.
+# The environment, whose rewards are learned from.
 games = partial(GymnasiumGames, env="CartPole-v1")
 
-# How many episodes explore, and how many are driven greedily, under which name.
+# Exploration and evaluation episodes, and their name in statistics.
 map_cycle = (
     {"map_name": "cartpole", "is_explo": True, "fill_buffer": True, "repeat": 4},
     {"map_name": "cartpole", "is_explo": False, "fill_buffer": True, "repeat": 1},
 )
 
-# One discount all the time, and nothing that is about the rewards of races or the blocks of their observation.
+# A constant discount; no values for the rewards of races or the blocks of their observation.
 gamma_schedule = ((0, 0.99),)
 expected_reward_per_action = 0.0
 fourier_wavelengths = {}
 
-# The network is small, so compiling it would take longer than it saves.
+# Compiling so small a network takes longer than it saves.
 use_torch_compile = False
 float_hidden_dim = 64
 dense_hidden_dimension = 128

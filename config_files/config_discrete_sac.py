@@ -10,14 +10,10 @@ from torchrl.objectives import DiscreteSACLoss
 
 from trackmania_rl.agents.torchrl_agent import TorchRLAgent
 
-# The file beside this one whose settings hold where this one sets none.
 based_on = "config_sac.py"
-
-# Name of the run: its files are in save/{run_name}/.
 run_name = "discrete_sac"
 
-# Chance in a few hundredths of actions is enough: less entropy than torchrl asks for, nearly that of an even choice.
+# A few random actions in a hundred are enough: less entropy than torchrl's default, which is nearly uniform.
 agent = partial(TorchRLAgent, loss=DiscreteSACLoss, alpha_init=0.002, min_alpha=1e-5, target_entropy_weight=0.2)
 
-# The keyboard's.
 actions = "keys"

@@ -1,18 +1,15 @@
-"""One driver for many tracks: it learns on newly generated tracks, and unseen tracks measure what it has learned.
+"""One driver for many tracks: it learns on generated tracks and is evaluated on unseen ones.
 
 Use it with `scripts/train.py --config config_files/config_many_tracks.py`. Every setting that is not here is as in
 config.py. Judge a run on tracks of your own choice:
 `scripts/evaluate.py save/many_tracks --map generated:0.4:30000-30049`.
 """
 
-# The file beside this one whose settings hold where this one sets none.
 based_on = "config.py"
-
-# Name of the run: its files are in save/{run_name}/.
 run_name = "many_tracks"
 
-# A generator makes a track for each `races_per_track` races: their beginnings cost less, as making a track takes some
-# 20 ms, and games on the same track are stepped together. Evaluation tracks are never trained on.
+# A track is generated for each `races_per_track` races: making one takes 20 ms, and games on the same track are stepped
+# together. Evaluation tracks are never trained on.
 map_cycle = (
     {
         "map_name": "generated",
@@ -30,8 +27,7 @@ map_cycle = (
     },
 )
 
-# What it sees: all that config.py shows, and what the road ahead is like. Of the line alone nobody can tell whether a
-# wall or grass is beside it.
+# The blocks of config.py, and the road ahead: the line alone does not show whether a wall or grass is beside it.
 observation_blocks = (
     "mini_race_time_actions",
     "previous_actions",
@@ -52,8 +48,8 @@ observation_blocks = (
     "road_ahead",
 )
 
-# There is more to learn than on one track: learning rates, exploration and discounts fall four times as late.
+# Many tracks take longer to learn.
 schedule_stretch = 4.0
 
-# The memory holds more than with one track, since each is driven a few times only.
+# Each track is driven a few times only.
 memory_size_schedule = ((0, 400_000),)

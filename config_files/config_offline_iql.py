@@ -10,15 +10,12 @@ from torchrl.objectives import DiscreteIQLLoss
 
 from trackmania_rl.agents.torchrl_agent import TorchRLAgent
 
-# The file beside this one whose settings hold where this one sets none.
 based_on = "config_discrete_sac.py"
-
-# Name of the run: its files are in save/{run_name}/.
 run_name = "offline_iql"
 
 # An action is copied exp(temperature x its advantage) times as often; advantages are some hundredths.
 agent = partial(TorchRLAgent, loss=DiscreteIQLLoss, temperature=50.0, expectile=0.7)
 
-# What is learned from; nobody drives.
+# The data set; there are no games.
 offline = "trackmania/valley-driver-v0"
 n_collectors = 0

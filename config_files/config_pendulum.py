@@ -8,17 +8,14 @@ from functools import partial
 
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 
-# The file beside this one whose settings hold where this one sets none.
 based_on = "config_sac.py"
-
-# Name of the run: its files are in save/{run_name}/.
 run_name = "pendulum"
 
-# What is played, and what learns it: rewards are far larger than those of a race, so torchrl's own entropy is right.
+# Rewards are far larger than those of a race, so the agent has torchrl's default entropy.
 games = partial(GymnasiumGames, env="Pendulum-v1")
 agent = "trackmania_rl.agents.torchrl_agent:SAC"
 
-# How many episodes explore, and how many are driven greedily, under which name.
+# Exploration and evaluation episodes, and their name in statistics.
 map_cycle = (
     {"map_name": "pendulum", "is_explo": True, "fill_buffer": True, "repeat": 4},
     {"map_name": "pendulum", "is_explo": False, "fill_buffer": True, "repeat": 1},

@@ -12,10 +12,7 @@ from trackmania_rl.agents.torchrl_agent import TorchRLAgent
 from trackmania_rl.games.envs import make_real_time_race_env
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 
-# The file beside this one whose settings hold where this one sets none.
 based_on = "config_sac.py"
-
-# Name of the run: its files are in save/{run_name}/.
 run_name = "real_time"
 
 # Metres and an early finish are rewarded, ten times as much for a metre as in config_sac.py.

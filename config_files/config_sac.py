@@ -1,6 +1,6 @@
 """Soft actor-critic with analog actions (Haarnoja et al. 2018), which is TMRL's agent: steer, gas and brake as numbers.
 
-Use it with `scripts/train.py --config config_files/config_sac.py`. Every setting that is not here is as in config.py.
+Use it with `scripts/train.py --config config_files/config_sac.py`. All other settings are those of config.py.
 """
 
 from functools import partial
@@ -9,23 +9,20 @@ from torchrl.objectives import SACLoss
 
 from trackmania_rl.agents.torchrl_agent import TorchRLAgent
 
-# The file beside this one whose settings hold where this one sets none.
 based_on = "config.py"
-
-# Name of the run: its files are in save/{run_name}/.
 run_name = "sac"
 
-# An action earns a few hundredths: an entropy coefficient of 1, torchrl's default, would drown that.
+# Rewards of an action are a few hundredths, far below an entropy coefficient of 1, torchrl's default.
 agent = partial(TorchRLAgent, loss=SACLoss, alpha_init=0.002, min_alpha=1e-5)
 actions = "analog"
 
-# Returns are discounted: there are no mini-races, and nothing that counts the actions left in them.
+# Returns are discounted; there are no mini-races.
 temporal_mini_race_duration_actions = None
 gamma_schedule = ((0, 0.99),)
 expected_reward_per_action = 0.0
 oversample_long_term_steps = 0
 
-# Large batches, each transition eight times, and targets that follow slowly: what actor-critics are used to.
+# Usual for actor-critics: large batches, each transition eight times, and slow target networks.
 batch_size = 256
 number_times_single_memory_is_used_before_discard = 8.0
 lr_schedule = ((0, 3e-4),)

@@ -1,18 +1,16 @@
-"""The full-size configuration for the real game: Linesight's published hyperparameters, exactly.
+"""The full-size configuration for the real game, with exactly Linesight's published hyperparameters.
 
-Use it with `scripts/train.py --config config_files/config_tmnf.py`, after setting the paths in user_config.py. It sets
-what differs from config.py.
+Use it with `scripts/train.py --config config_files/config_tmnf.py`, after setting the paths in user_config.py. All
+other settings are those of config.py.
 """
 
-# The file beside this one whose settings hold where this one sets none.
 based_on = "config.py"
 
 # ------------------------------------------------------------------------------------------------- the run and the game
 
-# A run of its own, in save/tmnf/.
 run_name = "tmnf"
 
-# Maps lie in the game's own folders, and beside their reference lines in maps/.
+# Maps are in the game's own folders, and beside their reference lines in maps/.
 game = "tmnf"
 map_cycle = (
     {
@@ -39,15 +37,15 @@ n_collectors = 2
 games_per_collector = 1
 running_speed = 80.0
 
-# It may take long to start, and slows down over hours.
+# The game may start slowly, and slows down over hours.
 tmi_protection_timeout_s = 500.0
 game_reboot_below_speed_share = 0.3
 
-# Real maps are longer, and have places where it takes a while to get on.
+# Real maps are longer, with places of slow progress.
 cutoff_race_longer_than_ms = 300_000
 cutoff_progress_m = 0.5
 
-# The published network looks at the screen; with images the replay buffer takes gigabytes.
+# The published network reads the screen; with images the replay buffer takes gigabytes.
 image_width_px = 160
 image_height_px = 120
 checkpoint_holds_replay = False
@@ -61,7 +59,7 @@ use_layer_norm = False
 quantile_factors_multiply = "features"
 fourier_wavelengths = {}
 
-# Values start at nothing.
+# Values start at 0.
 expected_reward_per_action = 0.0
 shaped_reward_dist_to_cur_vcp = -0.1
 target_action = "max_of_each_quantile"
@@ -70,20 +68,20 @@ target_action = "max_of_each_quantile"
 temporal_mini_race_duration_actions = 140
 discard_non_greedy_actions_in_nsteps = True
 
-# Frames of the real game are dear: each is learned from often, in large batches, from a memory that grows.
+# Frames of the real game are expensive: each is trained on often, in large batches, from a growing memory.
 batch_size = 512
 number_times_single_memory_is_used_before_discard = 32.0
 memory_size_schedule = ((0, 50_000), (5_000_000, 100_000), (7_000_000, 200_000))
 memory_size_start_learn_schedule = ((0, 20_000), (5_000_000, 75_000), (7_000_000, 150_000))
 
-# All schedules are longer, too.
+# Schedules are longer.
 gamma_schedule = ((0, 0.999), (1_500_000, 0.999), (2_500_000, 1.0))
 lr_schedule = ((0, 1e-3), (3_000_000, 5e-5), (12_000_000, 5e-5), (15_000_000, 1e-5))
 epsilon_schedule = ((0, 1.0), (50_000, 1.0), (300_000, 0.1), (3_000_000, 0.03))
 epsilon_boltzmann_schedule = ((0, 0.15), (3_000_000, 0.03))
 random_action_throttle_probability = None
 
-# The target network and the collectors' follow in steps that fit the larger batches.
+# Updates of the target network and of the collectors, for the larger batches.
 soft_update_tau = 0.02
 number_memories_trained_on_between_target_network_updates = 2048
 send_shared_network_every_n_batches = 10

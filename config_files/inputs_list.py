@@ -1,7 +1,7 @@
-"""The actions that the agent chooses from, and which of them mean "forward" and "brake".
+"""Actions of the agent.
 
-An action is the set of keys held down for one action's duration (50 ms by default). The order is part of a trained
-agent: changing it, or the number of actions, makes older checkpoints and published weights meaningless.
+An action is a set of keys that are held for its duration (50 ms by default). Order and number are part of a trained
+agent: changing them makes checkpoints and published weights meaningless.
 """
 
 inputs = (
@@ -19,5 +19,5 @@ inputs = (
     {"left": False, "right": True, "accelerate": True, "brake": True},  # 11 brake and accelerate right
 )
 
-# Index of the action that stands for "before the first action" in the observation. Range: an index into inputs.
+# Index of the action that the observation has before the first action.
 action_forward_idx = 0

@@ -1,10 +1,9 @@
-"""Mean and standard deviation of every float of the observation, by block, as the network sees them: (x - mean) / std.
+"""Mean and standard deviation of every float of the observation, by block; the network reads (x - mean) / std.
 
-Each entry is block name -> (means, standard deviations), one number for each float of the block, in the block's order.
-A block that observation_blocks leaves out may stand here, and of the previous actions both entries: the setting
-`actions` chooses one. A block's length follows from config.py (for example 4 x n_prev_actions_in_inputs); change both
-together. The numbers belong to a trained agent: changing them makes older checkpoints and published weights
-meaningless. A standard deviation is above 0. docs/observation.rst shows the table.
+Each entry is block name -> (means, standard deviations above 0), one number for each float of the block. Blocks that
+observation_blocks leaves out may be here. Of the previous actions the setting `actions` chooses one entry. A block's
+length follows from config.py (for example 4 x n_prev_actions_in_inputs). The numbers are part of a trained agent:
+changing them makes checkpoints and published weights meaningless. docs/observation.rst shows the table.
 """
 
 # fmt: off
@@ -14,7 +13,7 @@ state_normalization = {
         (70.0,),
         (70.0,),
     ),
-    # The previous actions, oldest first, with actions = "keys": accelerate, brake, left, right each (0 or 1).
+    # Previous actions, oldest first, with actions = "keys": accelerate, brake, left, right each (0 or 1).
     "previous_actions": (
         (0.8, 0.2, 0.3, 0.3) * 5,
         (0.5,) * 20,
@@ -34,7 +33,7 @@ state_normalization = {
         (0.9,) * 4,
         (0.5,) * 4,
     ),
-    # How far the wheel's damper is pressed in, in metres.
+    # Compression of the wheel's damper, in metres.
     "wheel_damper_absorb_m": (
         (0.02,) * 4,
         (0.06,) * 4,
@@ -121,7 +120,7 @@ state_normalization = {
         (55.0,),
         (20.0,),
     ),
-    # Ways to the road's borders, from the right over ahead to the left, in metres.
+    # Distances to the road's borders, from the right over ahead to the left, in metres.
     "range_finder_m": (
         (
             11.0, 11.0, 12.0, 13.0, 16.0, 21.0, 28.0, 38.0, 51.0, 59.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that it runs from a checkout, and from anywhere
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for a checkout that is not installed
 
 from trackmania_rl.telemetry.page.command import main
 

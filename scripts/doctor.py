@@ -1,8 +1,8 @@
-"""Check whether this machine can run a training: each line says what was found and, unless it is well, what to do.
+"""Check whether this machine can run a training; each line has a finding and, if needed, a remedy.
 
-With --play a game is started, driven forward for 5 seconds and ended; its picture is written to a file. As long as the
-real game cannot be played, the simulated game is driven in its place, and a warning says so. docs/troubleshooting.rst
-has a section for each line. The exit code is 0 if there is no problem, else 1.
+With --play a game is started, driven forward for 5 seconds and ended; its picture is written to a file. While the real
+game cannot be played, the simulated game is driven instead, with a warning. docs/troubleshooting.rst has a section for
+each line. The exit code is 0 if there is no problem, else 1.
 
 Examples:
   python scripts/doctor.py
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     add_configuration_arguments,
@@ -45,7 +45,7 @@ def main() -> int:
     try:
         from trackmania_rl.doctor.examination import examine
     except (ImportError, OSError) as error:  # which every later check would need
-        # Windows' ways of saying that a library of the system is missing, which torch needs.
+        # Windows' messages for a missing library of the system, which torch needs.
         is_of_windows = sys.platform == "win32" and (isinstance(error, OSError) or "DLL" in str(error))
         remedy = (
             "install the Microsoft Visual C++ Redistributable (https://aka.ms/vs/17/release/vc_redist.x64.exe)"
@@ -117,7 +117,7 @@ def show(findings: Iterator[Finding]) -> int:
 
 
 def count(number: int, name: str) -> str:
-    """A number of things in words: 0 problems, 1 problem, 2 problems."""
+    """Return a number of things in words: 0 problems, 1 problem."""
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 

@@ -1,17 +1,17 @@
 """Drive the maps of a trained run, or of a driver's file, greedily: times, finish rates, inputs files and videos.
 
-A greedy race is deterministic. Race 1 on a map is greedy throughout; with --races N the others begin with
---forced-actions actions that accelerate, drawn from the run's seed. The same command gives the same races.
+The first race on a map is greedy; with --races N the others begin with --forced-actions actions that accelerate, drawn
+from the run's seed. The same command gives the same races.
 
 The best race on each map is written as {map}_{time}.inputs, which TMInterface and scripts/replay_inputs.py can play,
 and filmed (H.264) with time, speed, gear, keys and Q values over the game's picture. Of generated tracks only the first
-is filmed, unless --film-all asks for all of them.
+is filmed, or all with --film-all.
 
-Maps of the real game (*.Challenge.Gbx) are driven in the real game, at the run's running_speed, and not filmed:
+Maps of the real game (*.Challenge.Gbx) are driven in the real game at the run's running_speed, and not filmed:
 scripts/tools/play_inputs.py --video does that. Tracks (*.toml, *.npy) are driven in the simulated game.
 
-For a Gymnasium environment (`games = GymnasiumGames(...)`) the table shows returns and lengths of --races episodes. The
-first one is filmed, if the environment renders RGB arrays.
+For a Gymnasium environment the table shows returns and lengths of --races episodes. The first one is filmed if the
+environment renders RGB arrays.
 
 Examples:
   python scripts/evaluate.py save/simulated
@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     add_video_options,
@@ -105,14 +105,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    """Drive, print and write.
-
-    Raises:
-        UserError: if there is no such run, or the arguments do not fit it.
-    """
+    """Drive, print and write; UserError if there is no such run, or the arguments do not fit it."""
     if not arguments.run.exists():
         raise UserError(f"{arguments.run}: there is no such run folder or driver's file{known_runs()}")
-    # Torch takes seconds to import: after the command line and its mistakes.
+    # Torch takes seconds to import.
     import torch
 
     from trackmania_rl.training.evaluation import load_driver

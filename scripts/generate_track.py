@@ -1,8 +1,7 @@
 """Make a track from a seed and a difficulty: a .toml track file and its .npy reference line.
 
-The same seed and difficulty always give the same files. Difficulty 0 is wide, smooth asphalt with long bends; 1 is
-narrow, tight and steep, with dirt, grass, missing walls and jumps. Trainings can make such tracks themselves: see
-"Generated tracks" in docs/track_files.rst.
+The same seed and difficulty give the same files. Difficulty 0 is wide, smooth asphalt with long bends; 1 is narrow,
+tight and steep, with dirt, grass, missing walls and jumps. Trainings can make such tracks: docs/track_files.rst.
 
 Examples:
   python scripts/generate_track.py --seed 7 --difficulty 0.5
@@ -17,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command, png_file  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -44,11 +43,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def generate(arguments: argparse.Namespace) -> None:
-    """Make, write, and say what was made.
-
-    Raises:
-        UserError: if seed or difficulty are out of range, another file is there, or a file cannot be written.
-    """
+    """Make, write and print; UserError if seed or difficulty are out of range, or a file exists already."""
     track = generate_track(TrackRecipe(arguments.seed, arguments.difficulty))
     output: Path = arguments.output or folder_to_add_to() / "maps" / f"{track.design.name}.toml"
     if output.suffix != ".toml":

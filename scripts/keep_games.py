@@ -1,8 +1,7 @@
 """Keep games running for collectors that only connect (games_are_kept = True), from this machine or, by SSH, another.
 
-Each game listens at a port of its own, on this machine only. One that has ended, hangs, does not greet or has run for
-12 hours is started again. Ctrl-C ends all of them. It needs neither torch nor a GPU:
-docs/game_machines.rst says how to set a game machine up.
+Each game listens at a port of its own, on this machine only. A game that has ended, hangs, does not greet or has run
+for 12 hours is restarted. Ctrl-C ends all of them. Neither torch nor a GPU is needed: docs/game_machines.rst.
 
 Examples:
   python scripts/keep_games.py --preset tmnf --ports 8478-8481
@@ -19,7 +18,7 @@ import time
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, ports, whole_number  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -71,11 +70,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def put_plugin_in_place(user: UserSettings) -> None:
-    """Install the plugin, or bring it up to date, where TMInterface's folder is found.
-
-    Raises:
-        UserError: if the setting that says where leads nowhere, or the plugin cannot be written.
-    """
+    """Install or update the plugin if TMInterface's folder is found; UserError if the configured folder is wrong."""
     try:
         folder = find_plugins_folder(user.trackmania_base_path)
     except UserError as error:

@@ -1,9 +1,8 @@
-"""Play an inputs file on the simulated game and print its time: on the same track, that of the race it was made from.
+"""Play an inputs file on the simulated game and print its time.
 
 The file is in TMInterface's script format: one from a run's best_runs/ or from scripts/evaluate.py, or written by hand.
-A video is H.264, which browsers and chats play, with time, speed, gear and keys over the picture; that of
-scripts/evaluate.py has the driver's Q values as well. The exit code is 0 even if the car does not finish. For times
-without a film, of several files or of the fastest record in a best_runs folder, use scripts/tools/maps.py drive.
+A video is H.264, with time, speed, gear and keys over the picture. The exit code is 0 even if the car does not finish.
+For times of several files, or of the fastest record in a best_runs folder, use scripts/tools/maps.py drive.
 
 Example:
   python scripts/replay_inputs.py save/simulated/best_runs/valley_25460/valley_25460.inputs --map valley --video a.mp4
@@ -16,7 +15,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import add_video_options, command, end_in_order_when_terminated, mp4_file, port  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402

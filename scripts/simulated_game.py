@@ -1,7 +1,6 @@
-"""The simulated game: a process that plays tracks like TrackMania and speaks TMInterface's socket protocol.
+"""The simulated game: a process that plays tracks like TrackMania, with TMInterface's socket protocol.
 
-It listens on one port and serves one client at a time, as an instance of the real game with the plugin does. It ends
-with Ctrl-C or SIGTERM.
+It listens on one port and serves one client at a time. Ctrl-C or SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 import psutil
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.server.game import SimulatedGame  # noqa: E402

@@ -1,8 +1,8 @@
-"""Train a driver: start games and collectors, learn from their races, show and save what happens.
+"""Train a driver: start games and collectors, learn from their races, show and save the progress.
 
 Without options it trains on the simulated game with config_files/config.py. Ctrl-C ends it with a checkpoint; the same
-command goes on from there. A run that exists goes on with its own settings, save/{run_name}/settings.toml: edit that
-file (you may do so while the run trains), or use --update-config to take the given configuration again.
+command resumes. A run that exists has its own settings, save/{run_name}/settings.toml: edit that file, also while the
+run trains, or use --update-config to apply the given configuration again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.channels.heartbeat import Heartbeat  # noqa: E402
 from trackmania_rl.cli import (  # noqa: E402
@@ -59,15 +59,15 @@ def main() -> int:
 
 
 def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) -> None:
-    """Train as the command line says, or print what it asks for.
+    """Train, or print the settings.
 
     Args:
-        arguments: by name.
+        arguments: of the command line, by name.
         heartbeat: read by a process that supervises this one.
         because: how the training before this one ended.
     """
     config, overrides, maps = arguments.pop("config"), arguments.pop("set"), arguments.pop("map")
-    settings = load_settings(config, overrides)  # before torch is imported, which takes seconds: mistakes are told now
+    settings = load_settings(config, overrides)  # before torch is imported, which takes seconds
     if maps:
         from trackmania_rl.track.named_maps import overrides_for_maps
 

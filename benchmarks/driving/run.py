@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from benchmarks.driving.report import compare_variants, comparison_table, markdown, table_of, write_report  # noqa: E402
 from benchmarks.driving.runs import Run, commit, complete_notes, train  # noqa: E402

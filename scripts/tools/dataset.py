@@ -1,8 +1,7 @@
 """Data sets of races in Minari's format: record races, export replay memories, show one.
 
-`record` drives inputs files, replays (see docs/demonstrations.rst) or trained drivers in the simulated game. `export`
-takes the races in runs' replay memories. Training reads a data set by its id or its folder, with the setting `offline`:
-see docs/datasets.rst.
+`record` drives inputs files, replays (docs/demonstrations.rst) or trained drivers in the simulated game. `export` takes
+the races in runs' replay memories. The setting `offline` names a data set for training: docs/datasets.rst.
 
 Examples:
   python scripts/tools/dataset.py record best.inputs --map valley --id trackmania/valley-expert-v0
@@ -26,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number  # noqa: E402
 from trackmania_rl.files import portable  # noqa: E402
@@ -95,7 +94,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 def record(arguments: argparse.Namespace, console: Console) -> None:
     """Drive races and write them."""
-    # Torch takes seconds to import: after the command line and its mistakes.
+    # Torch takes seconds to import.
     from trackmania_rl.experience_replay.dataset_environments import environment_spec
     from trackmania_rl.experience_replay.episodes import EpisodeForm
     from trackmania_rl.experience_replay.minari_files import write_dataset
@@ -240,11 +239,7 @@ def size_mb(dataset: DataSet) -> float:
 
 
 def require_like(source: Path, settings: Settings, wanted: Settings) -> None:
-    """Require states and actions like those of the first run.
-
-    Raises:
-        UserError: if they differ; it names the difference.
-    """
+    """Require states and actions like those of the first run; UserError if they differ."""
     from trackmania_rl.experience_replay.dataset_environments import check_fits, environment_spec
 
     form = form_of(settings)

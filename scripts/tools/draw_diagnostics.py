@@ -1,7 +1,7 @@
 """Draw plots of a run's values, quantiles, errors and expectations from a checkpoint: docs/diagnostics.rst.
 
-A training draws the same by itself every pictures_interval_s. Here races are driven anew, greedily, in one game of the
-run's own kind: the first as it comes, the others with a few forced actions at their start.
+A training draws the same every pictures_interval_s. Here races are driven anew, greedily, in one game of the run's
+kind, all but the first with a few forced actions at the start.
 
 Examples:
   python scripts/tools/draw_diagnostics.py save/simulated
@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     command,
@@ -44,7 +44,7 @@ def main(words: list[str] | None = None) -> None:
 
 def draw(asked: argparse.Namespace) -> None:
     """Drive, draw, and print the files."""
-    # Torch takes seconds to import: after the command line and its mistakes.
+    # Torch takes seconds to import.
     from trackmania_rl.telemetry.diagnostics import draw_diagnostics
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.diagnostics import drive_and_gather, load_subject

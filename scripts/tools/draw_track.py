@@ -1,7 +1,7 @@
-"""Draw a picture of a track: the road from above, coloured by surface, and its heights below.
+"""Draw a track: the road from above, coloured by surface, and its heights below.
 
-Usage: ``python scripts/tools/draw_track.py maps/valley.toml --output valley.png``; with ``--drive`` the
-scripted driver's race is drawn over it: green where it accelerates, red where it brakes, white where it rolls.
+Usage: ``python scripts/tools/draw_track.py maps/valley.toml --output valley.png``; with ``--drive`` the scripted
+driver's race is drawn over it: green while it accelerates, red while it brakes, white while it rolls.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command, png_file, whole_number, writing  # noqa: E402
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive  # noqa: E402
@@ -142,11 +142,7 @@ def _write(picture: Image, text: str, place_px: npt.NDArray[np.int32]) -> None:
 
 
 def drive_and_draw(track: Track, driver: str | None, file: Path | None, width_px: int) -> bool:
-    """Let a scripted driver race, if one is named, and draw the track, if a file is; return whether it finished.
-
-    Raises:
-        UserError: if the picture cannot be written.
-    """
+    """Let a scripted driver race, if one is named, and draw the track, if a file is; return whether it finished."""
     race = None if driver is None else drive(track, DRIVERS[driver])
     if race is not None:
         result = "stops at" if race.race_time_ms is None else "finishes in"

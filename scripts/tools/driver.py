@@ -1,6 +1,6 @@
-"""A driver as one file, to keep, send and receive: what a run has learned and all that is needed to drive it. No code.
+"""A driver as one file: weights and settings of a run, without code.
 
-scripts/evaluate.py and load_driver drive it, scripts/train.py --weights-from goes on with it: see docs/drivers.rst.
+scripts/evaluate.py and load_driver drive it, scripts/train.py --weights-from trains it further: see docs/drivers.rst.
 
 Examples:
   python scripts/tools/driver.py pack save/simulated
@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -73,7 +73,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 def pack(arguments: argparse.Namespace) -> None:
     """Write what a run has learned."""
-    # Torch takes seconds to import: after the command line and its mistakes.
+    # Torch takes seconds to import.
     from trackmania_rl.runs.driver_file import ENDING, write_driver
     from trackmania_rl.training.driver_loading import load_run_settings, own_code, pack_run
 

@@ -2,8 +2,8 @@
 
     python scripts/tools/export_linesight.py save/my_run --output linesight/save/my_run
 
-Only runs with the kind of network that config_tmnf.py has can be exported; one with layer normalization or without an
-image, for example, is refused. docs/migration.rst says what carries over.
+Only runs with a network like that of config_tmnf.py can be exported: no layer normalization, and an image.
+docs/migration.rst lists the parts that are converted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command  # noqa: E402
 

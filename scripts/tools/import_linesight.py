@@ -1,9 +1,9 @@
-"""Turn a Linesight run into a run that `train.py` can go on with: weights, optimizer, counters and best times.
+"""Turn a Linesight run into a run that `train.py` can resume: weights, optimizer, counters and best times.
 
     python scripts/tools/import_linesight.py linesight/save/my_run --output save/my_run
 
-The Linesight run's configuration is read, from its folder (config_copy.py or config.bak.py, for example) or from the
-file that --linesight-config names. Nothing in these files is executed. docs/migration.rst says what carries over.
+The Linesight run's configuration is read from its folder (config_copy.py or config.bak.py, for example) or from
+--linesight-config. Nothing in these files is executed. docs/migration.rst lists the parts that are converted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -50,7 +50,7 @@ def main(words: list[str] | None = None) -> None:
 
 def import_run(arguments: argparse.Namespace) -> None:
     """Read, convert and write."""
-    # Torch takes seconds to import: after the command line and its mistakes.
+    # Torch takes seconds to import.
     from trackmania_rl.migration.linesight_run import (
         find_linesight_config,
         import_linesight_run,

@@ -1,11 +1,11 @@
-"""Draw the keys of a race, lit while they are pressed, over a video of it, or alone and transparent for a video editor.
+"""Draw the keys of a race, lit while they are pressed, over a video of it, or alone and transparent.
 
 Works with any video that ffmpeg reads, such as a recording of the real game. Inputs of a wheel are drawn as steering
-and pedals. The race begins where --offset says: 3.2 if the countdown ends after 3.2 s of the video, -5 if the video
+and pedals. --offset is the start of the race in the video: 3.2 if the countdown ends after 3.2 s, -5 if the video
 begins 5 s after the race.
 
 Over a video the output is an .mp4 (H.264, with the video's sound). Alone it is a .webm (VP9, for browsers and OBS) or a
-.mov (ProRes 4444, for editors such as Resolve, Premiere and Final Cut), 60 pictures a second, both with transparency.
+.mov (ProRes 4444, for video editors), 60 pictures a second, both transparent.
 
 Examples:
   python scripts/tools/input_widget.py valley.inputs --video recorded.mp4 --offset 3.2 --output with_keys.mp4
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -104,12 +104,7 @@ def seconds(text: str) -> float:
 def write_over(draw: Draw, video: Path, output: Path, corner: str, height_px: int | None) -> int:
     """Write a video with the inputs over it and its sound; return the number of frames.
 
-    Args:
-        draw: the inputs.
-        video: any that ffmpeg reads.
-        output: another .mp4 file.
-        corner: one of `CORNERS`.
-        height_px: of the inputs; None for `HEIGHT_SHARE` of the video's.
+    The inputs are `height_px` high, or `HEIGHT_SHARE` of the video's height.
 
     Raises:
         UserError: if the video cannot be read, is smaller than the inputs, or cannot be written.
@@ -134,11 +129,7 @@ def write_over(draw: Draw, video: Path, output: Path, corner: str, height_px: in
 
 
 def write_transparent(draw: Draw, ends_s: float, output: Path, height_px: int) -> int:
-    """Write a transparent video of the inputs; return the number of frames.
-
-    Raises:
-        UserError: if it cannot be written, or would have no frame.
-    """
+    """Write a transparent video of the inputs; return the number of frames."""
     n_frames = math.ceil(ends_s * FRAMES_PER_S)
     if n_frames < 1:
         raise UserError(f"{output}: with this offset the race is over before the video begins")
@@ -149,7 +140,7 @@ def write_transparent(draw: Draw, ends_s: float, output: Path, height_px: int) -
 
 
 def _even(height_px: float) -> int:
-    """Round to a height with an even width (1.5 times a multiple of four): codecs take no others."""
+    """Round to a height with an even width (1.5 times a multiple of four), as codecs require."""
     return max(4, round(height_px / 4) * 4)
 
 

@@ -1,4 +1,4 @@
-"""Maps, replays and reference lines: look at them, build a line, check it, add a map to the map cycle.
+"""Maps, replays and reference lines: show them, build a line, check it, add a map to the map cycle.
 
 Examples:
   python scripts/tools/maps.py show B13-Obstacle.Challenge.Gbx
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-# So that it runs from a checkout that is not installed, from anywhere, and from tests that load it by its path.
+# For a checkout that is not installed, and for tests that load this file by its path.
 sys.path[:0] = [str(PROJECT), str(Path(__file__).resolve().parent)]
 
 import maps_commands  # noqa: E402

@@ -1,9 +1,9 @@
 """Measure mean and standard deviation of every float of the observation, and write them as state_normalization.py.
 
-For an observation, tracks or a car that the shipped numbers do not fit. The floats come from races at random, from
-races by inputs files and replays (--inputs), or from the replay memory in a run's checkpoint (--run). Random races are
-slow and end soon: prefer a good driver's. Put the file beside the configuration of a new run; a trained network needs
-the numbers that it began with.
+Use it for an observation or tracks that the shipped numbers do not fit. The floats come from random races, from inputs
+files and replays (--inputs), or from the replay memory in a run's checkpoint (--run). Random races are slow and end
+soon: prefer a good driver's. Put the file beside the configuration of a new run; a trained network needs the numbers
+that it began with.
 
 Examples:
   python scripts/tools/observation_statistics.py --races 200 --output my_config/state_normalization.py
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command, whole_number, writing  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -75,11 +75,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[ObservationStatistics, str]:
-    """Drive races; return their statistics and a description.
-
-    Raises:
-        UserError: if a map, the inputs or the game can't be used.
-    """
+    """Drive races; return their statistics and a description."""
     from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import RaceGames
     from trackmania_rl.race.observation import ObservationLayout
@@ -114,11 +110,7 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
 
 
 def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
-    """Measure the states in a run's checkpoint; return the run's settings, the statistics and a description.
-
-    Raises:
-        UserError: if there is no such run or checkpoint, or it holds no memory.
-    """
+    """Measure the states in a run's checkpoint; return the run's settings, the statistics and a description."""
     from trackmania_rl.race.observation import ObservationLayout
     from trackmania_rl.race.observation_statistics import ObservationStatistics
     from trackmania_rl.runs import load_checkpoint
@@ -138,7 +130,7 @@ def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
 
 
 def constant_floats(settings: Settings, statistics: ObservationStatistics) -> str:
-    """Say which floats never changed, but for the time in the mini-race."""
+    """Describe the floats that never changed, except the time in the mini-race."""
     from trackmania_rl.race.observation import ObservationLayout
 
     layout = ObservationLayout(settings.observation, settings.game.actions)

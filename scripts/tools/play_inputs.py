@@ -1,9 +1,8 @@
-"""Play an inputs file, or a folder of them, in the game; print the times, and keep the inputs that the game reports.
+"""Play inputs files in the game; print the times, and keep the inputs that the game reports.
 
-The game runs already and listens at --port, or --launch starts one and ends it afterwards. In the real game the time is
-the game's own. With --output the game's own replays are copied as well: it saves one when a race is a personal record
-and its result is confirmed with Enter. With --video the game's own pictures are filmed, with time, speed, gear and keys
-over them; the game waits for each, so it takes longer than the race.
+The game runs already and listens at --port, or --launch starts one and ends it afterwards. With --output the game's own
+replays are copied as well: it saves one if a race is a personal record and its result is confirmed with Enter. With
+--video the game's pictures are filmed, with time, speed, gear and keys over them, which takes longer than the race.
 
 Examples:
   python scripts/tools/play_inputs.py save/tmnf/best_runs --map "My Challenges/A01.Challenge.Gbx" --output played
@@ -19,7 +18,7 @@ import time
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     add_video_options,
@@ -43,7 +42,7 @@ from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, rep
 from trackmania_rl.tmi_interaction.script_player import ScriptPlayer  # noqa: E402
 
 SCRIPT_NAME = "trackmania_rl_play.txt"
-"""The only file that changes in TMInterface's folder of scripts, from which its command `load` reads."""
+"""The file in TMInterface's folder of scripts, from which its command `load` reads."""
 
 POLL_INTERVAL_S = 0.2
 Fingerprint = tuple[float, int]
@@ -137,7 +136,7 @@ def offer_script(file: Path, trackmania_base_path: str) -> str:
 
 
 def keep_replay(arguments: argparse.Namespace, settings: Settings, before: dict[Path, Fingerprint], name: str) -> None:
-    """Copy the replay that the game saves of the last race; wait for it for `--replay-wait` seconds."""
+    """Copy the replay of the last race, which the game saves within `--replay-wait` seconds."""
     if not settings.user.trackmania_base_path:
         print("  replays are looked for only where trackmania_base_path is set in user_config.py")
         return

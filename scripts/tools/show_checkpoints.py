@@ -1,4 +1,4 @@
-"""Show a map's virtual and real checkpoints in the game, as triggers: you see where a reference line really lies.
+"""Show a map's virtual and real checkpoints in the game, as triggers.
 
 Without --output they are sent to the game that listens at --port. It must have the map open and no training connected.
 With --output they are written to a script: put it in TMInterface's scripts folder and type `load NAME` in its console.
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     command,
@@ -78,7 +78,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 
 def commands_for(arguments: argparse.Namespace) -> list[str]:
-    """The console commands, in the order in which they are to be said."""
+    """Return the console commands in order."""
     commands = [CLEAR_TRIGGERS] if arguments.clear else []
     maps = [] if arguments.real is None else [arguments.real]
     source = Path(arguments.source)
@@ -93,12 +93,7 @@ def commands_for(arguments: argparse.Namespace) -> list[str]:
 
 
 def trigger_commands(centers_m: npt.NDArray[np.float64], side_m: float) -> list[str]:
-    """Return a console command for each cube: its opposite corners, in metres.
-
-    Args:
-        centers_m: (N, 3) metres, world axes.
-        side_m: length of a cube's edges.
-    """
+    """Return a console command for each cube around centres (N, 3), world axes."""
     corners_m = np.hstack((centers_m - side_m / 2, centers_m + side_m / 2))  # (N, 6)
     return ["add_trigger " + " ".join(f"{number:.2f}" for number in corner) for corner in corners_m]
 
@@ -114,7 +109,7 @@ def send_commands(port: int, commands: list[str]) -> None:
 
 
 def find_line(source: Path, maps_folder: Path) -> Path:
-    """The line that a user means by a file or a map's name."""
+    """Return the line of a file's or a map's name."""
     tried = (source, maps_folder / source, maps_folder / f"{source}_0.5m.npy", maps_folder / f"{source}.npy")
     for file in tried:
         if file.is_file() and file.suffix == ".npy":

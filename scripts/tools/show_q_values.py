@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command, writing  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -109,7 +109,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def values_files(path: Path, map_name: str | None) -> list[Path]:
-    """Return the files that an argument means: of a run, the fastest record's of each map, or of one map.
+    """Return a file, or those of a run's fastest records, of one map or of all.
 
     Raises:
         UserError: if there is none.
@@ -133,11 +133,7 @@ def values_files(path: Path, map_name: str | None) -> list[Path]:
 
 
 def race_of(file: Path, console: Console) -> RaceValues:
-    """Read a record; names of actions and actions taken need its run's configuration.
-
-    Raises:
-        UserError: if the file or the record's inputs cannot be used.
-    """
+    """Read a record; names of actions and actions taken need its run's configuration."""
     values = read_q_values(file)
     names, ms_per_action, taken = tuple(f"action {action}" for action in range(values.shape[1])), MS_PER_ACTION, None
     run_folder, settings = file.resolve().parent.parent.parent, None
@@ -171,11 +167,7 @@ def summary(race: RaceValues) -> str:
 
 
 def read_q_values(file: Path) -> npt.NDArray[np.float32]:
-    """Read the values (T, A) of a record; nothing in the file is executed.
-
-    Raises:
-        UserError: if the file is missing, damaged, or holds something else.
-    """
+    """Read the values (T, A) of a record; UserError if the file is missing, damaged, or holds something else."""
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; a record's folder in save/{{run_name}}/best_runs has one")
     stored = read_npy(file, MOST_BYTES)

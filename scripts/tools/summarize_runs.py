@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout that is not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Driving, Race, summarize_learning

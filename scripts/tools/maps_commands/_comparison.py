@@ -1,7 +1,7 @@
-"""Comparison of two races as functions of the distance along one line.
+"""Comparison of two races along one line.
 
 At distance s each race has the time t(s) at which it first was that far; t_B(s) - t_A(s) is the time by which B is
-behind, and where it grows, B loses. The picture also shows speeds, pedals, steering and both lines from above.
+behind. The picture also shows speeds, pedals, steering and both lines from above.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray) -> RunCompariso
 
 
 def stations_along(line_m: FloatArray, run: DrivenRun) -> FloatArray:
-    """Return the distance along a line (N, 3) of each sample of a race, (S,): that of its nearest point.
+    """Return the distance along a line (N, 3) of the point nearest to each sample of a race, (S,).
 
-    The search is limited to the neighbourhood of the previous point, as a track may cross or touch itself.
+    The search is limited to the neighbourhood of the previous point, as a track may cross itself.
 
     Raises:
         RunComparisonError: if the race is far from the line most of the time.

@@ -78,10 +78,7 @@ def draw_line(
         line_m: (N, 3) metres, N >= 2.
         speed_m_s: (N,) colours the line; None for its height.
         challenge: the map whose blocks are drawn.
-        passages: of the gates, in the line's order; it numbers the checkpoints.
-
-    Raises:
-        UserError: if the picture cannot be written.
+        passages: of the gates, in the line's order.
     """
     colour_of = line_m[:, 1] if speed_m_s is None else 3.6 * speed_m_s
     stations_m = arc_length(line_m)
@@ -126,11 +123,7 @@ def draw_line(
 
 
 def draw_world(file: Path, title: str, world: BlockWorld) -> None:
-    """Write a PNG of a world from above.
-
-    Raises:
-        UserError: if the picture cannot be written.
-    """
+    """Write a PNG of a world from above."""
     cells = np.concatenate([np.zeros((0, 2, 3)), *map(_cell_corners, (*world.unknown, *world.water))])
     points_m = np.concatenate((world.corners_m.reshape(-1, 3), cells.reshape(-1, 3)))
     if len(points_m) == 0:
@@ -160,11 +153,7 @@ def draw_world(file: Path, title: str, world: BlockWorld) -> None:
 
 
 def draw_views(file: Path, title: str, scene: BlockScene, samples: GhostSamples) -> None:
-    """Write a PNG of views from behind a ghost's car, at equal times from its first sample to its last.
-
-    Raises:
-        UserError: if the picture cannot be written.
-    """
+    """Write a PNG of views from behind a ghost's car, at equal times from its first sample to its last."""
     from trackmania_rl.simulator.picture.renderer import Renderer
 
     renderer = Renderer(scene)

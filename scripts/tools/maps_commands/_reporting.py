@@ -51,11 +51,7 @@ def report_on(source: Source, title: str) -> LineReport:
 
 
 def write_line(points_m: np.ndarray, output: Path, overwrite: bool) -> Path:
-    """Write a line as a .npy file and return the file.
-
-    Raises:
-        UserError: if another line is there and may not be overwritten, or the file cannot be written.
-    """
+    """Write a line as a .npy file and return the file; UserError if another line may not be overwritten."""
     stored = io.BytesIO()
     np.save(stored, points_m.astype(np.float32))
     with writing(output):
@@ -68,14 +64,10 @@ def write_line(points_m: np.ndarray, output: Path, overwrite: bool) -> Path:
 
 
 def draw(picture: Path | None, title: str, source: Source, report: LineReport) -> None:
-    """Draw a line into a file, if one is given.
-
-    Raises:
-        UserError: if the picture cannot be written.
-    """
+    """Draw a line into a file, if one is given."""
     if picture is None:
         return
-    from maps_commands._pictures import draw_line  # matplotlib takes a second to import
+    from maps_commands._pictures import draw_line  # matplotlib takes a second
 
     draw_line(picture, title, source.line.points_m, source.line.speed_m_s, source.challenge, report.passages)
     say(f"wrote {picture}")

@@ -52,11 +52,7 @@ def simulated_game(maps_folder: Path) -> Iterator[ScriptPlayer]:
 
 
 def inputs_file(path: Path, map_name: str) -> Path:
-    """Return an inputs file; of a folder of records (`best_runs/`, or one of those in it), the fastest of a map.
-
-    Raises:
-        UserError: if the folder has no record of the map; names the maps of its records.
-    """
+    """Return an inputs file, or the fastest record of a map in a folder (`best_runs/`, or one of its folders)."""
     if not path.is_dir():
         return path
     records = []
@@ -73,11 +69,7 @@ def inputs_file(path: Path, map_name: str) -> Path:
 
 
 def run_of_ghost(ghost: Ghost, path: Path, label: str) -> DrivenRun:
-    """Return a ghost's race.
-
-    Raises:
-        UserError: if the ghost has no samples, or impossible inputs. The text names `path`.
-    """
+    """Return a ghost's race; UserError if it has no samples or impossible inputs."""
     if ghost.samples is None:
         raise UserError(f"{path}: the ghost of {ghost.login or 'an unknown driver'} does not say where the car was")
     samples = ghost.samples
@@ -94,12 +86,6 @@ def run_of_ghost(ghost: Ghost, path: Path, label: str) -> DrivenRun:
 
 def drive_script(player: ScriptPlayer, map_path: str, script: Path, label: str) -> tuple[ScriptedRace, DrivenRun]:
     """Drive a script on a game and record the car's motion.
-
-    Args:
-        player: the game.
-        map_path: argument of its `map` command.
-        script: the inputs file.
-        label: of the race.
 
     Raises:
         UserError: if the map or the script can't be used.
@@ -137,13 +123,7 @@ def run_of_samples(
     race_time_ms: int | None,
     events: tuple[InputEvent, ...],
 ) -> DrivenRun:
-    """Make a run that ends at its finish: cut off later samples, and extrapolate the last one in a straight line.
-
-    The arguments are attributes of `DrivenRun`.
-
-    Raises:
-        UserError: if there are fewer than two samples before the finish.
-    """
+    """Make a run that ends at its finish: cut off later samples, and extrapolate the last one in a straight line."""
     if race_time_ms is not None:
         n_before = int(np.searchsorted(time_ms, race_time_ms))
         time_ms, position_m, speed_m_s = time_ms[:n_before], position_m[:n_before], speed_m_s[:n_before]

@@ -20,11 +20,7 @@ from trackmania_rl.track.reference_line import load_reference_line, read_points
 
 
 def map_in(file: Path) -> Challenge:
-    """Return the Stadium map in a map's file or in a replay.
-
-    Raises:
-        UserError: if it cannot be read, is none, or is of another environment.
-    """
+    """Return the Stadium map in a map's file or in a replay."""
     if is_challenge_file(file):
         challenge: Challenge | None = read_challenge(file)
     elif is_replay_file(file):
@@ -65,7 +61,7 @@ def from_replays(
     """Build the line of the fastest race in some replays, or the mean of all.
 
     Raises:
-        UserError: if a file cannot be used, the races are on different maps, or none is by `driver`.
+        UserError: if the races are on different maps, or none is by `driver`.
     """
     replays = [read_replay(file) for file in files]
     challenge = _common_map(replays, map_file)
@@ -84,12 +80,8 @@ def from_replays(
 
 
 def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float = SMOOTHING_M) -> Source:
-    """Build the line of an inputs file that is driven on the simulated game.
-
-    Raises:
-        UserError: if the file or the track cannot be used, or the race does not reach the finish.
-    """
-    # The game takes seconds to import, which other commands need not wait for.
+    """Build the line of an inputs file that is driven on the simulated game to the finish."""
+    # The game takes seconds to import.
     from maps_commands._runs import drive_script, inputs_file, simulated_game
     from trackmania_rl.simulator.tracks.track_file import find_track_file
 
@@ -110,20 +102,12 @@ def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float 
 
 
 def from_line(file: Path, challenge: Challenge | None = None) -> Source:
-    """Load a line.
-
-    Raises:
-        ReferenceLineError: if it cannot be used.
-    """
+    """Load a line."""
     return Source(f"the line of {file.name}", BuiltLine(load_reference_line(file, LINE_SPACING_M), None), challenge)
 
 
 def from_uneven_line(file: Path) -> Source:
-    """Resample a line whose points are at any distances.
-
-    Raises:
-        UserError: if the file cannot be used, or the line is too short or too long.
-    """
+    """Resample a line whose points are at any distances."""
     points_m = read_points(file)
     steps_m = np.linalg.norm(np.diff(points_m, axis=0), axis=1)
     if not steps_m.sum() <= MAX_LENGTH_M:
@@ -134,22 +118,14 @@ def from_uneven_line(file: Path) -> Source:
 
 
 def from_track(track: str, maps_folder: Path) -> Source:
-    """Load the line of a simulator's track.
-
-    Raises:
-        UserError: if there is no such track, or its line cannot be used.
-    """
+    """Load the line of a simulator's track."""
     from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
 
     return from_line(reference_line_file(find_track_file(track, maps_folder)))
 
 
 def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
-    """Build the line along a map's road pieces, with `as_far_as_possible` the unambiguous part of it.
-
-    Raises:
-        UserError: if the map cannot be read, or its blocks give no whole line.
-    """
+    """Build the line along a map's road pieces, with `as_far_as_possible` the unambiguous part of it."""
     challenge = read_challenge(map_file)
     line = line_from_blocks(challenge, as_far_as_possible=as_far_as_possible)
     notes: tuple[str, ...] = () if line.gap is None else (f"the line is not whole: {line.gap}",)

@@ -1,15 +1,15 @@
 """Build a map's line from a replay and add the map to the map cycle.
 
-Take a map and a replay of it. Build the reference line, check it and draw it; copy the map beside it; make a track for
-the simulated game. Then print the entries for map_cycle, or write them into a configuration file: --insert adds them,
---only puts them in place of all maps. The file as it was stays beside it, with .bak (then .bak2, ...) after its name.
+Build the reference line of a map from a replay, check it and draw it; copy the map beside it; make a track for the
+simulated game. Then print the entries for map_cycle, or write them into a configuration file: --insert adds them,
+--only replaces all maps. The previous file is kept as .bak (then .bak2, ...).
 
-A replay will do in place of the map's file, because it holds its map, which is then written to a file of its own:
+Instead of the map's file a replay can be given; its map is then written to a file:
   python scripts/tools/maps.py add best.Replay.Gbx --name mine
 
-An entry's map_path is what the game loads. For the real game that is the map's file, which must also lie in the
-game's Tracks/Challenges folder. For the simulated game it is the track, whose road lies along the line. A line alone
-(.npy, from "maps.py line") can be added too: the simulated game lays a wide road over it.
+An entry's map_path is loaded by the game. For the real game it is the map's file, which must also be in the game's
+Tracks/Challenges folder. For the simulated game it is the track. A line alone (.npy, from "maps.py line") can be added
+too: the simulated game lays a wide road over it.
 """
 
 from __future__ import annotations
@@ -104,11 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
-    """Return the line and the map's name.
-
-    Raises:
-        UserError: if a file cannot be used, or the arguments contradict each other.
-    """
+    """Return the line and the map's name; UserError if the arguments contradict each other."""
     file: Path = arguments.map
     if file.suffix == ".npy":
         if arguments.replay or arguments.driver is not None or arguments.mean:
@@ -132,11 +128,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
 
 
 def entries_for(game: str, config: Path, real: Entries | None, simulated: Entries, obstacle: str | None) -> Entries:
-    """Return the entries for the game of a configuration.
-
-    Raises:
-        UserError: if that game cannot drive the map.
-    """
+    """Return the entries for the game of a configuration; UserError if that game cannot drive the map."""
     if game != "simulated":
         if real is None:
             raise UserError(f'{config} has game = "{game}", which needs a map (.Challenge.Gbx), not only a line')
@@ -155,12 +147,10 @@ def name_of(*texts: str) -> str:
 
 
 def put_map(map_file: Path, folder: Path, name: str, overwrite: bool) -> Path:
-    """Copy the map's file beside the line, from where the training reads the map's checkpoints.
-
-    The map in a replay gets the name `{name}.Challenge.Gbx`.
+    """Copy the map's file beside the line; the map in a replay gets the name `{name}.Challenge.Gbx`.
 
     Raises:
-        UserError: if another file of that name is there, or it cannot be written.
+        UserError: if another file of that name exists, or it cannot be written.
     """
     is_replay = is_replay_file(map_file)
     copy = folder / (f"{name}.Challenge.Gbx" if is_replay else map_file.name)

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from maps_commands._comparison import compare_runs, save_comparison  # matplotlib takes a second to import
+    from maps_commands._comparison import compare_runs, save_comparison  # matplotlib takes a second
 
     track_file = None if arguments.map is None else find_track_file(arguments.map, arguments.maps_folder)
     named = ((arguments.a, arguments.driver_a), (arguments.b, arguments.driver_b))

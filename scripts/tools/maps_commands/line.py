@@ -1,7 +1,7 @@
 """Make a reference line from replays, an inputs file, a track, a map's blocks, or another line.
 
 Make a reference line: one point every 0.5 m from start to finish, checked. The exit code is 1 if the line has a
-problem; it is written all the same.
+problem; the file is written nevertheless.
 
 Examples:
   maps.py line --replay best.Replay.Gbx --output maps/mine_0.5m.npy --picture mine.png
@@ -70,11 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def source_of(arguments: argparse.Namespace) -> _sources.Source:
-    """Make the line.
-
-    Raises:
-        UserError: if the arguments contradict each other, or a file cannot be used.
-    """
+    """Make the line; UserError if the arguments contradict each other."""
     if arguments.replay is None and (arguments.driver is not None or arguments.mean or arguments.map is not None):
         raise UserError("--driver, --mean and --map belong to --replay")
     if (arguments.inputs is None) != (arguments.track is None):

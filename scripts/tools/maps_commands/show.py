@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 raise UserError(f"{file}: its name must end in .Challenge.Gbx, .Replay.Gbx or .Ghost.Gbx")
             if arguments.picture is not None:
-                from maps_commands._pictures import draw_world  # matplotlib takes a second to import
+                from maps_commands._pictures import draw_world  # matplotlib takes a second
 
                 challenge = _sources.map_in(file)
                 draw_world(arguments.picture, challenge.plain_name, world_of(challenge))
@@ -120,7 +120,7 @@ def _counts(counts: list[tuple[str, int]], show_all: bool) -> str:
 
 def _draw_views(file: Path, picture: Path) -> None:
     """Draw what the driver of a replay's fastest race sees."""
-    from maps_commands._pictures import draw_views  # matplotlib takes a second to import
+    from maps_commands._pictures import draw_views  # matplotlib takes a second
     from trackmania_rl.track.block_picture import scene_of  # numba likewise
 
     if is_challenge_file(file):

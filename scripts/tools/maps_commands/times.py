@@ -1,7 +1,7 @@
 """Race and checkpoint times of replays.
 
 Print the times of all races in replays and ghosts, by map and time. Files that can't be read are listed at the end with
-the reason; the exit code is 1 then, and also if there is no replay at all.
+the reason; the exit code is then 1, as it is without any replay.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Make a track for the simulated game from a map and a line or a replay.
 
-Make a track for the simulated game of a map and a line through it. Where all blocks that one drives on are known, it
-is the map as its blocks make it (--ground blocks): loops, walls, pads and gates are where they are. Three files are
-written: the track (NAME.toml), its line (NAME_0.5m.npy) and its world (NAME_world.safetensors).
+Make a track for the simulated game of a map and a line through it. If all driven blocks are known, it is made of the
+map's blocks (--ground blocks) with loops, walls, pads and gates. Three files are written: the track (NAME.toml), its
+line (NAME_0.5m.npy) and its world (NAME_world.safetensors).
 
-Otherwise (--ground line) it is a road along the line. Where the blocks under it are known, it has their width and
-surface; its checkpoints are the map's. Loops and walls are rolled out to level road. Two files are written: the track
-and its line (NAME_road_0.5m.npy). All belong in the maps folder.
+Otherwise (--ground line) it is a road along the line, with the width and surface of known blocks under it and the map's
+checkpoints. Loops and walls are rolled out to level road. Two files are written: the track and its line
+(NAME_road_0.5m.npy). All belong in the maps folder.
 
 Examples:
   maps.py track mine.Challenge.Gbx best.Replay.Gbx --output maps/mine.toml --picture mine.png --drive careful
@@ -95,12 +95,12 @@ def write(
         output: the track file.
         force: overwrite existing files.
         again: existing files may have the same content.
-        ground: "blocks" or "line"; None for blocks where all are known.
+        ground: "blocks" or "line"; None for blocks if all are known.
 
     Raises:
-        UserError: if no track can be made, or the files are there already, or cannot be written.
+        UserError: if no track can be made, or the files exist already or cannot be written.
     """
-    # The simulator takes seconds to import, which other commands need not wait for.
+    # The simulator takes seconds to import.
     from trackmania_rl.simulator.tracks.track_design import file_in_the_way
     from trackmania_rl.simulator.tracks.track_file import load_track
 
@@ -153,11 +153,7 @@ def _writer(
 
 
 def line_of(source: Path, map_file: Path) -> BuiltLine:
-    """Return the line in a .npy file, or of the fastest race in a replay.
-
-    Raises:
-        UserError: if the file cannot be used, or is a replay of another map.
-    """
+    """Return the line in a .npy file, or of the fastest race in a replay."""
     if source.suffix == ".npy":
         return _sources.from_line(source).line
     if not is_replay_file(source):
