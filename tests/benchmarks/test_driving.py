@@ -289,7 +289,7 @@ def test_mistakes_are_told_before_anything_is_trained(words, message, tmp_path, 
     file = tmp_path / "yardsticks.json"
     file.write_text(json.dumps({name: yardstick.model_dump() for name, yardstick in yardsticks.items()}))
     monkeypatch.setattr("sys.argv", ["run.py", "--output", str(tmp_path / "out"), "--yardsticks", str(file), *words])
-    assert run_module.main() == 1
+    assert run_module.main() == 78
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

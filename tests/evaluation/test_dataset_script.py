@@ -66,7 +66,7 @@ def test_inputs_are_recorded_and_looked_at(dataset, run_folder, maps_folder, rep
         assert shown in output
     assert f"{config} can learn from it: offline = '{folder}'" in output
     code, _, errors = dataset("info", folder, "--config", config, "--set", "one_every_n_zone_centers_in_inputs=10")
-    assert code == 1
+    assert code == 78
     assert "one_every_n_zone_centers_in_inputs is 20 there and 10 here" in errors
 
 

@@ -75,7 +75,7 @@ def test_checkpoints_are_sent_to_the_game_or_written(
     assert len(lines) == len(line_m[::20])
     assert all(text.startswith("add_trigger ") and len(text.split()) == 7 for text in lines)
     for line, told in ((repository_root / "maps" / "kart_0.5m.npy", "exists already"), ("nowhere", "nowhere: no line")):
-        assert tool("show_checkpoints", line, "--output", script) == 1
+        assert tool("show_checkpoints", line, "--output", script) == 78
         assert told in capsys.readouterr().err
 
     challenge, script = shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx", tmp_path / "real.txt"
@@ -130,7 +130,7 @@ def test_play_in_the_real_games_folders(tool, kart_inputs, repository_root, tmp_
 
 def test_play_names_a_missing_race_and_missing_inputs(play, game, kart_inputs, tmp_path, monkeypatch, capsys):
     for inputs, told in ((tmp_path, "holds no *.inputs"), ("gone.inputs", "cannot be read")):
-        assert play(inputs) == 1
+        assert play(inputs) == 78
         assert told in capsys.readouterr().err
     assert play(kart_inputs) == 0
     # From here on it obeys no command, so the race that is over is all it reports: no countdown, no new race.
@@ -164,5 +164,5 @@ def test_records_are_hidden_and_restored(tool, tmp_path, capsys):
     assert (hidden / second.name).read_text() == "second"
     assert capsys.readouterr().out.count("left where it is") == 2
     for words, told in ((("--base-path", tmp_path / "absent"), "there is no such folder"), ((), "is not set")):
-        assert tool("personal_record_ghost", "hide", *words) == 1
+        assert tool("personal_record_ghost", "hide", *words) == 78
         assert told in capsys.readouterr().err

@@ -35,7 +35,7 @@ def test_races_at_random_are_the_same_again(
     assert measure(*words) == 0
     assert "states of 5 races at random on valley, generated_0.300_1, generated_0.300_2" in capsys.readouterr().out
     first = written(tmp_path)
-    assert measure(*words) == 1
+    assert measure(*words) == 78
     assert "is there already" in capsys.readouterr().err
     assert measure(*words, "--force") == 0
     assert written(tmp_path) == first
@@ -78,7 +78,7 @@ def test_a_runs_memory(measure: Callable[..., int], tmp_path: Path, repository_r
 def test_mistakes_are_told_in_one_line(
     measure: Callable[..., int], capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
 ) -> None:
-    assert measure(*words) == 1
+    assert measure(*words) == 78
     told = capsys.readouterr().err
     assert told.startswith("error: ")
     assert message in told
