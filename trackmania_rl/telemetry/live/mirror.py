@@ -19,7 +19,7 @@ from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.races import EndedRace
-from trackmania_rl.race.zones import ZONE_SPACING_M, ZONES_BEFORE_START
+from trackmania_rl.race.zones import ZONE_SPACING_M
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.telemetry.live.feed import (
     ASKED,
@@ -31,7 +31,7 @@ from trackmania_rl.telemetry.live.feed import (
     LiveRace,
 )
 from trackmania_rl.telemetry.run_status import write_record
-from trackmania_rl.track.game_map import map_file
+from trackmania_rl.track.game_map import ZONES_BEFORE_START, map_file
 
 log = logging.getLogger(__name__)
 
