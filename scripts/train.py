@@ -30,9 +30,9 @@ from trackmania_rl.cli import (  # noqa: E402
 from trackmania_rl.errors import ExitCode  # noqa: E402
 from trackmania_rl.multiprocess.supervised import WatchedTraining, supervise  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of, shown_path  # noqa: E402
-from trackmania_rl.settings import Settings, load_settings  # noqa: E402
+from trackmania_rl.settings import load_settings  # noqa: E402
 from trackmania_rl.settings.descriptions import settings_list  # noqa: E402
-from trackmania_rl.settings.of_run import AskedFor, RunConfiguration  # noqa: E402
+from trackmania_rl.settings.of_run import RunConfiguration  # noqa: E402
 from trackmania_rl.telemetry.race_record import CommandClock  # noqa: E402
 from trackmania_rl.telemetry.statistics import TrainingStatistics  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view  # noqa: E402
@@ -79,7 +79,8 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
             print(settings_list(settings, word, shutil.get_terminal_size().columns))
             return
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
-        with _shown_at_once(arguments, settings, AskedFor(config, overrides, arguments["update_config"])) as view:
+        folder, update = arguments["output_folder"], arguments["update_config"]
+        with _shown_at_once(arguments, RunConfiguration(config, folder, overrides, update)) as view:
             from trackmania_rl.multiprocess.learner_process import BeatForSupervisor
             from trackmania_rl.run import train
             from trackmania_rl.telemetry.terminal_view import closing_text
@@ -95,7 +96,7 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
             figures = train(
                 config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, view=view, **arguments
             )
-        folder = shown_path(arguments["output_folder"] / "save" / settings.run.run_name)
+        folder = shown_path(folder / "save" / settings.run.run_name)
         try:
             print(closing_text(figures, folder, f"{command_line_of('evaluate')} {folder}"), flush=True)
         except OSError:  # a closed pipe or a full disk: the run itself has ended well
@@ -105,12 +106,10 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
 
 
 @contextlib.contextmanager
-def _shown_at_once(arguments: dict[str, Any], settings: Settings, asked_for: AskedFor) -> Iterator[TerminalView]:
+def _shown_at_once(arguments: dict[str, Any], configuration: RunConfiguration) -> Iterator[TerminalView]:
     """Show the run in the terminal before torch is imported, which takes seconds."""
-    configuration = RunConfiguration(asked_for, arguments["output_folder"] / "save" / settings.run.run_name)
-    with configuration.telling_which():
-        mode = configuration.read().telemetry.terminal_view
-    with open_terminal_view(mode, settings.run.run_name) as view:
+    mode = configuration.read().telemetry.terminal_view
+    with open_terminal_view(mode, configuration.folder.name) as view:
         log.info("importing torch, torchrl and numba", extra={"phase": "importing"})
         view.preview(TrainingStatistics(CommandClock(), ends_at_s=arguments["max_wall_s"]))
         yield view

@@ -45,8 +45,7 @@ from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.settings.of_run import AskedFor, RunConfiguration, require_known
+from trackmania_rl.settings.of_run import LiveSettings, RunConfiguration, require_known
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
@@ -114,30 +113,28 @@ def train(
     statistics = TrainingStatistics(clock, ends_at_s=max_wall_s)
     should_stop = StopConditions(max_wall_s, max_frames, clock, statistics, max_updates)
     require_known(accept_change)
-    asked_for = AskedFor(settings, overrides, update_config)
+    configuration = RunConfiguration(settings, output_folder, overrides, update_config)
+    folder = configuration.folder
     if weights_from is not None and not weights_from.exists():
         raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
-    folder = RunFolder.below(output_folder, asked_for.settings().run.run_name)
 
     with own_folder(folder) as begin, contextlib.ExitStack() as closing:
         # Read and check everything before anything is written and a process started.
-        configuration = RunConfiguration(asked_for, folder.path)
-        with configuration.telling_which():
-            settings = configuration.read()
-            maps_folder = project_folder / settings.game.maps_folder
-            reference_lines_m = load_reference_lines(settings, maps_folder)
-            statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
-            demonstrations = load_demonstrations(settings.game, project_folder)
-            seeds = SeedTree(settings.run.seed)
-            games_builder = games(settings)
-            if isinstance(games_builder, GymnasiumGames):
-                games_builder.check()
-            spaces = games_builder.spaces
-            agent_builder = _agent_builder(agent, settings, spaces, seeds)
-            reward = make_reward(settings, spaces, seeds)
-            configured_hooks = make_hooks(settings)
-            datasets = open_datasets(settings, spaces, project_folder)
-            check_machine(settings, folder.path)
+        settings = configuration.read()
+        maps_folder = project_folder / settings.game.maps_folder
+        reference_lines_m = load_reference_lines(settings, maps_folder)
+        statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
+        demonstrations = load_demonstrations(settings.game, project_folder)
+        seeds = SeedTree(settings.run.seed)
+        games_builder = games(settings)
+        if isinstance(games_builder, GymnasiumGames):
+            games_builder.check()
+        spaces = games_builder.spaces
+        agent_builder = _agent_builder(agent, settings, spaces, seeds)
+        reward = make_reward(settings, spaces, seeds)
+        configured_hooks = make_hooks(settings)
+        datasets = open_datasets(settings, spaces, project_folder)
+        check_machine(settings, folder.path)
 
         # Open the terminal's view and the log.
         if view is None:
@@ -158,7 +155,7 @@ def train(
         torch.set_num_threads(pick_learner_threads(settings, spaces, seeds, agent))
         check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
         run = RunContext(
-            live=LiveSettings(configuration.file, settings, check_edited, configuration.read_from),
+            live=LiveSettings(folder.settings, settings, check_edited, configuration.read_from),
             spaces=spaces,
             reward=reward,
             agent=agent_builder.make_learner(network),

@@ -25,9 +25,9 @@ from trackmania_rl.runs.driver_file import (
     write_driver,
 )
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, differences_of_driver, load_settings
+from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, load_settings
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.driver_loading import pack_run
+from trackmania_rl.training.driver_loading import differences_of_driver, pack_run
 from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
 

@@ -28,7 +28,7 @@ def test_every_game_has_a_port_of_its_own(repository_root):
     several = ("game_transport=socket", "n_collectors=2", "games_per_collector=3", "base_tmi_port=9000")
     game = _settings(repository_root, *several).game
     assert [list(game.tmi_ports_of(collector)) for collector in (0, 1)] == [[9000, 9001, 9002], [9003, 9004, 9005]]
-    with pytest.raises(UserError, match="last game's port would be 65536"):
+    with pytest.raises(UserError, match="last of 6 games would pass 65535"):
         _settings(repository_root, *several[:3], "base_tmi_port=65531")
 
 

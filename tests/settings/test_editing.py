@@ -1,13 +1,9 @@
-"""Programs edit settings: one in a run's settings.toml, or a configuration's map cycle; nothing else changes."""
-
-import shutil
-from pathlib import Path
+"""Edits of a run's settings.toml by a program."""
 
 import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import SettingsError, load_settings
-from trackmania_rl.settings.map_cycle import MapCycleError, add_to_map_cycle
 from trackmania_rl.settings.snapshot import edit_setting, write_changes
 
 
@@ -83,65 +79,3 @@ def test_an_edit_that_the_caller_refuses_changes_nothing_and_one_by_another_prog
         edit_setting(snapshot.parent, "evaluation_weights_decay", "0.5", edit_meanwhile)
     assert load_settings(snapshot).replay.prio_alpha == 0.25
     assert load_settings(snapshot).agent.evaluation_weights_decay == 0.998
-
-
-ENTRY = {
-    "map_name": "mine",
-    "map_path": 'a "quoted" \\ folder/mine.npy',
-    "reference_line": "mine_0.5m.npy",
-    "is_explo": True,
-    "fill_buffer": True,
-    "repeat": 3,
-}
-GREEDY = {**ENTRY, "is_explo": False, "repeat": 1}
-
-
-@pytest.fixture
-def map_config(config, tmp_path):
-    """A copy of the default configuration, with its companions."""
-    return Path(shutil.copytree(config.parent, tmp_path / "config_files")) / "config.py"
-
-
-@pytest.mark.parametrize(
-    ("name", "line_break", "beginning"),
-    [
-        ("config.py", "\r\n", "\ufeff"),
-        ("config_tmnf.py", "\n", "\ufeff"),
-        ("config_many_tracks.py", "\r\n", ""),
-        ("config_sac.py", "\n", ""),
-    ],
-)
-def test_entries_are_added_at_the_end_and_no_line_of_the_user_changes(map_config, name, line_break, beginning):
-    map_config = map_config.with_name(name)
-    before_text = (beginning + map_config.read_text().replace("\n", line_break)).encode()
-    map_config.write_bytes(before_text)
-    before = load_settings(map_config).game.map_cycle
-    backup = add_to_map_cycle(map_config, [ENTRY, GREEDY])
-    after = load_settings(map_config).game.map_cycle
-    assert after[:-2] == before
-    assert [entry.model_dump(exclude={"generator"}) for entry in after[-2:]] == [ENTRY, GREEDY]
-    assert backup.read_bytes() == before_text
-    text = map_config.read_bytes()
-    assert text.startswith(before_text)
-    assert text.count(b"\n") == text.count(line_break.encode())
-    for number in range(3):
-        add_to_map_cycle(map_config, [{**ENTRY, "map_name": f"more{number}"}])
-    assert map_config.read_bytes().count(b"map_cycle = ") == before_text.count(b"map_cycle = ") + 1, "written once"
-
-
-def test_a_cycle_that_is_computed_is_taken_as_it_comes_out(map_config):
-    map_config.write_text(f"{map_config.read_text()}\nmap_cycle = tuple(map_cycle)[:1]\n")
-    add_to_map_cycle(map_config, [ENTRY])
-    assert [entry.map_name for entry in load_settings(map_config).game.map_cycle] == ["valley", "mine"]
-
-
-def test_a_name_is_added_once_and_every_backup_is_kept(map_config):
-    texts, backups = [], []
-    for name in ("a", "b", "c"):
-        texts.append(map_config.read_text())
-        backups.append(add_to_map_cycle(map_config, [{**ENTRY, "map_name": name}]))
-    assert [backup.read_text() for backup in backups] == texts
-    with pytest.raises(MapCycleError, match="'a' already"):
-        add_to_map_cycle(map_config, [{**GREEDY, "map_name": "a"}])
-    add_to_map_cycle(map_config, [ENTRY, GREEDY], replace=True)
-    assert [entry.map_name for entry in load_settings(map_config).game.map_cycle] == ["mine", "mine"]

@@ -10,9 +10,8 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.parts import load_part
 from trackmania_rl.settings import SettingsError, load_settings, settings_from_flat
-from trackmania_rl.settings.groups import REMOVED
+from trackmania_rl.settings.loading import removed
 from trackmania_rl.settings.of_run import (
-    AskedFor,
     RunConfiguration,
     changes_of_meaning,
     changes_since,
@@ -86,19 +85,19 @@ def test_other_changes_are_listed_and_new_settings_are_none(settings):
         require_known(["inputs", "input"])
 
 
-def begin(config, run, *overrides, update=False):
+def begin(config, root, *overrides, update=False):
     """Read and write a run's settings as a training does."""
-    configuration = RunConfiguration(AskedFor(config, overrides, update), run)
+    configuration = RunConfiguration(config, root, overrides, update)
     settings = configuration.read()
     configuration.write()
-    assert stored_settings(load_settings(run / "settings.toml")) == stored_settings(settings)
+    assert stored_settings(load_settings(configuration.folder.settings)) == stored_settings(settings)
     return settings
 
 
 def test_the_settings_of_a_run_are_those_that_it_began_with(config, tmp_path):
     first = begin(config, tmp_path, "seed=3", "schedule_stretch=0.5", "random_action_throttle_probability=None")
     assert first == load_settings(config, ["seed=3", "schedule_stretch=0.5", "random_action_throttle_probability=None"])
-    text = (tmp_path / "settings.toml").read_text()
+    text = (tmp_path / "save" / "simulated" / "settings.toml").read_text()
     assert 'random_action_throttle_probability = "none"\n' in text
     assert "schedule_stretch = 0.5\n" in text
     assert "epsilon_schedule = [[0, 1.0], [2000, 1.0], [50000, 0.1], [400000, 0.03]]\n" in text, "not yet stretched"
@@ -136,16 +135,17 @@ def test_a_difference_to_what_is_asked_for_is_told(config, tmp_path, caplog):
 
 
 def test_a_run_of_an_earlier_version_is_converted_once(config, tmp_path, caplog, monkeypatch):
-    monkeypatch.setitem(REMOVED, "old_factor", 0.5)
-    shutil.copytree(config.parent, tmp_path / "config")
-    with (tmp_path / "config" / "config.py").open("a") as file:
+    monkeypatch.setitem(removed(), "old_factor", 0.5)
+    run = tmp_path / "save" / "simulated"
+    shutil.copytree(config.parent, run / "config")
+    with (run / "config" / "config.py").open("a") as file:
         file.write("seed = 7\nschedule_stretch = 2.0\nold_factor = 0.75\n")
     asked = load_settings(config, ["seed=7", "schedule_stretch=2.0"])
-    assert read_own(tmp_path) == asked, "a command that only reads converts nothing"
-    assert not (tmp_path / "settings.toml").exists()
+    assert read_own(run) == asked, "a command that only reads converts nothing"
+    assert not (run / "settings.toml").exists()
     assert begin(config, tmp_path) == asked
     assert re.search(r"config\.py is of an earlier version; .*settings\.toml holds the run's settings", caplog.text)
-    assert "these are no settings any more: old_factor = 0.5" in caplog.text
+    assert "old_factor = 0.75: there is no such setting any more; it is always 0.5" in caplog.text
     caplog.clear()
     assert begin(config, tmp_path) == asked
     assert "earlier version" not in caplog.text
@@ -153,14 +153,14 @@ def test_a_run_of_an_earlier_version_is_converted_once(config, tmp_path, caplog,
 
 def test_what_an_older_file_lacks_has_its_default_and_is_written(config, tmp_path, caplog):
     begin(config, tmp_path, "seed=3")
-    file = tmp_path / "settings.toml"
-    whole = file.read_text()
-    file.write_text(re.sub(r"^(pictures_interval_s|hooks) = .*$", "", whole, flags=re.MULTILINE))
-    assert read_own(tmp_path, ["pictures_interval_s=9"]).telemetry.pictures_interval_s == 9
+    run = tmp_path / "save" / "simulated"
+    whole = (run / "settings.toml").read_text()
+    (run / "settings.toml").write_text(re.sub(r"^(pictures_interval_s|hooks) = .*$", "", whole, flags=re.MULTILINE))
+    assert read_own(run, ["pictures_interval_s=9"]).telemetry.pictures_interval_s == 9
     begin(config, tmp_path, "seed=3")
     assert "is of an earlier version" in caplog.text
     assert "new settings have their defaults: hooks = (), pictures_interval_s = 600.0" in caplog.text
-    assert file.read_text() == whole
+    assert (run / "settings.toml").read_text() == whole
 
 
 def test_a_part_with_an_object_is_recorded_by_name_and_needs_its_configuration(config, tmp_path):
@@ -168,13 +168,13 @@ def test_a_part_with_an_object_is_recorded_by_name_and_needs_its_configuration(c
     text = "from functools import partial\nfrom fractions import Fraction\nbased_on = 'config.py'\n"
     text += "memory = partial(Fraction, {1})\nhooks = (partial(Fraction, 3), Fraction)\n"
     (mine := tmp_path / "mine" / "mine.py").write_text(text)
-    run = tmp_path / "run"
-    configuration = RunConfiguration(AskedFor(mine), run)
+    configuration = RunConfiguration(mine, tmp_path)
     configuration.write()
-    assert 'memory = "fractions:Fraction(...)"\n' in (run / "settings.toml").read_text()
-    assert RunConfiguration(AskedFor(mine), run).read() == load_settings(mine)
-    shown = read_own(run)  # such as by the page, which has no configuration
-    assert edit_setting(run, "batch_size", "32") == {"batch_size": (64, 32)}
+    run = configuration.folder
+    assert 'memory = "fractions:Fraction(...)"\n' in run.settings.read_text()
+    assert RunConfiguration(mine, tmp_path).read() == load_settings(mine)
+    shown = read_own(run.path)  # such as by the page, which has no configuration
+    assert edit_setting(run.path, "batch_size", "32") == {"batch_size": (64, 32)}
     with pytest.raises(SettingsError, match=r"memory = .* is recorded by name.*--config"):
         load_part(shown.replay.memory, "memory")
-    assert RunConfiguration(AskedFor(config), run).read().replay.memory == shown.replay.memory
+    assert RunConfiguration(config, tmp_path).read().replay.memory == shown.replay.memory

@@ -20,7 +20,8 @@ from trackmania_rl.settings import (
     settings_from_flat,
 )
 from trackmania_rl.settings.descriptions import settings_list, settings_rows
-from trackmania_rl.settings.groups import DEFAULTS, REMOVED
+from trackmania_rl.settings.groups import DEFAULTS
+from trackmania_rl.settings.loading import removed
 
 CONFIG_FILES = sorted(file.name for file in (Path(__file__).parents[2] / "config_files").glob("config*.py"))
 
@@ -49,7 +50,7 @@ def test_a_configuration_may_be_based_on_another(config, tmp_path):
     for text, message in (
         ('based_on = "short.py"', "that file is based on this one"),
         ('based_on = "other.py"', "short.py: based_on = 'other.py': there is no such file beside it"),
-        ("based_on = 3", "name a file beside it"),
+        ("based_on = 3", "based_on = 3: there is no such file beside it"),
         ('based_on = "config_tmnf.py"\nsead = 3', "sead is no known setting"),
     ):
         short.write_text(text)
@@ -68,30 +69,29 @@ def test_generators_have_names_of_their_own_and_the_simulated_game(config):
     assert entry.generator.difficulty_range == (0.2, 0.6)
     with pytest.raises(SettingsError, match="'m' for a map and for a generator"):
         load_settings(config, [f"map_cycle=({generator!r}, {flags | _FILES!r})"])
-    with pytest.raises(SettingsError, match="generated tracks can only be driven in the simulated game"):
+    with pytest.raises(SettingsError, match="only the simulated game drives generated tracks"):
         load_settings(config.with_name("config_tmnf.py"), [f"map_cycle=({generator!r},)"])
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("batch_sise=3", "did you mean batch_size? (at present batch_size = 64)"),
-        ("learning_rate=3", "did you mean lr_schedule? (at present lr_schedule = ((0, 0.001), "),
+        ("batch_sise=3", "did you mean batch_size?"),
+        ("learning_rate=3", "did you mean lr_schedule?"),
         ("lr=3", "did you mean lr_schedule?"),
         ("gamma=0.9", "did you mean gamma_schedule?"),
         ("epsilon=0.1", "did you mean epsilon_schedule?"),
-        ("buffer_size=9", "did you mean memory_size_schedule? (at present memory_size_schedule = ((0, 200000),); a"),
+        ("buffer_size=9", "did you mean memory_size_schedule?"),
         ("batch=3", "did you mean batch_size?"),
         ("tau=0.1", "did you mean soft_update_tau?"),
         ("n_step=3", "did you mean n_steps?"),
         ("train_freq=4", "did you mean number_times_single_memory_is_used_before_discard?"),
         ("learning_starts=9", "did you mean memory_size_start_learn_schedule?"),
-        ("batch_size=many", "batch_size = 'many': input should be a valid integer, unable to parse string as an integer"
-         " (at present batch_size = 64)"),
-        ("lr_schedule=fast", "lr_schedule = 'fast': input should be a valid tuple (at present lr_schedule = ((0, "),
+        ("batch_size=many", "batch_size = 'many': input should be a valid integer, unable to parse"),
+        ("lr_schedule=fast", "lr_schedule = 'fast': input should be a valid tuple"),
     ],
 )  # fmt: skip
-def test_an_error_suggests_the_setting_and_shows_its_present_value(config, override, message):
+def test_an_error_suggests_the_setting_and_shows_what_is_allowed(config, override, message):
     with pytest.raises(SettingsError) as caught:
         load_settings(config, [override])
     assert message in str(caught.value)
@@ -110,7 +110,7 @@ def test_the_default_configuration_shows_defaults_and_every_setting_is_described
 
 
 def test_a_setting_of_an_earlier_version_may_only_have_the_value_that_it_always_has_now(config, monkeypatch):
-    monkeypatch.setitem(REMOVED, "old_factor", 0.5)
+    monkeypatch.setitem(removed(), "old_factor", 0.5)
     assert load_settings(config, ["old_factor=0.5"]) == load_settings(config)
     with pytest.raises(SettingsError, match=r"old_factor = 0\.6: there is no such setting any more; it is always 0\.5"):
         load_settings(config, ["old_factor=0.6"])
@@ -134,7 +134,7 @@ def test_missing_and_broken_files_are_named(tmp_path):
     with pytest.raises(SettingsError, match=r"inputs_list\.py: SyntaxError"):
         load_settings(tmp_path / "config.py")
     (tmp_path / "inputs_list.py").write_bytes("# réglages\n".encode("cp1252"))
-    with pytest.raises(SettingsError, match=r"inputs_list\.py: line 1 is not UTF-8: save the file with the encoding"):
+    with pytest.raises(SettingsError, match=r"inputs_list\.py: is not UTF-8 text"):
         load_settings(tmp_path / "config.py")
 
 
@@ -212,19 +212,25 @@ def map_cycle(**entry):
         (["n_steps=0"], "n_steps = 0: input should be greater than 0"),
         (["image_width_px=33"], r"both 0 \(no image\) or both positive"),
         (["lr_schedule=((5, 0.1),)"], r"lr_schedule = .*a schedule starts at frame 0"),
-        (["epsilon_schedule=((0, 1.5),)"], r"epsilon_schedule = .*probabilities"),
+        (["epsilon_schedule=((0, 1.5),)"], r"epsilon_schedule.* = 1\.5: input should be less than or equal to 1"),
         (["memory_size_schedule=((0, 10),)"], r"learning would never start"),
         (["action_forward_idx=99"], r"no index into the 12 inputs"),
         (["run_name=../elsewhere"], r"run_name = '../elsewhere': string should match pattern"),
         ([f"batch_size={10**30}"], r"batch_size = 10+: input should be less than or equal to 1000000"),
-        ([f"memory_size_schedule={10**30}"], r"memory_size_schedule = .*: a whole number is at most"),
-        (["frames_per_state=2"], r"frames_per_state = 2 needs an image, .* are 0"),
-        (["sampling=alternating", "games_per_collector=1"], r"'alternating' is for two halves .*collector = 1: set it"),
+        (
+            [f"memory_size_schedule={10**30}"],
+            r"memory_size_schedule.*: input should be less than or equal to 9223372036854775807",
+        ),
+        (["frames_per_state=2"], r"frames_per_state = 2 needs an image"),
+        (
+            ["sampling=alternating", "games_per_collector=1"],
+            r'"alternating" is for two halves .*: set games_per_collector',
+        ),
         (["sampling=sync"], r"sampling = 'sync': input should be 'asynchronous', 'synchronous' or 'alternating'"),
         (["horizon=0"], r"horizon = 0: input should be greater than 0"),
         (["ms_per_engine_tick=20"], r"ms_per_engine_tick = 20: there is no such setting any more; it is always 10"),
         (["running_speed=1e39"], r"running_speed = 1e\+39"),
-        (["n_zone_centers_in_inputs=1", "shaped_reward_point_to_vcp_ahead=0.1"], r"to 2 or more, or leave the reward"),
+        (["n_zone_centers_in_inputs=1", "shaped_reward_point_to_vcp_ahead=0.1"], r"of 2 or more, or leave the reward"),
         (["conv_channels=(3,)"], "have one entry for each convolution"),
         (["games_are_kept=True", "game_transport=in_process"], "games_are_kept = True is for games that"),
         (["gamma_schedule=((0, 1.01),)"], r"gamma_schedule.*less than or equal to 1"),

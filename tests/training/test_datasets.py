@@ -150,10 +150,10 @@ def test_what_cannot_be_learned_from_is_told_before_the_run(live, write, run_wit
     ):
         run_with(name)
     config = repository_root / "config_files" / "config.py"
-    with pytest.raises(SettingsError, match="n_collectors = 0 plays no game, and there is nothing else to learn from"):
+    with pytest.raises(SettingsError, match="n_collectors = 0 plays no game: name a data set"):
         load_settings(config, ["n_collectors=0"])
     demonstration = "demonstrations=({'map_name': 'valley', 'inputs': 'a.inputs'},)"
-    with pytest.raises(SettingsError, match="n_collectors = 0, but collectors drive the demonstrations"):
+    with pytest.raises(SettingsError, match="n_collectors = 0, but collectors drive demonstrations"):
         load_settings(config, ["n_collectors=0", "offline=mine-v0", demonstration])
 
 

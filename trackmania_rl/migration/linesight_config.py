@@ -15,7 +15,7 @@ from typing import Any, Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_bounded_text
 from trackmania_rl.settings import Settings, SettingsError, settings_from_flat
-from trackmania_rl.settings.groups import NO_LONGER_READ, REMOVED
+from trackmania_rl.settings.loading import ANY, removed
 
 NAMES_HERE: Final[Mapping[str, str]] = {
     "W_downsized": "image_width_px",
@@ -165,10 +165,12 @@ def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> 
     lines = []
     for name, value in plain.items():
         ours = NAMES_HERE.get(name, name)
-        if ours in known or ours in NO_LONGER_READ or name in IGNORED:
+        constant = removed().get(ours, NOT_WORKED_OUT)
+        if ours in known or constant == ANY or name in IGNORED:
             continue
-        if value != PUBLISHED.get(name, REMOVED.get(ours, NOT_WORKED_OUT)):
-            instead = f"here it is always {REMOVED[ours]!r}" if ours in REMOVED else "there is no such setting here"
+        if value != PUBLISHED.get(name, constant):
+            has_one = constant is not NOT_WORKED_OUT
+            instead = f"here it is always {constant!r}" if has_one else "there is no such setting here"
             text = repr(value)
             lines.append(f"{name} = {text if len(text) <= 60 else text[:57] + '...'}: {instead}")
     return lines

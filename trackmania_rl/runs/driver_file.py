@@ -28,7 +28,7 @@ from trackmania_rl.race.actions import ANALOG_PARTS
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import require_disk
-from trackmania_rl.settings import GeneratorSettings, MapEntry, Settings, driver_values
+from trackmania_rl.settings import DRIVER_SETTINGS, GeneratorSettings, MapEntry, Settings, SettingsError
 from trackmania_rl.settings.game import RACES
 from trackmania_rl.settings.values import FileName, Group, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -209,6 +209,19 @@ class DriverFile:
     def n_parameters(self) -> int:
         """Number of weights."""
         return sum(tensor.numel() for tensor in self.weights.values())
+
+
+def driver_values(settings: Settings) -> dict[str, Any]:
+    """Return a driver's settings by name, in JSON's types.
+
+    Raises:
+        SettingsError: if an argument of one of its parts cannot be written.
+    """
+    try:
+        groups = [group.model_dump(mode="json", include=set(DRIVER_SETTINGS), warnings=False) for _, group in settings]
+    except ValueError as error:  # pydantic's PydanticSerializationError
+        raise SettingsError(f"a driver's settings are written as JSON: {error}") from None
+    return {name: value for group in groups for name, value in group.items()}
 
 
 def is_driver_file(path: Path) -> bool:

@@ -2,69 +2,32 @@
 
 A configuration is a folder of Python files: `config.py`, or a file that begins with `based_on = "config.py"` and sets
 what differs; and beside it `inputs_list.py`, `state_normalization.py` and `user_config.py`. Names are flat in the files
-and grouped here. A wrong setting raises `SettingsError`, whose text has the name, value and range, and for an unknown
-name the nearest one.
+and grouped here.
 """
 
-from trackmania_rl.settings.game import ActionKeys, DemonstrationEntry, GameSettings, GeneratorSettings, MapEntry
-from trackmania_rl.settings.groups import (
-    DRIVER_SETTINGS,
-    NEEDS_RESTART,
-    RANGE_FINDER,
-    ROAD_AHEAD,
-    AgentSettings,
-    ExplorationSettings,
-    ObservationSettings,
-    ReplaySettings,
-    RewardSettings,
-    Settings,
-    SyncSettings,
-    UserSettings,
-    ViewSettings,
-)
-from trackmania_rl.settings.loading import (
-    SettingsError,
-    changed_settings,
-    code_of_driver,
-    differences_of_driver,
-    driver_values,
-    load_settings,
-    make_importable,
-    parse_override,
-    settings_from_flat,
-    settings_of_driver,
-)
-from trackmania_rl.settings.values import NamedPart, shifts_of
-
-__all__ = [
-    "DRIVER_SETTINGS",
-    "NEEDS_RESTART",
-    "RANGE_FINDER",
-    "ROAD_AHEAD",
-    "ActionKeys",
-    "AgentSettings",
-    "DemonstrationEntry",
-    "ExplorationSettings",
-    "GameSettings",
-    "GeneratorSettings",
-    "MapEntry",
-    "NamedPart",
-    "ObservationSettings",
-    "ReplaySettings",
-    "RewardSettings",
-    "Settings",
-    "SettingsError",
-    "SyncSettings",
-    "UserSettings",
-    "ViewSettings",
-    "changed_settings",
-    "code_of_driver",
-    "differences_of_driver",
-    "driver_values",
-    "load_settings",
-    "make_importable",
-    "parse_override",
-    "settings_from_flat",
-    "settings_of_driver",
-    "shifts_of",
-]
+from trackmania_rl.settings.game import ActionKeys as ActionKeys
+from trackmania_rl.settings.game import DemonstrationEntry as DemonstrationEntry
+from trackmania_rl.settings.game import GameSettings as GameSettings
+from trackmania_rl.settings.game import GeneratorSettings as GeneratorSettings
+from trackmania_rl.settings.game import MapEntry as MapEntry
+from trackmania_rl.settings.groups import DRIVER_SETTINGS as DRIVER_SETTINGS
+from trackmania_rl.settings.groups import NEEDS_RESTART as NEEDS_RESTART
+from trackmania_rl.settings.groups import RANGE_FINDER as RANGE_FINDER
+from trackmania_rl.settings.groups import ROAD_AHEAD as ROAD_AHEAD
+from trackmania_rl.settings.groups import AgentSettings as AgentSettings
+from trackmania_rl.settings.groups import ExplorationSettings as ExplorationSettings
+from trackmania_rl.settings.groups import ObservationSettings as ObservationSettings
+from trackmania_rl.settings.groups import ReplaySettings as ReplaySettings
+from trackmania_rl.settings.groups import RewardSettings as RewardSettings
+from trackmania_rl.settings.groups import Settings as Settings
+from trackmania_rl.settings.groups import SyncSettings as SyncSettings
+from trackmania_rl.settings.groups import UserSettings as UserSettings
+from trackmania_rl.settings.groups import ViewSettings as ViewSettings
+from trackmania_rl.settings.loading import SettingsError as SettingsError
+from trackmania_rl.settings.loading import changed_settings as changed_settings
+from trackmania_rl.settings.loading import load_settings as load_settings
+from trackmania_rl.settings.loading import make_importable as make_importable
+from trackmania_rl.settings.loading import parse_override as parse_override
+from trackmania_rl.settings.loading import settings_from_flat as settings_from_flat
+from trackmania_rl.settings.values import NamedPart as NamedPart
+from trackmania_rl.settings.values import shifts_of as shifts_of

@@ -9,38 +9,54 @@ from functools import cache
 from typing import Any, Final
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings.groups import NEEDS_RESTART, OTHER_WORDS, Settings, UserSettings, groups
-from trackmania_rl.settings.values import IN_WORDS, Unit
+from trackmania_rl.settings.groups import FIELDS, NEEDS_RESTART, Settings, UserSettings, groups
+from trackmania_rl.settings.values import IN_WORDS, LARGEST_INT, Unit
 
+OTHER_WORDS: Final = {
+    "learning_rate": "lr_schedule",
+    "lr": "lr_schedule",
+    "gamma": "gamma_schedule",
+    "epsilon": "epsilon_schedule",
+    "buffer_size": "memory_size_schedule",
+    "tau": "soft_update_tau",
+    "train_freq": "number_times_single_memory_is_used_before_discard",
+    "learning_starts": "memory_size_start_learn_schedule",
+}
+"""Other libraries' words, and the settings that an error message suggests for them."""
 INDENT: Final = "      "
-_WORDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "True or False", "null": "None"}
-_LIMITS = {
+_WORDS: Final = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "True or False",
+    "null": "None",
+}
+_LIMITS: Final = {
     "exclusiveMinimum": "> {}",
     "minimum": ">= {}",
     "exclusiveMaximum": "< {}",
     "maximum": "<= {}",
     "multipleOf": "a multiple of {}",
-    "maxLength": "at most {} characters",
 }
 
 
 def describe(name: str) -> str:
     """Return the description of a setting."""
-    return " ".join((_field(name)[1].description or "").split())
+    return " ".join((FIELDS[name].description or "").split())
 
 
 @cache
 def describe_range(name: str) -> str:
     """Describe the accepted values of a setting."""
-    return _in_words(_properties(_field(name)[0])[name])
+    model = next(model for model in groups().values() if name in model.model_fields)
+    return _in_words(_properties(model)[name])
 
 
 def describe_unit(name: str) -> str:
     """Return the symbol of a setting's unit, "" without one."""
-    return next((mark.symbol for mark in _field(name)[1].metadata if isinstance(mark, Unit)), "")
+    return next((mark.symbol for mark in FIELDS[name].metadata if isinstance(mark, Unit)), "")
 
 
 def settings_rows(settings: Settings, has_private: bool = False) -> list[dict[str, Any]]:
@@ -58,13 +74,12 @@ def settings_rows(settings: Settings, has_private: bool = False) -> list[dict[st
             "unit": describe_unit(name),
             "range": describe_range(name),
             "restart": name in NEEDS_RESTART,
-            "is_default": field.is_required() or value == field.default,
+            "is_default": FIELDS[name].is_required() or value == FIELDS[name].default,
             "about": describe(name),
         }
-        for group, model in groups().items()
-        if has_private or model is not UserSettings
-        for name, field in model.model_fields.items()
-        for value in [getattr(getattr(settings, group), name)]
+        for group, values in settings
+        if has_private or not isinstance(values, UserSettings)
+        for name, value in values
     ]
 
 
@@ -79,27 +94,22 @@ def settings_list(settings: Settings, word: str = "", width: int = 80) -> str:
     Raises:
         UserError: if no setting has the word.
     """
-    rows = [
-        row
-        for row in settings_rows(settings, has_private=True)
-        if any(word.lower() in row[key].lower() for key in ("name", "group", "about"))
-        or OTHER_WORDS.get(word) == row["name"]
-    ]
-    if not rows:
+    lines, last_group = ["* differs from the default"], ""
+    for row in settings_rows(settings, has_private=True):
+        texts = f"{row['name']}\n{row['group']}\n{row['about']}".lower()
+        if word.lower() not in texts and OTHER_WORDS.get(word) != row["name"]:
+            continue
+        if row["group"] != last_group:
+            last_group = row["group"]
+            lines += ["", *textwrap.wrap(f"{last_group}: {groups()[last_group].__doc__}", width)]
+        setting = f"{' ' if row['is_default'] else '*'} {row['name']} = {row['value']} {row['unit']}".rstrip()
+        first_sentence = re.split(r"(?<=\.) ", row["about"], maxsplit=1)[0]
+        allowed = f"Allowed: {row['range']}{'; a change waits for the next start' if row['restart'] else ''}."
+        lines += textwrap.wrap(setting, width, subsequent_indent=INDENT)
+        lines.append(INDENT + textwrap.shorten(first_sentence, width - len(INDENT), placeholder=" ..."))
+        lines += textwrap.wrap(allowed, width, initial_indent=INDENT, subsequent_indent=INDENT)
+    if not last_group:
         raise UserError(f"--list-settings {word}: no setting has this word in its name or description")
-    lines = ["* differs from the default"]
-    for group, model in groups().items():
-        of_group = [row for row in rows if row["group"] == group]
-        if of_group:
-            lines += ["", *textwrap.wrap(f"{group}: {model.__doc__}", width)]
-        for row in of_group:
-            mark = " " if row["is_default"] else "*"
-            unit = row["unit"] and f" {row['unit']}"
-            lines += textwrap.wrap(f"{mark} {row['name']} = {row['value']}{unit}", width, subsequent_indent=INDENT)
-            first_sentence = re.split(r"(?<=\.) ", row["about"], maxsplit=1)[0]
-            lines.append(INDENT + textwrap.shorten(first_sentence, width - len(INDENT), placeholder=" ..."))
-            allowed = f"Allowed: {row['range']}{'; a change waits for the next start' if row['restart'] else ''}."
-            lines += textwrap.wrap(allowed, width, initial_indent=INDENT, subsequent_indent=INDENT)
     return "\n".join(lines)
 
 
@@ -109,25 +119,20 @@ def _properties(model: type[BaseModel]) -> dict[str, Any]:
     return model.model_json_schema(mode="validation")["properties"]
 
 
-def _field(name: str) -> tuple[type[BaseModel], FieldInfo]:
-    return next((model, model.model_fields[name]) for model in groups().values() if name in model.model_fields)
-
-
 def _in_words(schema: Mapping[str, Any]) -> str:
     """Describe the JSON schema of a setting."""
     if IN_WORDS in schema:
         return str(schema[IN_WORDS])
     if "anyOf" in schema:
-        return " or ".join(_in_words(choice) for choice in schema["anyOf"])
+        return " or ".join(map(_in_words, schema["anyOf"]))
     if "enum" in schema or "const" in schema:
         return " or ".join(repr(value) for value in schema.get("enum", [schema.get("const")]))
     if "prefixItems" in schema:
-        return "(" + ", ".join(_in_words(item) for item in schema["prefixItems"]) + ")"
+        return f"({', '.join(map(_in_words, schema['prefixItems']))})"
     if schema.get("type") == "array":
         return f"({_in_words(schema['items'])}, ...)"
-    word = _WORDS.get(schema.get("type", ""), "as described")
-    limits = ", ".join(text.format(schema[key]) for key, text in _LIMITS.items() if key in schema)
-    return f"{word} {limits}".rstrip()
+    limits = [text.format(schema[key]) for key, text in _LIMITS.items() if schema.get(key, LARGEST_INT) != LARGEST_INT]
+    return f"{_WORDS.get(schema.get('type', ''), 'as described')} {', '.join(limits)}".rstrip()
 
 
 def _dumped(value: Any) -> Any:

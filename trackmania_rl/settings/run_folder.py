@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,25 +14,33 @@ KEPT_CHECKPOINTS: Final = 3
 RACES_FILE: Final = "races.jsonl"
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    """Files of a run.
+    """Files of a run; the package `trackmania_rl.runs` describes them.
 
-    Attributes:
+    Args:
         path: save/{run_name}.
         tensorboard: tensorboard/{run_name}.
     """
 
-    path: Path
-    tensorboard: Path
+    def __init__(self, path: Path, tensorboard: Path) -> None:
+        self.path = path
+        self.tensorboard = tensorboard
+        self.name = path.name
+        self.settings = path / SETTINGS_FILE
+        self.checkpoints = path / CHECKPOINTS
+        self.best_runs = path / "best_runs"
+        self.drivers = path / "drivers"
+        self.recordings = path / "recordings"
+        self.diagnostics = path / "diagnostics"
+        self.races = path / RACES_FILE
+        self.seeds = path / "seeds.json"
+        self.sessions = path / "sessions.txt"
+        self.log = path / "train.log"
+        self.lock = path / ".train.lock"
 
     @classmethod
     def create(cls, root: Path, run_name: str) -> RunFolder:
-        """Make the folders of a run below `root` (the project's folder) that do not exist.
-
-        Raises:
-            UserError: if a folder cannot be made.
-        """
+        """Make the folders of a run below `root`, as `below` and `make` do."""
         folder = cls.below(root, run_name)
         folder.make()
         return folder
@@ -41,7 +48,7 @@ class RunFolder:
     @classmethod
     def below(cls, root: Path, run_name: str) -> RunFolder:
         """Return the folders of a run below `root`; nothing is made."""
-        return cls(path=root / "save" / run_name, tensorboard=root / "tensorboard" / run_name)
+        return cls(root / "save" / run_name, root / "tensorboard" / run_name)
 
     @classmethod
     def at(cls, path: Path) -> RunFolder:
@@ -61,63 +68,3 @@ class RunFolder:
                 raise UserError(
                     f"cannot make the folder {path}: {error.strerror}; choose another place with --output-folder"
                 ) from error
-
-    @property
-    def name(self) -> str:
-        """Name of the run."""
-        return self.path.name
-
-    @property
-    def settings(self) -> Path:
-        """The run's own settings, which may be edited while it trains."""
-        return self.path / SETTINGS_FILE
-
-    @property
-    def best_runs(self) -> Path:
-        """Folder of the records, one folder each."""
-        return self.path / "best_runs"
-
-    @property
-    def drivers(self) -> Path:
-        """Folder of the drivers that are kept during the training."""
-        return self.path / "drivers"
-
-    @property
-    def recordings(self) -> Path:
-        """Folder of recorded evaluation races and their films."""
-        return self.path / "recordings"
-
-    @property
-    def diagnostics(self) -> Path:
-        """Folder of the plots of values, quantiles, errors and expectations."""
-        return self.path / "diagnostics"
-
-    @property
-    def races(self) -> Path:
-        """One JSON line for each race."""
-        return self.path / RACES_FILE
-
-    @property
-    def seeds(self) -> Path:
-        """Seeds of the run and of the learner's parts. Collectors spawn theirs by name."""
-        return self.path / "seeds.json"
-
-    @property
-    def sessions(self) -> Path:
-        """Number of starts of the run."""
-        return self.path / "sessions.txt"
-
-    @property
-    def log(self) -> Path:
-        """Log messages."""
-        return self.path / "train.log"
-
-    @property
-    def lock(self) -> Path:
-        """Lock of the training."""
-        return self.path / ".train.lock"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints and of the replay memory's rows."""
-        return self.path / CHECKPOINTS

@@ -6,12 +6,11 @@ Reading the file runs no code.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import shutil
+import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,27 +18,27 @@ import tomlkit
 from pydantic import BaseModel
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import portable, write_durably
+from trackmania_rl.files import write_durably
 from trackmania_rl.settings.descriptions import describe, describe_range, describe_unit
-from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, REMOVED, Settings, UserSettings, groups
+from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, Settings, UserSettings, groups
 from trackmania_rl.settings.loading import (
-    NONE,
     SettingsError,
     changed_settings,
     load_settings,
-    parse_override,
-    read_text,
     settings_from_values,
     values_in,
+    without_removed,
 )
-from trackmania_rl.settings.values import BY_NAME_ONLY, NamedPart
+from trackmania_rl.settings.values import BY_NAME_ONLY, NONE, NamedPart
 
 SETTINGS_FILE: Final = "settings.toml"
 OLD_FILE: Final = Path("config", "config.py")
 """Settings of a run of earlier versions: a copy of the configuration."""
-TRIAL_FILE: Final = ".edited_settings.toml"
+TITLE: Final = """\
+# Settings of a run. An edit is applied at the next race; that of a setting marked "restart" when the run is started
+# again. "none" is no value. A schedule is [[frame count, value], ...]."""
 WIDTH: Final = 120
-LONGEST_LIST: Final = 600
+_WHOLE_PATH: Final = re.compile(r'"(?:[/\\~]|[A-Za-z]:[/\\])(?:[^"\n]*[/\\])?([^"/\\\n]*)"')
 
 log = logging.getLogger(__name__)
 
@@ -50,47 +49,39 @@ def already_stretched(settings: Settings) -> Settings:
 
 
 def handed_on_text(settings: Settings, title: str) -> str:
-    """Write settings in force as TOML without this machine's paths and names, whole paths cut to their last part."""
-    text = _settings_text(already_stretched(settings), title, handed_on=True)
-    with contextlib.suppress(RuntimeError):  # the user has no folder
-        home = Path.home()
-        text = text.replace(str(home), "~") if len(home.parts) > 1 else text
-    return text
+    """Write settings in force as TOML without this machine's paths and names."""
+    text = paths_cut(_settings_text(already_stretched(settings), f"# {title}", without="user"))
+    home = os.path.expanduser("~")
+    return text.replace(home, "~") if len(home) > 1 else text
 
 
-def _settings_text(settings: Settings, title: str, *, handed_on: bool = False) -> str:
+def paths_cut(text: str) -> str:
+    """Cut the whole paths in the strings of TOML or JSON to their last part."""
+    return _WHOLE_PATH.sub(r'"\1"', text)
+
+
+def _settings_text(settings: Settings, title: str, without: str = "") -> str:
     """Write settings as TOML, with description, unit, range and "restart" as comments."""
-    lines = [f"# {title}"]
-    for group, model in groups().items():
-        if handed_on and model is UserSettings:
+    lines = [title]
+    for group, values in settings:
+        if group == without:
             continue
-        lines += ["", f"# {group}: {model.__doc__} ".ljust(WIDTH, "-")]
-        for name in model.model_fields:
-            unit = describe_unit(name)
-            allowed = f"Allowed: {describe_range(name)}{'; restart' if name in NEEDS_RESTART else ''}."
-            lines += ["", _comment(describe(name)), _comment(f"Unit: {unit}. {allowed}" if unit else allowed)]
-            plain = _plain_setting(getattr(getattr(settings, group), name))
-            lines.append(f"{name} = {_toml(paths_cut(plain) if handed_on else plain, len(name) + 3)}")
+        lines += ["", f"# {group}: {groups()[group].__doc__} ".ljust(WIDTH, "-")]
+        for name, value in values:
+            unit, restart = describe_unit(name), "; restart" if name in NEEDS_RESTART else ""
+            allowed = f"{unit and f'Unit: {unit}. '}Allowed: {describe_range(name)}{restart}."
+            lines += ["", *(textwrap.fill(text, WIDTH, **_COMMENT) for text in (describe(name), allowed))]
+            lines.append(f"{name} = {_toml(_plain_setting(value), len(name) + 3)}")
     return "\n".join(lines) + "\n"
 
 
-def _comment(text: str) -> str:
-    return textwrap.fill(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
+_COMMENT: Final[dict[str, Any]] = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words": False}
 
 
 def write_settings(file: Path, settings: Settings) -> Path:
-    """Write the settings of a run.
-
-    Args:
-        file: `save/{run_name}/settings.toml`.
-        settings: not stretched, or with `schedule_stretch` = 1.
-    """
-    title = (
-        f'Settings of the run "{settings.run.run_name}". An edit is applied at the next race; that of a setting marked '
-        '"restart" when the run is started again. "none" is no value. A schedule is [[frame count, value], ...].'
-    )
+    """Write the settings of a run: not stretched, or with `schedule_stretch` = 1."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(file, _settings_text(settings, textwrap.fill(title, WIDTH - 2).replace("\n", "\n# ")))
+    write_durably(file, _settings_text(settings, TITLE))
     return file
 
 
@@ -108,7 +99,7 @@ def own_file(run_folder: Path) -> Path:
 def read_own(
     run_folder: Path,
     overrides: Iterable[str] = (),
-    configuration: Callable[[], Settings] | None = None,
+    configuration: Settings | None = None,
     *,
     is_stretched: bool = True,
     is_complete: bool = False,
@@ -126,52 +117,43 @@ def read_own(
         SettingsError: if the file is missing or cannot be used.
     """
     file = own_file(run_folder)
-    values = {name: value for name, value in values_in(file).items() if name not in REMOVED}
-    if "run_name" not in values:
-        raise SettingsError(f"{file}: sets no run_name: restore the file, or train with --update-config")
-    if configuration is not None and BY_NAME_ONLY in str(values):
-        made = configuration().flat()
-        values = {name: _with_objects(value, made.get(name)) for name, value in values.items()}
-    settings = settings_from_values(values, overrides, str(file), is_stretched)
-    missing = sorted(DEFAULTS.keys() - UserSettings.model_fields.keys() - values.keys())
-    if is_complete and missing:
-        raise SettingsError(f"{file}: {missing[0]} is missing, of {len(missing)} in all: restore the file")
-    return settings
+    values, _ = without_removed(values_in(file))
+    missing = _lacking(values)
+    if "run_name" not in values or (is_complete and missing):
+        raise SettingsError(f"{file}: sets no {missing[0]}: restore the file, or train with --update-config")
+    made = {} if configuration is None else configuration.flat()
+    for name in values.keys() & made.keys():
+        if BY_NAME_ONLY in str(values[name]) and values[name] == _plain_setting(made[name]):
+            values[name] = made[name]
+    return settings_from_values(values, overrides, str(file), is_stretched)
 
 
 def bring_up_to_date(run_folder: Path) -> None:
     """Convert the settings of a run of an earlier version once, and log that."""
     file, old = run_folder / SETTINGS_FILE, own_file(run_folder)
     values = values_in(old)
-    lacking = sorted(DEFAULTS.keys() - UserSettings.model_fields.keys() - values.keys())
-    if old == file and not lacking and REMOVED.keys().isdisjoint(values):
+    (known, changed), lacking = without_removed(values), _lacking(values)
+    if old == file and not lacking and known == values:
         return
-    changed = sorted(name for name in REMOVED.keys() & values.keys() if values[name] != REMOVED[name])
     write_settings(file, read_own(run_folder, is_stretched=False))
     log.warning("%s is of an earlier version; %s holds the run's settings from now on", old, file)
     if lacking:
-        log.warning("%s: new settings have their defaults: %s", file, _listed(lacking, DEFAULTS))
-    if changed:
-        log.warning("%s: these are no settings any more: %s", file, _listed(changed, REMOVED))
+        defaults = ", ".join(f"{name} = {DEFAULTS[name]!r}" for name in sorted(lacking))
+        log.warning("%s: new settings have their defaults: %s", file, textwrap.shorten(defaults, 600))
+    for problem in changed:
+        log.warning("%s: %s", file, problem)
 
 
-def _listed(names: Sequence[str], values: Mapping[str, Any]) -> str:
-    text = ", ".join(f"{name} = {values[name]!r}" for name in names)
-    return textwrap.shorten(text, LONGEST_LIST, placeholder=" ...")
+def _lacking(values: Mapping[str, Any]) -> list[str]:
+    return [name for name in DEFAULTS if name not in values and name not in UserSettings.model_fields]
 
 
-def write_changes(file: Path, new: Mapping[str, Any], onto: Path | None = None) -> None:
-    """Change settings in a run's file; the rest of its text stays.
-
-    Args:
-        file: the run's settings.toml.
-        new: validated values by name.
-        onto: file to write; None for `file` itself.
-    """
+def write_changes(file: Path, new: Mapping[str, Any]) -> None:
+    """Change settings in a run's file to validated values, by name; the rest of its text stays."""
     document = tomlkit.parse(file.read_bytes().decode("utf-8-sig"))
     for name, value in new.items():
         document[name] = tomlkit.value(_toml(_plain_setting(value), len(name) + 3))
-    write_durably(onto or file, document.as_string().encode())
+    write_durably(file, document.as_string().encode())
 
 
 def edit_setting(
@@ -192,47 +174,28 @@ def edit_setting(
         SettingsError: if the settings are not valid with it, or the setting needs a restart.
         UserError: if `check` raises it, or the file cannot be written.
     """
-    file, trial = run_folder / SETTINGS_FILE, run_folder / TRIAL_FILE
-    before, written = load_settings(file), read_text(file)
+    file = run_folder / SETTINGS_FILE
+    values = values_in(file)
     if name in NEEDS_RESTART:
         raise SettingsError(f"{name} waits for the next start of the run: end the training, then change it in {file}")
-    _, value = parse_override(f"{name}={text}")
-    after = load_settings(file, {name: value})
+    override = f"{name}={text}"
+    after = settings_from_values(values, [override], str(file))
+    check(after)
+    if values_in(file) != values:
+        raise UserError(f"{file} was edited by another program at the same time: try again")
     try:
-        write_changes(file, {name: load_settings(file, {name: value}, is_stretched=False).flat()[name]}, onto=trial)
-        check(after)
-        if read_text(file) != written:
-            raise UserError(f"{file} was edited by another program at the same time: try again")
-        shutil.copymode(file, trial)
-        os.replace(trial, file)
+        write_changes(file, {name: settings_from_values(values, [override], str(file), False).flat()[name]})
     except OSError as error:
         raise UserError(f"{file} cannot be changed: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            trial.unlink(missing_ok=True)
-    return changed_settings(before, after)
-
-
-def paths_cut(value: Any) -> Any:
-    """Return a plain value whose whole paths are cut to their last part."""
-    if isinstance(value, dict):
-        return {name: paths_cut(entry) for name, entry in value.items()}
-    if isinstance(value, list):
-        return [paths_cut(entry) for entry in value]
-    if not isinstance(value, str) or "\n" in value:
-        return value
-    is_whole = value[:1] in ("/", "\\", "~") or value[1:3] in (":/", ":\\")
-    return portable(value.replace("~", "/", 1) if value.startswith("~") else value) if is_whole else value
+    return changed_settings(settings_from_values(values, (), str(file)), after)
 
 
 def _plain_setting(value: Any) -> Any:
     """Convert a setting to TOML's types. A part with an argument that TOML does not have is recorded by name."""
-    if value is None:
-        return NONE
     if isinstance(value, tuple):
         return [_plain_setting(entry) for entry in value]
     try:
-        return _plain(value)
+        return NONE if value is None else _plain(value)
     except TypeError:
         return f"{value.name}{BY_NAME_ONLY}"
 
@@ -241,10 +204,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, NamedPart):
         return {"name": value.name, "args": _plain(value.args), "keywords": _plain(value.keywords)}
     if isinstance(value, BaseModel):
-        fields = value.__class__.model_fields
-        return {
-            name: _plain(entry) for name, entry in value if fields[name].is_required() or entry != fields[name].default
-        }
+        return {name: _plain(entry) for name, entry in value if entry not in ("", None)}
     if isinstance(value, Mapping):
         return {str(name): _plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -259,21 +219,9 @@ def _toml(value: Any, indent: int = 0) -> str:
     if isinstance(value, dict):
         entries = [f"{tomlkit.key(name).as_string()} = {_toml(entry)}" for name, entry in value.items()]
         return f"{{{', '.join(entries)}}}"
-    if isinstance(value, list):
-        entries = [_toml(entry) for entry in value]
-        line = f"[{', '.join(entries)}]"
-        if indent and indent + len(line) > WIDTH and entries:
-            return "[\n" + "".join(f"    {entry},\n" for entry in entries) + "]"
-        return line
-    return tomlkit.item(value).as_string()
-
-
-def _with_objects(value: Any, made: Any) -> Any:
-    """Replace parts that are recorded by name only by those of a configuration."""
-    if isinstance(value, list | tuple):
-        return [_with_objects(entry, made) for entry in value]
-    if isinstance(value, str) and value.endswith(BY_NAME_ONLY):
-        for part in made if isinstance(made, tuple) else (made,):
-            if isinstance(part, NamedPart) and part.name == value.removesuffix(BY_NAME_ONLY):
-                return {"name": part.name, "args": part.args, "keywords": part.keywords}
-    return value
+    if not isinstance(value, list):
+        return tomlkit.item(value).as_string()
+    line = f"[{', '.join(map(_toml, value))}]"
+    if indent and indent + len(line) > WIDTH:
+        return "[\n" + "".join(f"    {_toml(entry)},\n" for entry in value) + "]"
+    return line

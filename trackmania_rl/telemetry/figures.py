@@ -242,7 +242,7 @@ def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
     told = {}
     for name, value in settings.flat().items():
         if name not in UserSettings.model_fields:
-            plain = paths_cut(json.loads(json.dumps(value, default=_plain)))
+            plain = json.loads(paths_cut(json.dumps(value, default=_plain)))
             told[name] = plain if isinstance(plain, bool | int | float | str) else json.dumps(plain)
     return told
 

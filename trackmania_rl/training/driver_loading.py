@@ -32,18 +32,21 @@ from trackmania_rl.runs.driver_file import (
     DriverFileError,
     DriverTrack,
     Interface,
+    driver_values,
     is_driver_file,
     read_driver,
 )
 from trackmania_rl.settings import (
+    DRIVER_SETTINGS,
+    NamedPart,
     Settings,
     SettingsError,
-    code_of_driver,
-    differences_of_driver,
     load_settings,
-    settings_of_driver,
+    settings_from_flat,
     shifts_of,
 )
+from trackmania_rl.settings.groups import DEFAULTS, RewardSettings
+from trackmania_rl.settings.loading import without_removed
 from trackmania_rl.settings.snapshot import own_file, read_own
 from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 
@@ -63,6 +66,17 @@ SHIPPED_CODE: Final = frozenset(
     )
 )
 """Parts that any driver may name, because they only drive and learn."""
+STATISTICS: Final = "state_normalization"
+"""May lack a block that is not observed."""
+_WITHOUT_LEARNING: Final[Mapping[str, Any]] = {
+    **{name: DEFAULTS[name] for name in RewardSettings.model_fields if name != "reward"},
+    "n_collectors": 1,
+    "demonstrations": (),
+    "offline": (),
+    "oversample_long_term_steps": 0,
+    "gamma_schedule": 1.0,
+}
+"""Settings of learning, with values that fit any driver."""
 LARGEST_NETWORKS: Final = 16
 SMALLEST_BOUND: Final = 1 << 22
 """A builder may make this many times the numbers of the driver's weights, and this many more."""
@@ -177,9 +191,19 @@ def settings_here(file: Path, card: DriverCard) -> Settings:
     Raises:
         UserError: if they cannot be used, or need more memory than a driver may.
     """
-    around = load_settings(CONFIG_FILE)
     try:
-        settings = settings_of_driver(card.settings, [track.entry() for track in card.tracks], around)
+        values, problems = without_removed(card.settings)
+        if problems:
+            raise SettingsError(f"its settings: {'; '.join(problems)}")
+        if values.keys() != DRIVER_SETTINGS:
+            lacking, unknown = sorted(DRIVER_SETTINGS - values.keys()), sorted(values.keys() - DRIVER_SETTINGS)
+            raise SettingsError(
+                "another version of this program packed it: of its settings this one misses "
+                f"{', '.join(lacking) or 'none'}, and does not know {', '.join(unknown)[:200]!r}"
+            )
+        map_cycle = tuple(track.entry() for track in card.tracks)
+        around = {**load_settings(CONFIG_FILE).flat(), **_WITHOUT_LEARNING, "map_cycle": map_cycle}
+        settings = settings_from_flat({**around, **values}, "its settings")
         _require_bounded(settings)
     except (SettingsError, ValidationError, RecursionError) as error:
         raise DriverFileError(f"{file}: {one_line(error)}") from None
@@ -278,6 +302,27 @@ def weights_to_begin_with(file: Path, settings: Settings, spaces: Spaces) -> Map
     if others := differences_of_driver(driver.card.settings, settings):
         log.warning("%s drove with other values of %s", file, ", ".join(others))
     return driver.weights
+
+
+def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list[str]:
+    """List a driver's settings that differ from a configuration's; of the statistics, those that both have."""
+    ours = driver_values(settings)
+    in_both = ours[STATISTICS].keys() & values[STATISTICS].keys()
+    mine, its = ({**side, STATISTICS: {block: side[STATISTICS][block] for block in in_both}} for side in (ours, values))
+    return sorted(name for name, value in mine.items() if its.get(name) != value)
+
+
+def code_of_driver(settings: Settings) -> list[tuple[str, str]]:
+    """List the imports of a driver's settings, as (setting, "module:attribute") pairs."""
+
+    def names_in(part: str | NamedPart) -> list[str]:
+        if isinstance(part, str):
+            return [part]
+        arguments = (*part.args, *part.keywords.values())
+        return [part.name, *(name for value in arguments if isinstance(value, NamedPart) for name in names_in(value))]
+
+    parts = {"games": settings.game.games, "agent": settings.agent.agent, "network": settings.agent.network}
+    return [(setting, name) for setting, part in parts.items() for name in names_in(part)]
 
 
 def own_code(settings: Settings) -> list[str]:

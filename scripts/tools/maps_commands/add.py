@@ -15,8 +15,11 @@ too: the simulated game lays a wide road over it.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +27,15 @@ from maps_commands import _reporting, _sources, track
 from maps_commands._reporting import say
 from trackmania_rl.cli import png_file, writing
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import FORM, NAME_PATTERN, as_file_name, check_file_name
+from trackmania_rl.files import FORM, NAME_PATTERN, as_file_name, check_file_name, write_durably
 from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
 from trackmania_rl.places import PROJECT_FOLDER, folder_to_add_to
-from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.map_cycle import add_to_map_cycle, entry_text
+from trackmania_rl.settings import MapEntry, load_settings, settings_from_flat
 from trackmania_rl.track.named_maps import training_entries
 
 Entries = list[dict[str, Any]]
+HEADING = "# Written by scripts/tools/maps.py add."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -201,3 +204,47 @@ def print_entries(game: str, config: str, of_game: Entries) -> None:
     """Print entries to copy into a configuration."""
     print(f"\nfor the {game} game (config_files/{config}), into map_cycle:")
     print(",\n".join(map(entry_text, of_game)) + ",")
+
+
+def add_to_map_cycle(config_file: Path, new: Entries, replace: bool = False) -> Path:
+    """Add entries to a configuration's map cycle, or put them in its place: an assignment at its end, where it wins.
+
+    Returns:
+        A copy of the file as it was.
+
+    Raises:
+        UserError: if the file is no usable configuration with them, has one of the names already, or cannot be written.
+    """
+    before = load_settings(config_file)
+    old = [] if replace else list(before.game.map_cycle)
+    if taken := {entry.map_name for entry in old} & {entry["map_name"] for entry in new}:
+        raise UserError(f"{config_file}: its map_cycle has a map {min(taken)!r} already; choose another name")
+    cycle = [*old, *map(MapEntry.model_validate, new)]
+    settings_from_flat({**before.flat(), "map_cycle": cycle}, str(config_file))
+    text = config_file.read_bytes().decode()
+    newline = "\r\n" if "\r\n" in text else "\n"
+    written_before = assignment(before.game.map_cycle).replace("\n", newline)
+    text = text.removesuffix(written_before).rstrip() + newline * 2 + assignment(cycle).replace("\n", newline)
+    backup, number = config_file.with_name(f"{config_file.name}.bak"), 1
+    while backup.exists():
+        number += 1
+        backup = config_file.with_name(f"{config_file.name}.bak{number}")
+    try:
+        shutil.copy2(config_file, backup)
+        write_durably(config_file, text.encode())
+    except OSError as error:
+        raise UserError(f"{config_file}: cannot be changed: {error.strerror}") from error
+    return backup
+
+
+def assignment(cycle: Iterable[MapEntry]) -> str:
+    """Write a map cycle as in a configuration file."""
+    entries = [f"{entry_text(entry.model_dump(exclude_defaults=True))},\n" for entry in cycle]
+    return f"{HEADING}\nmap_cycle = (\n{''.join(entries)})\n"
+
+
+def entry_text(entry: Mapping[str, Any]) -> str:
+    """Write one entry as in a configuration file, without the comma after it."""
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in entry.items() if isinstance(value, str)}
+    lines = [f'        "{name}": {texts.get(name, repr(value))},' for name, value in entry.items()]
+    return "\n".join(("    {", *lines, "    }"))
