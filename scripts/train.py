@@ -32,7 +32,7 @@ from trackmania_rl.multiprocess.supervised import WatchedTraining, supervise  # 
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of, shown_path  # noqa: E402
 from trackmania_rl.settings import load_settings  # noqa: E402
 from trackmania_rl.settings.descriptions import settings_list  # noqa: E402
-from trackmania_rl.settings.of_run import RunConfiguration  # noqa: E402
+from trackmania_rl.settings.snapshot import RunConfiguration  # noqa: E402
 from trackmania_rl.telemetry.race_record import CommandClock  # noqa: E402
 from trackmania_rl.telemetry.statistics import TrainingStatistics  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view  # noqa: E402

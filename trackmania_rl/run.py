@@ -45,7 +45,7 @@ from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.of_run import LiveSettings, RunConfiguration, require_known
+from trackmania_rl.settings.snapshot import LiveSettings, RunConfiguration, require_known
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view

@@ -15,8 +15,7 @@ from trackmania_rl.runs import RunFolder, save_checkpoint
 from trackmania_rl.runs.driver_file import write_driver
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.of_run import LiveSettings
-from trackmania_rl.settings.snapshot import write_snapshot
+from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.driver_loading import pack_run

@@ -17,8 +17,7 @@ from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.of_run import LiveSettings
-from trackmania_rl.settings.snapshot import write_snapshot
+from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller

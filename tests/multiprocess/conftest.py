@@ -3,8 +3,7 @@
 import pytest
 
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.of_run import LiveSettings
-from trackmania_rl.settings.snapshot import write_snapshot
+from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 
 
 @pytest.fixture

@@ -231,7 +231,6 @@ NO_WAVES = "fourier_wavelengths={}"
         ([WITH_ROAD, NO_WAVES, "game=tmnf"], '"road_ahead" in observation_blocks reads the simulated game'),
         (["frames_per_state=-9:0:3"], r"frames_per_state = -9:0:3 needs an image"),
         (["frames_per_state=-9:-1", *IMAGE], "the last of the frames is the state's own"),
-        (["frames_per_state=0", *IMAGE], "leaves the image unused"),
         (['views={"gear": {"column": "rewards", "shift": -1}}'], "'gear' is the name of a block"),
         (['views={"a": {"column": "rewards", "shift": 0}}'], "which an agent that drives does not see"),
         (['views={"a": {"column": "sped", "shift": -1}}'], "'a' looks at 'sped'; there are actions, rewards, frames"),

@@ -10,16 +10,16 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.parts import load_part
 from trackmania_rl.settings import SettingsError, load_settings, settings_from_flat
-from trackmania_rl.settings.loading import removed
-from trackmania_rl.settings.of_run import (
+from trackmania_rl.settings.loading import removed, stored_settings
+from trackmania_rl.settings.snapshot import (
     RunConfiguration,
     changes_of_meaning,
     changes_since,
+    edit_setting,
+    read_own,
     require_accepted,
     require_known,
-    stored_settings,
 )
-from trackmania_rl.settings.snapshot import edit_setting, read_own
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_what_an_older_file_lacks_has_its_default_and_is_written(config, tmp_pat
     assert read_own(run, ["pictures_interval_s=9"]).telemetry.pictures_interval_s == 9
     begin(config, tmp_path, "seed=3")
     assert "is of an earlier version" in caplog.text
-    assert "new settings have their defaults: hooks = (), pictures_interval_s = 600.0" in caplog.text
+    assert "hooks = () is new; pictures_interval_s = 600.0 is new" in caplog.text
     assert (run / "settings.toml").read_text() == whole
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import SettingsError, load_settings, of_run
-from trackmania_rl.settings.of_run import LiveSettings
-from trackmania_rl.settings.snapshot import read_own, write_snapshot
+from trackmania_rl.settings import SettingsError, load_settings
+from trackmania_rl.settings import snapshot as settings_file
+from trackmania_rl.settings.snapshot import LiveSettings, read_own, write_snapshot
 
 
 def edit(snapshot, *lines):
@@ -186,7 +186,7 @@ def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(snapshot, is_wrapp
         raise held
 
     with monkeypatch.context() as while_held:
-        while_held.setattr(of_run, "read_own", refuse)
+        while_held.setattr(settings_file, "read_own", refuse)
         for _ in range(3):
             assert not live.refresh()
     assert caplog.text.count("the edited settings are not applied, the last good ones stay in force") == 1

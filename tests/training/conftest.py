@@ -17,8 +17,7 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings, settings_from_flat
-from trackmania_rl.settings.of_run import LiveSettings
-from trackmania_rl.settings.snapshot import write_snapshot
+from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.collector import WeightPuller

@@ -152,9 +152,6 @@ def test_what_cannot_be_learned_from_is_told_before_the_run(live, write, run_wit
     config = repository_root / "config_files" / "config.py"
     with pytest.raises(SettingsError, match="n_collectors = 0 plays no game: name a data set"):
         load_settings(config, ["n_collectors=0"])
-    demonstration = "demonstrations=({'map_name': 'valley', 'inputs': 'a.inputs'},)"
-    with pytest.raises(SettingsError, match="n_collectors = 0, but collectors drive demonstrations"):
-        load_settings(config, ["n_collectors=0", "offline=mine-v0", demonstration])
 
 
 def test_races_that_do_not_fit_are_refused_in_one_line(write, run_with, monkeypatch):

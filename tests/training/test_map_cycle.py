@@ -9,8 +9,7 @@ import pytest
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.race.progress import CollectorProgress, RacePosition
 from trackmania_rl.settings import MapEntry, load_settings
-from trackmania_rl.settings.of_run import LiveSettings
-from trackmania_rl.settings.snapshot import write_snapshot
+from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import map_cycle

@@ -197,7 +197,7 @@ class InProcessGames(Games):
         return ends
 
     def _take_pictures(self, games: list[int]) -> None:
-        if not games or not self.game.takes_pictures:
+        if not games or self.game.image_width_px == 0:
             return
         ids = np.array(games)
         pictures, rows = self.races.pictures()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings.groups import FIELDS, NEEDS_RESTART, Settings, UserSettings, groups
+from trackmania_rl.settings.groups import FIELDS, NEEDS_RESTART, Settings, groups
 from trackmania_rl.settings.values import IN_WORDS, LARGEST_INT, Unit
 
 OTHER_WORDS: Final = {
@@ -42,9 +42,10 @@ _LIMITS: Final = {
 }
 
 
-def describe(name: str) -> str:
-    """Return the description of a setting."""
-    return " ".join((FIELDS[name].description or "").split())
+def describe(name: str) -> tuple[str, str, str]:
+    """Return the description of a setting, the symbol of its unit ("" without one), and its accepted values."""
+    unit = next((mark.symbol for mark in FIELDS[name].metadata if isinstance(mark, Unit)), "")
+    return " ".join((FIELDS[name].description or "").split()), unit, describe_range(name)
 
 
 @cache
@@ -54,45 +55,30 @@ def describe_range(name: str) -> str:
     return _in_words(_properties(model)[name])
 
 
-def describe_unit(name: str) -> str:
-    """Return the symbol of a setting's unit, "" without one."""
-    return next((mark.symbol for mark in FIELDS[name].metadata if isinstance(mark, Unit)), "")
-
-
 def settings_rows(settings: Settings, has_private: bool = False) -> list[dict[str, Any]]:
-    """List settings, those of this machine and its user only with `has_private`.
-
-    Returns:
-        `name`, `group`, `value` as a Python literal, `unit`, `range`, `restart` (whether a change needs one),
-        `is_default`, and `about`, the description.
-    """
+    """List settings with their values as Python literals; those of this machine only with `has_private`."""
     return [
         {
             "name": name,
             "group": group,
             "value": repr(_dumped(value)),
-            "unit": describe_unit(name),
-            "range": describe_range(name),
+            "unit": unit,
+            "range": allowed,
             "restart": name in NEEDS_RESTART,
             "is_default": FIELDS[name].is_required() or value == FIELDS[name].default,
-            "about": describe(name),
+            "about": about,
         }
         for group, values in settings
-        if has_private or not isinstance(values, UserSettings)
+        if has_private or group != "user"
         for name, value in values
+        for about, unit, allowed in [describe(name)]
     ]
 
 
 def settings_list(settings: Settings, word: str = "", width: int = 80) -> str:
     """List settings by group for the terminal, and mark those that differ from their defaults.
 
-    Args:
-        settings: to list.
-        word: restricts the list to settings with this word in their group, name or description.
-        width: of a line.
-
-    Raises:
-        UserError: if no setting has the word.
+    Only settings with `word` in their group, name or description are listed. Raise `UserError` if there are none.
     """
     lines, last_group = ["* differs from the default"], ""
     for row in settings_rows(settings, has_private=True):

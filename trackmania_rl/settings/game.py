@@ -84,12 +84,6 @@ class MapEntry(Group):
         """Whether it names a map's files, and neither a generator nor an environment."""
         return self.reference_line != ""
 
-    @model_validator(mode="after")
-    def _names_a_map_or_a_generator(self) -> MapEntry:
-        if (self.map_path != "") != (self.reference_line != "") or (self.has_files and self.generator is not None):
-            raise ValueError(f"map {self.map_name!r}: give map_path and reference_line, or a generator")
-        return self
-
 
 class DemonstrationEntry(Group):
     """A recorded race on a map of the map cycle."""
@@ -172,11 +166,6 @@ class GameSettings(Group):
         return MS_PER_ENGINE_TICK * self.engine_ticks_per_action
 
     @property
-    def rollouts_at_a_time(self) -> int:
-        """Rollouts that leave a collector separately: games in its process are stepped together."""
-        return 1 if self.is_in_process else self.games_per_collector
-
-    @property
     def is_in_process(self) -> bool:
         """Whether collectors play the game within their own process."""
         return self.game == "simulated" and self.game_transport == "in_process"
@@ -203,14 +192,9 @@ class GameSettings(Group):
         return self.horizon if self.soft_horizon else None
 
     @property
-    def takes_pictures(self) -> bool:
-        """Whether the game is asked for a picture in each state."""
-        return self.image_width_px > 0
-
-    @property
     def has_image(self) -> bool:
         """Whether the observation holds pictures."""
-        return self.takes_pictures and self.frames_per_state != 0
+        return self.image_width_px > 0 and self.frames_per_state != 0
 
     @property
     def frame_shifts(self) -> tuple[int, ...]:

@@ -380,14 +380,12 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield f'"{ROAD_AHEAD}" in observation_blocks reads the simulated game\'s tracks: leave it out'
     if measures_in == "track" and not is_simulated:
         yield 'range_finder_source = "track" reads the simulated game\'s tracks: set it to "picture"'
-    if measures_in == "picture" and not game.takes_pictures:
+    if measures_in == "picture" and game.image_width_px == 0:
         yield 'range_finder_source = "picture" needs an image: set image_width_px = 160 and image_height_px = 120'
     if (game.image_width_px == 0) != (game.image_height_px == 0):
         yield "image_width_px and image_height_px are both 0 (no image) or both positive"
-    if game.frames_per_state not in (0, 1) and not game.takes_pictures:
+    if game.frames_per_state not in (0, 1) and game.image_width_px == 0:
         yield f"frames_per_state = {game.frames_per_state} needs an image: set image_width_px and image_height_px, or 1"
-    if game.frames_per_state == 0 and game.takes_pictures and measures_in != "picture":
-        yield "frames_per_state = 0 leaves the image unused: set image_width_px and image_height_px to 0"
 
     if game.tmi_ports and game.tmi_ports[-1] > LAST_PORT:
         yield f"base_tmi_port = {game.base_tmi_port}: the last of {len(game.tmi_ports)} games would pass {LAST_PORT}"
@@ -397,18 +395,17 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield 'games_are_kept = True is for games that scripts/keep_games.py runs: set game_transport = "socket"'
     if game.n_collectors == 0 and not replay.offline:
         yield "n_collectors = 0 plays no game: name a data set in offline, or set n_collectors to 1 or more"
-    if game.n_collectors == 0 and game.demonstrations:
-        yield "n_collectors = 0, but collectors drive demonstrations: record a data set for offline of them"
 
     generated = {entry.map_name for entry in game.map_cycle if entry.generator is not None}
-    others = {entry.map_name: entry for entry in game.map_cycle if entry.generator is None}
-    for name, entry in others.items():
-        if game.games == RACES and not entry.has_files:
-            yield f"map {name!r}: give map_path and reference_line, or a generator"
+    others = {entry.map_name for entry in game.map_cycle if entry.generator is None}
+    for entry in game.map_cycle:
+        n_files, needs_one = bool(entry.map_path) + bool(entry.reference_line), game.games == RACES
+        if n_files == 1 or (n_files == 2 if entry.generator is not None else n_files == 0 and needs_one):
+            yield f"map {entry.map_name!r}: give map_path and reference_line, or a generator"
     for name in (demonstration.map_name for demonstration in game.demonstrations):
         if name not in others:
-            yield f"demonstrations: map {name!r} is not in map_cycle; possible are {', '.join(others) or 'none'}"
-    if of_both_kinds := generated & others.keys():
+            yield f"demonstrations: map {name!r} is not in map_cycle; it has {', '.join(sorted(others)) or 'none'}"
+    if of_both_kinds := generated & others:
         yield f"map_cycle uses the name {min(of_both_kinds)!r} for a map and for a generator: give them two names"
     if generated and not is_simulated:
         yield f"map_cycle has the generator {min(generated)!r}: only the simulated game drives generated tracks"

@@ -29,7 +29,6 @@ BASED_ON = "based_on"
 """Name in a configuration file for the file beside it that it is based on."""
 ANY: Final = "any"
 """Marks a removed setting that had no effect."""
-LONGEST_VALUE: Final = 80
 LARGEST_FILE_BYTES: Final = 1 << 20
 
 
@@ -120,11 +119,7 @@ def make_importable(*folders: Path) -> None:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split `name=value`; the value is a Python literal or else a text.
-
-    Raises:
-        SettingsError: if there is no name or no equals sign.
-    """
+    """Split `name=value`; the value is a Python literal or else a text."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip().isidentifier():
         raise SettingsError(f"--set {text!r}: write it as name=value, for example --set batch_size=128")
@@ -148,11 +143,7 @@ def with_stretched_schedules(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings_from_flat(values: Mapping[str, Any], source: str = "these settings") -> Settings:
-    """Validate flat `name: value` pairs and sort them into their groups.
-
-    Args:
-        values: by name.
-        source: named in error messages.
+    """Validate flat `name: value` pairs and sort them into their groups. Errors name the source.
 
     Raises:
         SettingsError: naming every missing, unknown or wrong setting.
@@ -198,9 +189,7 @@ def _one_line(error: Any) -> str:
     name = ".".join(map(str, location))
     if error["type"] == "missing":
         return f"{name} is missing: restore the file, or copy the files of config_files/ beside config.py"
-    value = repr(error["input"])
-    value = value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 3]}..."
-    return f"{name} = {value}: {message[0].lower()}{message[1:]}; allowed: {describe_range(location[0])}"
+    return f"{name} = {error['input']!r:.80}: {message[0].lower()}{message[1:]}; allowed: {describe_range(location[0])}"
 
 
 def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:

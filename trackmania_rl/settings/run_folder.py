@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings.snapshot import SETTINGS_FILE
 
+SETTINGS_FILE: Final = "settings.toml"
 CHECKPOINTS: Final = "checkpoints"
 KEPT_CHECKPOINTS: Final = 3
 """Number of newest checkpoints that are kept, beside the one with the best evaluation races."""
@@ -15,12 +15,7 @@ RACES_FILE: Final = "races.jsonl"
 
 
 class RunFolder:
-    """Files of a run; the package `trackmania_rl.runs` describes them.
-
-    Args:
-        path: save/{run_name}.
-        tensorboard: tensorboard/{run_name}.
-    """
+    """Files of a run, save/{run_name} and tensorboard/{run_name}; `trackmania_rl.runs` describes them."""
 
     def __init__(self, path: Path, tensorboard: Path) -> None:
         self.path = path
@@ -39,28 +34,24 @@ class RunFolder:
         self.lock = path / ".train.lock"
 
     @classmethod
+    def at(cls, path: Path) -> RunFolder:
+        """Return the files of the run whose folder is `path`."""
+        return cls(path, path.parent.parent / "tensorboard" / path.name)
+
+    @classmethod
+    def below(cls, root: Path, run_name: str) -> RunFolder:
+        """Return the files of a run below an output folder."""
+        return cls.at(root / "save" / run_name)
+
+    @classmethod
     def create(cls, root: Path, run_name: str) -> RunFolder:
-        """Make the folders of a run below `root`, as `below` and `make` do."""
+        """Make the folders of a run below an output folder."""
         folder = cls.below(root, run_name)
         folder.make()
         return folder
 
-    @classmethod
-    def below(cls, root: Path, run_name: str) -> RunFolder:
-        """Return the folders of a run below `root`; nothing is made."""
-        return cls(root / "save" / run_name, root / "tensorboard" / run_name)
-
-    @classmethod
-    def at(cls, path: Path) -> RunFolder:
-        """Return the folders of the run whose folder is `path`; nothing is made."""
-        return cls(path, path.parent.parent / "tensorboard" / path.name)
-
     def make(self) -> None:
-        """Make the folders that do not exist.
-
-        Raises:
-            UserError: if a folder cannot be made.
-        """
+        """Make the folders that do not exist. Raise `UserError` if that fails."""
         for path in (self.path, self.best_runs, self.tensorboard):
             try:
                 path.mkdir(parents=True, exist_ok=True)

@@ -6,41 +6,51 @@ Reading the file runs no code.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tomlkit
 from pydantic import BaseModel
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_durably
-from trackmania_rl.settings.descriptions import describe, describe_range, describe_unit
-from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, Settings, UserSettings, groups
-from trackmania_rl.settings.loading import (
-    SettingsError,
-    changed_settings,
-    load_settings,
-    settings_from_values,
-    values_in,
-    without_removed,
-)
+from trackmania_rl.settings import loading
+from trackmania_rl.settings.descriptions import describe
+from trackmania_rl.settings.groups import DEFAULTS, DRIVER_SETTINGS, FIELDS, NEEDS_RESTART, Settings, groups
+from trackmania_rl.settings.loading import SettingsError, changed_settings, load_settings
+from trackmania_rl.settings.run_folder import SETTINGS_FILE, RunFolder
 from trackmania_rl.settings.values import BY_NAME_ONLY, NONE, NamedPart
 
-SETTINGS_FILE: Final = "settings.toml"
 OLD_FILE: Final = Path("config", "config.py")
 """Settings of a run of earlier versions: a copy of the configuration."""
 TITLE: Final = """\
 # Settings of a run. An edit is applied at the next race; that of a setting marked "restart" when the run is started
 # again. "none" is no value. A schedule is [[frame count, value], ...]."""
 WIDTH: Final = 120
+_COMMENT: Final[dict[str, Any]] = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words": False}
 _WHOLE_PATH: Final = re.compile(r'"(?:[/\\~]|[A-Za-z]:[/\\])(?:[^"\n]*[/\\])?([^"/\\\n]*)"')
 
+_OF_GROUP: Final = {group: frozenset(model.model_fields) for group, model in groups().items()}
+MAPS: Final = "map_cycle"
+MEANING: Final = frozenset(
+    DRIVER_SETTINGS - _OF_GROUP["agent"]
+    | {"expected_reward_per_action", "quantile_factors_multiply", MAPS}
+    | _OF_GROUP["reward"]
+)
+"""Settings that change the meaning of a network's values."""
+SHAPING: Final = DRIVER_SETTINGS | _OF_GROUP["replay"] & NEEDS_RESTART
+"""Settings that shape networks and replay memory."""
+
 log = logging.getLogger(__name__)
+
+
+# Writing.
 
 
 def already_stretched(settings: Settings) -> Settings:
@@ -68,14 +78,11 @@ def _settings_text(settings: Settings, title: str, without: str = "") -> str:
             continue
         lines += ["", f"# {group}: {groups()[group].__doc__} ".ljust(WIDTH, "-")]
         for name, value in values:
-            unit, restart = describe_unit(name), "; restart" if name in NEEDS_RESTART else ""
-            allowed = f"{unit and f'Unit: {unit}. '}Allowed: {describe_range(name)}{restart}."
-            lines += ["", *(textwrap.fill(text, WIDTH, **_COMMENT) for text in (describe(name), allowed))]
+            about, unit, allowed = describe(name)
+            allowed = f"{unit and f'Unit: {unit}. '}Allowed: {allowed}{'; restart' if name in NEEDS_RESTART else ''}."
+            lines += ["", *(textwrap.fill(text, WIDTH, **_COMMENT) for text in (about, allowed))]
             lines.append(f"{name} = {_toml(_plain_setting(value), len(name) + 3)}")
     return "\n".join(lines) + "\n"
-
-
-_COMMENT: Final[dict[str, Any]] = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words": False}
 
 
 def write_settings(file: Path, settings: Settings) -> Path:
@@ -90,64 +97,6 @@ def write_snapshot(config_file: Path, run_folder: Path, overrides: Iterable[str]
     return write_settings(run_folder / SETTINGS_FILE, load_settings(config_file, overrides, is_stretched=False))
 
 
-def own_file(run_folder: Path) -> Path:
-    """Return the file with a run's settings; `OLD_FILE` for a run of an earlier version."""
-    old = run_folder / OLD_FILE
-    return old if old.is_file() and not (run_folder / SETTINGS_FILE).is_file() else run_folder / SETTINGS_FILE
-
-
-def read_own(
-    run_folder: Path,
-    overrides: Iterable[str] = (),
-    configuration: Settings | None = None,
-    *,
-    is_stretched: bool = True,
-    is_complete: bool = False,
-) -> Settings:
-    """Read the settings of a run. What an older file lacks has its default.
-
-    Args:
-        run_folder: `save/{run_name}`.
-        overrides: `name=value` texts that win over the file.
-        configuration: has the parts that are recorded by name only; None if there is none.
-        is_stretched: whether schedules are multiplied by `schedule_stretch`.
-        is_complete: whether a missing setting is an error: in a file that this version has written.
-
-    Raises:
-        SettingsError: if the file is missing or cannot be used.
-    """
-    file = own_file(run_folder)
-    values, _ = without_removed(values_in(file))
-    missing = _lacking(values)
-    if "run_name" not in values or (is_complete and missing):
-        raise SettingsError(f"{file}: sets no {missing[0]}: restore the file, or train with --update-config")
-    made = {} if configuration is None else configuration.flat()
-    for name in values.keys() & made.keys():
-        if BY_NAME_ONLY in str(values[name]) and values[name] == _plain_setting(made[name]):
-            values[name] = made[name]
-    return settings_from_values(values, overrides, str(file), is_stretched)
-
-
-def bring_up_to_date(run_folder: Path) -> None:
-    """Convert the settings of a run of an earlier version once, and log that."""
-    file, old = run_folder / SETTINGS_FILE, own_file(run_folder)
-    values = values_in(old)
-    (known, changed), lacking = without_removed(values), _lacking(values)
-    if old == file and not lacking and known == values:
-        return
-    write_settings(file, read_own(run_folder, is_stretched=False))
-    log.warning("%s is of an earlier version; %s holds the run's settings from now on", old, file)
-    if lacking:
-        defaults = ", ".join(f"{name} = {DEFAULTS[name]!r}" for name in sorted(lacking))
-        log.warning("%s: new settings have their defaults: %s", file, textwrap.shorten(defaults, 600))
-    for problem in changed:
-        log.warning("%s: %s", file, problem)
-
-
-def _lacking(values: Mapping[str, Any]) -> list[str]:
-    return [name for name in DEFAULTS if name not in values and name not in UserSettings.model_fields]
-
-
 def write_changes(file: Path, new: Mapping[str, Any]) -> None:
     """Change settings in a run's file to validated values, by name; the rest of its text stays."""
     document = tomlkit.parse(file.read_bytes().decode("utf-8-sig"))
@@ -159,7 +108,7 @@ def write_changes(file: Path, new: Mapping[str, Any]) -> None:
 def edit_setting(
     run_folder: Path, name: str, text: str, check: Callable[[Settings], object] = lambda _: None
 ) -> dict[str, tuple[Any, Any]]:
-    """Change a setting of a run while it trains.
+    """Change a setting of a run while it trains; return the changes, as `changed_settings` does.
 
     Args:
         run_folder: `save/{run_name}`; its settings.toml is replaced as a whole.
@@ -167,27 +116,23 @@ def edit_setting(
         text: new value, as after `--set name=`.
         check: raises `UserError` for settings that cannot be used, such as a missing map.
 
-    Returns:
-        By name, the old and the new value of all settings that have changed.
-
     Raises:
-        SettingsError: if the settings are not valid with it, or the setting needs a restart.
-        UserError: if `check` raises it, or the file cannot be written.
+        UserError: if the settings are not valid with it, the setting needs a restart, or the file cannot be written.
     """
-    file = run_folder / SETTINGS_FILE
-    values = values_in(file)
+    file, override = run_folder / SETTINGS_FILE, [f"{name}={text}"]
     if name in NEEDS_RESTART:
         raise SettingsError(f"{name} waits for the next start of the run: end the training, then change it in {file}")
-    override = f"{name}={text}"
-    after = settings_from_values(values, [override], str(file))
+    values = loading.values_in(file)
+    after = loading.settings_from_values(values, override, str(file))
     check(after)
-    if values_in(file) != values:
+    if loading.values_in(file) != values:
         raise UserError(f"{file} was edited by another program at the same time: try again")
+    unstretched = loading.settings_from_values(values, override, str(file), is_stretched=False)
     try:
-        write_changes(file, {name: settings_from_values(values, [override], str(file), False).flat()[name]})
+        write_changes(file, {name: unstretched.flat()[name]})
     except OSError as error:
         raise UserError(f"{file} cannot be changed: {error.strerror}") from error
-    return changed_settings(settings_from_values(values, (), str(file)), after)
+    return changed_settings(loading.settings_from_values(values, (), str(file)), after)
 
 
 def _plain_setting(value: Any) -> Any:
@@ -225,3 +170,251 @@ def _toml(value: Any, indent: int = 0) -> str:
     if indent and indent + len(line) > WIDTH:
         return "[\n" + "".join(f"    {_toml(entry)},\n" for entry in value) + "]"
     return line
+
+
+# Reading.
+
+
+def own_file(run_folder: Path) -> Path:
+    """Return the file with a run's settings; `OLD_FILE` for a run of an earlier version."""
+    old = run_folder / OLD_FILE
+    return old if old.is_file() and not (run_folder / SETTINGS_FILE).is_file() else run_folder / SETTINGS_FILE
+
+
+def read_own(
+    run_folder: Path,
+    overrides: Iterable[str] = (),
+    configuration: Settings | None = None,
+    *,
+    is_stretched: bool = True,
+    is_complete: bool = False,
+) -> Settings:
+    """Read the settings of a run. What an older file lacks has its default, unless `is_complete`.
+
+    Args:
+        run_folder: `save/{run_name}`.
+        overrides: `name=value` texts that win over the file.
+        configuration: has the parts that are recorded by name only.
+        is_stretched: whether schedules are multiplied by `schedule_stretch`.
+        is_complete: whether a missing setting is an error: in a file that this version has written.
+    """
+    file = own_file(run_folder)
+    values, _ = loading.without_removed(loading.values_in(file))
+    missing = _lacking(values)
+    if "run_name" not in values or (is_complete and missing):
+        raise SettingsError(f"{file}: sets no {missing[0]}: restore the file, or train with --update-config")
+    made = {} if configuration is None else configuration.flat()
+    for name in values.keys() & made.keys():
+        if BY_NAME_ONLY in str(values[name]) and values[name] == _plain_setting(made[name]):
+            values[name] = made[name]
+    return loading.settings_from_values(values, overrides, str(file), is_stretched)
+
+
+def bring_up_to_date(run_folder: Path) -> None:
+    """Convert the settings of a run of an earlier version once, and log that."""
+    file, old = run_folder / SETTINGS_FILE, own_file(run_folder)
+    values = loading.values_in(old)
+    (known, changed), lacking = loading.without_removed(values), _lacking(values)
+    if old == file and not lacking and known == values:
+        return
+    write_settings(file, read_own(run_folder, is_stretched=False))
+    news = "; ".join(changed + [f"{name} = {DEFAULTS[name]!r} is new" for name in sorted(lacking)])
+    text = "%s is of an earlier version; %s holds the run's settings from now on: %s"
+    log.warning(text, old, file, textwrap.shorten(news, 600))
+
+
+def _lacking(values: Mapping[str, Any]) -> list[str]:
+    return [name for name in DEFAULTS if name not in values and name not in _OF_GROUP["user"]]
+
+
+# A run that starts or trains.
+
+Stamp = tuple[int, int, int]
+"""Time of the last change, size and number of a file."""
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """Return the stamp of a file; zeros if there is none, None if the disk fails."""
+    try:
+        status = file.stat()
+    except OSError as error:
+        return (0, 0, 0) if isinstance(error, FileNotFoundError) else None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+class RunConfiguration:
+    """Settings of a run that starts or resumes: those that a command asks for, or its own if it exists.
+
+    Args:
+        source: configuration file, or settings.
+        output_folder: holds save/ and tensorboard/.
+        overrides: `name=value` texts that win over both.
+        update: whether a run that exists takes the settings asked for.
+
+    Attributes:
+        asked_for: settings that the command asks for.
+        folder: files of the run.
+        read_from: stamp of the run's settings.toml before `read`; None until then.
+    """
+
+    def __init__(
+        self, source: Path | Settings, output_folder: Path, overrides: Sequence[str] = (), update: bool = False
+    ) -> None:
+        self._source = source
+        self._overrides = overrides
+        self.asked_for = self._asked()
+        self.folder = RunFolder.below(output_folder, self.asked_for.run.run_name)
+        self._is_new = update or not own_file(self.folder.path).is_file()
+        self.read_from: Stamp | None = None
+
+    def read(self) -> Settings:
+        """Return the settings that will be in force. Raise `SettingsError` if they cannot be used."""
+        self.read_from = stamp_of(self.folder.settings)
+        return self.asked_for if self._is_new else self._own()
+
+    def write(self) -> None:
+        """Write what `read` returned to the run's file."""
+        if self._is_new:
+            write_settings(self.folder.settings, self._asked(is_stretched=False))
+            return
+        bring_up_to_date(self.folder.path)
+        written = read_own(self.folder.path, (), self.asked_for, is_stretched=False)
+        if changes := changed_settings(written, self._own(is_stretched=False)):
+            write_changes(self.folder.settings, {name: new for name, (_, new) in changes.items()})
+        if names := ", ".join(sorted(changed_settings(self.asked_for, self._own()))):
+            source = self._source if isinstance(self._source, Path) else "the settings given"
+            text = "going on with %s, which differs from %s in: %s (--update-config takes that)"
+            log.warning(text, self.folder.settings, source, names)
+
+    def _asked(self, *, is_stretched: bool = True) -> Settings:
+        if isinstance(self._source, Path):
+            return load_settings(self._source, self._overrides, is_stretched=is_stretched)
+        values = already_stretched(self._source).flat()
+        return loading.settings_from_values(values, self._overrides, "the settings given", is_stretched)
+
+    def _own(self, *, is_stretched: bool = True) -> Settings:
+        return read_own(self.folder.path, self._overrides, self.asked_for, is_stretched=is_stretched)
+
+
+class LiveSettings:
+    """Settings in force, renewed when a run's settings.toml is edited.
+
+    An invalid edit leaves the last good settings in force. A changed setting that needs a restart waits for it; if the
+    rest of the edit is invalid without it, the whole edit waits.
+
+    Args:
+        file: the run's settings.toml.
+        current: the settings.
+        check: raises `UserError` for edited settings that cannot be used, such as a map that is not there.
+        seen: stamp of the file when `current` was read; None to read it again.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        current: Settings,
+        check: Callable[[Settings], object] = lambda _: None,
+        seen: Stamp | None = None,
+    ) -> None:
+        self.current = current
+        self._file = file
+        self._check = check
+        self._seen = seen
+        self._refused: Stamp | None = None
+
+    def refresh(self) -> bool:
+        """Apply an edit of the file; return whether anything changed."""
+        stamp = stamp_of(self._file)
+        if stamp is None or stamp == self._seen:
+            return False
+        try:
+            edited = read_own(self._file.parent, (), self.current, is_complete=True)
+            self._check(edited)
+        except (UserError, OSError) as error:
+            if stamp != self._refused:
+                log.warning("the edited settings are not applied, the last good ones stay in force: %s", error)
+            self._refused = stamp
+            # The disk fails, or a program holds the file (Windows): the edit is read again at the next race.
+            is_transient = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+            self._seen = self._seen if is_transient else stamp
+            return False
+        self._seen = stamp
+        return self._apply(edited)
+
+    def _apply(self, edited: Settings) -> bool:
+        before, after = self.current.flat(), edited.flat()
+        changed = {change.name for change in changes_since(loading.stored_settings(self.current), edited)}
+        if waiting := sorted(changed & NEEDS_RESTART):
+            log.warning("these settings wait for the next start: %s", ", ".join(waiting))
+        if not (applied := {name: after[name] for name in changed - NEEDS_RESTART}):
+            return False
+        try:
+            merged = loading.settings_from_flat(before | applied)
+            self._check(merged)
+        except UserError as error:
+            log.warning("the whole edit waits for the next start, as its parts do not go alone: %s", error)
+            return False
+        self.current = merged
+        for name, new in applied.items():
+            log.info("configuration: %s = %r (was %r)", name, new, before[name])
+        return True
+
+
+# Comparison with a checkpoint. Some settings shape the network, which does not fit another value. Others change the
+# meaning of its values; such a change is refused at a resume, unless it is accepted by name. A live edit needs no
+# acceptance: a checkpoint follows it.
+
+
+class SettingChange(NamedTuple):
+    """A setting with another value than in a checkpoint; both values are JSON."""
+
+    name: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.name} = {json.dumps(self.new):.120} (was {json.dumps(self.old):.120})"
+
+
+def changes_since(stored: Mapping[str, Any], settings: Settings) -> list[SettingChange]:
+    """List the settings that differ from those of a checkpoint's manifest. Names that it lacks have not changed."""
+    new = loading.stored_settings(settings)
+    changes = (SettingChange(name, stored.get(name, value), value) for name, value in new.items())
+    return [change for change in changes if change.old != change.new]
+
+
+def differences(changes: Sequence[SettingChange]) -> str:
+    """Describe the changes that make a checkpoint unusable; empty if there are none."""
+    return ", ".join(str(change) for change in changes if change.name in SHAPING)
+
+
+def changes_of_meaning(changes: Sequence[SettingChange]) -> list[SettingChange]:
+    """List the changes that give another meaning to what the network has learned."""
+    return [
+        change
+        for change in changes
+        if change.name in MEANING and not (change.name == MAPS and _tracks(change.old) == _tracks(change.new))
+    ]
+
+
+def _tracks(map_cycle: Any) -> set[str]:
+    files = ("map_path", "reference_line", "generator")
+    return {json.dumps([entry.get(name) for name in files]) for entry in map_cycle}
+
+
+def require_accepted(changes: Sequence[SettingChange], accepted: Collection[str], run_folder: Path) -> None:
+    """Raise `UserError` for changes of meaning that are not accepted."""
+    refused = [change for change in changes_of_meaning(changes) if change.name not in accepted]
+    if refused:
+        raise UserError(
+            f"{run_folder}: since its last checkpoint these were changed, and what the network has learned would mean "
+            f"something else: {'; '.join(map(str, refused))}. Either take that back (in {run_folder / SETTINGS_FILE}, "
+            "or what the command line says), or go on all the same: "
+            f"--accept-change {' '.join(change.name for change in refused)}"
+        )
+
+
+def require_known(names: Collection[str]) -> None:
+    """Raise `UserError` for names that are no settings."""
+    if unknown := sorted(set(names) - FIELDS.keys()):
+        raise UserError(f"--accept-change {' '.join(unknown)}: there is no such setting (train.py --list-settings)")

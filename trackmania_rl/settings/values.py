@@ -22,12 +22,9 @@ BY_NAME_ONLY: Final = "(...)"
 
 @dataclass(frozen=True)
 class NamedPart:
-    """Name of an importable object, with the arguments of a `functools.partial`.
+    """Name, "module:attribute", of an importable object, with the arguments of a `functools.partial`.
 
-    Attributes:
-        name: "module:attribute".
-        args: positional arguments.
-        keywords: keyword arguments. A function or class among the arguments is a `NamedPart` without arguments.
+    A function or class among the arguments is a `NamedPart` without arguments.
     """
 
     name: str
@@ -40,11 +37,7 @@ class NamedPart:
 
 
 def as_part(value: Any) -> str | NamedPart:
-    """Return the name of a part: a name, a function, a class or a `functools.partial`.
-
-    Raises:
-        ValueError: if it is anything else, or cannot be imported by other processes.
-    """
+    """Return the part of a name, a function, a class or a `functools.partial`. Raise `ValueError` for others."""
     part = _with_parts(value)
     if isinstance(part, NamedPart):
         return part if part.args or part.keywords else part.name
@@ -104,12 +97,7 @@ LAST_PORT: Final = 65535
 NONE: Final = "none"
 """None in TOML, which has no null."""
 
-
-def _none(value: Any) -> Any:
-    return None if isinstance(value, str) and value.lower() == NONE else value
-
-
-OrNone = Annotated[T | None, BeforeValidator(_none)]
+OrNone = Annotated[T | None, BeforeValidator(lambda value: None if str(value).lower() == NONE else value)]
 
 # The ranges are here once; the errors and `--list-settings` quote them.
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST_INT)]
@@ -173,18 +161,12 @@ def _as_logger(value: Any) -> str | NamedPart:
     return value if value in SHIPPED_LOGGERS else as_part(value)
 
 
-def _each_once(loggers: tuple[str | NamedPart, ...]) -> tuple[str | NamedPart, ...]:
-    if len(set(map(str, loggers))) < len(loggers):
-        raise ValueError("each logger is named once")
-    return loggers
-
-
 _LOGGER_SCHEMA: Final = {
     "type": "string",
     IN_WORDS: f'{", ".join(map(repr, SHIPPED_LOGGERS))} or "module:attribute"',
 }
 Logger = Annotated[str | NamedPart, PlainValidator(_as_logger), WithJsonSchema(_LOGGER_SCHEMA)]
-Loggers = Annotated[tuple[Logger, ...], _SEVERAL, AfterValidator(_each_once)]
+Loggers = Annotated[tuple[Logger, ...], _SEVERAL]
 
 FARTHEST_ROW: Final = 1000
 """Largest shift of a view."""
@@ -193,11 +175,8 @@ FARTHEST_ROW: Final = 1000
 def shifts_of(shift: int | str | tuple[int, ...]) -> tuple[int, ...]:
     """List the rows of a view's shift, ascending: 0 is the state's own row, -1 the one before.
 
-    Args:
-        shift: a row; rows; or a range with both ends, "-3:0", or every third row of it, "-9:0:3".
-
-    Raises:
-        ValueError: if it is something else.
+    A shift is a row; rows; a range with both ends, "-3:0"; or every third row of it, "-9:0:3". Raise `ValueError` for
+    others.
     """
     shifts: list[int] = []
     if isinstance(shift, int):
@@ -216,12 +195,7 @@ def shifts_of(shift: int | str | tuple[int, ...]) -> tuple[int, ...]:
     return tuple(shifts)
 
 
-def _is_shift(shift: int | str | tuple[int, ...]) -> int | str | tuple[int, ...]:
-    shifts_of(shift)
-    return shift
-
-
-Shift = Annotated[int | str | tuple[int, ...], AfterValidator(_is_shift)]
+Shift = Annotated[int | str | tuple[int, ...], AfterValidator(lambda shift: shifts_of(shift) and shift)]
 
 
 class Group(BaseModel):

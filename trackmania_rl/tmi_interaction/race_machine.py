@@ -142,7 +142,7 @@ class RaceMachine:
         if self._held is None:
             raise RuntimeError("step needs a race under way: call reset first")
         self._transport.set_input(self._actions.held(np.asarray([decision.action]))[0])
-        if self.settings.takes_pictures:
+        if self.settings.image_width_px > 0:
             self._transport.set_speed(self.settings.running_speed)
         self._answer(self._held, then_get_state=True)
         self.races.act(0, decision.action, decision.is_greedy, decision.q_values)
@@ -177,7 +177,7 @@ class RaceMachine:
         self._held = event
         self._clock_ms = clock_ms
         is_cut_off = self._observe(clock_ms, state)
-        if self.settings.takes_pictures:
+        if self.settings.image_width_px > 0:
             finish = self._take_frame(event, is_cut_off)
             if finish is not None:
                 return self._finish(finish)

@@ -199,7 +199,7 @@ def open_channels(
     rollouts = SharedRolloutSource(
         RolloutBounds.of_game(settings.game, spaces),
         ROLLOUT_SLOTS_PER_COLLECTOR,
-        games_per_collector=settings.game.rollouts_at_a_time,
+        games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
         stop=run_state.stop_flag,
     )
     return Channels(rollouts, run_state)

@@ -259,5 +259,6 @@ def on_cluster(
     with connected(cluster):
         run_state = RayRunState(settings, networks)
         frames_shape = RolloutBounds.of_game(settings.game, spaces).frames_shape
-        rollouts = RayRollouts(start_host, run_state, frames_shape, settings.game.rollouts_at_a_time)
+        n_apart = 1 if settings.game.is_in_process else settings.game.games_per_collector
+        rollouts = RayRollouts(start_host, run_state, frames_shape, n_apart)
         yield Channels(rollouts, run_state), OnCluster(rollouts)

@@ -11,9 +11,8 @@ from typing import Any, Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
-from trackmania_rl.settings.of_run import stamp_of
 from trackmania_rl.settings.run_folder import RunFolder
-from trackmania_rl.settings.snapshot import edit_setting, own_file, read_own
+from trackmania_rl.settings.snapshot import edit_setting, own_file, read_own, stamp_of
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
 from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, Point, RaceCurves
 from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections

@@ -28,13 +28,8 @@ from trackmania_rl.runs import (
 )
 from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, is_driver_file, write_driver
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.of_run import (
-    changes_of_meaning,
-    changes_since,
-    differences,
-    require_accepted,
-    stored_settings,
-)
+from trackmania_rl.settings.loading import stored_settings
+from trackmania_rl.settings.snapshot import changes_of_meaning, changes_since, differences, require_accepted
 from trackmania_rl.telemetry.race_record import last_session
 from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.training.driver_loading import tracks_of, weights_to_begin_with

@@ -25,7 +25,7 @@ from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import CheckpointStore, RunFolder
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.of_run import LiveSettings
+from trackmania_rl.settings.snapshot import LiveSettings
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
