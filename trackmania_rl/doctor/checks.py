@@ -48,10 +48,6 @@ NETWORKS_BYTES: Final = 32 << 20
 """Size of a checkpoint without the replay memory."""
 WINE_LIKE: Final = ("wine", "wine64", "proton", "umu-run", "lutris", "steam", "bottles-cli", "flatpak")
 LOGIN: Final = re.compile(r"[A-Za-z0-9._-]+")
-USUAL_DOCUMENTS: Final = tuple(
-    Path(documents, name) for name in ("TrackMania", "TmForever") for documents in ("Documents", "OneDrive/Documents")
-)
-"""Usual places of the game's own folder, below the user's home folder."""
 GREETS_WITHIN_S: Final = 5.0
 
 log = logging.getLogger(__name__)
@@ -79,28 +75,25 @@ def check_start(context: Context) -> None:
 
 
 class Needs(NamedTuple):
-    """Upper estimate of a training's resources, in bytes."""
+    """Upper estimate of a training's resources, in bytes: replay memory, all memory, disk."""
 
-    replay: int  # of the replay memory, which is on a GPU if it fits there
-    memory: int  # with the processes and the games
-    disk: int  # of its checkpoints, and the space that must stay free
+    replay: int
+    memory: int
+    disk: int
 
     @classmethod
     def of(cls, settings: Settings) -> Needs:
         """Estimate the needs of a configuration."""
-        game, replay = settings.game, settings.replay
+        run, game = settings.run, settings.game
         n_floats = ObservationLayout(settings.observation, game.actions).n_own_floats
-        row_bytes = RingBuffer.bytes_per_row(n_floats, game.image_shape[1:])
+        row_bytes = RingBuffer.bytes_per_row(n_floats, game.image_shape[1:]) + TRANSITION_BYTES
         # While the memory grows, the old columns exist too, but unused rows take no host memory: the larger counts.
-        replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)
+        replay_bytes = row_bytes * max(size for _, size in settings.replay.memory_size_schedule)
         games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
-        rows_bytes = MEMORIES_ON_DISK * replay_bytes * settings.run.checkpoint_holds_replay
-        networks_bytes = (KEPT_CHECKPOINTS + MORE_CHECKPOINTS) * NETWORKS_BYTES
-        return cls(
-            replay=replay_bytes,
-            memory=replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors),
-            disk=rows_bytes + networks_bytes + (settings.run.minimum_free_disk_mb << 20),
-        )
+        memory_bytes = replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors)
+        checkpoints_bytes = NETWORKS_BYTES * (KEPT_CHECKPOINTS + MORE_CHECKPOINTS)
+        checkpoints_bytes += MEMORIES_ON_DISK * replay_bytes * run.checkpoint_holds_replay
+        return cls(replay_bytes, memory_bytes, checkpoints_bytes + (run.minimum_free_disk_mb << 20))
 
 
 def check_machine(context: Context) -> Iterator[Finding]:
@@ -108,20 +101,16 @@ def check_machine(context: Context) -> Iterator[Finding]:
     needs, game, n_cores = Needs.of(context.settings), context.settings.game, usable_cores()
     memory = psutil.virtual_memory()
     wants_gpu = "advised, as the network sees images" if game.has_image else "not needed"
-    free_bytes = shutil.disk_usage(_nearest_existing(context.output_folder)).free
     yield ok(
         Check.MACHINE,
         f"{platform.system()} {platform.release()}, {n_cores} cores, {_gib(memory.total)} of memory "
-        f"({_gib(memory.available)} available), {_gib(free_bytes)} of disk free, "
+        f"({_gib(memory.available)} available), {_gib(_free_bytes(context))} of disk free, "
         f"{_gpu() or 'no GPU that torch can use'}; this configuration needs up to {_gib(needs.memory)} of memory "
         f"and {_gib(needs.disk)} of disk; a GPU is {wants_gpu}",
     )
     if game.n_collectors > n_cores:
-        yield warning(
-            Check.MACHINE,
-            f"n_collectors = {game.n_collectors}, but there are {n_cores} cores: collectors slow each other and "
-            f"the learner down; set n_collectors = {n_cores} or less",
-        )
+        text = f"n_collectors = {game.n_collectors}, but there are {n_cores} cores: set it to {n_cores} or less"
+        yield warning(Check.MACHINE, text)
 
 
 def _gib(size_bytes: int) -> str:
@@ -151,17 +140,12 @@ def check_gpu(context: Context) -> Iterator[Finding]:
         yield problem(Check.GPU, error)
         return
     if device.type != "cpu":
-        decides_elsewhere = settings.run.collector_device == "auto" and not settings.game.has_image
-        collectors = "; collectors, without an image, decide on the processor" if decides_elsewhere else ""
-        yield ok(Check.GPU, f"the network runs on {gpu or device}{collectors}")
+        yield ok(Check.GPU, f"the network runs on {gpu or device}")
     elif settings.run.torch_device == "auto" and gpu is not None:
         yield warning(Check.GPU, f"the network runs on the processor, as {gpu} cannot be used: {why_unusable('cuda')}")
     elif settings.game.has_image:
-        yield warning(
-            Check.GPU,
-            "the network, which sees images, would run on the processor, much slower than on a GPU: see "
-            'docs/gpu.rst, "GPU or no GPU"',
-        )
+        text = "the network, which sees images, runs on the processor, much slower than on a GPU: see docs/gpu.rst"
+        yield warning(Check.GPU, text)
     else:
         yield ok(Check.GPU, "the network runs on the processor, which suffices without images")
 
@@ -171,11 +155,8 @@ def check_memory(context: Context) -> Iterator[Finding]:
     needs, available_bytes = Needs.of(context.settings), psutil.virtual_memory().available
     figures = f"about {_gib(needs.memory)} needed, {_gib(needs.replay)} of it for the replay memory; "
     if needs.memory > available_bytes:
-        yield warning(
-            Check.MEMORY,
-            f"{figures}only {_gib(available_bytes)} available: lower memory_size_schedule or n_collectors, or end "
-            "other programs",
-        )
+        remedy = "lower memory_size_schedule or n_collectors, or end other programs"
+        yield warning(Check.MEMORY, f"{figures}only {_gib(available_bytes)} available: {remedy}")
     else:
         yield ok(Check.MEMORY, f"{figures}{_gib(available_bytes)} available")
 
@@ -193,7 +174,7 @@ def check_folder(context: Context) -> Iterator[Finding]:
 
 def check_disk(context: Context) -> Iterator[Finding]:
     """Check the space for checkpoints."""
-    free_mb = shutil.disk_usage(_nearest_existing(context.output_folder)).free >> 20
+    free_mb = _free_bytes(context) >> 20
     least_mb = context.settings.run.minimum_free_disk_mb
     needed_mb = Needs.of(context.settings).disk >> 20
     if free_mb < least_mb:
@@ -210,6 +191,10 @@ def check_disk(context: Context) -> Iterator[Finding]:
         )
     else:
         yield ok(Check.DISK, f"{free_mb:,} MB free")
+
+
+def _free_bytes(context: Context) -> int:
+    return shutil.disk_usage(_nearest_existing(context.output_folder)).free
 
 
 def _nearest_existing(folder: Path) -> Path:
@@ -267,11 +252,8 @@ def check_ports(context: Context, records: GameRecords | None = None) -> Iterato
             if left_behind is None:
                 yield problem(Check.PORTS, error)
             else:
-                yield warning(
-                    Check.PORTS,
-                    f"port {port} is in use by a game that an earlier run left behind (process {left_behind.pid}); "
-                    "the next start ends it",
-                )
+                text = f"port {port} is in use by a game of an earlier run (process {left_behind.pid}); a start ends it"
+                yield warning(Check.PORTS, text)
     if are_free:
         yield ok(Check.PORTS, f"{ports[0]} to {ports[-1]} are free")
 
@@ -309,19 +291,16 @@ def check_game(context: Context) -> Iterator[Finding]:
     elif game.game == "simulated":
         yield ok(Check.GAME, "the simulated game, which is part of the project")
     elif sys.platform != "win32" and not sys.platform.startswith("linux"):
-        yield problem(
-            Check.GAME,
-            f'TrackMania Nations Forever runs on Windows and Linux, not on {sys.platform}: set game = "simulated"',
-        )
+        text = f'TrackMania Nations Forever runs on Windows and Linux, not on {sys.platform}: set game = "simulated"'
+        yield problem(Check.GAME, text)
     else:
         yield ok(Check.GAME, "TrackMania Nations Forever with TMInterface")
         if sys.platform == "win32":
             yield _ok_unless_error(Check.TMLOADER, lambda: find_tmloader(user))
             yield _ok_unless_error(Check.PROFILE, lambda: _profile(user.tmloader_profile_name))
         else:
-            yield _ok_unless_error(
-                Check.GAME_COMMAND, lambda: " ".join(split_game_command(user.game_command, shutil.which))
-            )
+            command = user.game_command
+            yield _ok_unless_error(Check.GAME_COMMAND, lambda: " ".join(split_game_command(command, shutil.which)))
             yield _check_wine()
         yield _check_game_documents(user.trackmania_base_path)
         yield _check_plugin(user.trackmania_base_path)
@@ -345,22 +324,14 @@ def _check_wine() -> Finding:
     found = [name for name in WINE_LIKE if shutil.which(name)]
     if found:
         return ok(Check.WINE, f"found {', '.join(found)}")
-    return warning(
-        Check.WINE,
-        f"none of {', '.join(WINE_LIKE)} is installed, and the game needs Wine or what is based on it; no matter "
-        "if game_command brings its own",
-    )
+    text = f"none of {', '.join(WINE_LIKE)} is installed, and the game needs Wine, unless game_command brings its own"
+    return warning(Check.WINE, text)
 
 
 def _check_game_documents(base_path: str) -> Finding:
     if not base_path:
-        usual = [Path.home() / folder for folder in USUAL_DOCUMENTS]
-        guess = next((folder for folder in usual if (folder / CHALLENGES).is_dir()), usual[0])
-        return warning(
-            Check.GAME_DOCUMENTS,
-            "trackmania_base_path is empty, so nothing checks that the game has the maps: set it in "
-            f"user_config.py, such as {str(guess)!r}",
-        )
+        text = "trackmania_base_path is empty, so nothing checks that the game has the maps: set it in user_config.py"
+        return warning(Check.GAME_DOCUMENTS, text)
     folder = Path(base_path).expanduser()
     if (folder / CHALLENGES).is_dir():
         return ok(Check.GAME_DOCUMENTS, folder)
@@ -392,11 +363,8 @@ def _check_plugin(base_path: str) -> Finding:
 
 def _check_login(username: str) -> Finding:
     if not username:
-        return warning(
-            Check.LOGIN,
-            "username is empty, so a game may stop at its login screen: set it in user_config.py to the login of "
-            "your online account",
-        )
+        text = "username is empty, so a game may stop at its login screen: set your online login in user_config.py"
+        return warning(Check.LOGIN, text)
     if not LOGIN.fullmatch(username):
         text = f"username = {username!r} is no login: letters, digits, dots, dashes and underscores; see user_config.py"
         return problem(Check.LOGIN, text)
@@ -412,23 +380,11 @@ def _check_window() -> Finding:
 
 
 CHECKS_OF_PLAYING: Final = (check_maps, check_maps_of_game, check_game, check_ports)
-ALL_CHECKS: Final = (
-    check_machine,
-    check_loggers,
-    check_gpu,
-    check_memory,
-    check_folder,
-    check_disk,
-    check_maps,
-    check_game,
-    check_ports,
-)
 CHECKS_OF_A_START: Final = (
-    check_folder,
-    check_disk,
-    check_loggers,
-    check_gpu,
-    check_maps_of_game,
-    check_game,
-    check_ports,
+    *(check_folder, check_disk, check_loggers, check_gpu),
+    *(check_maps_of_game, check_game, check_ports),
+)
+ALL_CHECKS: Final = (
+    *(check_machine, check_loggers, check_gpu, check_memory, check_folder, check_disk),
+    *(check_maps, check_game, check_ports),
 )

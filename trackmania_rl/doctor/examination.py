@@ -26,21 +26,9 @@ INSTALL: Final = f"python -m pip install {'-r requirements.txt' if IS_CHECKOUT e
 
 
 def examine(
-    config_file: Path,
-    overrides: Sequence[str],
-    output_folder: Path,
-    project: Path,
-    picture_file: Path | None = None,
+    config_file: Path, overrides: Sequence[str], output_folder: Path, project: Path, picture_file: Path | None = None
 ) -> Iterator[Finding]:
-    """Run all checks.
-
-    Args:
-        config_file: the configuration.
-        overrides: `name=value` texts that replace its settings.
-        output_folder: of runs.
-        project: folder of requirements.txt and maps.
-        picture_file: picture of the game, which is played for some seconds; None to play none.
-    """
+    """Run all checks of a configuration with overrides. With a picture file, a game is played for some seconds."""
     yield from check_python()
     if IS_CHECKOUT:
         yield from check_packages(pinned(project / "requirements.txt"))
@@ -113,10 +101,8 @@ def check_distribution(distribution: Distribution) -> Iterator[Finding]:
         )
     ]
     if missing:
-        command = f'python -m pip install "{DISTRIBUTION}[{missing[0]}]"'
-        yield ok(
-            Check.PACKAGES, f"extras that are not installed: {', '.join(missing)}; to install the first: {command}"
-        )
+        command = f'to install the first: python -m pip install "{DISTRIBUTION}[{missing[0]}]"'
+        yield ok(Check.PACKAGES, f"extras that are not installed: {', '.join(missing)}; {command}")
 
 
 def _installed_version(package: str) -> str | None:

@@ -52,13 +52,7 @@ class Check(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check.
-
-    Attributes:
-        check: its subject.
-        level: its severity.
-        text: one line: the facts and, unless all is well, the remedy.
-    """
+    """Result of a check in one line: the facts and, unless all is well, the remedy."""
 
     check: Check
     level: Level
@@ -82,13 +76,7 @@ def problem(check: Check, text: object) -> Finding:
 
 @dataclass(frozen=True)
 class Context:
-    """Input of the checks.
-
-    Attributes:
-        settings: the configuration.
-        output_folder: where the run writes.
-        project: folder of requirements.txt and maps.
-    """
+    """Configuration that is checked, folder of runs, and folder of requirements.txt and maps."""
 
     settings: Settings
     output_folder: Path

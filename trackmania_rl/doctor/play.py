@@ -19,6 +19,7 @@ from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.races import Observation, RaceEnd
 from trackmania_rl.settings import MapEntry
+from trackmania_rl.settings.game import VALLEY
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, find_free_port
 from trackmania_rl.tmi_interaction.race_machine import RaceMachine, compile_ahead
@@ -28,30 +29,18 @@ from trackmania_rl.track.game_map import load_game_map, named_maps
 DRIVE_MS: Final = 5_000
 WARM_UP_MS: Final = 1_000
 """Start of the race, excluded from the speed: the game still loads or compiles."""
-CHANGES_FOR_DRIVING: Final = {
-    "image_width_px": 320,
-    "image_height_px": 240,
-    "frames_per_state": 1,
-    "cutoff_no_progress_within_ms": 10 * DRIVE_MS,
-    "cutoff_race_longer_than_ms": 10 * DRIVE_MS,
-}
+IMAGE: Final = {"image_width_px": 320, "image_height_px": 240, "frames_per_state": 1}
+NO_CUTOFF: Final = dict.fromkeys(("cutoff_no_progress_within_ms", "cutoff_race_longer_than_ms"), 10 * DRIVE_MS)
 SILENT_FOR_S: Final = 120.0
 """Longest silence of the game. A simulated game compiles on its first use."""
 MOVED_M: Final = 1.0
 SLOW_BELOW: Final = 1.0
 """Race time by wall-clock time. A training needs several times real time."""
-SHIPPED_MAP: Final = MapEntry(
-    map_name="valley", map_path="valley.toml", reference_line="valley_0.5m.npy", is_explo=False, fill_buffer=False
-)
+SHIPPED_MAP: Final = MapEntry.model_validate(VALLEY | {"is_explo": False, "fill_buffer": False})
 
 
 def check_play(context: Context, picture_file: Path) -> Iterator[Finding]:
-    """Drive 5 s forward on the first map of the map cycle, or on a shipped track if it names none.
-
-    Args:
-        context: the configuration.
-        picture_file: PNG file for the last frame.
-    """
+    """Drive 5 s forward on the first map, or a shipped track if there is none. Write the last frame as a PNG file."""
     game = context.settings.game
     is_simulated = game.game == "simulated"
     entry = next(iter(named_maps(context.settings)), SHIPPED_MAP)
@@ -66,7 +55,7 @@ def check_play(context: Context, picture_file: Path) -> Iterator[Finding]:
         launcher.check_map(entry.map_path)
         game_map = load_game_map(entry, context.maps_folder, context.settings.observation)
         game_map = replace(game_map, path=launcher.map_argument(game_map.path))
-        game = game.model_copy(update=CHANGES_FOR_DRIVING)
+        game = game.model_copy(update=IMAGE | NO_CUTOFF)
         layout = ObservationLayout(context.settings.observation, game.actions)
         compile_ahead(game, layout, game_map)
         launcher.start()
@@ -112,19 +101,16 @@ def _check_plugin_version(version: int) -> Finding:
     if version == LINK_VERSION:
         return ok(Check.PLUGIN, f"the game runs version {version}")
     runs = f"version {version}" if version else "another plugin than this project's"
-    return warning(
-        Check.PLUGIN,
-        f"the game runs {runs}, not version {LINK_VERSION}: remove other plugins that listen, and start it again",
-    )
+    remedy = "remove other plugins that listen, and start it again"
+    return warning(Check.PLUGIN, f"the game runs {runs}, not version {LINK_VERSION}: {remedy}")
 
 
 def _check_way(first: Observation, last: Observation, race_time_ms: int) -> Finding:
     way_m = float(np.linalg.norm(last.position_m - first.position_m))
     text = f"{race_time_ms / 1000:g} s forward took the car {way_m:.0f} m from its start, at {last.speed_m_s:.0f} m/s"
     if way_m < MOVED_M:
-        return problem(
-            Check.PLAY_DRIVE, f"{text}: it does not drive; is action_forward_idx an action that accelerates?"
-        )
+        text += ": it does not drive; is action_forward_idx an action that accelerates?"
+        return problem(Check.PLAY_DRIVE, text)
     return ok(Check.PLAY_DRIVE, text)
 
 
@@ -136,20 +122,15 @@ def _check_picture(seen: Observation, file: Path) -> Finding:
     except OSError as error:
         return problem(Check.PLAY_FRAME, f"cannot write {file}: {error.strerror}; choose another one with --picture")
     if picture.min() == picture.max():
-        return warning(
-            Check.PLAY_FRAME, f"the picture {file} has one shade all over: is the window minimised, or the screen off?"
-        )
+        text = f"the picture {file} has one shade all over: is the window minimised, or the screen off?"
+        return warning(Check.PLAY_FRAME, text)
     return ok(Check.PLAY_FRAME, f"the game's picture is in {file}")
 
 
 def _check_speed(ratio: float, *, is_simulated: bool) -> Finding:
     text = f"{ratio:.1f} s of race for each second of waiting for the game, with a picture for each action"
     if ratio < SLOW_BELOW:
-        remedy = "lower the game's graphics settings and resolution"
-        if is_simulated:
-            remedy = (
-                "it draws them on the processor, so end what else keeps that busy; a training without an image "
-                "(image_width_px = 0, as in config.py) draws none"
-            )
+        of_game = "end what else keeps the processor busy; a training without an image draws none"
+        remedy = of_game if is_simulated else "lower the game's graphics settings and resolution"
         return warning(Check.PLAY_SPEED, f"{text}: slower than real time; {remedy}")
     return ok(Check.PLAY_SPEED, text)

@@ -81,9 +81,6 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.FloorDiv: operator.floordiv,
 }
 
-MOST_ENTRIES: Final = 10_000
-LARGEST_NUMBER: Final = 1e30
-
 
 class _NotPlainError(Exception):
     pass
@@ -103,11 +100,11 @@ def read_linesight_config(file: Path) -> dict[str, Any]:
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                _set(values, name, value)
+                values[name] = _value_or_not(value, values)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                _set(values, name, value)
+                values[name] = _value_or_not(value, values)
             case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value) if name in values:
-                _set(values, name, ast.BinOp(ast.Name(name), ast.Add(), value))
+                values[name] = _value_or_not(ast.BinOp(ast.Name(name), ast.Add(), value), values)
             case ast.FunctionDef() | ast.ClassDef():
                 pass  # assignments inside have no effect here
             case _:
@@ -120,22 +117,48 @@ def _names_touched(statement: ast.stmt) -> set[str]:
     names = set()
     for node in ast.walk(statement):
         match node:
-            case ast.Name(id=name, ctx=ast.Store()):
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
                 names.add(name)
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
-                names.add(name)
-            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
                 names.add(name)
     return names
 
 
-def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[dict[str, Any], list[str]]:
-    """Return the changes of our settings by name, and a line for each value that could not be taken over.
+def _value_or_not(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    try:
+        return _value(node, names)
+    except (_NotPlainError, ArithmeticError, TypeError, RecursionError):
+        return NOT_WORKED_OUT
 
-    Args:
-        values: of `read_linesight_config`.
-        base: our settings.
-    """
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.JoinedStr(values=[ast.Constant(value=str() as value)]):
+            return value
+        case ast.Name(id=name) if names.get(name, NOT_WORKED_OUT) is not NOT_WORKED_OUT:
+            return names[name]
+        case ast.Tuple(elts=entries) | ast.List(elts=entries):
+            return tuple(_value(entry, names) for entry in entries)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, names)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            operands = _value(left, names), _value(right, names)
+            are_lists = isinstance(op, ast.Add) and all(isinstance(operand, tuple) for operand in operands)
+            if are_lists or all(isinstance(operand, int | float) for operand in operands):
+                return _OPERATORS[type(op)](*operands)
+        case ast.Attribute(value=ast.Name(id="np"), attr="inf"):
+            return math.inf
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="np"), attr="float32"), args=[argument], keywords=[]):
+            return float(_value(argument, names))
+        case ast.Call(func=ast.Name(id="repeat"), args=[repeated, count], keywords=[]):
+            return {"repeat": _value(repeated, names), "times": _value(count, names)}
+    raise _NotPlainError
+
+
+def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[dict[str, Any], list[str]]:
+    """Return the changes of our settings by name, and a line for each value that could not be taken over."""
     known = base.flat()
     plain = {name: value for name, value in values.items() if value is not NOT_WORKED_OUT}
     wanted = {NAMES_HERE.get(name, name): value for name, value in plain.items()}
@@ -195,87 +218,25 @@ def _what_fits(known: dict[str, Any], wanted: dict[str, Any]) -> tuple[dict[str,
     return taken, list(problems.values())
 
 
-def _set(values: dict[str, Any], name: str, node: ast.expr) -> None:
-    try:
-        values[name] = _value(node, values)
-    except (_NotPlainError, ArithmeticError, TypeError, RecursionError):
-        values[name] = NOT_WORKED_OUT  # whatever it was before
-
-
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None as value):
-            return value
-        case ast.JoinedStr(values=parts) if all(isinstance(part, ast.Constant) for part in parts):
-            return "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
-        case ast.Name(id=name) if names.get(name, NOT_WORKED_OUT) is not NOT_WORKED_OUT:
-            return names[name]
-        case ast.Tuple(elts=entries) | ast.List(elts=entries):
-            return tuple(_entry(entry, names) for entry in entries)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, names)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _combine(type(op), _value(left, names), _value(right, names))
-        case ast.Attribute(value=ast.Name(id="np"), attr="inf"):
-            return math.inf
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="np"), attr="float32"), args=[argument], keywords=[]):
-            return float(_value(argument, names))
-        case ast.Call(func=ast.Name(id="repeat"), args=[repeated, count], keywords=[]):
-            return {"repeat": _entry(repeated, names), "times": _entry(count, names)}
-        case _:
-            raise _NotPlainError
-
-
-def _entry(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Evaluate an entry of a list. Named lists are refused: `x = (x, x)` sixty times would be 2**60 entries."""
-    value = _value(node, names)
-    if isinstance(value, tuple | dict) and not isinstance(node, ast.Tuple | ast.List | ast.Call):
-        raise _NotPlainError
-    return value
-
-
-def _combine(op: type[ast.operator], left: Any, right: Any) -> Any:
-    """Apply an operator to numbers, or concatenate lists."""
-    if op is ast.Add and isinstance(left, tuple) and isinstance(right, tuple) and len(left + right) <= MOST_ENTRIES:
-        return left + right
-    if not isinstance(left, int | float) or not isinstance(right, int | float):
-        raise _NotPlainError
-    if max(abs(left), abs(right)) > LARGEST_NUMBER and math.inf not in (abs(left), abs(right)):
-        raise _NotPlainError
-    return _OPERATORS[op](left, right)
-
-
 def _memory_schedules(schedule: object) -> dict[str, Any]:
     """Split Linesight's schedule of (frames, (size, size to start learning at)) into our two."""
-    sizes, starts = [], []
-    for entry in schedule if isinstance(schedule, tuple) else ():
-        match entry:
-            case (frames, (size, start)):
-                sizes.append((frames, size))
-                starts.append((frames, start))
-            case _:
-                return {}
-    if not sizes:
+    try:
+        sizes = tuple((frames, size) for frames, (size, _) in schedule)  # type: ignore[attr-defined]
+        starts = tuple((frames, start) for frames, (_, start) in schedule)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):  # of another form
         return {}
-    return {"memory_size_schedule": tuple(sizes), "memory_size_start_learn_schedule": tuple(starts)}
+    return {"memory_size_schedule": sizes, "memory_size_start_learn_schedule": starts}
 
 
 def _map_cycle(cycle: object) -> tuple[dict[str, Any], int]:
     """Convert entries `repeat((name, map, line, is_explo, fill_buffer), times)`; count the others."""
+    fields = ("map_name", "map_path", "reference_line", "is_explo", "fill_buffer")
     entries, n_left_out = [], 0
     for entry in cycle if isinstance(cycle, tuple) else ():
         match entry:
-            case {"repeat": (str() as name, str() as map_path, str() as line, is_explo, fill_buffer), "times": times}:
-                entries.append(
-                    {
-                        "map_name": name,
-                        "map_path": map_path.strip('"'),
-                        "reference_line": line,
-                        "is_explo": is_explo,
-                        "fill_buffer": fill_buffer,
-                        "repeat": times,
-                    }
-                )
+            case {"repeat": (str(), str() as map_path, str(), _, _) as repeated, "times": times}:
+                named = dict(zip(fields, repeated, strict=True))
+                entries.append(named | {"map_path": map_path.strip('"'), "repeat": times})
             case _:
                 n_left_out += 1
     return ({"map_cycle": tuple(entries)} if entries else {}), n_left_out

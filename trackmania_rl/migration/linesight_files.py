@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import zipfile
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,13 +46,7 @@ class LinesightFileError(UserError):
 
 @dataclass(frozen=True)
 class Moments:
-    """State of the optimizer.
-
-    Attributes:
-        mean: running mean of each parameter's gradient, in the order of the network's parameters.
-        mean_square: running mean of the squared gradient.
-        steps: number of optimizer steps.
-    """
+    """Running means of each parameter's gradient and squared gradient, and number of optimizer steps."""
 
     mean: tuple[Tensor, ...]
     mean_square: tuple[Tensor, ...]
@@ -64,12 +57,7 @@ class Moments:
 class LinesightStatistics:
     """Counters of a run; 0 where the file has none.
 
-    Attributes:
-        frames: actions played, which Linesight's schedules follow.
-        transitions: transitions stored, which they followed before Linesight's commit 098cbf8 (2024-12-05).
-        batches: updates.
-        training_hours: wall-clock time.
-        best_times_ms: best race time by map name.
+    Linesight's schedules follow `frames`; before its commit 098cbf8 (2024-12-05) they followed `transitions`.
     """
 
     frames: int = 0
@@ -154,32 +142,10 @@ def read_statistics(file: Path) -> LinesightStatistics:
 def _load_torch(file: Path) -> Any:
     content = bytes(read_bounded(file, LARGEST_WEIGHTS_BYTES, LinesightFileError))
     try:
-        _require_stored_archive(content)
-        loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        _require_dense(loaded, [len(content)])
-        return loaded
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # damaged bytes, or code where only tensors are allowed
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise LinesightFileError(f"{file} cannot be read as plain tensors: {reason}") from error
-
-
-def _require_stored_archive(content: bytes) -> None:
-    """Raise `ValueError` for an archive that unpacks to more bytes than it has."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        entries = archive.infolist()
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise ValueError("it is packed, which torch's own files are not")
-    if sum(entry.file_size for entry in entries) > len(content):
-        raise ValueError("its parts are larger than the file")
-
-
-def _require_dense(value: Any, left_bytes: list[int]) -> None:
-    """Raise `ValueError` for more numbers than the file has bytes for, such as overlapping views."""
-    left_bytes[0] -= value.numel() * value.element_size() if isinstance(value, Tensor) else 1
-    if left_bytes[0] < 0 or (isinstance(value, Tensor) and value.layout is not torch.strided):
-        raise ValueError("it holds tensors of more numbers than there are")
-    for entry in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        _require_dense(entry, left_bytes)
 
 
 class _NumberType:
@@ -253,11 +219,7 @@ def write_loss_scale(file: Path, state: Mapping[str, Any]) -> None:
 def write_statistics(file: Path, statistics: LinesightStatistics, batch_size: int, target_updates_every: int) -> None:
     """Write counters as a plain pickle, which joblib reads as well.
 
-    Args:
-        file: the file.
-        statistics: of the run.
-        batch_size: transitions in a batch.
-        target_updates_every: transitions trained on between two updates of the target network.
+    Every `target_updates_every` transitions trained on, Linesight updates the target network.
     """
     used = statistics.batches * batch_size
     content: dict[str, Any] = defaultdict(int)

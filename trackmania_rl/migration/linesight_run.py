@@ -7,10 +7,10 @@ frame count carry over. The replay memory does not: it is filled again before le
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -18,17 +18,11 @@ from torch import Tensor
 from trackmania_rl.agents.builder import make_network
 from trackmania_rl.agents.iqn import IQN_Network, IQNAgent
 from trackmania_rl.agents.networks import QuantileNetwork
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.migration import linesight_files as files
 from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs import (
-    CHECKPOINTS,
-    OLD_FILES,
-    RunFolder,
-    load_checkpoint,
-    save_checkpoint,
-)
+from trackmania_rl.runs import CHECKPOINTS, OLD_FILES, RunFolder, load_checkpoint, save_checkpoint
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
@@ -40,17 +34,10 @@ CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_cop
 
 log = logging.getLogger(__name__)
 
-Read = TypeVar("Read")
-
 
 @dataclass(frozen=True)
 class LinesightRun:
-    """Contents of a Linesight run.
-
-    Attributes:
-        online, target: weights by name.
-        moments: of the optimizer, None for a fresh one.
-    """
+    """Contents of a Linesight run: weights by name, state of the optimizer (None for a fresh one), counters."""
 
     online: Mapping[str, Tensor]
     target: Mapping[str, Tensor]
@@ -60,46 +47,26 @@ class LinesightRun:
 
 
 def read_linesight_run(folder: Path) -> LinesightRun:
-    """Read a run's folder. Only the online weights are required; a missing or damaged other file is logged.
-
-    Raises:
-        LinesightFileError: if the online weights cannot be read.
-    """
+    """Read a run's folder. Raise `LinesightFileError` without online weights; log other files that are missing."""
     online = files.read_weights(folder / files.ONLINE_WEIGHTS)
-    return LinesightRun(
-        online,
-        _or_instead(
-            files.read_weights, folder / files.TARGET_WEIGHTS, online, "the target network starts as the online"
-        ),
-        _or_instead(files.read_moments, folder / files.OPTIMIZER, None, "the optimizer starts from zero"),
-        _or_instead(
-            files.read_loss_scale,
-            folder / files.SCALER,
-            {},
-            "the loss scale starts as in a new run",
-        ),
-        _or_instead(
-            files.read_statistics,
-            folder / files.STATISTICS,
-            files.LinesightStatistics(),
-            "frames are counted from 0, so schedules start from their beginning (see --frames)",
-        ),
-    )
+    run = LinesightRun(online, target=online)
+    for name, read, file, otherwise in (
+        ("target", files.read_weights, files.TARGET_WEIGHTS, "the target network starts as the online"),
+        ("moments", files.read_moments, files.OPTIMIZER, "the optimizer starts from zero"),
+        ("loss_scale", files.read_loss_scale, files.SCALER, "the loss scale starts as in a new run"),
+        ("statistics", files.read_statistics, files.STATISTICS, "frames and schedules start from 0 (see --frames)"),
+    ):
+        try:
+            run = replace(run, **{name: read(folder / file)})  # type: ignore[arg-type]
+        except files.LinesightFileError as error:
+            log.warning("%s: %s", error, otherwise)
+    return run
 
 
 def import_linesight_run(
-    run: LinesightRun,
-    output: Path,
-    config_file: Path,
-    overrides: tuple[str, ...] = (),
+    run: LinesightRun, output: Path, config_file: Path, overrides: tuple[str, ...] = ()
 ) -> RunFolder:
-    """Make a run of ours that resumes a Linesight run.
-
-    Args:
-        run: contents of its files.
-        output: save/{run_name}, without a checkpoint.
-        config_file: our configuration, with the sizes of the weights.
-        overrides: `name=value` texts that replace its settings.
+    """Make a run of ours, save/{run_name}, that resumes a Linesight run.
 
     Raises:
         UserError: if the output is in use, the configuration is wrong, or the weights do not fit it.
@@ -125,11 +92,7 @@ def import_linesight_run(
 
 
 def export_linesight_run(run_folder: Path, output: Path) -> None:
-    """Write a run of ours as files of a Linesight run.
-
-    Args:
-        run_folder: save/{run_name}.
-        output: an empty or new folder.
+    """Write a run of ours as files of a Linesight run, into an empty or new folder.
 
     Raises:
         UserError: if the run cannot be read, Linesight has no such network, or the output is in use.
@@ -143,9 +106,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     try:
         network.load_state_dict(agent["online"])
     except RuntimeError as error:
-        raise UserError(
-            f"{run_folder}: checkpoint and configuration do not fit: {' '.join(str(error).split())}"
-        ) from None
+        raise UserError(f"{run_folder}: checkpoint and configuration do not fit: {one_line(error)}") from None
     if output.is_dir() and any(output.iterdir()):
         raise UserError(f"--output {output} is not empty; choose another folder")
     try:
@@ -296,14 +257,9 @@ def _statistics(counters: files.LinesightStatistics, settings: Settings) -> Trai
             of_map = MapStatistics()
             of_map.explored.best_time_ms = time_ms
             maps[name] = {"explored": of_map.explored.state_dict(), "evaluated": of_map.evaluated.state_dict()}
-    statistics.load_state_dict(
-        {
-            "frames_total": counters.frames,
-            "races_total": 0,
-            "training_s": counters.training_hours * 3600,
-            "maps": maps,
-        }
-    )
+    seconds = counters.training_hours * 3600
+    counts = {"frames_total": counters.frames, "races_total": 0, "training_s": seconds, "maps": maps}
+    statistics.load_state_dict(counts)
     return statistics
 
 
@@ -324,11 +280,3 @@ def _of_parameters(vector: Tensor, network: QuantileNetwork) -> tuple[Tensor, ..
     parameters = list(network.parameters())
     pieces = vector.split([parameter.numel() for parameter in parameters])
     return tuple(piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True))
-
-
-def _or_instead(read: Callable[[Path], Read], file: Path, instead: Read, consequence: str) -> Read:
-    try:
-        return read(file)
-    except files.LinesightFileError as error:
-        log.warning("%s: %s", error, consequence)
-        return instead
