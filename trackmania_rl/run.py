@@ -42,7 +42,6 @@ from trackmania_rl.multiprocess.run_setup import check_machine, count_session, o
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.snapshot import LiveSettings, RunConfiguration, require_known
