@@ -202,11 +202,11 @@ def drop_replay(save_folder: Path) -> None:
     """Remove the replay memory of a finished run's checkpoint: a benchmark has many runs."""
     from trackmania_rl.runs import load_checkpoint, save_checkpoint  # torch: seconds
 
-    state = load_checkpoint(save_folder, with_rows=False)
-    if state is None:
+    loaded = load_checkpoint(save_folder, with_rows=False)
+    if loaded is None:
         raise UserError(f"{save_folder} holds no checkpoint, although its training ended in order")
-    state["hooks"]["StoreRaces"]["buffers"] = None  # as with checkpoint_holds_replay = False
-    save_checkpoint(save_folder, state, minimum_free_disk_mb=0, keep=1)
+    loaded.state["hooks"]["StoreRaces"]["buffers"] = None  # as with checkpoint_holds_replay = False
+    save_checkpoint(save_folder, loaded.state, minimum_free_disk_mb=0, keep=1)
 
 
 def _run_process(command: list[str], terminal_file: Path, stop: threading.Event, limit_s: float) -> int:

@@ -118,8 +118,8 @@ def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
 
     settings = load_run_settings(run_folder)
     statistics = ObservationStatistics(ObservationLayout(settings.observation, settings.game.actions))
-    state = load_checkpoint(run_folder)
-    buffers = None if state is None else state["hooks"]["StoreRaces"]["buffers"]
+    loaded = load_checkpoint(run_folder)
+    buffers = None if loaded is None else loaded.state["hooks"]["StoreRaces"]["buffers"]
     if buffers is None:
         raise UserError(
             f"{run_folder}: there is no checkpoint with a replay memory (checkpoint_holds_replay): leave --run out, "

@@ -131,7 +131,7 @@ def test_it_trains_until_the_limit_and_the_second_call_resumes(calls):
     assert first["updates"] == first["batches"] > 0
     assert second["updates"] == second["batches"] > first["updates"], "the hook was handed in, and counts on"
     assert len((calls.run_folder / "races.jsonl").read_text().splitlines()) == second["races"]
-    state = load_checkpoint(calls.run_folder)
+    state = load_checkpoint(calls.run_folder).state
     assert state["hooks"]["CountUpdates"] == {"n_updates": second["updates"]}
     for complaint in ("Traceback", "Warning", "leaked"):
         assert complaint not in calls.errors
@@ -164,6 +164,6 @@ def test_the_example_of_its_docstring_trains(tmp_path, repository_root):
         command, cwd=tmp_path, capture_output=True, text=True, timeout=900, env=environment, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    state = load_checkpoint(tmp_path / "save" / "called")
+    state = load_checkpoint(tmp_path / "save" / "called").state
     assert state["frames"] >= 300
     assert list(tmp_path.rglob("mine/meters.csv")), "the hook's figure is logged"

@@ -14,7 +14,7 @@ from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs import CheckpointError, read_checkpoint
+from trackmania_rl.runs import CheckpointError, load_checkpoint
 from trackmania_rl.runs.driver_file import (
     ENTRY,
     LARGEST_HEADER_BYTES,
@@ -55,7 +55,7 @@ def test_a_driver_holds_weights_meaning_and_times_and_nothing_of_its_machine(
     driver_file, run_folder, maps_folder, tmp_path
 ):
     driver = read_driver(driver_file)
-    averaged = read_checkpoint(run_folder / "checkpoints" / "000001")["agent"]["averaged"]
+    averaged = load_checkpoint(run_folder / "checkpoints" / "000001").state["agent"]["averaged"]
     assert driver.weights.keys() == averaged.keys()
     assert all(torch.equal(driver.weights[name], weight) for name, weight in averaged.items())
     card = driver.card

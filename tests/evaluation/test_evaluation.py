@@ -13,7 +13,7 @@ from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs import CheckpointError, read_checkpoint, save_checkpoint
+from trackmania_rl.runs import CheckpointError, load_checkpoint, save_checkpoint
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, write_changes
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -150,9 +150,9 @@ def test_a_checkpoint_that_cannot_drive_is_refused(run_folder, tmp_path):
         load_driver(run_folder, save_checkpoint(tmp_path, {"hooks": {}}, 0))
     shutil.copyfile(run_folder / SETTINGS_FILE, tmp_path / SETTINGS_FILE)
     write_changes(tmp_path / SETTINGS_FILE, {"float_hidden_dim": 17})
-    with pytest.raises(CheckpointError, match="does not fit the configuration"):
+    with pytest.raises(CheckpointError, match="does not fit its settings"):
         load_driver(tmp_path, newest)
-    state = read_checkpoint(newest)
+    state = load_checkpoint(newest).state
     state["agent"]["averaged"]["A_head.2.bias"][1] = torch.nan
     with pytest.raises(CheckpointError, match=r"A_head\.2\.bias are not finite numbers, so it cannot drive"):
         load_driver(run_folder, save_checkpoint(tmp_path, state, 0))

@@ -23,7 +23,7 @@ def resumed_agent(run_folder):
     settings = load_settings(run_folder / "settings.toml")
     network = make_network(settings, race_spaces(settings), SeedTree(99))
     agent = IQNAgent(network, settings.agent, device=torch.device("cpu"), seed=3)
-    state = load_checkpoint(run_folder)
+    state = load_checkpoint(run_folder).state
     agent.load_state_dict(state["agent"])
     return agent, state, settings
 

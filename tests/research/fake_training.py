@@ -32,8 +32,9 @@ def fake_training(
     """What `scripts/train.py` leaves behind: a checkpoint, races and the number of sessions."""
     settings = settings_of(command)
     folder = Path(option(command, "--output-folder")) / "save" / str(settings["run_name"])
-    before = load_checkpoint(folder)
-    if before is None:
+    if (loaded := load_checkpoint(folder)) is not None:
+        before = loaded.state
+    else:
         before = {"agent": {"online": {"w": torch.full((3,), float(folder.name[-1]))}}, "frames": 0}
     schedule = settings["lr_schedule"]
     assert isinstance(schedule, tuple)

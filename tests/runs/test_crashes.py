@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.runs import CheckpointError, CheckpointStore, load_newest, memory_rows
+from trackmania_rl.runs import CheckpointError, CheckpointStore, load_checkpoint, memory_rows
 
 from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, make_state, ring_of, rows, with_rows
 
@@ -98,7 +98,7 @@ def ring(tmp_path, monkeypatch):
 def saved_in(folder, ring):
     """Get ready to write the third checkpoint, with five more rows."""
     store = CheckpointStore(folder)
-    loaded = load_newest(folder)
+    loaded = load_checkpoint(folder)
     mine = RingBuffer(8, N_FLOATS, IMAGE_SIZE_PX)
     mine.load_state_dict(ring_of(loaded.state))
     store.go_on_from(loaded, mine)
@@ -108,7 +108,7 @@ def saved_in(folder, ring):
 
 def assert_is_whole(folder, caplog, numbers):
     caplog.clear()
-    loaded = load_newest(folder)
+    loaded = load_checkpoint(folder)
     number = loaded.state["number"]
     assert number in numbers
     assert not caplog.records, caplog.text

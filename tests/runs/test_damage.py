@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.runs import CheckpointError, CheckpointStore, load_newest, memory_rows, read_checkpoint
+from trackmania_rl.runs import CheckpointError, CheckpointStore, load_checkpoint, memory_rows
 from trackmania_rl.runs.manifest import Manifest, bytes_of_manifest
 
 from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, make_state, ring_of, rows, with_rows
@@ -71,7 +71,7 @@ def test_the_good_one_loads(good):
 
 
 def assert_is_whole(folder):
-    state = read_checkpoint(folder)
+    state = load_checkpoint(folder).state
     assert_same(ring_of(state)["columns"], rows(0, 11).by_name())
     assert_same({key: value for key, value in state.items() if key != "hooks"}, make_state(1))
 
@@ -88,7 +88,7 @@ def problem_of(folder):
 def test_random_damage_is_refused_or_changes_nothing(good, tmp_path):
     n_refused = 0
     for number in range(N_RANDOM):
-        folder = tmp_path / f"damaged_{number}"
+        folder = tmp_path / f"damaged_{number}" / "checkpoints"
         shutil.copytree(good.parent, folder)
         damage(DAMAGES[number % len(DAMAGES)], folder / good.name, random.Random(number))
         if text := problem_of(folder / good.name):
@@ -117,7 +117,7 @@ def test_code_is_not_run(good, tmp_path):
     forged = manifest.model_copy(update={"files": manifest.files | {"state.pt": entry}})
     (good / "manifest.json").write_bytes(bytes_of_manifest(forged))
     with pytest.raises(CheckpointError, match="its state is damaged"):
-        read_checkpoint(good)
+        load_checkpoint(good)
     segment = manifest.rows.segments[0]
     archive = io.BytesIO()
     np.savez(archive, actions=np.array([Code(tmp_path / "run by rows")], dtype=object))
@@ -127,13 +127,13 @@ def test_code_is_not_run(good, tmp_path):
     )
     (good / "manifest.json").write_bytes(bytes_of_manifest(manifest.model_copy(update={"rows": shorter, "files": {}})))
     with pytest.raises(CheckpointError, match=r"\.npz is damaged"):
-        read_checkpoint(good)
+        load_checkpoint(good)
     assert not list(tmp_path.glob("run by*"))
 
 
 def test_a_checkpoint_of_format_3_loads_and_is_the_one_before_the_next(tmp_path):
     run = Path(shutil.copytree(Path(__file__).parent / "format_3", tmp_path / "run"))
-    loaded = load_newest(run)
+    loaded = load_checkpoint(run)
     assert (loaded.manifest.frames, loaded.manifest.score) == (400, (1.0, -2.5))
     expected = make_state(1)
     for name in ("number", "tensor", "view", "empty", "maps", "odd", "infinite"):
@@ -150,9 +150,9 @@ def test_a_checkpoint_of_format_3_loads_and_is_the_one_before_the_next(tmp_path)
     store.go_on_from(loaded, ring)
     ring.append(rows(14, 3))
     folder = store.save(with_rows(make_state(2), ring), 0, keep=1)
-    assert_same(ring_of(read_checkpoint(folder))["columns"], rows(5, 12).by_name())
+    assert_same(ring_of(load_checkpoint(folder).state)["columns"], rows(5, 12).by_name())
     assert files_of(run / "checkpoints") == ["000002", "memory"] or loaded.manifest.score  # the best one stays
     rows_file = next((run / "checkpoints" / "memory").glob("*.rows"))
     rows_file.write_bytes(bytes(rows_file.stat().st_size))
     with pytest.raises(CheckpointError, match=r"\.rows is damaged: its check sum is wrong"):
-        read_checkpoint(run / "checkpoints" / "000001")
+        load_checkpoint(run / "checkpoints" / "000001")

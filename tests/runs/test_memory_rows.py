@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.runs import CheckpointStore, find_manifests, load_newest, memory_rows
+from trackmania_rl.runs import CheckpointStore, find_manifests, load_checkpoint, memory_rows
 
 from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, ring_of, rows, with_rows
 
@@ -38,7 +38,7 @@ class Run:
         return sum(end - first for first, end in first_and_end)
 
     def load(self):
-        loaded = load_newest(self.folder)
+        loaded = load_checkpoint(self.folder)
         return loaded
 
     def go_on(self):
@@ -155,5 +155,5 @@ def test_rows_are_left_out_where_they_are_not_asked_for(run):
     fill(run.ring, 5)
     run.save()
     (run.folder / "checkpoints" / "memory" / run.segments()[0]).unlink()
-    loaded = load_newest(run.folder, with_rows=False)
+    loaded = load_checkpoint(run.folder, with_rows=False)
     assert loaded.state["hooks"]["StoreRaces"]["buffers"] is None

@@ -19,8 +19,6 @@ from trackmania_rl.runs import (
     RunFolder,
     find_manifests,
     load_checkpoint,
-    load_newest,
-    read_checkpoint,
     save_best_run,
     save_checkpoint,
 )
@@ -33,10 +31,10 @@ from .conftest import assert_same, files_of, make_state
 def test_what_was_saved_is_loaded(tmp_path, save):
     assert load_checkpoint(tmp_path) is None
     folder = save(5)
-    state = load_checkpoint(tmp_path)
+    state = load_checkpoint(tmp_path).state
     assert_same(state, make_state(5))
     moved = shutil.move(folder, tmp_path / "mine")
-    assert_same(read_checkpoint(Path(moved)), state)
+    assert_same(load_checkpoint(Path(moved)).state, state)
 
 
 def test_a_checkpoint_is_a_manifest_and_files_that_other_programs_can_open(tmp_path):
@@ -66,7 +64,7 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
     assert kept == [[1], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5, 6], [4, 6, 7], [4, 7, 8]]
     found = find_manifests(tmp_path)
     assert [manifest.number for manifest in found.values()] == [8, 7, 4]
-    assert [read_checkpoint(folder)["number"] for folder in found] == [8, 7, 4]
+    assert [load_checkpoint(folder).state["number"] for folder in found] == [8, 7, 4]
 
 
 def test_a_damaged_one_is_told_and_the_newest_whole_one_is_taken(tmp_path, save, caplog):
@@ -75,7 +73,7 @@ def test_a_damaged_one_is_told_and_the_newest_whole_one_is_taken(tmp_path, save,
     file = folder / "state.pt"
     file.write_bytes(file.read_bytes()[:-1])
     (tmp_path / "checkpoints" / "000002" / "manifest.json").unlink()
-    loaded = load_newest(tmp_path)
+    loaded = load_checkpoint(tmp_path)
     assert loaded.state["number"] == 1
     (record,) = caplog.records
     said = record.getMessage()
@@ -119,19 +117,19 @@ def test_older_checkpoints_make_room_where_that_is_enough(tmp_path, monkeypatch)
     disk["free"] = 2**20 + 2**19  # and as much as one takes
     store.save(make_state(5) | large, 1, keep=4)
     assert files_of(checkpoints) == ["000002", "000003", "000004"]
-    assert load_checkpoint(tmp_path)["number"] == 5
+    assert load_checkpoint(tmp_path).state["number"] == 5
 
 
 def test_a_checkpoint_of_another_version_is_named(tmp_path, save):
     (tmp_path / "checkpoint.pt").write_bytes(b"PK")
-    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: an older version wrote it.* another run_name"):
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: this version's are folders.* another run_name"):
         load_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match="this version's checkpoints are folders"):
-        read_checkpoint(tmp_path / "checkpoint.pt")
+    with pytest.raises(CheckpointError, match="this version's are folders"):
+        load_checkpoint(tmp_path / "checkpoint.pt")
     manifest = save(1) / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format_version": 4', '"format_version": 99'))
     with pytest.raises(CheckpointError, match="its format is 99, this program reads format 4"):
-        read_checkpoint(manifest.parent)
+        load_checkpoint(manifest.parent)
 
 
 def test_what_could_not_be_read_back_is_refused_with_its_place(tmp_path):

@@ -107,7 +107,7 @@ def test_a_resumed_run_continues_with_the_counts(tmp_path):
     later = Clock()
     later.now_s = 5.0
     resumed = TrainingStatistics(later)
-    resumed.load_state_dict(load_checkpoint(tmp_path)["statistics"])
+    resumed.load_state_dict(load_checkpoint(tmp_path).state["statistics"])
     assert resumed.state_dict() == figures.state_dict() | {"training_s": 75.0}
     assert resumed.returns.figures()["ep_rew_mean"] == -1.5
     observe(resumed, batches_total=1_000)

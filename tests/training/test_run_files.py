@@ -203,7 +203,7 @@ def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_with
     without["hooks"]["StoreRaces"]["buffers"] = None
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=(bytes_of(full) + bytes_of(without)) // 2))
     assert run.hook(SaveCheckpoints).try_to_save()
-    state = load_checkpoint(run.context.folder.path)
+    state = load_checkpoint(run.context.folder.path).state
     assert state["hooks"]["StoreRaces"]["buffers"] is None
     assert "is written without it" in caplog.text
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=bytes_of(without) // 2))
@@ -253,7 +253,9 @@ def test_a_new_run_begins_with_a_driver_and_refuses_what_does_not_fit(live, make
     other = RunFolder.create(tmp_path, "other")
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         make_run(name="new", weights_from=other.path)
-    save_checkpoint(other.path, {"agent": {"online": {"weight": torch.zeros(3)}}}, 0)
+    networks = {name: {"weight": torch.zeros(3)} for name in ("online", "averaged")}
+    hooks = {"CountRaces": {"frames_total": 1, "training_s": 2.0}}
+    save_checkpoint(other.path, {"agent": networks, "hooks": hooks}, 0)
     with pytest.raises(CheckpointError, match="does not fit this configuration"):
         make_run(name="new", weights_from=other.path)
     trained = make_run(name="trained", seed=1)

@@ -49,7 +49,7 @@ def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(make_run, make_rac
     run.train_on([make_race(60, True)])
     assert isinstance(run.trainer, Trainer)
     run.trainer.save_trainer(force_save=True)
-    state = load_checkpoint(run.context.folder.path)
+    state = load_checkpoint(run.context.folder.path).state
     assert state.keys() == {"agent", "frames", "optim_count", "n_turns", "hooks"}
     assert state["frames"] == 60
     due = run.hook(SampleAtReplayRatio).transitions_due

@@ -163,7 +163,7 @@ def play_run(live, tmp_path, repository_root):
         edit(live, checkpoint_interval_s=3600.0)
         for session, until in enumerate(n_frames, start=1 + len(killed_after_races)):
             Session(live, folder, maps_folder, session, until).play()
-        state = load_checkpoint(folder.path)
+        state = load_checkpoint(folder.path).state
         return races_of(folder.races), digest_of(state)
 
     return play

@@ -98,10 +98,10 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
         UserError: if the run cannot be read, Linesight has no such network, or the output is in use.
     """
     settings = read_own(run_folder)
-    state = load_checkpoint(run_folder, with_rows=False)
-    if state is None:
+    loaded = load_checkpoint(run_folder, with_rows=False)
+    if loaded is None:
         raise UserError(f"{run_folder} holds no checkpoint")
-    network = _network_for(settings)
+    network, state = _network_for(settings), loaded.state
     agent, hooks = state["agent"], state["hooks"]
     try:
         network.load_state_dict(agent["online"])

@@ -35,11 +35,7 @@ from trackmania_rl.runs.reading import (
     OLD_FILES,
     LoadedCheckpoint,
     find_manifests,
-    is_checkpoint,
     load_checkpoint,
-    load_newest,
-    load_one,
-    read_checkpoint,
 )
 from trackmania_rl.runs.store import CheckpointFacts, CheckpointStore, require_disk, save_best_run, save_checkpoint
 from trackmania_rl.settings.run_folder import CHECKPOINTS, RACES_FILE, RunFolder
@@ -59,11 +55,7 @@ __all__ = [
     "LoadedCheckpoint",
     "RunFolder",
     "find_manifests",
-    "is_checkpoint",
     "load_checkpoint",
-    "load_newest",
-    "load_one",
-    "read_checkpoint",
     "require_disk",
     "save_best_run",
     "save_checkpoint",

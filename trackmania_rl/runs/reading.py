@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,11 @@ FOLDER_NAME: Final = re.compile(r"[0-9]{6,18}")
 NETWORKS: Final = ("online", "target", "averaged")
 """Entries of an agent's state whose tensors are in `WEIGHTS_FILE`."""
 
+ANOTHER_RUN: Final = (
+    "begin a new run under another run_name (--set run_name=..., and --weights-from with a file of drivers/ or "
+    "best_runs/ to begin with its weights)"
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -59,11 +64,6 @@ class LoadedCheckpoint:
     damaged: tuple[Path, ...] = ()
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Return whether a path is a checkpoint's folder, or a file of an older version."""
-    return (path / MANIFEST_FILE).is_file() or path.name in OLD_FILES
-
-
 def find_folders(run_folder: Path) -> list[Path]:
     """List the folders of a run's checkpoints, complete or not, the newest first."""
     folder = run_folder / CHECKPOINTS
@@ -84,30 +84,28 @@ def find_manifests(run_folder: Path) -> dict[Path, Manifest]:
     return manifests
 
 
-def load_checkpoint(run_folder: Path, with_rows: bool = True) -> dict[str, Any] | None:
-    """Read the state of a run's newest complete checkpoint, as `load_newest` does."""
-    loaded = load_newest(run_folder, with_rows)
-    return None if loaded is None else loaded.state
+def load_checkpoint(path: Path, with_rows: bool = True) -> LoadedCheckpoint | None:
+    """Read a checkpoint by its folder, or the newest complete one of a run. Damaged newer ones are logged.
 
-
-def load_newest(run_folder: Path, with_rows: bool = True) -> LoadedCheckpoint | None:
-    """Read a run's newest complete checkpoint. Log a warning for damaged newer ones.
-
-    If the replay memory of all of them is damaged, read the newest one without it.
+    If the replay memory of all of a run's checkpoints is damaged, the newest one is read without it.
 
     Args:
-        run_folder: save/{run_name}.
+        path: save/{run_name}, or the folder of a checkpoint.
         with_rows: whether the replay memory's rows are read.
 
     Returns:
-        None if there is no checkpoint.
+        None if the run has no checkpoint.
 
     Raises:
-        CheckpointError: if there are checkpoints and none can be read, or one of an older version.
+        CheckpointError: if the checkpoint, or all of the run's, are damaged or of an unknown format.
     """
-    folders = find_folders(run_folder)
+    if path.is_file() or path.parent.name == CHECKPOINTS or (path / MANIFEST_FILE).is_file():
+        return _load_one(path, with_rows)
+    folders = find_folders(path)
     if not folders:
-        _refuse_old_files(run_folder)
+        for old in (path / name for name in OLD_FILES):
+            if old.exists():
+                return _load_one(old, with_rows)
         return None
     problems: dict[Path, DamagedError] = {}
     for reads_rows in (True, False) if with_rows else (False,):
@@ -119,48 +117,24 @@ def load_newest(run_folder: Path, with_rows: bool = True) -> LoadedCheckpoint | 
                 continue
             damaged = [path for path in folders[: folders.index(folder)] if path in problems]
             _warn(loaded, damaged, problems)
-            return LoadedCheckpoint(folder, loaded.manifest, loaded.state, loaded.has_rows, tuple(damaged))
+            return replace(loaded, damaged=tuple(damaged))
     newest = folders[0]
     raise CheckpointError(
         f"{_told(newest, problems[newest])}. None of the {len(folders)} checkpoints in {newest.parent} is whole: put "
-        "back a copy of yours, or begin a new run under another run_name (--set run_name=..., and --weights-from with "
-        "a file of drivers/ or best_runs/ to begin with its weights)"
+        f"back a copy of yours, or {ANOTHER_RUN}"
     )
 
 
-def read_checkpoint(folder: Path, with_rows: bool = True) -> dict[str, Any]:
-    """Read the state of one checkpoint, its tensors in host memory, as `load_one` does."""
-    return load_one(folder, with_rows).state
-
-
-def load_one(folder: Path, with_rows: bool = True) -> LoadedCheckpoint:
-    """Read one checkpoint.
-
-    Args:
-        folder: of the checkpoint.
-        with_rows: whether the replay memory's rows are read.
-
-    Raises:
-        CheckpointError: if it is damaged, or of an unknown format.
-    """
+def _load_one(folder: Path, with_rows: bool) -> LoadedCheckpoint:
     if folder.is_file():
         raise CheckpointError(
-            f"cannot read the checkpoint {folder}: this version's checkpoints are folders, save/RUN/checkpoints/NUMBER"
+            f"cannot read the checkpoint {folder}: this version's are folders, save/RUN/checkpoints/NUMBER; "
+            f"{ANOTHER_RUN}, or go on with the version that wrote it"
         )
     try:
         return _read(folder, with_rows)
     except DamagedError as error:
         raise CheckpointError(_told(folder, error)) from error
-
-
-def _refuse_old_files(run_folder: Path) -> None:
-    for name in OLD_FILES:
-        if (run_folder / name).exists():
-            raise CheckpointError(
-                f"cannot read the checkpoint {run_folder / name}: an older version wrote it, and this version's are "
-                "folders; begin a new run under another run_name (--set run_name=..., and --weights-from with a file "
-                "of drivers/ or best_runs/ to begin with its weights), or go on with the older version"
-            )
 
 
 def _warn(loaded: LoadedCheckpoint, damaged: list[Path], problems: Mapping[Path, DamagedError]) -> None:

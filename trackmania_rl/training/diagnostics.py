@@ -38,7 +38,7 @@ from trackmania_rl.settings import MapEntry, Settings, settings_from_flat
 from trackmania_rl.telemetry.diagnostics import Array, Data, Section, key_action_name, speeds_m_s
 from trackmania_rl.track.reference_line import load_reference_line
 from trackmania_rl.training.collector import stats_of_entry
-from trackmania_rl.training.driver_loading import read_run
+from trackmania_rl.training.driver_loading import load_learned
 from trackmania_rl.training.evaluation import FORCED_START_ACTIONS, forced_starts, greedy_after
 
 N_STATES: Final = 4
@@ -285,7 +285,7 @@ def load_subject(
     Raises:
         UserError: if folder, settings or checkpoint are missing, damaged or do not fit each other.
     """
-    learned = read_run(run_folder, checkpoint)
+    learned = load_learned(run_folder, checkpoint)
     changes: dict[str, Any] = {"use_torch_compile": False, "n_collectors": 1, "games_per_collector": 1}
     changes |= {"sampling": "asynchronous"}
     if learned.settings.game.game == "simulated":
@@ -302,7 +302,7 @@ def load_subject(
         else:
             agent.load_state_dict(learned.agent)
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        raise CheckpointError(f"{learned.file} does not fit {learned.has_to_fit}: {one_line(error)}") from error
+        raise CheckpointError(f"{learned.file} does not fit its settings: {one_line(error)}") from error
     takes = "settings, spaces, seeds"
     reward: Reward = make_part(settings.reward.reward, "reward", settings, spaces, seeds, takes=takes)
     device = pick_device(settings.run.torch_device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +23,7 @@ from trackmania_rl.runs import (
     CHECKPOINTS,
     FIRST_CHECKPOINT_AFTER_S,
     CheckpointError,
-    load_newest,
-    read_checkpoint,
+    load_checkpoint,
 )
 from trackmania_rl.runs.driver_file import (
     DriverCard,
@@ -87,29 +86,28 @@ MOST_PIXELS: Final = 1 << 26
 
 @dataclass(frozen=True)
 class Learned:
-    """Weights of the network that evaluates, of a run or of a driver's file.
+    """Weights of a run's checkpoint or of a driver's file, with the settings that make their network.
 
     Attributes:
+        weights: of the network that evaluates.
         statistics: of the run: `frames_total`, `training_s`, and with a checkpoint all others.
-        file: origin of the weights.
-        has_to_fit: origin of the settings, for errors.
+        file: folder of the checkpoint, or the driver's file.
+        made_with: settings of the training, as JSON.
         agent: state of the agent in a checkpoint; None for a driver.
+        card: of a driver; None for a checkpoint.
     """
 
     settings: Settings
     weights: Mapping[str, Tensor]
     statistics: Mapping[str, Any]
     file: Path
-    has_to_fit: str
+    made_with: Mapping[str, Any]
     agent: Mapping[str, Any] | None = None
+    card: DriverCard | None = None
 
 
 def load_run_settings(run_folder: Path) -> Settings:
-    """Load a run's own settings.
-
-    Raises:
-        UserError: if the run does not exist, or its settings can't be used.
-    """
+    """Load a run's own settings. Raise `UserError` if the run does not exist, or they can't be used."""
     if not run_folder.is_dir():
         raise UserError(f"{run_folder}: there is no such run folder; scripts/train.py makes save/{{run_name}}")
     if not (file := own_file(run_folder)).is_file():
@@ -117,72 +115,66 @@ def load_run_settings(run_folder: Path) -> Settings:
     return read_own(run_folder)
 
 
-def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
-    """Read a run's averaged weights, or the online ones if it has no average.
+def load_weights(source: Path, settings: Settings) -> Learned:
+    """Load the weights of a run's newest checkpoint, of one checkpoint, or of a driver's file, for these settings.
 
-    Args:
-        run_folder: save/{run_name}.
-        checkpoint: another checkpoint of this run, or one of its drivers; None for the newest checkpoint.
+    The weights are the averaged ones, or the online ones without an average.
 
     Raises:
-        UserError: if folder, configuration or checkpoint are missing or damaged.
+        UserError: if they are missing or damaged.
     """
-    settings = load_run_settings(run_folder)
-    has_to_fit = f"the configuration in {run_folder}"
-    if checkpoint is not None and is_driver_file(checkpoint):
-        driver = read_driver(checkpoint)
-        return Learned(settings, driver.weights, _counts_of(driver.card), checkpoint, has_to_fit)
-    if checkpoint is None:
-        loaded = load_newest(run_folder, with_rows=False)
-        if loaded is None:
-            raise CheckpointError(
-                f"{run_folder} holds no checkpoint yet: the training writes the first one "
-                f"{FIRST_CHECKPOINT_AFTER_S:g} s after the first finish, at the latest after "
-                f"{settings.run.checkpoint_interval_s:g} s, and when it ends (Ctrl-C)"
-            )
-        file, state = loaded.folder, loaded.state
-    elif checkpoint.exists():
-        file, state = checkpoint, read_checkpoint(checkpoint, with_rows=False)
-    else:
+    if is_driver_file(source):
+        driver = read_driver(source)
+        counts = {"frames_total": driver.card.frames_total, "training_s": driver.card.training_s}
+        return Learned(settings, driver.weights, counts, source, driver.card.settings, card=driver.card)
+    if not source.exists():
+        raise CheckpointError(f"{source}: there is no such checkpoint; those of a run are in its {CHECKPOINTS}")
+    loaded = load_checkpoint(source, with_rows=False)
+    if loaded is None:
         raise CheckpointError(
-            f"{checkpoint}: there is no such checkpoint; those that are there are in {run_folder / CHECKPOINTS}"
+            f"{source} holds no checkpoint yet: a training writes the first one {FIRST_CHECKPOINT_AFTER_S:g} s after "
+            "the first finish, and one when it ends (Ctrl-C)"
         )
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
     try:
-        agent, known = state["agent"], state["hooks"]["CountRaces"]
+        agent, known = loaded.state["agent"], loaded.state["hooks"]["CountRaces"]
         counts = {"frames_total": int(known["frames_total"]), "training_s": float(known["training_s"])}
-        return Learned(settings, agent[kind], {**known, **counts}, file, has_to_fit, agent)
+        return Learned(settings, agent[kind], {**known, **counts}, loaded.folder, loaded.manifest.settings, agent)
     except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
+        raise CheckpointError(f"{loaded.folder} is no checkpoint of a training: it holds no {error}") from error
 
 
-def _counts_of(card: DriverCard) -> dict[str, Any]:
-    return {"frames_total": card.frames_total, "training_s": card.training_s}
+def load_learned(source: Path, checkpoint: Path | None = None, code: Collection[str] = ()) -> Learned:
+    """Load a run, or a driver's file, which is not trusted, with its own settings.
 
-
-def read_file(file: Path, code: Collection[str] = ()) -> Learned:
-    """Read a driver's file, which is not trusted, for this machine.
-
-    It may import the modules `code` besides the shipped ones.
+    Args:
+        source: save/{run_name}, or a driver's file.
+        checkpoint: another checkpoint of this run, or one of its drivers; None for the newest checkpoint.
+        code: modules that a driver's file may import besides the shipped ones.
 
     Raises:
-        UserError: if it is missing, damaged or of another version, names other code, or cannot be used here.
+        UserError: if a file is missing, damaged or of another version, names other code, or cannot be used here.
     """
-    driver = read_driver(file)
-    settings = settings_here(file, driver.card)
+    if not is_driver_file(source):
+        settings = load_run_settings(source)
+        return load_weights(source if checkpoint is None else checkpoint, settings)
+    learned = load_weights(source, load_settings(CONFIG_FILE))
+    card = learned.card
+    assert card is not None
+    settings = settings_here(source, card)
     for setting, name in code_of_driver(settings):
         module = name.partition(":")[0]
         if name not in SHIPPED_CODE and not f"{module}.".startswith(tuple(f"{allowed}." for allowed in code)):
             raise DriverFileError(
-                f"{file}: its setting {setting} names code that does not ship: {name}; if you have read and trust it, "
-                f"put {module} beside the configuration or into the current folder, and name it with --code {module}"
+                f"{source}: its setting {setting} names code that does not ship: {name}; if you have read and trust "
+                f"it, put {module} beside the configuration or into the current folder, and add --code {module}"
             )
-    if difference := driver.card.interface.difference(Interface.of(settings, make_games_builder(settings).spaces)):
+    if difference := card.interface.difference(Interface.of(settings, make_games_builder(settings).spaces)):
         raise DriverFileError(
-            f"{file} is for {difference} than this version of the program makes of its settings: drive it with version "
-            f"{driver.card.program!r}, which packed it"
+            f"{source} is for {difference} than this version of the program makes of its settings: drive it with "
+            f"version {card.program!r}, which packed it"
         )
-    return Learned(settings, driver.weights, _counts_of(driver.card), file, "its own settings")
+    return replace(learned, settings=settings)
 
 
 def settings_here(file: Path, card: DriverCard) -> Settings:
@@ -238,7 +230,7 @@ def fill_network(learned: Learned, builder: AgentBuilder) -> nn.Module:
             network = builder.make_network()
         network.load_state_dict(dict(learned.weights))
     except RuntimeError as error:
-        raise CheckpointError(f"{learned.file} does not fit {learned.has_to_fit}: {one_line(error)}") from error
+        raise CheckpointError(f"{learned.file} does not fit its settings: {one_line(error)}") from error
     return network
 
 
@@ -265,7 +257,7 @@ def pack_run(run_folder: Path, checkpoint: Path | None = None) -> DriverFile:
     Raises:
         UserError: if folder, configuration or checkpoint are missing or damaged, or a setting cannot be written.
     """
-    run = read_run(run_folder, checkpoint)
+    run = load_learned(run_folder, checkpoint)
     best_times_ms: dict[str, int | None] = {}
     for name, of_map in run.statistics.get("maps", {}).items():  # explored and evaluated
         times_ms = [history["best_time_ms"] for history in of_map.values() if history["best_time_ms"] is not None]
@@ -287,21 +279,22 @@ def tracks_of(settings: Settings, best_times_ms: Mapping[str, int | None]) -> li
     return [DriverTrack.of_entry(entry, best_times_ms.get(name)) for name, entry in entries.items()]
 
 
-def weights_to_begin_with(file: Path, settings: Settings, spaces: Spaces) -> Mapping[str, Tensor]:
-    """Read a driver's weights for a new run. Log other settings that differ.
+def first_weights(learned: Learned, spaces: Spaces) -> Mapping[str, Tensor]:
+    """Return the weights that a new run begins with. Log other settings of a driver that differ.
 
     Raises:
-        DriverFileError: if the file cannot be used, or the run has another observation or other actions.
+        DriverFileError: if the run has another observation or other actions than the driver.
     """
-    driver = read_driver(file)
-    if difference := driver.card.interface.difference(Interface.of(settings, spaces)):
+    if learned.card is None:
+        return learned.agent["online"] if learned.agent else learned.weights
+    if difference := learned.card.interface.difference(Interface.of(learned.settings, spaces)):
         raise DriverFileError(
-            f"{file} is for {difference} than this run; begin with its own settings, which scripts/tools/driver.py "
-            "configuration writes"
+            f"{learned.file} is for {difference} than this run; begin with its own settings, which "
+            "scripts/tools/driver.py configuration writes"
         )
-    if others := differences_of_driver(driver.card.settings, settings):
-        log.warning("%s drove with other values of %s", file, ", ".join(others))
-    return driver.weights
+    if others := differences_of_driver(learned.card.settings, learned.settings):
+        log.warning("%s drove with other values of %s", learned.file, ", ".join(others))
+    return learned.weights
 
 
 def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list[str]:

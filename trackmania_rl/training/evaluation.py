@@ -34,7 +34,7 @@ from trackmania_rl.runs.driver_file import DriverFileError, is_driver_file
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.telemetry.video import VideoFile
-from trackmania_rl.training.driver_loading import Learned, fill_network, read_file, read_run
+from trackmania_rl.training.driver_loading import Learned, fill_network, load_learned
 
 FORCED_START_ACTIONS: Final = 10
 """Default number of forced actions: half a second."""
@@ -227,14 +227,12 @@ def load_driver(
             other code, or if there is no such device.
     """
     path = Path(source)
-    if not is_driver_file(path):
-        return _ready(read_run(path, None if checkpoint is None else Path(checkpoint)), torch_device)
-    if checkpoint is not None:
+    if checkpoint is not None and is_driver_file(path):
         raise UserError(f"{path} is a driver, which has no checkpoints: leave --checkpoint out")
     try:
-        return _ready(read_file(path, code), torch_device)
+        return _ready(load_learned(path, None if checkpoint is None else Path(checkpoint), code), torch_device)
     except UserError as error:
-        if str(path) in str(error):
+        if str(path) in str(error) or not is_driver_file(path):
             raise
         raise DriverFileError(f"{path}: {one_line(error)}") from error
 

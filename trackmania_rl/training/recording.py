@@ -92,10 +92,10 @@ def episodes_of_run(run_folder: Path, form: EpisodeForm) -> Iterator[Episode]:
     Raises:
         UserError: if there is no checkpoint, it is damaged, or it holds no memory.
     """
-    state = load_checkpoint(run_folder)
-    if state is None:
+    loaded = load_checkpoint(run_folder)
+    if loaded is None:
         raise UserError(f"{run_folder} holds no checkpoint yet")
-    memory = state["hooks"].get("StoreRaces", {}).get("buffers")
+    memory = loaded.state["hooks"].get("StoreRaces", {}).get("buffers")
     if memory is None:
         raise UserError(
             f"{run_folder}: its checkpoint holds no replay memory; set checkpoint_holds_replay = True in "

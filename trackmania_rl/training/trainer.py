@@ -23,7 +23,7 @@ from torchrl.trainers.trainers import REWARD_KEY, OptimizationStepper, TrainerHo
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.runs import CheckpointFacts, CheckpointStore, read_checkpoint
+from trackmania_rl.runs import CheckpointError, CheckpointFacts, CheckpointStore, load_checkpoint
 from trackmania_rl.settings.loading import stored_settings
 from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.telemetry.statistics import RECENT_RACES, TrainingStatistics
@@ -148,7 +148,9 @@ class RunTrainer(Trainer):
         Raises:
             CheckpointError: if it cannot be read.
         """
-        self.load_state_dict(read_checkpoint(Path(file)))
+        if (loaded := load_checkpoint(Path(file))) is None:
+            raise CheckpointError(f"{file} holds no checkpoint")
+        self.load_state_dict(loaded.state)
         return self
 
     def save_checkpoint(self, state: Mapping[str, Any] | None = None) -> Path:

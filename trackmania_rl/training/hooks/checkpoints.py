@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from tensordict import TensorDictBase
@@ -21,18 +21,16 @@ from trackmania_rl.runs import (
     LoadedCheckpoint,
     RunFolder,
     find_manifests,
-    is_checkpoint,
-    load_newest,
-    load_one,
+    load_checkpoint,
     save_best_run,
 )
-from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, is_driver_file, write_driver
+from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.loading import stored_settings
 from trackmania_rl.settings.snapshot import changes_of_meaning, changes_since, differences, require_accepted
 from trackmania_rl.telemetry.race_record import last_session
 from trackmania_rl.telemetry.run_status import read_status
-from trackmania_rl.training.driver_loading import tracks_of, weights_to_begin_with
+from trackmania_rl.training.driver_loading import first_weights, load_weights, tracks_of
 from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.training.hooks.hook import Hook, Interval, RunContext
 from trackmania_rl.training.hooks.updates import WatchNumbers
@@ -77,7 +75,7 @@ class SaveCheckpoints(Hook):
                 finite, or the run's checkpoints are gone.
         """
         folder = self.run.folder
-        loaded = load_newest(folder.path)
+        loaded = load_checkpoint(folder.path)
         self._waits_for_finish = loaded is None
         if loaded is not None:
             self._resume(loaded)
@@ -198,24 +196,15 @@ class SaveCheckpoints(Hook):
 
     def _begin_with_weights(self, source: Path) -> None:
         """Load networks only, without optimizer, exploration and replay memory."""
-        made_with: dict[str, Any] = {}
-        its_own = "the settings of that run (--config .../settings.toml)"
+        learned = load_weights(source, self.run.settings)
         try:
-            if is_driver_file(source):
-                its_own = "its own settings, which scripts/tools/driver.py configuration writes"
-                weights = weights_to_begin_with(source, self.run.settings, self.run.spaces)
-            else:
-                is_one = is_checkpoint(source) or source.is_file()
-                loaded = load_one(source, with_rows=False) if is_one else load_newest(source, with_rows=False)
-                if loaded is None:
-                    raise CheckpointError(f"--weights-from {source}: the folder holds no checkpoint")
-                weights, made_with = loaded.state["agent"]["online"], loaded.manifest.settings
-            self.run.agent.load_weights(weights)
+            self.run.agent.load_weights(first_weights(learned, self.run.spaces))
         except (KeyError, RuntimeError) as error:
-            differs = differences(changes_since(made_with, self.run.settings))
+            differs = differences(changes_since(learned.made_with, self.run.settings))
             raise CheckpointError(
                 f"--weights-from {source}: its network does not fit this configuration: {differs or one_line(error)}; "
-                f"begin with {its_own}, as sizes and inputs must be the same"
+                "begin with its own settings (--config with the run's settings.toml, or with what "
+                "scripts/tools/driver.py configuration writes), as sizes and inputs must be the same"
             ) from error
         log.info("the networks of %s are the beginning", source)
 
