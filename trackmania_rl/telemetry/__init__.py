@@ -1,1 +1,1 @@
-"""What a user sees while a run is on: terminal, loggers, races.jsonl, pictures."""
+"""Terminal, loggers, race log, pictures and films of a run."""

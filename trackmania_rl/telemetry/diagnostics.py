@@ -2,7 +2,7 @@
 
 ``python -m trackmania_rl.telemetry.diagnostics DATA.npz FOLDER`` draws a set in a process of low priority.
 
-The data are sections of named arrays and texts. A section without data is absent, an unknown value NaN.
+Sections of the data are absent without data. Unknown values are NaN.
 Lengths: A actions, N taus, K states, E elapsed times, T actions of a race, B transitions.
 
 about: map_name, track (its file, or the name of a generated track), frames_total, training_s, s_per_action
@@ -131,7 +131,7 @@ def draw_diagnostics(data: Data, folder: Path, log: Callable[[Path], object] = l
 
 
 def list_pictures(folder: Path) -> list[dict[str, Any]]:
-    """List the pictures in a folder as file, kind, map, frames, title and caption, newest set first."""
+    """List the pictures in a folder, newest set first."""
     order = list(KINDS)
     listed = []
     for file in folder.glob("*.png"):
@@ -210,7 +210,7 @@ def draw_values_over_elapsed_time(data: Data) -> Figure | None:
 
 
 def _draw_fans(data: Data, title: str, x: Array, values: Array, x_label: str, y_label: str) -> Figure:
-    """Draw a column for each state: values (K, X, A) over x (X,), and their difference to the best action."""
+    """Draw values (K, X, A) over x (X,), a column for each state, and their difference to the best action."""
     about, seen = data["about"], data.get("expectations")
     assert seen is not None
     n_states, has_map = len(seen.time_s), bool(np.isfinite(seen.position_m).all())
@@ -350,7 +350,7 @@ def _description(about: Section, largest: Section, row: int) -> str:
 
 
 def binned(at: Array, values: Array, edges: Array) -> Array:
-    """Return (E - 1, 3) mean, first and last decile of values (n,) whose places (n,) are between two edges (E,)."""
+    """Return (E - 1, 3) mean, first and last decile of values (n,) by their places (n,) between edges (E,)."""
     bins = np.digitize(at, edges) - 1
     result = np.full((len(edges) - 1, 3), np.nan)
     for index in np.unique(bins[(bins >= 0) & (bins < len(result))]):

@@ -88,14 +88,7 @@ def race_figures(
     reference_times: Mapping[str, MedalTimes] | None = None,
     q_values: npt.NDArray[np.float32] | None = None,
 ) -> dict[str, float]:
-    """Return the figures of a race.
-
-    Args:
-        race: the race.
-        history: races of its map and kind, this one included.
-        reference_times: times to beat by map name.
-        q_values: (T, A) values of the race's states.
-    """
+    """Return the figures of a race: of its map's and kind's history, times to beat by map, and Q values (T, A)."""
     times_ms = {
         "race_time_s": history.last_time_ms,
         "best_time_s": history.best_time_ms,
@@ -116,7 +109,7 @@ def race_figures(
 
 
 def value_figures(q_values: npt.NDArray[np.float32]) -> dict[str, float]:
-    """Return means over T states of the values (T, A); none if values are unknown."""
+    """Return means over states of values (T, A); none if values are unknown."""
     if not np.isfinite(q_values).all():
         return {}
     best = q_values.max(axis=1)
@@ -128,7 +121,7 @@ def value_figures(q_values: npt.NDArray[np.float32]) -> dict[str, float]:
 
 
 def times_to_beat_ms(reference: MedalTimes) -> dict[str, int]:
-    """Return the known times of a map that results are compared with: "author" and "gold"."""
+    """Return the known times that results are compared with: "author" and "gold"."""
     times_ms = {"author": reference.author_ms, "gold": reference.gold_ms}
     return {medal: time_ms for medal, time_ms in times_ms.items() if time_ms}
 
@@ -146,7 +139,7 @@ def quantile_figures(name: str, values: torch.Tensor, which: Iterable[str] = QUA
 
 
 def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of intervals, with means of the learner's figures since the last call."""
+    """Return the figures of intervals, with means of the learner since the last call."""
     rates = run.rates()
     values = {f"train/{name}": value for name, value in learner_means.items()}
     values |= {f"train/schedule/{name}": value for name, value in run.current_values.items()}
@@ -195,7 +188,7 @@ def cycle_figures(run: TrainingStatistics, entries: Iterable[MapEntry]) -> dict[
 
 
 def trained_and_blind(entries: Iterable[MapEntry]) -> tuple[set[str], set[str]]:
-    """Return the names of the maps that fill the memory, and of the other maps."""
+    """Return the names of the maps that fill the memory, and of the others."""
     fills_memory: dict[str, bool] = {}
     for entry in entries:
         fills_memory[entry.map_name] = fills_memory.get(entry.map_name, False) or entry.fill_buffer
@@ -225,7 +218,7 @@ def chart_layout(
 
 
 def weight_samples(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and finite values (n,), on the CPU, of each parameter with any."""
+    """Yield name and finite values (n,), on the CPU, of each parameter."""
     for name, parameter in named_parameters:
         stride = max(1, parameter.numel() // HISTOGRAM_VALUES)
         values = parameter.detach().flatten()[::stride].float().cpu()

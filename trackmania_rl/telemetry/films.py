@@ -1,10 +1,8 @@
 """Films of races with an overlay: of a game that plays inputs, of the simulated game, or of the frames of a race.
 
-The overlay shows time, speed, gear, inputs and Q values. A process of low priority films evaluation races of a
-training. It writes FILM.mp4 and a smaller FILM.gif for loggers that show pictures only:
+A process of low priority films a training's evaluation races. It writes FILM.mp4 and a smaller FILM.gif:
 
     python -m trackmania_rl.telemetry.films FILM.mp4 --inputs kart.inputs --track maps/kart.toml --until-ms 17000
-    python -m trackmania_rl.telemetry.films FILM.mp4 --inputs ... --track generated_0.500_7 --until-ms 9000
     python -m trackmania_rl.telemetry.films FILM.mp4 --columns race.npz --until-ms 9000
 """
 
@@ -123,7 +121,7 @@ class RaceColumns:
 
 
 class RaceOverlay:
-    """Overlay of a race, with its inputs and Q values if they are known."""
+    """Overlay of a race, with inputs and Q values if they are known."""
 
     def __init__(self, timeline: InputTimeline | None = None, columns: RaceColumns | None = None) -> None:
         self._timeline = timeline
@@ -166,7 +164,7 @@ class _Canvas(NamedTuple):
         self.image.paste((0, 0, 0, 255), (left_px, top_px), Image.new("L", (width_px, height_px), _PANEL_ALPHA))
 
     def write(self, x_px: float, y_px: float, text: str, size: float, anchor: str) -> None:
-        """Write at a point on the baseline: anchor "ls" is its left end, "ms" its middle, "rs" its right end."""
+        """Write from ("ls"), around ("ms") or up to ("rs") a point on the baseline."""
         self.draw.text((x_px, y_px), text, _WHITE, self.font(size), anchor)
 
     def paste(self, sprite: Sprite, left_px: int, top_px: int) -> None:
@@ -181,7 +179,7 @@ def _font(size_px: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 def _draw_time(canvas: _Canvas, time_ms: int) -> None:
     font, padding_px, top_px = canvas.font(_TIME_TEXT), canvas.px(_PADDING), canvas.px(_MARGIN)
-    # As wide as the widest digits: a panel that changes its width with them would tremble.
+    # As wide as the widest digits, so that the panel keeps its width.
     width_px = round(font.getlength("0" * 7)) + 2 * padding_px
     height_px = round(_DIGIT_SHARE * font.size)
     canvas.panel((canvas.image.width - width_px) // 2, top_px, width_px, height_px + 2 * padding_px)
@@ -232,7 +230,7 @@ class Shot(NamedTuple):
 
 
 class RaceVideo(VideoFile):
-    """Video of a race at `frames_per_s` of race time; without an overlay, the bare picture."""
+    """Video of a race; without an overlay, the bare picture."""
 
     def __init__(self, path: Path, frames_per_s: float, overlay: RaceOverlay | None, n_threads: int = 0) -> None:
         super().__init__(path, frames_per_s, n_threads=n_threads)
@@ -247,7 +245,7 @@ class RaceVideo(VideoFile):
         return picture
 
     def hold(self, time_ms: int) -> None:
-        """Repeat the last picture for `HOLD_S`, with the time of the race."""
+        """Repeat the last picture for `HOLD_S`, with another time."""
         if self._last is not None:
             for _ in range(round(HOLD_S * self._frames_per_s)):
                 self.show(self._last._replace(time_ms=time_ms))
@@ -264,18 +262,7 @@ def film_script(
     has_overlay: bool = True,
     **how: Any,
 ) -> ScriptedRace:
-    """Play a script on a game and film it.
-
-    Args:
-        player: the game.
-        map_path: as in the map cycle.
-        script: inputs file.
-        video: an .mp4 file.
-        size_px: width and height.
-        frames_per_s: one of `FRAMES_PER_S`.
-        columns: Q values of the race, if known.
-        has_overlay: whether the overlay is drawn.
-        how: further arguments of `ScriptPlayer.play`.
+    """Play a script on a game and film it at one of `FRAMES_PER_S`; `how` goes to `ScriptPlayer.play`.
 
     Raises:
         UserError: if the map or the script cannot be used, or the video cannot be written.
@@ -311,7 +298,7 @@ def film_inputs(
 
 
 def driven_states(track: Track, events: list[InputEvent], until_ms: int, every_ms: int) -> Iterator[SimulatedRace]:
-    """Drive inputs from the start; yield the race every `every_ms` until the finish, or while within `until_ms`."""
+    """Drive inputs; yield the race every `every_ms` from the start until the finish or `until_ms`."""
     race = SimulatedRace(track)
     race.play_script(events)
     while race.tick_time_ms < 0:

@@ -91,7 +91,7 @@ class InputTimeline:
             self._held.append(Held(inputs.keys, inputs.controls))
 
     def at(self, time_ms: float) -> Held:
-        """Return the inputs at a race time, a change at this time included."""
+        """Return the inputs at a race time, changes at it included."""
         index = bisect_right(self._times_ms, time_ms) - 1
         return self._held[index] if index >= 0 else NOTHING_HELD
 
@@ -126,7 +126,7 @@ def keys_picture(keys: KeyState, height_px: int) -> Sprite:
 
 @functools.lru_cache(maxsize=1024)
 def arrows_picture(keys: KeyState, height_px: int) -> Sprite:
-    """Draw the arrows of the pressed keys in a row, (height_px, 3 * height_px, 4): steering, gas, brake."""
+    """Draw the arrows of the pressed keys in a row, (height_px, 3 * height_px, 4)."""
     picture = Image.new("RGBA", (3 * height_px * _FINER, height_px * _FINER))
     draw, unit_px = ImageDraw.Draw(picture), height_px * _FINER
     for name, _, color in _KEYS:
@@ -138,7 +138,6 @@ def arrows_picture(keys: KeyState, height_px: int) -> Sprite:
 
 @functools.lru_cache(maxsize=2048)
 def _wheel_picture(steer: int, gas: bool, brake: bool, height_px: int) -> Sprite:
-    """Draw two triangles that fill as the wheel turns, with the pedals between them."""
     picture, unit_px = _board(height_px)
     draw, border = ImageDraw.Draw(picture), max(1, round(0.04 * unit_px))
     for is_held, (_, box, color) in zip((gas, brake), _PEDALS, strict=True):
@@ -158,7 +157,6 @@ def _wheel_picture(steer: int, gas: bool, brake: bool, height_px: int) -> Sprite
 
 
 def _board(height_px: int) -> tuple[Image.Image, float]:
-    """Return an empty picture, and the width of a key in its pixels."""
     size = round(WIDTH_PER_HEIGHT * height_px) * _FINER, height_px * _FINER
     return Image.new("RGBA", size), height_px * _FINER / 2
 

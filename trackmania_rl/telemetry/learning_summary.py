@@ -13,12 +13,10 @@ from typing import Any, Final, NamedTuple
 from trackmania_rl.errors import UserError
 
 MOST_LINE_BYTES: Final = 1 << 20
-"""Of `races.jsonl`."""
 WINDOW_RACES = 10
 """Races over which driving is judged."""
 
 NEEDED_KEYS = frozenset({"wall_s", "frames_total", "map", "is_explo", "race_finished", "race_time_ms"})
-"""Of one line of `races.jsonl`."""
 
 _KEPT_KEYS = ("wall_s", "frames_total", "race_finished", "race_time_ms", "track")
 
@@ -52,9 +50,7 @@ class LearningSummary(NamedTuple):
 
 
 def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> dict[str, LearningSummary]:
-    """Summarize a run by map with an evaluation race. The seconds of its sessions add up.
-
-    Driving is summarized at those moments, in seconds since the command, that the run reached.
+    """Summarize a run by map, with driving at those moments (s) that it reached. The seconds of its sessions add up.
 
     Raises:
         UserError: if the file is missing or damaged.
@@ -84,7 +80,7 @@ def _summary(greedy: Sequence[Race], moments_s: Sequence[int], end_s: float) -> 
 
 
 def first_race_with(greedy: Sequence[Race], holds: Callable[[Sequence[Race]], bool]) -> Race | None:
-    """Return the first race at which a condition holds for the last `WINDOW_RACES` races; None without one."""
+    """Return the first race at which a condition holds for the last `WINDOW_RACES`."""
     for end in range(WINDOW_RACES, len(greedy) + 1):
         if holds(greedy[end - WINDOW_RACES : end]):
             return greedy[end - 1]
@@ -97,7 +93,7 @@ def is_regular_finishing(window: Collection[Race]) -> bool:
 
 
 def median_time_s(window: Collection[Race]) -> float | None:
-    """Return the median time, with unfinished races as infinity; None if it is infinite."""
+    """Return the median time, unfinished races as infinity; None if infinite."""
     times_s = [race["race_time_ms"] / 1000 if race["race_finished"] else float("inf") for race in window]
     median_s = statistics.median(times_s) if times_s else float("inf")
     return None if median_s == float("inf") else median_s
@@ -132,7 +128,7 @@ def iterate_races(races_file: Path) -> Iterator[Race]:
 
 
 def _on_one_clock(races: Iterable[Race]) -> Iterator[Race]:
-    """Yield the races with a `wall_s` that continues from session to session."""
+    """Continue `wall_s` from session to session."""
     before_s = last_s = 0.0
     last_session: int | None = None
     for race in races:

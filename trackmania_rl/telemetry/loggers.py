@@ -77,7 +77,7 @@ class BackgroundLogger:
             self._complain("it is too slow, so that figures are left out")
 
     def close(self) -> None:
-        """Flush what waits and close the logger. Abandon it after `CLOSE_TIMEOUT_S`."""
+        """Flush and close the logger. Abandon it after `CLOSE_TIMEOUT_S`."""
         ends_s = time.monotonic() + CLOSE_TIMEOUT_S
         with contextlib.suppress(queue.Full):  # logged below, as the thread still runs
             self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
@@ -107,7 +107,7 @@ class BackgroundLogger:
                         calls = calls["reopen"]()  # type: ignore[assignment]
 
     def _complain(self, reason: str) -> bool:
-        """Log an error unless one was logged just before; return whether it was logged."""
+        """Log an error and return True, unless one was logged just before."""
         now_s = time.monotonic()
         if now_s - self._complained_s < COMPLAINS_EVERY_S:
             return False
@@ -134,7 +134,7 @@ def open_loggers(
     Args:
         settings: of the run.
         folder: of the run.
-        resumed_at_frame: where a resumed run continues; 0 for a new run. Records beyond it are removed from files.
+        resumed_at_frame: 0 for a new run. Records beyond it are removed from files.
         maps_with_times: maps that have times to beat.
 
     Raises:
@@ -210,7 +210,7 @@ def _own_logger(name: str | NamedPart, folder: RunFolder) -> Logger:
 
 @contextlib.contextmanager
 def _explained(problem: str, advice: str) -> Iterator[None]:
-    """Turn any error of a service, its database or its connection into a `UserError`."""
+    """Turn any error of a service into a `UserError`."""
     try:
         yield
     except Exception as error:
@@ -218,10 +218,7 @@ def _explained(problem: str, advice: str) -> Iterator[None]:
 
 
 def _tensorboard(run: _Run) -> Calls:
-    """Open event files with a layout of charts. Tensorboard hides what an earlier session wrote after its checkpoint.
-
-    Films are .gif pictures, as tensorboard plays no videos.
-    """
+    """Open event files with a layout of charts. Films are .gif pictures, as tensorboard plays no videos."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # slow to import
     from tensorboard.compat.proto.summary_pb2 import Summary
     from torch.utils.tensorboard.summary import hparams
@@ -236,7 +233,7 @@ def _tensorboard(run: _Run) -> Calls:
         files.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def log_figures(figures: Mapping[str, float], step: int) -> None:
-        """Write one event, which takes half of the space of many."""
+        """Write one event, which takes half the space of many."""
         if figures:
             files.add_summary(Summary(value=[Summary.Value(tag=t, simple_value=v) for t, v in figures.items()]), step)
 
@@ -248,7 +245,7 @@ def _tensorboard(run: _Run) -> Calls:
         files.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
 
     def log_settings(values: Mapping[str, Any]) -> None:
-        """Write them for the page "HParams", with the results of evaluated races beside them."""
+        """Write the page "HParams", with results of evaluation races."""
         results = {f"rollout/{figure}/evaluated/{e.map_name}": 0.0 for e in map_cycle for figure in RESULTS}
         for summary in hparams(dict(values), results):
             files.add_summary(summary)
@@ -267,7 +264,7 @@ def _tensorboard(run: _Run) -> Calls:
 
 
 def _csv(run: _Run) -> Calls:
-    """Write csv/scalars/{figure}.csv in a run's folder, with lines `frames,value`. Films are in that folder anyway."""
+    """Write csv/scalars/{figure}.csv in a run's folder, with lines `frames,value`."""
     for file in (run.folder.path / "csv" / "scalars").rglob("*.csv"):
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.is_file() else []
         # A power cut may have left the last line unfinished.
@@ -277,7 +274,7 @@ def _csv(run: _Run) -> Calls:
     logger: Any = get_logger("csv", str(run.folder.path), "csv")
 
     def log_figures(figures: Mapping[str, float], step: int) -> None:
-        """Write figures; torchrl's logger keeps every file open, and every figure in memory."""
+        """Write figures. torchrl's logger would keep every file open, and every figure in memory."""
         logger.log_metrics(figures, step)
         written = logger.experiment
         while written.files:
@@ -288,7 +285,7 @@ def _csv(run: _Run) -> Calls:
 
 
 def _wandb(run: _Run) -> Calls:
-    """Open a run of Weights & Biases; offline (`WANDB_MODE=offline`) in the run's folder wandb/."""
+    """Open a run of Weights & Biases, offline (`WANDB_MODE=offline`) in the run's folder."""
     import wandb
 
     settings = wandb.Settings(
@@ -329,7 +326,7 @@ def _wandb(run: _Run) -> Calls:
 
 
 def _trackio(run: _Run) -> Calls:
-    """Open a run of Trackio: on this machine, or in the space that `TRACKIO_SPACE_ID` names."""
+    """Open a run of Trackio, on this machine or in `TRACKIO_SPACE_ID`."""
     import trackio
 
     how = {"project": os.environ.get("TRACKIO_PROJECT", PROJECT), "embed": False}
@@ -349,7 +346,7 @@ def _trackio(run: _Run) -> Calls:
 
 
 def _mlflow(run: _Run) -> Calls:
-    """Open a run of MLflow, in the store that `MLFLOW_TRACKING_URI` names, or in mlflow/mlflow.db beside save/."""
+    """Open a run of MLflow, in `MLFLOW_TRACKING_URI` or mlflow/mlflow.db beside save/."""
     import mlflow
 
     uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
@@ -380,7 +377,7 @@ def _mlflow(run: _Run) -> Calls:
         mlflow.log_text(text, f"{folder}/{step:012d}_{file}.txt")
 
     def log_settings(settings: Mapping[str, Any]) -> None:
-        """Log parameters; settings that were edited later become tags, as parameters never change."""
+        """Log parameters, which never change; edited settings become tags."""
         texts = {name: str(value)[:LONGEST_MLFLOW_PARAMETER] for name, value in settings.items()}
         logged = mlflow.get_run(opened).data.params
         mlflow.log_params({name: text for name, text in texts.items() if name not in logged})

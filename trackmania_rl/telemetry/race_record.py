@@ -114,7 +114,7 @@ class RaceRecord:
 
     @property
     def is_own(self) -> bool:
-        """Whether this is an episode of an own environment, with a return instead of metres."""
+        """Whether this is an episode of an own environment."""
         return self.progress_unit == "points"
 
     @property
@@ -141,13 +141,9 @@ class RaceLog:
     """
 
     def __init__(self, path: Path, clock: CommandClock, session: int, frames_total: int | None = None) -> None:
-        """Open the file. An incomplete last line is removed.
+        """Open the file for a session. An incomplete last line is removed.
 
-        Args:
-            path: `RunFolder.races`.
-            clock: gives `wall_s`.
-            session: number of starts of the run, this one included.
-            frames_total: frames of the checkpoint, beyond which lines are moved; None to keep all.
+        Lines beyond `frames_total` of the checkpoint are moved; None keeps all.
         """
         self._clock = clock
         self._session = session
@@ -158,10 +154,7 @@ class RaceLog:
         self.n_undone = 0 if frames_total is None else _move_away_after(path, frames_total)
 
     def write(self, race: RaceRecord, frames_total: int, learning: Mapping[str, float] | None = None) -> None:
-        """Add a race after so many frames of the run, with newest figures of learning if they have changed.
-
-        A file that was deleted is made again.
-        """
+        """Add a race, and figures of learning if they have changed. A file that was deleted is made again."""
         line = {
             "session": self._session,
             "wall_s": round(self._clock(), 3),
@@ -196,7 +189,7 @@ class RaceLog:
 
 
 def last_session(path: Path) -> int:
-    """Return the session of the last readable line of a `races.jsonl`; 0 without one."""
+    """Return the session of the last readable line of a race log; 0 without one."""
     for _, line in _lines_backwards(path) if path.is_file() else ():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             return int(json.loads(line)["session"])
@@ -212,7 +205,7 @@ def cut_off_torn_line(path: Path) -> None:
 
 
 def _lines_backwards(path: Path) -> Generator[tuple[int, bytes], None, None]:
-    """Yield offset and bytes of each line from the end of a file, first the bytes after the last line break."""
+    """Yield offset and bytes of each line from the end, first the bytes after the last line break."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:  # which cannot be mapped
             return
@@ -225,7 +218,7 @@ def _lines_backwards(path: Path) -> Generator[tuple[int, bytes], None, None]:
 
 
 def _move_away_after(path: Path, frames_total: int) -> int:
-    """Move the last lines, those beyond `frames_total`, to `UNDONE_FILE`; return their number."""
+    """Move the last lines beyond `frames_total` to `UNDONE_FILE`; return their number."""
     undone: list[bytes] = []
     first_offset = 0
     with contextlib.closing(_lines_backwards(path)) as lines:

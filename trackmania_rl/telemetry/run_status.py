@@ -23,7 +23,7 @@ READ_AGAIN_AFTER_S: Final = 0.02
 
 
 def write_record(path: Path, text: str) -> None:
-    """Replace a text file in place, which works on a full disk. It ends with a checksum. I/O errors are ignored."""
+    """Replace a text file with a checksum in place, which works on a full disk. I/O errors are ignored."""
     content = text.encode()
     room = ROOM_BYTES
     while room < len(content) + CHECKSUM_BYTES:

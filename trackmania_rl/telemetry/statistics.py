@@ -14,13 +14,10 @@ from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.race_record import RaceRecord
 
 RECENT_RACES = 10
-"""Races over which recent figures are taken."""
 RETURN_RACES = 100
-"""Races over which mean returns and lengths are taken, as in Stable-Baselines3."""
+"""As in Stable-Baselines3."""
 RATE_WINDOW_S = 30.0
-"""Time over which rates are taken."""
 SAMPLE_INTERVAL_S = 1.0
-"""Time between two samples of the counts in that window."""
 
 
 class Returns:
@@ -44,7 +41,7 @@ class Returns:
         return statistics.fmean(n_actions for _, n_actions in self._recent) if self._recent else 0.0
 
     def figures(self) -> dict[str, float]:
-        """Return both means by Stable-Baselines3's names; empty before the first race."""
+        """Return both means by Stable-Baselines3's names, if there are any."""
         return {"ep_rew_mean": self.mean_return, "ep_len_mean": self.mean_length} if self._recent else {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,7 +98,7 @@ class RaceHistory:
 
     @property
     def is_own(self) -> bool:
-        """Whether these are episodes of an own environment, see `RaceRecord`."""
+        """Whether these are episodes of an own environment."""
         return self.progress_unit == "points"
 
     @property
@@ -116,7 +113,7 @@ class RaceHistory:
 
     @property
     def recent_finish_rate(self) -> float | None:
-        """Share of the recent races that were finished; None before the first race."""
+        """Share of the recent races that were finished."""
         return self.n_recent_finished / self.n_recent if self.n_recent else None
 
     @property
@@ -137,7 +134,7 @@ class RaceHistory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a history; states of earlier versions have fewer values."""
+        """Load a history; earlier versions have fewer values."""
         for name in _HISTORY:
             setattr(self, name, state.get(name, getattr(self, name)))
         self._recent_times_ms = deque(state["recent_times_ms"], maxlen=RECENT_RACES)
@@ -146,7 +143,6 @@ class RaceHistory:
 
 
 _HISTORY: Final = tuple(item.name for item in fields(RaceHistory)[:8])
-"""Numbers of a history."""
 
 
 @dataclass
@@ -173,7 +169,7 @@ class MapStatistics:
 
 
 class Rates(NamedTuple):
-    """Rates over the last `RATE_WINDOW_S`. The learner's share of waiting for races is 0 to 1."""
+    """Rates over the last `RATE_WINDOW_S`. The share of waiting is 0 to 1."""
 
     actions_per_s: float
     races_per_s: float
@@ -190,16 +186,14 @@ class TrainingStatistics:
     """Figures of a run.
 
     Attributes:
-        clock: seconds since the start of the command; `ends_at_s` and `checkpoint_time_s` are times on it.
-        updates_not_finite: updates with an infinite or NaN loss or gradient; `_in_a_row`: the newest ones of them.
-        races_refused: races or fragments that were not learned from for NaN or infinite numbers; likewise.
-        collector_restarts: restarts of collectors in this session.
+        clock: seconds since the start of the command, also of `ends_at_s` and `checkpoint_time_s`.
+        updates_not_finite: updates with an infinite or NaN loss or gradient; `_in_a_row`: the newest ones.
+        races_refused: races or fragments with infinite or NaN numbers, likewise.
         weights_age_s: by collector, age of the weights at the end of its last race.
-        returns: of the recent races of all maps.
         maps: statistics by map name, in the order of their first races.
         reference_times: times to beat by map name.
-        current_values: scheduled values in force by name (epsilon, learning rate, gamma...).
-        last_metrics: newest means of the learner by name (loss...).
+        current_values: scheduled values in force by name.
+        last_metrics: newest means of the learner by name.
         hook_figures: newest figures that hooks return with `log_pbar`, by name.
     """
 
@@ -241,12 +235,12 @@ class TrainingStatistics:
 
     @property
     def is_own(self) -> bool:
-        """Whether an own environment is played; False before its first episode."""
+        """Whether an own environment is played."""
         return any(history.is_own for history in self._histories())
 
     @property
     def races_finished_total(self) -> int:
-        """Races of the whole run that count and reached the finish."""
+        """Races that count and reached the finish."""
         return sum(history.n_finished for history in self._histories())
 
     @property
@@ -257,8 +251,8 @@ class TrainingStatistics:
     def add_race(self, race: RaceRecord, n_counted_actions: int = 0) -> bool:
         """Add a race; return whether it is the fastest finish of its map.
 
-        A race that does not count as a result (`RaceRecord.counts`) adds to the totals only. `n_counted_actions` are in
-        `frames_total` already, from fragments of the race.
+        A race that is no result (`RaceRecord.counts`) adds to the totals only. `frames_total` already has
+        `n_counted_actions` of its fragments.
         """
         self.frames_total += race.n_actions - n_counted_actions
         self.races_total += 1
@@ -278,7 +272,7 @@ class TrainingStatistics:
     def observe(
         self, *, batches_total: int, learner_waited_s: float, replay_transitions: int, replay_capacity: int
     ) -> None:
-        """Note the learner's counts, at least every few seconds. It waited for races since the start of the command."""
+        """Note the learner's counts, at least every few seconds."""
         self.batches_total = batches_total
         self.replay_transitions = replay_transitions
         self.replay_capacity = replay_capacity
@@ -290,13 +284,13 @@ class TrainingStatistics:
             self._samples.popleft()
 
     def add_collector_time(self, collector: int, waited_s: float, elapsed_s: float) -> None:
-        """Add the time between two rollouts of a collector, and the part in which it waited for a free slot."""
+        """Add the time between two rollouts, and its part of waiting for a free slot."""
         times_s = self._collector_times_s.setdefault(collector, deque(maxlen=RECENT_RACES))
         times_s.append((waited_s, elapsed_s))
 
     @property
     def waiting_shares(self) -> dict[int, float]:
-        """Share of its time, 0 to 1, that each collector waited over its recent races."""
+        """Share of time, 0 to 1, that each collector waited over its recent races."""
         shares = {}
         for collector, times_s in sorted(self._collector_times_s.items()):
             waited_s, elapsed_s = (sum(column) for column in zip(*times_s, strict=True))
@@ -313,7 +307,7 @@ class TrainingStatistics:
         self.checkpoint_time_s = self.clock() - ago_s
 
     def rates(self) -> Rates:
-        """Return the rates; 0 in the first second after the first `observe`."""
+        """Return the rates; 0 in the first second."""
         now = self._counts()
         first = self._samples[0] if self._samples else now
         seconds, *counts = (count - before for count, before in zip(now, first, strict=True))
@@ -323,7 +317,7 @@ class TrainingStatistics:
         return Rates(actions / seconds, races / seconds, batches / seconds, min(1.0, waited_s / seconds))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the figures that a resumed run continues with, as plain values."""
+        """Return the figures of a resumed run as plain values."""
         return {name: getattr(self, name) for name in _SAVED} | {
             "training_s": self.training_s,
             "returns": self.returns.state_dict(),
@@ -334,7 +328,7 @@ class TrainingStatistics:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the figures; states of earlier versions have fewer values."""
+        """Load the figures; earlier versions have fewer values."""
         for name in _SAVED:
             setattr(self, name, state.get(name, 0))
         self._earlier_sessions_s = state["training_s"]

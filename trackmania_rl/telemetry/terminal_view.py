@@ -31,11 +31,9 @@ from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, Train
 LIVE_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0
 N_MESSAGES = 6
-"""Lines of log messages in the live view."""
 MOST_TIMES_TO_BEAT = 3
-"""Most maps with which times to beat are shown."""
+"""Maps with which times to beat are shown, at most."""
 MOST_CLOSING_MAPS = 5
-"""Maps that the closing text names."""
 RACE_HEADINGS = ("races", "finished", "recent", "best", "last", "median")
 EPISODE_HEADINGS = ("episodes", "return", "best", "last", "length")
 """Of an own environment; return and length are means of the recent episodes."""
@@ -50,7 +48,7 @@ LEVEL_STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CR
 def open_terminal_view(
     mode: Literal["auto", "live", "plain", "off"], run_name: str, console: Console | None = None
 ) -> TerminalView:
-    """Return the view of a mode; "auto" is "live" in a terminal and "plain" elsewhere (a file, a pipe, CI)."""
+    """Return the view of a mode; "auto" is "live" in a terminal and "plain" elsewhere."""
     console = console or _PatientConsole()
     if mode == "auto":
         mode = "live" if console.is_terminal and not console.is_dumb_terminal else "plain"
@@ -65,7 +63,7 @@ class _PatientConsole(Console):
 
 
 class TerminalView:
-    """View that shows nothing; base of the other views. Leaving the context restores the terminal."""
+    """View that shows nothing. Leaving the context restores the terminal."""
 
     interval_s = float("inf")
 
@@ -73,7 +71,7 @@ class TerminalView:
         self._next_s = 0.0
 
     def update(self, figures: TrainingStatistics) -> None:
-        """Show the figures if the interval is over. Errors of the terminal are ignored."""
+        """Show the figures if the interval is over; errors of the terminal are ignored."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + self.interval_s
@@ -91,7 +89,7 @@ class TerminalView:
         """Take the figures that the live view shows until the first `update`."""
 
     def end_start(self) -> None:
-        """End the display of start phases: the first race has arrived."""
+        """End the display of start phases."""
 
     def __enter__(self) -> TerminalView:
         return self
@@ -117,7 +115,7 @@ class PlainView(TerminalView):
 
 
 class LiveView(TerminalView):
-    """Table in place. Logged and printed text appears in it or above it."""
+    """Table in place, with log messages. Printed text appears above it."""
 
     interval_s = LIVE_INTERVAL_S
 
@@ -226,11 +224,7 @@ def render(
 ) -> RenderableType:
     """Return the live view's table.
 
-    Args:
-        figures: of the run.
-        run_name: title.
-        messages: (time of day, level of `logging`, text), oldest first.
-        phases: of the start, by process: name and time of the beginning.
+    Messages are (time of day, level of `logging`, text), oldest first. Phases of the start are (name, time) by process.
     """
     parts: list[RenderableType] = [_overview(figures, phases), Text(), _map_table(figures)]
     if messages:
@@ -336,7 +330,7 @@ def format_return(points: float) -> str:
 
 
 def _best(history: RaceHistory, times: MedalTimes | None) -> str:
-    """Return the best time with its medal, or the furthest distance; a dash for several tracks."""
+    """Return the best time with its medal, or distance; a dash for several tracks."""
     if not history.is_one_track:
         return NOTHING
     if history.best_time_ms is None:
@@ -346,7 +340,7 @@ def _best(history: RaceHistory, times: MedalTimes | None) -> str:
 
 
 def _last(history: RaceHistory) -> str:
-    """Return the time of the last race, or its distance if it was not finished."""
+    """Return the last race's time, or distance if it was not finished."""
     return _progress(history, history.last_m) if history.last_time_ms is None else format_time(history.last_time_ms)
 
 
@@ -432,7 +426,7 @@ def _closing_best(name: str, of_map: MapStatistics, figures: TrainingStatistics)
 
 
 def format_time(race_time_ms: float | None) -> str:
-    """Format a race time as `minutes:seconds.milliseconds`; a dash for None."""
+    """Format a race time as `minutes:seconds.milliseconds`."""
     if race_time_ms is None:
         return NOTHING
     minutes, rest_ms = divmod(round(race_time_ms), 60_000)

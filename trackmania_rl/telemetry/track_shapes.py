@@ -74,7 +74,7 @@ def _of_track(track: Track) -> dict[str, Any]:
 
 
 def _of_line(entry: MapEntry, maps_folder: Path) -> dict[str, Any]:
-    """Return the shape of a map of the real game: its line, and the checkpoints of its file."""
+    """Return the shape of a map of the real game."""
     line_m = load_reference_line(maps_folder / entry.reference_line)
     stations_m, half_width_m = arc_length(line_m), ROAD_WIDTH_M / 2
     at = np.unique(np.append(np.arange(0, len(line_m), max(1, round(SHAPE_EVERY_M / ZONE_SPACING_M))), len(line_m) - 1))

@@ -29,7 +29,6 @@ ENCODERS: Final = {
     "-f webm",
     ".mov": "-c:v prores_ks -profile:v 4444 -pix_fmt yuva444p10le -f mov",
 }
-"""Options of ffmpeg for each kind of file."""
 _COLORS: Final = (
     "scale=out_color_matrix=bt709:out_range=tv,"
     "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709:range=tv"
@@ -51,7 +50,7 @@ class VideoFacts(NamedTuple):
 
 
 class Underlay(NamedTuple):
-    """Video below the frames, whose upper left corner is at (`left_px`, `top_px`); its sound is kept."""
+    """Video below the frames, whose upper left corner is at a place. Its sound is kept."""
 
     file: Path
     left_px: int
@@ -64,13 +63,10 @@ class VideoFile:
     After an error, or without a frame, no file is written and an older one is kept.
 
     Args:
-        path: its ending is one of `ENCODERS`.
+        path: its ending is one of `ENCODERS`; others are a `UserError`.
         frames_per_s: above 0.
         over: a video below the frames, which gives the size.
-        n_threads: of the encoder; 0 for as many as there are cores.
-
-    Raises:
-        UserError: if the name has another ending.
+        n_threads: of the encoder; 0 for all cores.
     """
 
     def __init__(self, path: Path, frames_per_s: float, over: Underlay | None = None, n_threads: int = 0) -> None:

@@ -31,7 +31,6 @@ ASKED_FOR_S: Final = 5.0
 """Collectors write for this time after a reader asked."""
 ASK_EVERY_S: Final = 1.0
 WATCHED_FOR_S: Final = 3.0
-"""Duration of `LiveReader.watch`."""
 CAR_IS_OLD_S: Final = 15.0
 
 
@@ -112,7 +111,7 @@ class LiveRace:
     frame_time_ms: npt.NDArray[np.int32]
 
     def save(self, file: Path) -> None:
-        """Write the race and rename it to `file`; an `OSError` if that fails."""
+        """Write the race and rename it to `file`."""
         part = file.with_suffix(".part")
         with part.open("wb") as opened:
             np.savez(opened, **{name: value for name, value in vars(self).items() if value is not None})
@@ -121,7 +120,7 @@ class LiveRace:
 
     @classmethod
     def load(cls, file: Path) -> LiveRace | None:
-        """Read what `save` wrote; None if there is no such file, or one of another version."""
+        """Read the file of `save`; None if it is missing or of another version."""
         try:
             with np.load(file, allow_pickle=False) as stored:
                 values: dict[str, Any] = {"frames": None} | {name: stored[name] for name in stored.files}
@@ -131,7 +130,7 @@ class LiveRace:
 
 
 class LiveReader:
-    """Reader of the games of a run while it trains. Several may read at once, and each may watch a game of its own."""
+    """Reader of a run's games while it trains. Each of several readers may watch a game of its own."""
 
     def __init__(self, run_folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = run_folder / FOLDER
@@ -143,7 +142,7 @@ class LiveReader:
         self._race: LiveRace | None = None
 
     def cars(self) -> list[LiveCar]:
-        """Return the newest states of all games, by collector and game. Collectors begin to write after a call."""
+        """Return the newest states of all games. Collectors begin to write after the first call."""
         self._ask(ASKED)
         cars = []
         for file in self._folder.glob(CARS_FILE.format(collector="*")):
@@ -154,7 +153,7 @@ class LiveReader:
         return sorted((car for car in cars if car.told_s > oldest_s), key=lambda car: (car.collector, car.game))
 
     def watch(self, collector: int, game: int) -> None:
-        """Ask for the races of one game instead of the one before; lasts `WATCHED_FOR_S` seconds."""
+        """Ask for the races of one game, for `WATCHED_FOR_S` seconds."""
         self._watched, self._watched_until_s = (collector, game), self._clock() + WATCHED_FOR_S
         self._ask(ASKED)
         self._ask(f"{ASKED}-{collector}-{game}")

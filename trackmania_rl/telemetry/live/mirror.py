@@ -142,7 +142,7 @@ class LiveMirror:
             file.unlink()
 
     def _update_cars(self, ids: GameIds, decision: BatchDecision, rows: npt.NDArray[np.int64], now_s: float) -> None:
-        """Note the states of some games, and the decisions made there: `rows` of the batch."""
+        """Note the states of games, and `rows` of the decisions."""
         try:
             motion = self._games.motion(ids)
         except TypeError:  # an own environment has no car

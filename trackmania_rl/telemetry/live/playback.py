@@ -26,7 +26,7 @@ _drawing = threading.Lock()  # a track's renderer has scratch memory
 
 
 class RacePlayback:
-    """Plays a race back. A race of the simulated game is driven again by its own actions."""
+    """Plays a race back. A race of the simulated game is driven again."""
 
     def __init__(self, race: LiveRace) -> None:
         self.race = race
@@ -84,7 +84,7 @@ class _DrivenAgain:
         self._begin()
 
     def drive_to(self, time_ms: float) -> bool:
-        """Drive to a race time; return False if the positions differ from those of the race."""
+        """Drive to a race time; return False if the positions are not those of the race."""
         race, until_ms = self._race, min(time_ms, int(self._race.time_ms[-1]))
         if until_ms < self._time_ms:
             self._begin()
@@ -115,7 +115,7 @@ class _DrivenAgain:
 
 @functools.lru_cache(maxsize=MOST_TRACKS)
 def _track(name: str, map_file: str) -> TrackForBatch | None:
-    """Return the simulated game's track by its generated name or its file; None for other maps."""
+    """Return the simulated game's track by its generated name or file; None for other maps."""
     if TrackRecipe.from_name(name) is None and not (map_file.endswith(".toml") and Path(map_file).is_file()):
         return None
     try:

@@ -99,7 +99,7 @@ def check_token(host: str, token: str | None) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket. A `UserError` if the port is taken, or the machine has no such address."""
+    """Open a listening socket. A `UserError` if that fails."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -116,7 +116,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(run: RunFolder, listening: socket.socket, host: str, token: str | None, *, ends_with_stdin: bool) -> None:
-    """Serve a run's page until it is interrupted, or, if it `ends_with_stdin`, until the standard input is closed."""
+    """Serve a run's page until it is interrupted, or if it `ends_with_stdin`, until that is closed."""
     from trackmania_rl.telemetry.page.guard import make_server
     from trackmania_rl.telemetry.page.page import RunPage
     from trackmania_rl.telemetry.page.server import make_app

@@ -25,7 +25,6 @@ MOST_POINTS: Final = 2000
 MOST_FIGURE_POINTS: Final = 800
 MOST_CURVES: Final = 600
 RATE_EVERY_S: Final = 5.0
-"""Shortest time over which frames per second are taken."""
 MOST_MAPS: Final = 20
 """Maps with curves: those driven first."""
 MOST_BYTES_AT_ONCE: Final = 8 << 20
@@ -36,11 +35,10 @@ _FOOTER_BYTES: Final = 4
 
 Point = list[float | None]
 NewPoints = defaultdict[str, list[Point]]
-"""New points by the names of their curves."""
 
 
 class Curve:
-    """Points (x, y...) in order. Beyond `most_points`, every second one is removed, but no record."""
+    """Points (x, y...) in order. Beyond `most_points` every second one is removed, but no record."""
 
     def __init__(self, most_points: int = MOST_POINTS) -> None:
         self._most_points = most_points
@@ -61,7 +59,7 @@ class Curve:
         return True
 
     def take_back(self, from_x: float) -> None:
-        """Remove the last points, those from a value of x on."""
+        """Remove the points from a value of x on."""
         while self.points and float(self.points[-1][0] or 0.0) >= from_x:
             self.points.pop()
             self._is_record.pop()
@@ -76,14 +74,10 @@ class Curve:
 
 
 class RaceCurves:
-    """Races of a run, from races.jsonl, which need not exist yet.
+    """Races of a run, from races.jsonl, by "{map}/{kind}", and "rates"; figures of learning, [frames, value], by name.
 
     Points of races are [frames, seconds or None if not finished, metres, share finished of the recent races]; those of
     rates are [frames, hours of training, frames per second].
-
-    Attributes:
-        curves: by "{map}/{kind}", and "rates".
-        figures: of learning, by name, points [frames, value]; those of the last `read` are `new_figures`.
     """
 
     def __init__(self, file: Path) -> None:
@@ -155,7 +149,7 @@ class RaceCurves:
         return rows
 
     def splits(self, map_name: str) -> dict[str, list[int]]:
-        """Return a map's times at the checkpoints: of the fastest race, and medians of the recent evaluation races."""
+        """Return the times at checkpoints: of a map's fastest race, and recent evaluation medians."""
         best_ms = self._best_ms.get(map_name, [])
         alike = [times_ms for times_ms in self._recent_ms[map_name] if len(times_ms) == len(best_ms)]
         return {
@@ -204,7 +198,7 @@ class RaceCurves:
 
 
 class FigureCurves:
-    """Scalars of a run by name, points [frames, value]. Points that a resumed run took back are left out."""
+    """Scalars of a run by name, points [frames, value]."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -226,7 +220,7 @@ class FigureCurves:
         return new
 
     def _read_file(self, file: Path, most_bytes: int, new: NewPoints) -> int:
-        """Add the complete records; return their bytes. A record is its length, a checksum, an event, a checksum."""
+        """Add the complete records (length, checksum, event, checksum); return their bytes."""
         offset, position = self._offsets.get(file, 0), 0
         with file.open("rb") as opened:
             opened.seek(offset)
@@ -256,7 +250,7 @@ class FigureCurves:
 
 
 def add_figure(curves: dict[str, Curve], name: str, frames: int, value: float, new: NewPoints) -> None:
-    """Add a point to a curve of figures. Points at later frames are removed: the run was resumed."""
+    """Add a point to a curve of figures. Remove points at later frames: the run was resumed."""
     if not math.isfinite(value) or (name not in curves and len(curves) >= MOST_CURVES):
         return
     curve = curves.setdefault(name, Curve(MOST_FIGURE_POINTS))

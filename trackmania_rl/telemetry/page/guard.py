@@ -41,7 +41,7 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a page at this address."""
+    """Return whether an address is reached from this machine only."""
     return host in LOOPBACK_NAMES
 
 

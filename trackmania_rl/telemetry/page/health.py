@@ -18,7 +18,7 @@ METRICS_TYPE: Final = CONTENT_TYPE_LATEST
 
 
 def health_of(folder: Path) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status, 200 or 503, and the answer for the run in a folder."""
+    """Return the HTTP status, 200 or 503, and the answer for a run."""
     status, now_s = read_status(folder), time.monotonic()
     wrong = "nobody trains this run" if status is None else status.what_is_wrong(now_s)
     answer: dict[str, Any] = {"ok": wrong is None, "run": folder.name}
@@ -31,7 +31,7 @@ def health_of(folder: Path) -> tuple[int, dict[str, Any]]:
 
 
 def metrics_of(folder: Path) -> bytes:
-    """Return the figures of the run in a folder, in Prometheus's text format."""
+    """Return the figures of a run in Prometheus's text format."""
     registry = CollectorRegistry()
     registry.register(_RunMetrics(folder))
     return generate_latest(registry)

@@ -33,7 +33,6 @@ QUIET_AFTER_S: Final = 60.0
 """A run that wrote nothing for this time does not seem to train."""
 
 Topics = dict[str, Any]
-"""Message to tabs: data by topic."""
 Watch = tuple[int, int] | None
 """Collector and game; None for the newest evaluation race."""
 
@@ -87,7 +86,7 @@ class RunPage:
             return news
 
     def cars(self, watches: set[Watch]) -> Topics:
-        """Return the cars of all games, and ids of new races of the watched games."""
+        """Return the cars of all games, and ids of new races of watched games."""
         with self._lock:
             wanted = [None, *sorted(watch for watch in watches if watch is not None)][: MOST_WATCHED + 1]
             for watch in self._readers.keys() - wanted:
@@ -113,7 +112,7 @@ class RunPage:
             self._announced.clear()
 
     def figure(self, name: str) -> list[Point]:
-        """Return the points of a figure; none if it does not exist."""
+        """Return the points of a figure, if there are any."""
         with self._lock:
             return list(self._figures[name].points) if name in self._figures else []
 
@@ -159,7 +158,7 @@ class RunPage:
         return race_sections(race, best, shape, splits, medals_ms)
 
     def settings(self) -> dict[str, Any]:
-        """Return the run's settings, and the error in them if there is one."""
+        """Return the run's settings, and the error in them."""
         with self._lock:
             return {"rows": settings_rows(self._in_file), "error": self._settings_error}
 
@@ -201,7 +200,7 @@ class RunPage:
             news["run"] = self._about()
 
     def _read_figures(self, news: Topics) -> None:
-        """Read the event files, or without them the figures in races.jsonl."""
+        """Read the event files, or else the figures in races.jsonl."""
         n_figures, before = len(self._figures), self._figures
         new = self._event_files.read()
         self._figures = self._event_files.curves

@@ -128,7 +128,7 @@ def columns_of(race: LiveRace) -> dict[str, Any]:
 
 
 def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
-    """Drive a record's inputs on the simulated game. A `UserError` if the inputs or the track cannot be used."""
+    """Drive a record's inputs on the simulated game."""
     events = read_input_script(best.inputs)
     states: list[tuple[Any, ...]] = []
     until_ms = best.race_time_ms + _STATE_MS - TICK_MS  # so that the last state is at the record's time or after it
@@ -178,15 +178,8 @@ def race_sections(
 ) -> dict[str, Any]:
     """Compare a race with its map's best race, the recent evaluation races, and a medal's pace.
 
-    Sections end at checkpoints, or at equal parts of a line that has none. A medal is one time for the whole map. Its
-    sections are those of the best race, scaled by the same factor.
-
-    Args:
-        race: the race.
-        best: the map's best race, where its states are known.
-        shape: of the map, from `track_shapes.shape_of`.
-        splits: of the map, from `RaceCurves.splits`.
-        medals_ms: medal times of the map by name.
+    Sections end at checkpoints, or at equal parts of a line that has none. A medal's sections are those of the best
+    race, scaled by one factor.
 
     Returns:
         `rows`, one for each section, with None for unknown values; `best_ms`, time of the best race; `medal`, name of
@@ -242,7 +235,7 @@ def times_at(
 
 
 def _end_times(race: LiveRace, ends_m: npt.NDArray[np.float64]) -> list[int]:
-    """Return the race times at the sections' ends that a race reached; the finish is its official time."""
+    """Return the times at the ends that a race reached; the finish is its official time."""
     times_ms = times_at(ends_m, race.meters_advanced, race.time_ms)[: len(ends_m) - 1]
     return [*times_ms, race.race_time_ms] if race.race_finished else times_ms
 

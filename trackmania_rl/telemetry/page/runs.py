@@ -30,7 +30,7 @@ _BEST_RUN: Final = re.compile(r"(.+)_(\d+)")
 
 
 def list_runs(save_folder: Path) -> list[dict[str, Any]]:
-    """List name, time of the newest file (s since 1970), whether it trains, and figures of the newest runs."""
+    """List the newest runs."""
     runs = sorted(((_last_written_s(folder), folder) for folder in _runs(save_folder)), reverse=True)[:MOST_RUNS]
     return [
         {
@@ -120,7 +120,7 @@ class BestRun(NamedTuple):
     driven_s: float
 
     def q_values(self) -> np.ndarray | None:
-        """Return (T, A) Q values of the race; None if their file is missing or damaged."""
+        """Return (T, A) Q values of the race; None if they are missing or damaged."""
         try:
             values = read_npy(self.folder / "q_values.npy", MOST_Q_VALUES_BYTES)
         except UserError:
@@ -129,7 +129,7 @@ class BestRun(NamedTuple):
 
 
 class RunFiles:
-    """Records, films and pictures of a run. Only listed files can be downloaded."""
+    """Records, films and pictures of a run. Only these can be downloaded."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run

@@ -68,7 +68,7 @@ def make_app(page: RunPage, host: str = "127.0.0.1", port: int = 0, token: str |
 
 
 class _Runs:
-    """ASGI app of a folder's runs; each app is made when it is opened."""
+    """ASGI app of a folder's runs, each made when it is opened."""
 
     def __init__(self, page: RunPage) -> None:
         self._page = page
@@ -192,7 +192,7 @@ class Hub:
         self._has_read = False
 
     async def serve(self, socket: WebSocket) -> None:
-        """Send a tab a snapshot, and then the news, until it disconnects."""
+        """Send a tab a snapshot, and then the news."""
         await socket.accept()
         if len(self._tabs) >= MOST_TABS:
             await socket.close(TRY_AGAIN_LATER, "too many tabs")
@@ -255,12 +255,12 @@ class Hub:
 
 
 def encoded(topics: Topics) -> str:
-    """Encode topics as JSON without NaN and infinity, which browsers do not read."""
+    """Encode topics as JSON without NaN and infinity."""
     return json.dumps(topics, separators=(",", ":"), allow_nan=False)
 
 
 def watch_of(message: str, before: Watch) -> Watch:
-    """Return the game that a tab's message asks for; `before` if the message is not valid."""
+    """Return the game that a tab asks for; `before` if the message is not valid."""
     try:
         return _Asked.model_validate_json(message).watch
     except ValidationError:
