@@ -13,7 +13,6 @@ from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry import diagnostics
 from trackmania_rl.telemetry.diagnostics import (
     KINDS,
-    SETS_KEPT,
     Section,
     binned,
     draw_diagnostics,
@@ -36,12 +35,13 @@ def line_data():
 
 def test_the_newest_sets_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(diagnostics, "KINDS", {"racing_line": KINDS["racing_line"]})
+    monkeypatch.setattr(diagnostics, "SETS_KEPT", 2)
     data = line_data()
-    for number in range(SETS_KEPT + 2):
+    for number in range(4):
         data["about"].frames_total = 1000 + number
         draw_diagnostics(data, tmp_path)
     (tmp_path / "000000001000_valley_strange.png").touch()
-    assert [entry["frames"] for entry in list_pictures(tmp_path)] == list(range(1000 + SETS_KEPT + 1, 1001, -1))
+    assert [entry["frames"] for entry in list_pictures(tmp_path)] == [1003, 1002]
 
 
 def test_pictures_without_data_are_left_out(tmp_path):

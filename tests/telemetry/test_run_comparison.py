@@ -66,13 +66,14 @@ def test_races_without_a_common_way_are_refused():
 
 def test_losses_of_sections_add_up_to_the_time_behind():
     a = run(along_z(5.0 * np.arange(61)), checkpoints_ms=(1000, 2000, 6000))
-    sections = compare_runs(a, run(along_z(4.0 * np.arange(76)), checkpoints_ms=(1100, 1900, 7500))).sections
+    b_m = along_z(4.0 * np.arange(76))
+    sections = compare_runs(a, run(b_m, checkpoints_ms=(1100, 1900, 7500)), STRAIGHT_M).sections
     assert [section.name for section in sections] == ["CP 1", "CP 2", "finish"]
     assert [section.end_m for section in sections] == pytest.approx([50.0, 100.0, 300.0])
     assert [section.section_ms for section in sections] == [(1000, 1100), (1000, 800), (4000, 5600)]
     assert [section.lost_ms for section in sections] == [100, -200, 1600]
     assert [section.behind_ms for section in sections] == [100, -100, 1500]
-    assert len(compare_runs(a, run(along_z(4.0 * np.arange(76)), checkpoints_ms=(1100,))).sections) == 1
+    assert len(compare_runs(a, run(b_m, checkpoints_ms=(1100,)), STRAIGHT_M).sections) == 1
 
 
 def test_the_time_at_a_distance_is_when_a_race_first_was_there():
