@@ -1,1 +1,1 @@
-"""Measurements that anybody can repeat; docs/benchmarks.rst tells what they gave."""
+"""Measurements; their results are in docs/benchmarks.rst."""

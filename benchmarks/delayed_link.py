@@ -1,7 +1,4 @@
-"""A TCP link that takes its time: what a network does to a connection, on one machine.
-
-It forwards a port of this machine to another one, as SSH does, and hands every piece on a set time after it came.
-"""
+"""A TCP link with a delay: one port is forwarded to another, each piece a set time after it arrived."""
 
 from __future__ import annotations
 
@@ -21,16 +18,7 @@ PROBES: Final = 20
 
 
 class DelayedLink:
-    """Forwards connections in threads of this process.
-
-    Args:
-        target_port: where they lead.
-        one_way_s: how much later each piece arrives.
-        port: where the link listens; 0 picks a free one.
-
-    Attributes:
-        port: where it listens.
-    """
+    """Forwards connections from `port` (0: any free one) to `target_port` in threads, with a delay of `one_way_s`."""
 
     def __init__(self, target_port: int, one_way_s: float = 0.0, port: int = 0) -> None:
         self._target_port = target_port
@@ -41,7 +29,7 @@ class DelayedLink:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Break all connections, and accept no more."""
+        """Break all connections and stop listening."""
         for end in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -53,7 +41,7 @@ class DelayedLink:
                 near = self._listener.accept()[0]
                 try:
                     far = socket.create_connection((LOOPBACK, self._target_port))
-                except OSError:  # nobody listens behind the link
+                except OSError:
                     near.close()
                     continue
                 self._sockets += [near, far]
@@ -85,11 +73,7 @@ class DelayedLink:
 
 @contextlib.contextmanager
 def link_process(target_port: int, one_way_s: float) -> Iterator[int]:
-    """A link in a process of its own, which takes no time of this one's.
-
-    Yields:
-        The port where it listens.
-    """
+    """Start a link in a process of its own; yield its port."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, target_port, one_way_s), daemon=True)
@@ -107,7 +91,7 @@ def _serve(pipe: Connection, target_port: int, one_way_s: float) -> None:
 
 
 def measured_round_trip_s(one_way_s: float) -> float:
-    """Median time that one byte takes through such a link and back."""
+    """Return the median time of one byte through such a link and back."""
     with socket.create_server((LOOPBACK, 0)) as server, link_process(server.getsockname()[1], one_way_s) as port:
 
         def echo() -> None:

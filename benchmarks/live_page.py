@@ -3,8 +3,8 @@
 python -m benchmarks.live_page                           # about 12 minutes: one training, three ways in turns
 
 One training of the default configuration with its page. In turns of half a minute the page is stopped (SIGSTOP), has
-no viewer, or is shown by Chromium (headless, on the same processor). Two trainings of the same seed differ by more than
-the page costs, so turns of one training are compared, in an order that changes from round to round.
+no viewer, or is shown by headless Chromium. Two trainings of the same seed differ by more than the page costs, so turns
+of one training are compared, in an order that changes from round to round.
 """
 
 from __future__ import annotations

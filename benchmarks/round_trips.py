@@ -1,6 +1,6 @@
 """Actions per second of one game on another machine, by the round trip between the two; see docs/game_machines.rst.
 
-The game, simulated, is on this machine, and a link in between delays what each side says.
+The simulated game is on this machine, behind a link with a delay.
 
 python -m benchmarks.round_trips
 python -m benchmarks.round_trips --round-trips-ms 0 0.3 20 --seconds 10
@@ -41,7 +41,7 @@ class TimeIsUp(Exception):  # noqa: N818
 
 
 def actions_per_s(settings: Settings, port: int, seconds: float) -> float:
-    """Play on the kept game at a port for a time."""
+    """Play on the kept game at a port for a time; return the rate."""
     game = settings.game.model_copy(update={"games_are_kept": True})
     manager = GameInstanceManager(game, settings.observation, KeptGame(port, PROJECT / game.maps_folder))
     policy, times_s = RandomPolicy(len(game.inputs), seed=0), list[float]()

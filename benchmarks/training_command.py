@@ -1,4 +1,4 @@
-"""A training command as users start it, for tests from end to end and for benchmarks of whole trainings."""
+"""The training command as a process, for tests from end to end and benchmarks of whole trainings."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Keep the replay memory on disk: a plain replay buffer of torchrl in files that are mapped into memory.
+"""Replay memory on disk: a plain replay buffer of torchrl in memory-mapped files.
 
     python scripts/train.py --set run_name=on_disk --set memory=examples.disk_memory:DiskMemory
 
-For memories larger than the machine's. A transition takes its place in a mini-race when it is stored, not each time it
-is drawn. The files are temporary: a run that is resumed fills its memory again, like one whose checkpoints hold none.
+For memories larger than the machine's. A transition gets its place in a mini-race when it is stored, not each time it
+is drawn. The files are temporary: a resumed run fills its memory again.
 """
 
 import torch

@@ -2,8 +2,8 @@
 
     python scripts/train.py --set run_name=fourier --set network=examples.fourier_network:FourierNetwork
 
-A network of plain layers learns slow changes of a value first, and quick ones late. Sines of many frequencies, which
-are learned as well, let it tell near states apart from the start. BANDWIDTH says how near.
+A network of plain layers learns slow changes of a value first. Learned sines of many frequencies distinguish near
+states from the start. BANDWIDTH sets the scale.
 """
 
 import math

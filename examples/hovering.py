@@ -3,8 +3,8 @@
     python scripts/train.py --config config_files/config_cartpole.py --set run_name=hovering \
         --set games=examples.hovering:HoveringGames
 
-Any environment with a choice of actions or with numbers between bounds trains like this; one that is registered is
-named by its id, as in config_files/config_cartpole.py.
+Any environment with Discrete actions or a bounded Box trains like this. A registered one is named by its id, as in
+config_files/config_cartpole.py.
 """
 
 import functools

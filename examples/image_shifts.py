@@ -1,4 +1,4 @@
-"""Train on images shifted at random, so that what is learned holds for more than pixels.
+"""Training on randomly shifted images, a form of data augmentation.
 
     python scripts/train.py --set run_name=shifted --set image_width_px=64 --set image_height_px=48 \
         --set transforms=examples.image_shifts:ImageShifts
@@ -25,10 +25,7 @@ class ImageShifts(Transform):
         self.max_shift_px = max_shift_px
 
     def _apply_transform(self, img: Tensor) -> Tensor:
-        """Shift images (B, S, H, W), the S frames of a state together; what enters repeats the border.
-
-        The same as padding with border pixels and cropping at a random place.
-        """
+        """Shift images (B, S, H, W), the S frames of a state together, padded with border pixels."""
         n_images, n_frames, height, width = img.shape
         shifts = torch.randint(-self.max_shift_px, self.max_shift_px + 1, (2, n_images, 1), device=img.device)
         rows = (torch.arange(height, device=img.device) + shifts[0]).clamp_(0, height - 1)  # (B, H), read for each row

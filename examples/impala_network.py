@@ -3,8 +3,8 @@
     python scripts/train.py --set run_name=impala --set image_width_px=64 --set image_height_px=48 \
         --set network=examples.impala_network:ImpalaNetwork
 
-Slower and stronger than plain convolutions. What is left of the image is pooled to one fixed size by maximum, whatever
-its size was: so the heads after it stay small (as in Clark et al. 2024, "Beyond The Rainbow", arXiv:2411.03820).
+Slower and stronger than plain convolutions. The image's features are pooled to a fixed size by maximum, so the heads
+stay small (as in Clark et al. 2024, "Beyond The Rainbow", arXiv:2411.03820).
 """
 
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ CHANNELS = (16, 32, 32)
 BLOCKS = 2
 """Residual blocks of a stage."""
 POOLED_SIZE = 6
-"""Side of what is left in the end."""
+"""Side of the pooled features."""
 
 
 class ResidualBlock(nn.Module):

@@ -1,8 +1,8 @@
-"""Learn from somebody's races without a game of one's own: record them, imitate them, and see how the result drives.
+"""Imitation of recorded races: record a race, train on it without a game, and evaluate the result.
 
     python examples/offline_training.py research/planner/records/valley.inputs --map valley
 
-It takes a minute or two: 3000 updates. The commands that do the same are in docs/datasets.rst.
+3000 updates take a minute or two. docs/datasets.rst has the commands for the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(inputs: Path, map_name: str, folder: Path, max_updates: int, overrides:
         "n_collectors": 0,
         "offline": dataset.folder,
         "agent": "trackmania_rl.agents.behaviour_cloning:BehaviourCloning",
-        "buffer_test_ratio": 0,  # one race is little: nothing of it is kept apart for the test loss
+        "buffer_test_ratio": 0,  # one race is too little for a test loss
     }
     sets = [*overrides, *(f"{name}={value}" for name, value in of_the_run.items())]
     train(CONFIG, overrides=sets, output_folder=folder, max_updates=max_updates)

@@ -1,4 +1,4 @@
-"""PPO of RLlib on the race, in a Python environment of its own, since RLlib pins another Gymnasium than the trainer.
+"""PPO of RLlib on the race, in a Python environment of its own: RLlib pins another Gymnasium.
 
     python3 -m venv rllib && rllib/bin/python -m pip install -r examples/rllib_requirements.txt
     rllib/bin/python examples/rllib_ppo.py --timesteps 1000000

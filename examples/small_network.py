@@ -1,8 +1,8 @@
-"""A network of your own: 128 hidden units over the floats, in place of the default by one line of configuration.
+"""A network of your own: 128 hidden units over the floats.
 
     python scripts/train.py --set run_name=small --set network=examples.small_network:SmallNetwork
 
-It answers what every network here answers: the returns (B, N, A) of A actions in B states at N quantiles tau.
+Like every network here it computes returns (B, N, A) of A actions in B states at N quantiles tau.
 """
 
 import math
@@ -17,7 +17,7 @@ HIDDEN, COSINES = 128, 32
 
 
 class SmallNetwork(QuantileNetwork):
-    """One hidden layer, multiplied by what a quantile's cosines make of it; the image is not looked at."""
+    """One hidden layer, multiplied by an embedding of the quantile; the image is ignored."""
 
     def __init__(self, settings: AgentSettings, sizes: Sizes, generator: torch.Generator) -> None:
         """Draw the first weights with the generator."""

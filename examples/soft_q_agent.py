@@ -4,8 +4,8 @@
         --set temporal_mini_race_duration_actions=None --set 'gamma_schedule=((0, 0.98),)' \
         --set expected_reward_per_action=0.0
 
-What is its own is the loss. Driving by values, optimizer, target network and checkpoints are parts that ship, for any
-loss of torchrl's kind; `trackmania_rl/agents/builder.py` says what an agent has to have that brings all of it.
+Only the loss is new. Driving by values, optimizer, target network and checkpoints are shipped parts, for any torchrl
+loss; `trackmania_rl/agents/builder.py` has the protocol of an agent that brings all of them.
 """
 
 import numpy as np
@@ -23,11 +23,11 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 
 TEMPERATURE = 0.01
-"""How much better than others an action must be to count alone, in units of reward."""
+"""Temperature of the soft maximum, in units of reward."""
 
 
 class SoftQLoss(LossModule):
-    """The squared error of Q, where the next state is worth the soft maximum of its values."""
+    """Squared error of Q with the soft maximum of the next state's values."""
 
     def __init__(self, network: nn.Module, gamma: float) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class SoftQLoss(LossModule):
 
 
 class SoftQAgent:
-    """Makes the agent's three parts; called with the run's settings, the games' spaces and the run's seeds."""
+    """Builder of the agent's three parts; called with the run's settings, the games' spaces and the run's seeds."""
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
         self.settings, self.spaces = settings, spaces
@@ -61,12 +61,12 @@ class SoftQAgent:
             return greedy_actor(self.settings.agent, self.spaces)
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> TorchRLActor:
-        """Make what drives by a network, and explores by the schedules of the settings."""
+        """Make the policy, which explores by the schedules of the settings."""
         assert isinstance(network, TensorDictModuleBase)
         return TorchRLActor(network.to(device).eval(), self.spaces, self.settings.exploration, device, rng)
 
     def make_learner(self, network: nn.Module) -> TorchRLLearner:
-        """Make what trains a network."""
+        """Make the learner of a network."""
         loss = SoftQLoss(network, self.settings.agent.gamma_schedule[0][1])
         device = pick_device(self.settings.run.torch_device)
         on_batches = OffPolicyLoss(loss, self.spaces, device, self.learner_seed)

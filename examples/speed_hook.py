@@ -2,7 +2,7 @@
 
     python scripts/train.py --set run_name=watched --set 'hooks=("examples.speed_hook:LogSpeed",)'
 
-A hook writes the methods of those points of the training at which it acts; `Hook` lists them all.
+A hook overrides the methods of the points at which it acts; `Hook` lists them all.
 """
 
 from typing import Any
@@ -14,26 +14,26 @@ from trackmania_rl.training.hooks.hook import Hook
 
 
 class LogSpeed(Hook):
-    """Logs speeds in m/s; the highest of the whole run survives its resumption."""
+    """Logs speeds in m/s; the highest of the whole run is kept in checkpoints."""
 
     highest_m_s = 0.0
 
     def begin(self) -> None:
-        """Find where the velocity is among a state's floats, once the run is known."""
+        """Look up the velocity's place among a state's floats."""
         settings = self.run.settings
         layout = ObservationLayout(settings.observation, settings.game.actions)
         self._velocity_m_s = layout["velocity_m_s"]
 
     def pre_steps_log(self, race: TensorDict) -> dict[str, float]:
-        """Look at a race that has come in, with a row for each action; return figures to log."""
+        """Return figures of a race, which has a row for each action."""
         speeds_m_s = race["state_float"][:, self._velocity_m_s].norm(dim=1)
         self.highest_m_s = max(self.highest_m_s, speeds_m_s.max().item())
         return {"mine/mean_speed_m_s": speeds_m_s.mean().item(), "mine/highest_speed_m_s": self.highest_m_s}
 
     def state_dict(self) -> dict[str, Any]:
-        """Tell what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {"highest_m_s": self.highest_m_s}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it over again."""
+        """Load the state of a checkpoint."""
         self.highest_m_s = state_dict["highest_m_s"]

@@ -1,8 +1,8 @@
-"""A reward of your own: the one that ships, and a price for each change of keys, for a hand that does not tremble.
+"""A reward of your own: the shipped one, and a price for each change of keys.
 
     python scripts/train.py --set run_name=steady --set reward=examples.steady_reward:SteadyReward
 
-A reward sees a whole race when it is over: the columns of its T actions and T + 1 states.
+A reward is called with a whole race: the columns of its T actions and T + 1 states.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ PRICE_OF_CHANGE = np.float32(0.003)
 
 
 class SteadyReward(RaceReward):
-    """Time and metres as ever, minus `PRICE_OF_CHANGE` for each action that is another one than the one before."""
+    """The shipped reward, minus `PRICE_OF_CHANGE` for each action that differs from the previous one."""
 
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
         """Reward a race: `rewards` (T,) of its actions, and `potentials` (T + 1,) of its states."""

@@ -1,8 +1,8 @@
-"""Write each figure of a run into one text file, a line for each: what a logger needs at least.
+"""A logger of your own, minimal: each figure of a run is a line of a text file.
 
     python scripts/train.py --set run_name=told --set 'loggers=("tensorboard", "examples.table_logger:TableLogger")'
 
-It is one of torchrl's loggers; the training calls it with the run's name and folder.
+It is a torchrl logger; the training calls it with the run's name and folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class TableLogger(Logger):
     """Writes `figures.txt` in the run's folder: frames, name and value, with tabs between them."""
 
     def _create_experiment(self) -> TextIO:
-        """Open the file for more lines; what this returns is `experiment`."""
+        """Open the file for appending, as `experiment`."""
         return (Path(self.log_dir) / "figures.txt").open("a", buffering=1, encoding="utf-8")
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
@@ -25,7 +25,7 @@ class TableLogger(Logger):
         self.experiment.write(f"{step}\t{name}\t{value:g}\n")
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
-        """Write the settings, which are told once at each start."""
+        """Write the settings at each start."""
         self.experiment.writelines(f"setting\t{name}\t{value}\n" for name, value in cfg.items())
 
     def log_video(self, name: str, video: Tensor, step: int | None = None, **how: Any) -> None:

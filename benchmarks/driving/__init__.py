@@ -1,1 +1,1 @@
-"""How well agents drive: yardsticks per track, and the runner that holds agents against them."""
+"""Driving benchmark: trainings on tracks, scored against the tracks' records."""

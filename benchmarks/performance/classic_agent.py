@@ -1,8 +1,8 @@
-"""The yardstick of network, update and weights: the same algorithm, tensor by tensor, the way it is first written down.
+"""Classic way of network and update: the same algorithm, tensor by tensor.
 
-Features are repeated for each quantile before they are multiplied, and clipping, optimizer, decay, soft update and
-publishing are torch's own, over the list of parameter tensors. As in Linesight's published code, images and
-convolutions are channels-last, and the networks and the loss may be compiled.
+Features are repeated for each quantile before they are multiplied; clipping, optimizer, decay and soft update are
+torch's own, over the list of parameter tensors. As in Linesight's published code, images and convolutions are
+channels-last, and the networks and the loss may be compiled.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ClassicNetwork(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # of four dimensions alone
 
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
-        """Returns (B, N, A) at quantiles (B, N); floats are taken as normalized (mean 0, deviation 1)."""
+        """Compute returns (B, N, A) at quantiles (B, N) of normalized floats."""
         batch_size, n = tau.shape
         features = self.float_feature_extractor(floats)
         if self.img_head is not None:
@@ -77,14 +77,7 @@ class ClassicNetwork(nn.Module):
 
 
 class ClassicUpdate:
-    """One update of the online network and one soft update of the target network.
-
-    Args:
-        network: the online network, on its device.
-        settings: of the loss and the optimizer.
-        dtype: of the networks' large products, by autocast.
-        use_torch_compile: compile networks and loss, and their derivatives with them.
-    """
+    """One update of the online network and one soft update of the target network."""
 
     def __init__(
         self,
@@ -120,7 +113,7 @@ class ClassicUpdate:
                 slow.mul_(1 - settings.soft_update_tau).add_(settings.soft_update_tau * parameter)
 
     def _objective(self, batch: SimpleNamespace, tau: Tensor, next_tau: Tensor) -> Tensor:
-        """The loss of a batch, summed, at quantiles (B, N) of both networks."""
+        """Compute the summed loss of a batch at quantiles (B, N) of both networks."""
         settings = self.settings
         with torch.no_grad():
             next_returns = self.target(batch.next_state_img, batch.next_state_float, next_tau)
@@ -143,7 +136,7 @@ class ClassicUpdate:
         return torch.cat((lower, 1 - lower), dim=1)
 
     def _loss(self, targets: Tensor, predictions: Tensor, tau: Tensor) -> Tensor:
-        """Quantile Huber losses (B,)."""
+        """Compute quantile Huber losses (B,)."""
         kappa = self.settings.iqn_kappa
         error = targets[:, :, None] - predictions[:, None, :]
         huber = torch.where(error.abs() < kappa, 0.5 / kappa * error**2, error.abs() - 0.5 * kappa)

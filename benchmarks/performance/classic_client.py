@@ -1,4 +1,4 @@
-"""The yardstick of reading a state: parsed with the `tminterface` package, floats put together with `np.hstack`."""
+"""Classic way of reading a state: parsed with the `tminterface` package, floats joined by `np.hstack`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MATERIAL_ID_MASK = 0xFFFF
 
 
 def parse(blob: bytes) -> Any:
-    """The package's own state object."""
+    """Return the package's state object."""
     state = SimStateData(blob)
     state.cp_data.resize(CheckpointData.cp_states_field, state.cp_data.cp_states_length)
     state.cp_data.resize(CheckpointData.cp_times_field, state.cp_data.cp_times_length)
@@ -24,7 +24,7 @@ def parse(blob: bytes) -> Any:
 def read_floats(
     blob: bytes, previous_actions: Sequence[dict[str, bool]], zone_centers_m: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float32]:
-    """The floats of the observation: zones (Z, 3) ahead, previous actions as dictionaries of keys."""
+    """Return the floats of the observation from zones (Z, 3) ahead and previous actions as dictionaries of keys."""
     state = parse(blob)
     dynamics, car = state.dyna.current_state, state.scene_mobil
     position = np.array(dynamics.position)

@@ -1,9 +1,8 @@
-"""The yardstick of replay: the way it is usually written, one Python object for each transition.
+"""Classic way of replay: one Python object for each transition.
 
 A race comes as lists, one array for each frame and each state. A loop makes an object of every transition, with its
-n-step sums; torchrl's `ListStorage` keeps them; a batch is stacked from the objects drawn, and its images are made
-floats in host memory, ready for the network. Frames are never copied when a race is stored: the objects refer to those
-of the race, as next states refer to the next object's frame.
+n-step sums; torchrl's `ListStorage` keeps them; a batch is stacked from the objects drawn, and its images are converted
+to floats in host memory. Objects refer to the frames of the race, which are not copied when it is stored.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class ClassicExperience:
 
 
 class ClassicReplay:
-    """A train and a test buffer of objects, and how they are filled and drawn from."""
+    """Train and test buffer of objects."""
 
     def __init__(self, memory_size: int, replay: ReplaySettings, reward: RewardSettings, gamma: float) -> None:
         self.replay = replay
@@ -105,7 +104,7 @@ class ClassicReplay:
         return self.reward.shaped_reward_dist_to_cur_vcp * distance_m
 
     def collate(self, drawn: list[ClassicExperience]) -> tuple[torch.Tensor, ...]:
-        """Put the transitions drawn at random points of mini-races."""
+        """Place transitions at random points of mini-races and stack them."""
         column = {name: np.array([getattr(e, name) for e in drawn]) for name in ClassicExperience.__annotations__}
         duration = self.replay.temporal_mini_race_duration_actions
         assert duration is not None

@@ -1,4 +1,4 @@
-"""One update of the learner, default-size and full-size network, the target's soft update included."""
+"""One update of the learner with the default-size and the full-size network, soft update included."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from trackmania_rl.settings import Settings
 PART = "learner step"
 LEARNING_RATE = 1e-4
 BYTES_PER_WEIGHT_AND_UPDATE = 4 * 12
-"""Of each weight, an update must read gradient, weight, two moments, target, and write all but the gradient's reading;
-with zeroing and decay about twelve passes of four bytes. A floor for networks too small to be bound by arithmetic."""
+"""Of each weight, an update reads and writes gradient, weight, two moments and target; with zeroing and decay about
+twelve passes of four bytes. A floor for networks too small to be bound by arithmetic."""
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
-    """Measure the update beside the classic one, like with like: both eager, and both compiled where time allows."""
+    """Measure the update beside the classic one: both eager, and both compiled where possible."""
     is_compiled = options.compiled and has_compiler(options.device)
     figures = []
     for name, config, overrides in (
@@ -55,7 +55,7 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
 
 
 def has_compiler(device: str) -> bool:
-    """Whether torch.compile can work: on a processor it needs a C++ compiler."""
+    """Return whether torch.compile can work: on a processor it needs a C++ compiler."""
     return device.startswith("cuda") or shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
@@ -102,7 +102,7 @@ def _measure(
 def _ours(
     settings: Settings, network: IQN_Network, batch: TensorDict, device: torch.device, is_compiled: bool
 ) -> Callable[[], object]:
-    """An update as a training makes it, of a copy of the network."""
+    """Return the update of a training, on a copy of the network."""
     agent = IQNAgent(copy.deepcopy(network), settings.agent, device=device, seed=0, use_torch_compile=is_compiled)
     agent.follow(settings.agent, LEARNING_RATE)
 
@@ -117,7 +117,7 @@ def _classic(
     dtype: torch.dtype,
     is_compiled: bool,
 ) -> Callable[[], None]:
-    """The classic update, with the network's weights."""
+    """Return the classic update, with the network's weights."""
     classic = ClassicNetwork(settings, N_FLOATS)
     classic.load_state_dict(network.state_dict())
     update = ClassicUpdate(classic.to(device), settings.agent, dtype, use_torch_compile=is_compiled)
@@ -126,7 +126,7 @@ def _classic(
 
 
 def make_network(settings: Settings) -> IQN_Network:
-    """A network that sees the floats as they are, as the classic one does: not normalized, no Fourier features."""
+    """Return a network without normalization and Fourier features, like the classic one."""
     sizes = Sizes(
         float_mean=[0.0] * N_FLOATS,
         float_std=[1.0] * N_FLOATS,
@@ -138,7 +138,7 @@ def make_network(settings: Settings) -> IQN_Network:
 
 
 def random_batch(settings: Settings, batch_size: int, device: torch.device) -> TensorDict:
-    """A batch as the replay memory gives it."""
+    """Return a random batch with the replay memory's columns."""
     generator = torch.Generator().manual_seed(0)
     image = (batch_size, 1, settings.game.image_height_px, settings.game.image_width_px)
     columns = {

@@ -3,8 +3,7 @@
 The rule: each program of this project reads its printed arguments in this process, up to the end of its own parser.
 Of a training the settings are validated as well, its maps are looked up, and its parts are made, all before the first
 process of a run. A training is not run here: tests/examples trains with the examples' printed settings at small sizes,
-and tests/tools/test_tutorial_own_map.py and the notebooks run whole pages. Commands that read shipped files only, write
-nothing and take seconds are run.
+and tests/tools/test_tutorial_own_map.py and the notebooks run whole pages.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +54,6 @@ MENTIONED = {
 """Programs that a sentence names without the arguments that they need."""
 MADE_BY_THE_PAGE = {"config_files/config_simulated.py", "search6/best/best.py"}
 """Configurations that an earlier command of the page writes."""
-RUN = ("python scripts/replay_inputs.py research/planner/records/valley.inputs --map valley",)
 
 
 class Printed(NamedTuple):
@@ -191,10 +188,3 @@ def test_its_commands_are_accepted(
 
 def test_the_commands_are_found() -> None:
     assert len(ALL) > 200
-    assert set(RUN) <= {printed.command for printed in ALL}
-
-
-@pytest.mark.parametrize("command", RUN)
-def test_cheap_commands_run(command: str) -> None:
-    ended = subprocess.run([sys.executable, *command.split()[1:]], cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr

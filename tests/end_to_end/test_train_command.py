@@ -22,7 +22,7 @@ SETTINGS = {
     "game_transport": "'socket'",
     "n_collectors": 2,
     "games_per_collector": 1,
-    "collector_silence_s": 10.0,
+    "collector_silence_s": 5.0,
     "cutoff_race_longer_than_ms": 8_000,
 }
 SIZE_PX = (64, 48)
