@@ -22,6 +22,7 @@ SETTINGS = {
     "game_transport": "'socket'",
     "n_collectors": 2,
     "games_per_collector": 1,
+    "running_speed": 20.0,  # as fast as possible would take both cores all the time
     "collector_silence_s": 5.0,
     "cutoff_race_longer_than_ms": 8_000,
 }
