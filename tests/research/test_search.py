@@ -49,7 +49,10 @@ def read(tmp_path: Path, repository_root: Path) -> ReadSpace:
         ("soft_update_tau = {low = 0, high = 1, log = true}", "log = true is for numbers above 0"),
         ("lr_schedule = {low = 0.5, high = 2}", 'multiply it: "lr_schedule*"'),
         ('lr_schedule = {choices = [[[0, 1]], [[0, 2]]]}\n"lr_schedule*" = {low = 0.5, high = 2}', "is there twice"),
-        ('"epsilon_schedule*" = {low = 0.5, high = 2}', "epsilon_schedule.0.1 = 2.0: input should be less than or equal to 1"),
+        (
+            '"epsilon_schedule*" = {low = 0.5, high = 2}',
+            "epsilon_schedule.0.1 = 2.0: input should be less than or equal to 1",
+        ),
         ("seed = {low = 0, high = 9}", "seed is each trial's or each machine's own"),
         ("float_hidden_dim = {low = 8, high = 16}", "shapes networks or memory, which with pbt are copied"),
         ("batch_size = {choices = [8]}", "at least 2 items"),
