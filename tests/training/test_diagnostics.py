@@ -77,8 +77,8 @@ class Drawn:
         self.failure = None
         self.data = []
 
-    def __call__(self, module, data, folder, *, gives_way):
-        assert (module, gives_way) == ("trackmania_rl.telemetry.diagnostics", True)
+    def __call__(self, module, data, folder):
+        assert module == "trackmania_rl.telemetry.diagnostics"
         self.data.append(load_data(Path(data)))
         about = self.data[-1]["about"]
         file = f"{about.frames_total:012d}_{about.map_name}_largest_errors.png"

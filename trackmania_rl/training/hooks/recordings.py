@@ -1,8 +1,9 @@
-"""Pictures of races that other processes draw: recordings of evaluated races with their films, and diagnostics."""
+"""Pictures that other processes draw: films of evaluation races, and diagnostics."""
 
 from __future__ import annotations
 
 import logging
+import math
 import subprocess
 import sys
 import time
@@ -34,18 +35,14 @@ LAST_TIME_LIMIT_S: Final = 30.0
 """At the end of the run."""
 FIRST_DIAGNOSTICS_AFTER_S: Final = 60.0
 RECENT_RACES: Final = 10
-"""Evaluated races in which predicted and realised values are compared."""
+"""Evaluation races in which predicted and realised values are compared."""
 
 
 class Drawing:
-    """A module of this project that draws in a process of its own, out of reach of the terminal's Ctrl-C.
+    """A module of this project that draws in a process of its own, out of reach of the terminal's Ctrl-C."""
 
-    If it `gives_way`, it stays in this session: Linux shares the processor evenly among sessions, and niceness counts
-    within each.
-    """
-
-    def __init__(self, module: str, *arguments: str, gives_way: bool = False) -> None:
-        self._began_s = time.monotonic()
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._ends_at_s = time.monotonic() + TIME_LIMIT_S
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             cwd=_PROJECT,
@@ -53,20 +50,17 @@ class Drawing:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=not gives_way,
-            process_group=0 if gives_way else None,
+            process_group=0,  # in this session, within which Linux weighs niceness
         )
 
-    def has_ended(self, wait_s: float | None = None) -> bool:
-        """Return whether it has ended, within `wait_s`. Kill it after `wait_s` or `TIME_LIMIT_S` in all."""
+    def has_ended(self, limit_s: float = math.inf) -> bool:
+        """Return whether it has ended. With a limit, wait for it. Kill it after any time limit."""
         try:
-            self._process.wait(0 if wait_s is None else wait_s)
+            self._process.wait(limit_s if math.isfinite(limit_s) else 0)
         except subprocess.TimeoutExpired:
-            if wait_s is not None or time.monotonic() - self._began_s > TIME_LIMIT_S:
-                self._process.kill()
-                self._process.wait()
-                return True
-            return False
+            if math.isinf(limit_s) and time.monotonic() < self._ends_at_s:
+                return False
+            self._process.kill()
         return True
 
     def error(self) -> str | None:
@@ -78,33 +72,30 @@ class Drawing:
 
 
 class _Draws(Hook):
-    """Hook with at most one `Drawing` at a time."""
+    """Hook with at most one `Drawing` at a time. `_finish` logs its result, or its error."""
 
     _drawing: Drawing | None = None
 
     def tick(self) -> None:
-        """Finish a drawing that has ended."""
-        self._finish_if_ended(None)
+        self._finish_if_ended()
 
     def end(self) -> None:
-        """Wait for the drawing, within a time limit."""
         self._finish_if_ended(LAST_TIME_LIMIT_S)
 
-    def _finish_if_ended(self, wait_s: float | None) -> None:
-        if self._drawing is not None and self._drawing.has_ended(wait_s):
+    def _finish_if_ended(self, limit_s: float = math.inf) -> None:
+        if self._drawing is not None and self._drawing.has_ended(limit_s):
             drawing, self._drawing = self._drawing, None
             self._finish(drawing.error())
 
     def _finish(self, error: str | None) -> None:
-        """Log what was drawn, or the error."""
         raise NotImplementedError
 
 
 class RecordEvaluations(_Draws):
-    """Keeps each map's every `record_every_n_evaluations`-th evaluated race.
+    """Keeps each map's every `record_every_n_evaluations`-th evaluation race in recordings/, and logs it.
 
-    They are written into recordings/ and logged: `{frames}_{map}.pt` holds the columns without frames, `.inputs` the
-    inputs, `.mp4` the film and `.gif` a small one. A race that is due while another film is drawn is skipped.
+    `{frames}_{map}.pt` holds the columns without frames, `.inputs` the inputs, `.mp4` the film and `.gif` a small one.
+    A race that is due while another film is drawn is skipped.
     """
 
     def __init__(self) -> None:
@@ -121,10 +112,10 @@ class RecordEvaluations(_Draws):
         if self._drawing is not None or disk.is_short or not 0 < every_n <= self._since_last[record.map_name]:
             return
         self._since_last[record.map_name] = 0
-        frames = self.run.statistics.frames_total
-        stem = self.run.folder.recordings / f"{frames:012d}_{record.map_name}"
+        frames, recordings = self.run.statistics.frames_total, self.run.folder.recordings
+        stem = recordings / f"{frames:012d}_{record.map_name}"
         with disk.surviving():
-            stem.parent.mkdir(exist_ok=True)
+            recordings.mkdir(exist_ok=True)
             torch.save(race.exclude("frames", ("next", "frames")).clone().to_dict(), _file(stem, "pt"))
             self._kept = record.map_name, stem, frames
             command = self._film_command(race, stem)
@@ -132,17 +123,14 @@ class RecordEvaluations(_Draws):
                 self.trainer.logger.log_race_files(record.map_name, _file(stem, "pt"), None, frames)
             else:
                 self._drawing = Drawing("trackmania_rl.telemetry.films", *command)
-            recordings = self.run.folder.recordings
             for oldest in sorted(recordings.glob("*.pt"))[:-MOST_KEPT]:
                 for file in recordings.glob(f"{oldest.stem}.*"):
                     file.unlink(missing_ok=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of each map's evaluated races since the newest kept one."""
         return {"since_last": dict(self._since_last)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the numbers."""
         self._since_last = Counter(state_dict["since_last"])
 
     def _film_command(self, race: TensorDictBase, stem: Path) -> list[str] | None:
@@ -235,7 +223,6 @@ class DrawDiagnostics(_Draws):
             self._begin_set(RecentRace(race.rollout_results, race.end_race_stats), name)
 
     def tick(self) -> None:
-        """Check whether a set is due or drawn."""
         every_s = self.run.settings.telemetry.pictures_interval_s
         if self._is_first:
             every_s = min(every_s, FIRST_DIAGNOSTICS_AFTER_S)
@@ -246,7 +233,7 @@ class DrawDiagnostics(_Draws):
         super().tick()
 
     def _is_turn_of(self, map_name: str) -> bool:
-        """Return whether the map has the fewest sets, and an explored race if its races explore."""
+        """Return whether the map has the fewest sets, and an exploration race if its races explore."""
         cycle = self.run.settings.game.map_cycle
         if map_name not in self._explored and any(e.is_explo and e.map_name == map_name for e in cycle):
             return False
@@ -254,16 +241,10 @@ class DrawDiagnostics(_Draws):
         return self._n_sets[map_name] == min(self._n_sets[name] for name in evaluated)
 
     def _begin_set(self, newest: RecentRace, map_name: str) -> None:
-        run = self.run
-        subject = Subject(
-            agent=run.agent,
-            settings=run.settings,
-            spaces=run.spaces,
-            reward=run.reward,
-            frames_total=run.statistics.frames_total,
-            training_s=run.statistics.training_s,
-            line_m=run.reference_lines_m.get(map_name),
-        )
+        run, statistics = self.run, self.run.statistics
+        line_m = run.reference_lines_m.get(map_name)
+        counts = statistics.frames_total, statistics.training_s
+        subject = Subject(run.agent, run.settings, run.spaces, run.reward, *counts, line_m)
         data = gather(subject, newest, self._evaluated, self._explored.get(map_name))
         self._n_sets[map_name] += 1
         self._explored.clear()
@@ -273,8 +254,7 @@ class DrawDiagnostics(_Draws):
             folder = run.folder.diagnostics.absolute()
             folder.mkdir(exist_ok=True)
             save_data(folder / "data.npz", data)
-            arguments = str(folder / "data.npz"), str(folder)
-            self._drawing = Drawing("trackmania_rl.telemetry.diagnostics", *arguments, gives_way=True)
+            self._drawing = Drawing("trackmania_rl.telemetry.diagnostics", str(folder / "data.npz"), str(folder))
 
     def _finish(self, error: str | None) -> None:
         folder = self.run.folder.diagnostics
