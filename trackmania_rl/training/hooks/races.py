@@ -41,12 +41,11 @@ class CountRaces(Hook):
             stats["map_name"], stats["is_explo"], race.collector, race.rollout_results, stats
         )
         statistics.add_race(record, n_counted_actions=n_actions_before)
-        sum_of_rewards = float(batch["next", "reward"].numpy().sum(dtype=np.float64))
-        if record.counts and math.isfinite(sum_of_rewards):
+        if record.counts:
+            sum_of_rewards = float(batch["next", "reward"].numpy().sum(dtype=np.float64))
             statistics.add_return(record.map_name, record.is_explo, sum_of_rewards, len(batch))
 
     def begin(self) -> None:
-        """Count the updates of earlier sessions."""
         self.post_optim()
 
     def post_optim(self) -> None:
@@ -54,7 +53,6 @@ class CountRaces(Hook):
         self.run.statistics.batches_total = self.run.agent.updates
 
     def tick(self) -> None:
-        """Copy the counts of agent, memory and channels."""
         run = self.run
         run.statistics.observe(
             batches_total=run.agent.updates,
@@ -74,24 +72,17 @@ class CountRaces(Hook):
         }
 
     def end(self) -> None:
-        """Copy the counts a last time."""
         self.tick()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the statistics."""
         return self.run.statistics.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the statistics."""
         self.run.statistics.load_state_dict(state_dict)
 
 
 class WriteRaceLog(Hook):
-    """Writes a line of races.jsonl for each race.
-
-    Args:
-        clock: seconds since the start of the command.
-    """
+    """Writes a line of races.jsonl for each race."""
 
     def __init__(self, clock: CommandClock) -> None:
         self._clock = clock
@@ -112,7 +103,6 @@ class WriteRaceLog(Hook):
             )
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Write a race."""
         assert self._log is not None
         if not self.trainer.disk.is_short:
             with self.trainer.disk.surviving():
@@ -122,7 +112,6 @@ class WriteRaceLog(Hook):
                 self._log.write(self.run.record, statistics.frames_total, learning)
 
     def end(self) -> None:
-        """Close the file."""
         if self._log is not None:
             with self.trainer.disk.surviving():
                 self._log.close()
@@ -140,11 +129,9 @@ class FollowCollectors(Hook):
             progress[race.collector] = progress.get(race.collector, CollectorProgress()).after(race.position)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of each collector."""
         return {"collectors": {collector: progress.state_dict() for collector, progress in self.run.progress.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the progress."""
         self.run.progress.clear()
         for collector, state in state_dict["collectors"].items():
             self.run.progress[int(collector)] = progress = CollectorProgress.of_state(state)

@@ -23,11 +23,7 @@ LEARNER_STALL_S: Final = 900.0
 
 
 class ShowInTerminal(Hook):
-    """Shows the run's figures.
-
-    Args:
-        view: open until the run ends.
-    """
+    """Shows the run's figures in a view, which is open until the run ends."""
 
     takes_fragments = True
 
@@ -35,19 +31,15 @@ class ShowInTerminal(Hook):
         self._view = view
 
     def begin(self) -> None:
-        """Show the figures that the run resumes with."""
         self._view.preview(self.run.statistics)
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """End the phases of the start."""
         self._view.end_start()
 
     def tick(self) -> None:
-        """Show the figures, at the view's interval."""
         self._view.update(self.run.statistics)
 
     def end(self) -> None:
-        """Show the figures a last time."""
         log.info("the training ends: the last checkpoint is written, the collectors stop")
         self._view.try_to_show(self.run.statistics)
 
@@ -65,14 +57,12 @@ class TellStatus(Hook):
         self._thread = threading.Thread(target=self._write_repeatedly, name="status", daemon=True)
 
     def begin(self) -> None:
-        """Write the first status and start the thread."""
         self._stamp_progress()
         self._status = self._status_now()
         write_status(self.run.folder.path, self._status)
         self._thread.start()
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Note the time of the race."""
         self._raced_at_s = time.monotonic()
 
     def tick(self) -> None:
@@ -82,7 +72,6 @@ class TellStatus(Hook):
             self._status = self._status_now()
 
     def end(self) -> None:
-        """Write that the run has ended."""
         if self._status is None:
             return
         self._ends.set()

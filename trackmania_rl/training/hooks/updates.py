@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from tensordict import TensorDictBase
-from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.errors import PassingError
@@ -22,8 +20,6 @@ log = logging.getLogger(__name__)
 
 MOST_IN_A_ROW: Final = 100
 """Number of updates in a row that are not finite that ends the training."""
-FIRST_WARNING_AT: Final = 10
-"""Updates that are not finite before a warning. Each next warning comes at ten times as many."""
 READ_EVERY_ON_GPU: Final = 32
 """Updates between two waits for a GPU to read their losses. A CPU's losses are read at once."""
 TRANSITIONS_AFTER_RESET: Final = 1_600_000
@@ -36,11 +32,9 @@ class FollowSchedules(Hook):
     """Applies the schedules to agent and memory before each race's updates."""
 
     def begin(self) -> None:
-        """Apply the schedules before the first race."""
         self.pre_optim_steps()
 
     def pre_optim_steps(self) -> None:
-        """Apply the schedules at the Trainer's frame count."""
         settings, frames = self.run.settings, self.trainer.collected_frames
         learning_rate = exponential(settings.agent.lr_schedule, frames)
         self.run.agent.follow(settings.agent, learning_rate)
@@ -65,11 +59,8 @@ class FollowSchedules(Hook):
 class ResetPeriodically(Hook):
     """Mixes the network with a fresh one every `reset_every_n_frames_generated` frames.
 
-    Then trains on `TRANSITIONS_AFTER_RESET` more transitions than the replay ratio requires. Frames are
-    counted from the last reset, or from the moment at which resets were switched on.
-
-    Args:
-        sampling: draws the additional transitions.
+    Then trains on `TRANSITIONS_AFTER_RESET` more transitions than the replay ratio requires. Frames are counted from
+    the last reset, or from the moment at which resets were switched on.
     """
 
     def __init__(self, sampling: SampleAtReplayRatio) -> None:
@@ -77,21 +68,18 @@ class ResetPeriodically(Hook):
         self._counted_from_frames = 0
 
     def pre_optim_steps(self) -> None:
-        """Reset if it is due."""
-        agent, frames = self.run.settings.agent, self.trainer.collected_frames
-        if agent.reset_every_n_frames_generated == 0:
+        every_frames, frames = self.run.settings.agent.reset_every_n_frames_generated, self.trainer.collected_frames
+        if every_frames == 0:
             self._counted_from_frames = frames
-        elif frames - self._counted_from_frames >= agent.reset_every_n_frames_generated:
+        elif frames - self._counted_from_frames >= every_frames:
             self._counted_from_frames = frames
             self.run.agent.reset_partially()
             self._sampling.transitions_due += TRANSITIONS_AFTER_RESET
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the frame count at which counting began."""
         return {"counted_from_frames": self._counted_from_frames}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load it."""
         self._counted_from_frames = state_dict["counted_from_frames"]
 
 
@@ -108,7 +96,6 @@ class WatchNumbers(Hook):
 
     def __init__(self) -> None:
         self._unread: list[torch.Tensor] = []
-        self._warn_at = FIRST_WARNING_AT
 
     def optimizer(self, losses: TensorDictBase, *_: object) -> None:
         """Sum an update's losses and gradient norm, which keeps NaN and infinity."""
@@ -118,7 +105,6 @@ class WatchNumbers(Hook):
             self._read()
 
     def post_optim(self) -> None:
-        """Check everything every `CHECK_WEIGHTS_EVERY` updates."""
         if self.run.agent.updates % CHECK_WEIGHTS_EVERY == 0:
             self.require_sound()
 
@@ -136,43 +122,40 @@ class WatchNumbers(Hook):
                 f"({in_few_words(names)})"
             )
 
+    @torch.no_grad()
     def require_sound_networks(self) -> None:
         """Check the networks that drive, which takes a tenth of an update.
 
         Raises:
             NumbersNotFiniteError: if they are not finite.
         """
-        if not _are_finite((self.run.agent.exploration_network, self.run.agent.evaluation_network)):
+        networks = {self.run.agent.exploration_network, self.run.agent.evaluation_network}
+        sums = torch.stack([flatten_parameters(network).sum() for network in networks])  # keep NaN and infinity
+        if not torch.isfinite(sums).all():
             self.require_sound()
 
     def interval_figures(self) -> dict[str, float]:
-        """Return the number of the run's updates that were not finite."""
         return {"train/total/updates_not_finite": float(self.run.statistics.updates_not_finite)}
 
     def _read(self) -> None:
         """Count the updates since the last call that were not finite."""
-        if not self._unread:
-            return
         unread, self._unread = self._unread, []
-        for value in [unread[0].item()] if len(unread) == 1 else torch.stack(unread).tolist():
-            self._count(is_finite=math.isfinite(value))
-
-    def _count(self, *, is_finite: bool) -> None:
         statistics = self.run.statistics
-        if is_finite:
-            statistics.updates_not_finite_in_a_row = 0
-            return
-        statistics.updates_not_finite += 1
-        statistics.updates_not_finite_in_a_row += 1
-        if statistics.updates_not_finite >= self._warn_at:
-            log.warning(
-                "%s updates had a loss or a gradient that is not finite, %s of them in a row; nothing was learned from "
-                "these",
-                f"{statistics.updates_not_finite:,}",
-                f"{statistics.updates_not_finite_in_a_row:,}",
-            )
-            self._warn_at = 10 * statistics.updates_not_finite
-        self._require_few_in_a_row()
+        for value in torch.stack(unread).tolist() if unread else ():
+            if math.isfinite(value):
+                statistics.updates_not_finite_in_a_row = 0
+                continue
+            statistics.updates_not_finite += 1
+            statistics.updates_not_finite_in_a_row += 1
+            n_updates = statistics.updates_not_finite
+            if n_updates > 1 and math.log10(n_updates).is_integer():
+                log.warning(
+                    "%s updates had a loss or a gradient that is not finite, %s of them in a row; nothing was learned "
+                    "from these",
+                    f"{n_updates:,}",
+                    f"{statistics.updates_not_finite_in_a_row:,}",
+                )
+            self._require_few_in_a_row()
 
     def _require_few_in_a_row(self) -> None:
         in_a_row = self.run.statistics.updates_not_finite_in_a_row
@@ -190,33 +173,21 @@ class WatchNumbers(Hook):
         )
 
 
-@torch.no_grad()
-def _are_finite(networks: Sequence[nn.Module]) -> bool:
-    # A sum over all parameters keeps NaN and infinity.
-    sums = [flatten_parameters(network).sum() for network in dict.fromkeys(networks)]
-    return all(math.isfinite(value) for value in torch.stack(sums).tolist())
-
-
 class PublishRunState(Hook):
     """Publishes weights every `send_shared_network_every_n_batches` updates, edits when they are made, and frames.
 
     If collectors take turns, weights and frames are published between two turns only. Weights that are not finite are
     never published or averaged.
-
-    Args:
-        numbers: checks the weights.
     """
 
     def __init__(self, numbers: WatchNumbers) -> None:
         self._numbers = numbers
 
     def begin(self) -> None:
-        """Publish everything."""
         self._publish_weights()
         self.tick()
 
     def post_optim(self) -> None:
-        """Publish weights if it is due."""
         if self.run.agent.updates % self.run.settings.sync.send_shared_network_every_n_batches == 0:
             self._numbers.require_sound_networks()
             self.run.agent.average_weights()
@@ -224,17 +195,15 @@ class PublishRunState(Hook):
                 self._publish_weights()
 
     def post_steps(self) -> None:
-        """Publish the frame count."""
         if not self.run.settings.takes_turns:
             self.run.channels.run_state.publish(frames_total=self.trainer.collected_frames)
 
     def begin_turn(self) -> None:
-        """Publish weights and frame count for the turn."""
         self._numbers.require_sound_networks()
         self._publish_weights()
 
     def tick(self) -> None:
-        """Publish edits of the run's settings."""
+        """Publish edits of the run's settings, and frames."""
         self.run.live.refresh()
         self.run.channels.run_state.publish(settings=self.run.settings)
         self.post_steps()
