@@ -1,4 +1,4 @@
-"""The parts of a run, made from its settings, and the Trainer with its hooks."""
+"""Parts of a run, made from its settings, and the Trainer with its hooks."""
 
 from __future__ import annotations
 

@@ -63,24 +63,19 @@ class WeightPuller:
 class CollectorParts:
     """Parts of a collector besides its games.
 
-    Attributes:
-        generated_maps: tracks of the map cycle's generators; None if it has none.
-        progress: where the map cycle continues.
-        n_entries_left_out: entries of the map cycle to skip. A collector that was restarted without a race skips the
-            map that its games may be unable to play.
-        streams: random streams by name, whose states are sent with each race so that a new process can resume them.
-        beat: heartbeat, called between any two actions.
+    A collector that was restarted without a race skips the map that its games may be unable to play
+    (`n_entries_left_out`).
     """
 
     run_state: RunState
     rollouts: RolloutSink
     explorer: WeightPuller
     evaluator: WeightPuller
-    generated_maps: GeneratedMaps | None = None
-    progress: CollectorProgress = FROM_THE_BEGINNING
-    n_entries_left_out: int = 0
-    streams: Mapping[str, np.random.Generator] = field(default_factory=dict)
-    beat: Callable[[], object] = lambda: None
+    generated_maps: GeneratedMaps | None = None  #: tracks of the map cycle's generators
+    progress: CollectorProgress = FROM_THE_BEGINNING  #: where the map cycle continues
+    n_entries_left_out: int = 0  #: entries of the map cycle to skip
+    streams: Mapping[str, np.random.Generator] = field(default_factory=dict)  #: whose states are sent with each race
+    beat: Callable[[], object] = lambda: None  #: heartbeat, called between any two actions
     listeners: Sequence[Listener] = ()
 
 
@@ -120,11 +115,8 @@ def map_cycle(
 ) -> Iterator[RaceOfCycle]:
     """Yield the races in order. An edited map cycle begins when the old one has ended.
 
-    Args:
-        run_state: has the settings in force.
-        generated_maps: makes the tracks of generators.
-        progress: where to continue. A place beyond the end of a shorter cycle wraps around.
-        n_entries_left_out: entries to skip first, including the rest of the current one.
+    A place beyond the end of a shorter cycle wraps around. Entries that are left out include the rest of the current
+    one.
 
     Raises:
         UserError: if a generated track cannot be written.
@@ -157,8 +149,8 @@ def _race_of_entry(entry: MapEntry, position: RacePosition, generated_maps: Gene
 class Collector:
     """Plays the map cycle in all games: exploration races with noise, evaluation races greedily.
 
-    A race is played by the settings in force when it begins. Games wait for room in the sink while the learner is
-    behind. With `batch_mode = "truncate_episodes"` a race is sent in fragments, and as a whole when it has ended.
+    A race is played by the settings in force when it begins. Games wait for room in the sink. With
+    `batch_mode = "truncate_episodes"` a race is sent in fragments, and as a whole when it has ended.
     """
 
     def __init__(self, parts: CollectorParts, games: Games) -> None:
@@ -171,12 +163,7 @@ class Collector:
         self._fragment_length_actions = settings.sync.fragment_length_actions
 
     def run(self) -> None:
-        """Play until the run ends.
-
-        Raises:
-            UserError: if a map or port can't be used.
-            GameError: if no game plays any more.
-        """
+        """Play until the run ends."""
         while not self._parts.run_state.stop_requested and self.play_once():
             pass
 
@@ -193,11 +180,7 @@ class Collector:
         return self._hand_on_ended(received)
 
     def begin_races(self) -> None:
-        """Begin the map cycle's next race in each game without one.
-
-        Raises:
-            UserError: if a map of the cycle can't be used.
-        """
+        """Begin the map cycle's next race in each game without one."""
         if len(self._races) < self._games.n_games:
             for game in range(self._games.n_games):
                 if game not in self._races:
@@ -308,8 +291,8 @@ class TurnTakingCollector(Collector):
     the races that it has sent, so an interrupted run resumes as the same run.
 
     Args:
-        parts: see `Collector`; actors are replaced at each turn.
-        games: see `Collector`; they answer all together, see `Games.recv`.
+        parts: their actors are replaced at each turn.
+        games: answer all together, see `Games.recv`.
         begin_turn: gives the actors of `parts` the random numbers of a turn.
         in_first_turn: called before its first races.
     """
@@ -326,7 +309,7 @@ class TurnTakingCollector(Collector):
         self._in_first_turn = in_first_turn
 
     def run(self) -> None:
-        """Play turns until the run ends; see `Collector.run`."""
+        """Play turns until the run ends."""
         is_first = True
         while (number := self._parts.rollouts.await_turn()) is not None:
             if is_first:

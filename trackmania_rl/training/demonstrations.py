@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.channels.protocols import RunState
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
@@ -38,31 +37,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A race to drive.
+    """A race to drive."""
 
-    Attributes:
-        name: of its file, for the log.
-        actions: indices into the configured `inputs`, (n,) int64, or analog actions, (n, 3) float32, one for each
-            decision. The last one is repeated.
-        n_exact: number of them that equal the file's inputs.
-    """
-
-    name: str
+    name: str  # of its file
     entry: MapEntry
-    actions: npt.NDArray[Any]
-    n_exact: int
-
-
-class _RunEnds(Exception):  # noqa: N818  # not an error
-    """The run ended during a race."""
+    actions: npt.NDArray[Any]  # (n,) int64 indices into `inputs`, or (n, 3) float32; the last one is repeated
+    n_exact: int  # of these, equal the file's inputs
 
 
 def load_demonstrations(game: GameSettings, folder: Path) -> tuple[Demonstration, ...]:
-    """Read the demonstrations of a configuration.
-
-    Args:
-        game: settings with demonstrations and actions.
-        folder: base of relative paths.
+    """Read the demonstrations of a configuration; relative paths are in `folder`.
 
     Raises:
         UserError: if a file is missing or damaged, or holds no inputs.
@@ -86,19 +70,14 @@ def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple
     Each decision takes the action nearest to the mean of the inputs during it. The difference is added to the next
     decision (error diffusion), so that short taps and half turned wheels are not lost.
 
-    Args:
-        events: in order of time.
-        game: settings with actions and their duration.
-
     Returns:
         The actions (n,) or (n, 3), one for each decision until the last event, and how many equal the inputs.
     """
-    controls = _controls_of_ticks(events, game)  # (T, ticks per action, 3)
     kind = actions_of_game(game)
     nearest = _nearest_analog_action if game.actions == "analog" else _nearest_index(kind)
     actions, n_exact = [], 0
     missing = np.zeros(3)  # of gas, brake and steer, in actions
-    for of_decision in controls:
+    for of_decision in _controls_of_decisions(events, game):  # (ticks, 3)
         wanted = of_decision.mean(axis=0) + missing
         action = nearest(wanted)
         done = kind.controls(np.asarray([action]))[0]
@@ -123,21 +102,14 @@ def _nearest_analog_action(wanted: npt.NDArray[np.float64]) -> Action:
 
 
 def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, parts: CollectorParts) -> None:
-    """Drive demonstrations in the first game and send each race to the learner, until the run ends.
-
-    Raises:
-        UserError: if a map can't be used.
-        GameError: if the game keeps failing.
-    """
+    """Drive demonstrations in the first game and send each race to the learner, until the run ends."""
+    n_values = actions_of_game(parts.run_state.settings.game).n_values
     for demonstration in demonstrations:
         room = functools.partial(parts.rollouts.acquire_frames, 0)
         if room() is None:
             return
-        make_policy = functools.partial(_policy_of, demonstration, parts.run_state)
-        try:
-            race = rollout(games, demonstration.entry, make_policy, room, parts.listeners)
-        except _RunEnds:
-            return
+        make_policy = functools.partial(replayed, demonstration.actions, n_values)
+        race = rollout(games, demonstration.entry, make_policy, room, parts.listeners)
         _log_result(demonstration, race.end_race_stats)
         stats = {**race.end_race_stats, **stats_of_entry(demonstration.entry), "is_demonstration": True}
         parts.rollouts.put(0, race.rollout_results, stats)
@@ -159,26 +131,18 @@ def replayed(actions: npt.NDArray[Any], n_values: int, n_exploratory: int = sys.
     return policy
 
 
-def _policy_of(demonstration: Demonstration, run_state: RunState) -> Policy:
-    replay = replayed(demonstration.actions, actions_of_game(run_state.settings.game).n_values)
-
-    def policy(image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-        if run_state.stop_requested:
-            raise _RunEnds
-        return replay(image, floats)
-
-    return policy
-
-
 def _log_result(demonstration: Demonstration, stats: Mapping[str, Any]) -> None:
-    seconds, meters = stats["race_time_ms"] / 1000, stats["meters"]
-    exactness = f"{demonstration.n_exact} of its {len(demonstration.actions)} actions are exactly its inputs"
-    race = f"demonstration {demonstration.name} on {demonstration.entry.map_name}"
-    if stats["race_finished"]:
-        log.info("%s: finished in %.2f s; %s", race, seconds, exactness)
-    else:
-        end = f"cut off ({stats['cutoff_reason']}) after {seconds:.2f} s and {meters:.0f} m"
-        log.warning("%s: %s; %s", race, end, exactness)
+    seconds, is_finished = stats["race_time_ms"] / 1000, stats["race_finished"]
+    cut_off = f"cut off ({stats['cutoff_reason']}) after {seconds:.2f} s and {stats['meters']:.0f} m"
+    log.log(
+        logging.INFO if is_finished else logging.WARNING,
+        "demonstration %s on %s: %s; %d of its %d actions are exactly its inputs",
+        demonstration.name,
+        demonstration.entry.map_name,
+        f"finished in {seconds:.2f} s" if is_finished else cut_off,
+        demonstration.n_exact,
+        len(demonstration.actions),
+    )
 
 
 def read_inputs(path: Path) -> Sequence[InputEvent]:
@@ -197,7 +161,7 @@ def read_inputs(path: Path) -> Sequence[InputEvent]:
     return events
 
 
-def _controls_of_ticks(events: Sequence[InputEvent], game: GameSettings) -> npt.NDArray[np.float64]:
+def _controls_of_decisions(events: Sequence[InputEvent], game: GameSettings) -> npt.NDArray[np.float64]:
     """Return gas, brake and steer (T, ticks per action, 3) to the last event or the longest race's end."""
     last_ms = min(events[-1].time_ms, game.cutoff_race_longer_than_ms)
     n_decisions = last_ms // game.ms_per_action + 1

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import statistics
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Space
 
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.devices import pick_device, pick_playing_device
@@ -44,24 +44,16 @@ _OF_STATS: Final = ("race_finished", "race_time_ms", "cutoff_reason", "meters", 
 
 @dataclass(frozen=True)
 class TrainedDriver:
-    """Trained network that drives greedily, by `act` or `evaluate_map`.
-
-    Attributes:
-        frames_total: actions that the run had collected.
-        training_s: seconds that the run had trained.
-        file: origin of the weights: a checkpoint's folder or a driver's file.
-    """
+    """Trained network that drives greedily, by `act` or `evaluate_map`."""
 
     settings: Settings
     spaces: Spaces
     actor: Actor
-    frames_total: int
+    frames_total: int  #: actions that the run had collected
     training_s: float
-    file: Path
+    file: Path  #: origin of the weights: a checkpoint's folder or a driver's file
 
-    def act(
-        self, observation: npt.NDArray[np.float32] | Mapping[str, npt.NDArray[Any]] | Any
-    ) -> int | npt.NDArray[np.float32]:
+    def act(self, observation: Any) -> int | npt.NDArray[np.float32]:
         """Return the greedy action for an observation of the run's kind of environment.
 
         Args:
@@ -74,11 +66,14 @@ class TrainedDriver:
         """
         spaces = self.spaces
         if spaces.own_observation is not None:
-            return own_action(spaces, self._decide(_NO_IMAGE, self._own_floats(observation)))  # type: ignore[no-any-return]
-        is_plain = isinstance(observation, np.ndarray)
-        image, floats = (_NO_IMAGE, observation) if is_plain else (observation["image"], observation["floats"])
+            floats = self._own_floats(spaces.own_observation, observation)
+            return own_action(spaces, self._decide(_NO_IMAGE, floats))  # type: ignore[no-any-return]
+        image: npt.NDArray[np.uint8] | None = None
+        floats = observation
+        if not isinstance(observation, np.ndarray):
+            image, floats = observation["image"], observation["floats"]
         has_image = self.settings.game.has_image
-        if floats.shape != (spaces.n_floats,) or is_plain is has_image:
+        if floats.shape != (spaces.n_floats,) or (image is not None) != has_image:
             raise UserError(
                 f"act: the driver takes floats of the shape {(spaces.n_floats,)} and {'an' if has_image else 'no'} "
                 "image; make the environment with the configuration of its run"
@@ -86,11 +81,10 @@ class TrainedDriver:
         if floats[ELAPSED_ACTIONS_FLOAT] != 0:
             mean, std = (np.array(n, dtype=np.float32) for n in (spaces.float_mean, spaces.float_std))
             floats = floats * std + mean
-        action = self._decide(image, floats)
+        action = self._decide(_NO_IMAGE if image is None else image, floats)
         return int(action) if action.ndim == 0 else action  # type: ignore[no-any-return]
 
-    def _own_floats(self, observation: Any) -> npt.NDArray[np.float32]:
-        space = self.spaces.own_observation
+    def _own_floats(self, space: Space[Any], observation: Any) -> npt.NDArray[np.float32]:
         if self.spaces.views.n_input_floats > 0:
             raise UserError(
                 "act: views show the driver earlier states and actions, which one observation does not hold; "
@@ -110,39 +104,26 @@ class TrainedDriver:
 
 @dataclass(frozen=True)
 class EvaluatedRace:
-    """One race.
-
-    Attributes:
-        race_time_ms: finish time, or time until the cut-off.
-        cutoff_reason: None for a finished race.
-        meters: distance reached along the reference line.
-        checkpoint_times_ms: of the checkpoints passed, the finish included.
-        inputs: the race as an input script.
-        q_values: (T, A) float32; (T, 1) of analog actions.
-    """
+    """One race."""
 
     n_forced_actions: int
     race_finished: bool
-    race_time_ms: int
-    cutoff_reason: str | None
-    meters: float
+    race_time_ms: int  #: finish time, or time until the cut-off
+    cutoff_reason: str | None  #: None for a finished race
+    meters: float  #: distance reached along the reference line
     mean_speed_m_s: float
-    checkpoint_times_ms: tuple[int, ...]
-    inputs: str
-    q_values: npt.NDArray[np.float32] = field(compare=False, repr=False)
+    checkpoint_times_ms: tuple[int, ...]  #: of the checkpoints passed, the finish included
+    inputs: str  #: input script
+    q_values: npt.NDArray[np.float32] = field(compare=False, repr=False)  #: (T, A); (T, 1) of analog actions
 
 
 @dataclass(frozen=True)
 class EvaluatedEpisode:
-    """One episode of a user's own environment, with its undiscounted return.
+    """One episode of a user's own environment."""
 
-    Attributes:
-        end: "terminated" or "truncated".
-    """
-
-    episode_return: float
+    episode_return: float  #: undiscounted
     length: int
-    end: str
+    end: str  #: "terminated" or "truncated"
 
 
 @dataclass(frozen=True)
@@ -275,7 +256,10 @@ def evaluate_map(
 def evaluate_environment(driver: TrainedDriver, n_episodes: int, film: Path | None) -> list[EvaluatedEpisode]:
     """Drive a user's own environment greedily. The same arguments give the same episodes.
 
-    The first episode is filmed into an .mp4 file, unless `film` is None.
+    Args:
+        driver: of the environment.
+        n_episodes: their number.
+        film: an .mp4 file for the first episode, or None.
 
     Raises:
         UserError: if the environment breaks Gymnasium's API, or renders no RGB arrays for the film.
@@ -301,28 +285,23 @@ def evaluate_environment(driver: TrainedDriver, n_episodes: int, film: Path | No
     return episodes
 
 
-@dataclass(frozen=True)
 class _Filming:
     """Listener that films each state of the first game."""
 
-    video: VideoFile
-    games: Games
-    name: str
+    def __init__(self, video: VideoFile, games: Games, name: str) -> None:
+        self._video, self._games, self._name = video, games, name
 
-    def begins(self, game: int, map_entry: MapEntry) -> None:
-        """Do nothing."""
+    def begins(self, game: int, map_entry: MapEntry) -> None: ...
+
+    def decided(self, ids: GameIds, decision: BatchDecision) -> None: ...
 
     def received(self, _: Received) -> None:
-        """Film the state."""
-        picture = self.games.picture(0, 0, 0)
+        picture = self._games.picture(0, 0, 0)
         if picture is None:
             raise UserError(
-                f'{self.name} renders no RGB arrays to film: let it take render_mode="rgb_array", or use --no-video'
+                f'{self._name} renders no RGB arrays to film: let it take render_mode="rgb_array", or use --no-video'
             )
-        self.video.write(np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2BGRA), dtype=np.uint8))
-
-    def decided(self, ids: GameIds, decision: BatchDecision) -> None:
-        """Do nothing."""
+        self._video.write(np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2BGRA), dtype=np.uint8))
 
 
 def forced_starts(

@@ -71,7 +71,7 @@ class RaceStream:
         """Return the rewards of a race; or None, and the name of a column or number of it that is not finite."""
         run, results = self._run, race.rollout_results
         q_values = results.get("q_values")
-        columns = {name: results[name] for name in LEARNED_FROM if name in results}
+        columns: dict[str, Any] = {name: results[name] for name in LEARNED_FROM if name in results}
         if q_values is not None and not np.isnan(q_values).all():  # some agents have none
             columns["q_values"] = q_values
         columns |= {name: race.end_race_stats.get(name, 0.0) for name in ("meters", "race_time_ms")}

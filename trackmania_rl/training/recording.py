@@ -1,4 +1,4 @@
-"""Races outside of a training: for a data set, and to measure the states of an observation.
+"""Races outside of a training, for a data set.
 
 The first race of a driver or of given inputs is driven as it is. Further ones begin with forced actions, as in
 `evaluation`. Inputs then continue unchanged, and a driver reacts.
@@ -62,28 +62,14 @@ def record_races(
     reward: Reward,
     source: str,
 ) -> Iterator[Episode]:
-    """Drive a race with each policy in the first game, and yield its episode; `source` names the driver.
-
-    Raises:
-        UserError: if the map can't be used.
-    """
+    """Drive a race with each policy in the first game, and yield its episode; `source` names the driver."""
     for make_policy in policies:
         race = rollout(games, map_entry, make_policy)
-        stats = race.end_race_stats
-        yield episode_of_race(
-            race.rollout_results,
-            reward(race.rollout_results, settings, 0).rewards,
-            stats["race_time_ms"],
-            form,
-            settings.game.ms_per_action,
-            {
-                "source": source,
-                "map": map_entry.map_name,
-                "race_time_ms": stats["race_time_ms"],
-                "race_finished": stats["race_finished"],
-                "meters": float(stats["meters"]),
-            },
-        )
+        results, stats = race.rollout_results, race.end_race_stats
+        about = {"source": source, "map": map_entry.map_name, "meters": float(stats["meters"])}
+        about |= {name: stats[name] for name in ("race_time_ms", "race_finished")}
+        rewards, race_time_ms = reward(results, settings, 0).rewards, stats["race_time_ms"]
+        yield episode_of_race(results, rewards, race_time_ms, form, settings.game.ms_per_action, about)
 
 
 def episodes_of_run(run_folder: Path, form: EpisodeForm) -> Iterator[Episode]:

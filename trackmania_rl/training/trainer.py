@@ -82,7 +82,7 @@ class RunTrainer(Trainer):
         It is called only if there is a race, and for a fragment only if the hook takes fragments. A hook of torchrl's
         finds the rewards of batches under the key of races.
         """
-        owner = getattr(op, "__self__", op)
+        owner: Any = getattr(op, "__self__", op)
         is_own = isinstance(owner, Hook)
         takes_fragments = not is_own or owner.takes_fragments
         adapted = op if is_own else functools.partial(_call_torchrl_hook, point, owner, op)

@@ -57,33 +57,25 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class RunContext:
-    """Parts of one run.
-
-    Attributes:
-        channels: the learner's ends of the channels to the collectors.
-        session: number of this start of the run, from 1.
-        reference_lines_m: (N, 3) points of each map's reference line, for pictures; none for generators.
-        progress: of each collector, by its number.
-        heartbeat: of this process.
-        race: the newest race; its arrays are valid at the point `batch_process` only. None without collectors.
-        record: the newest race that has ended, in figures.
-    """
+    """Parts of one run."""
 
     live: LiveSettings
     spaces: Spaces
     reward: Reward
     agent: Agent
     memory: Memory
-    channels: Channels
+    channels: Channels  #: the learner's ends of the channels to the collectors
     folder: RunFolder
     statistics: TrainingStatistics
-    session: int = 1
+    session: int = 1  #: number of this start of the run
+    #: (N, 3) points of each map's reference line, for pictures; none for generators
     reference_lines_m: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     maps_folder: Path = Path("maps")
-    progress: dict[int, CollectorProgress] = field(default_factory=dict)
-    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    progress: dict[int, CollectorProgress] = field(default_factory=dict)  #: by the collector's number
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)  #: of this process
+    #: the newest race, whose arrays are valid at the point `batch_process` only; missing without collectors
     race: ReceivedRollout = field(init=False, repr=False)
-    record: RaceRecord = field(init=False, repr=False)
+    record: RaceRecord = field(init=False, repr=False)  #: the newest race that has ended, in figures
 
     @property
     def settings(self) -> Settings:
