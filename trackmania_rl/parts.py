@@ -60,11 +60,13 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
     return getattr(module, attribute)
 
 
-def make_part(part: str | NamedPart, setting: str, *arguments: Any, takes: str = "") -> Any:
+def make_part(
+    part: str | NamedPart, setting: str, *arguments: Any, takes: str = "", kinds: tuple[type, ...] = (object,)
+) -> Any:
     """Import a part as `load_part` does and call it with `arguments`, which `takes` names in errors.
 
     Raises:
-        SettingsError: likewise, or if it does not take the arguments.
+        SettingsError: likewise, or if it does not take the arguments, or makes none of `kinds`.
     """
     make = load_part(part, setting)
     prefix = f"{setting} = {str(part)!r}"
@@ -76,6 +78,10 @@ def make_part(part: str | NamedPart, setting: str, *arguments: Any, takes: str =
             raise SettingsError(f"{prefix} cannot be called {how}: {error}") from error
     made = make(*arguments)
     _require_float32(prefix)
+    if not isinstance(made, kinds):
+        kind = kinds[0]
+        where = f"{kind.__module__.replace('.', '/')}.py"
+        raise SettingsError(f"{prefix} made a {type(made).__name__}; derive it from {kind.__name__} ({where})")
     return made
 
 

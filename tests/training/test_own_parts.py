@@ -254,7 +254,7 @@ def make_memory_of(settings):
 @pytest.mark.parametrize(
     ("setting", "make", "name", "message"),
     [
-        ("hooks", make_hooks, "NoHook", r"hooks = 'my_parts:NoHook' makes a NoHook; derive it from Hook"),
+        ("hooks", make_hooks, "NoHook", r"hooks = 'my_parts:NoHook' made a NoHook; derive it from Hook \(trackm"),
         ("hooks", make_hooks, "Greedy", r"'my_parts:Greedy' cannot be called without arguments: .*wants_an_argument"),
         ("network", make_network_of, "NoQuantileNetwork", r"network = .* made a NoQuantileNetwork; derive it from"),
         ("network", make_network_of, "Needy", r"Needy' cannot be called with \(settings, sizes, generator\): "),

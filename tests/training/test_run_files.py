@@ -199,7 +199,7 @@ def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_with
 
     run = begin_run(checkpoint_holds_replay=True)
     assert run.hook(SaveCheckpoints).try_to_save()
-    full, without = (run.trainer.state_to_write() for _ in range(2))
+    full, without = (run.trainer.state_dict() for _ in range(2))
     without["hooks"]["StoreRaces"]["buffers"] = None
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=(bytes_of(full) + bytes_of(without)) // 2))
     assert run.hook(SaveCheckpoints).try_to_save()

@@ -112,16 +112,17 @@ def _network_of_seed(settings: Settings, spaces: Spaces, seed: int) -> QuantileN
     )
     arguments = (settings.agent, sizes, torch.Generator().manual_seed(seed))
     try:
-        network = make_part(settings.agent.network, "network", *arguments, takes="settings, sizes, generator")
+        network: QuantileNetwork = make_part(
+            settings.agent.network,
+            "network",
+            *arguments,
+            takes="settings, sizes, generator",
+            kinds=(QuantileNetwork,),
+        )
     except SettingsError:
         raise
     except ValueError as error:
         raise UserError(str(error)) from error
-    if not isinstance(network, QuantileNetwork):
-        raise SettingsError(
-            f"network = {str(settings.agent.network)!r} made a {type(network).__name__}; derive it from "
-            "QuantileNetwork (trackmania_rl/agents/networks.py)"
-        )
     return network
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,7 @@ class RewardedRace(NamedTuple):
     potentials: npt.NDArray[np.float32]  #: (T + 1,) shaping potential of each state, the last one included
 
 
+@runtime_checkable
 class Reward(Protocol):
     """The part `reward`: a class or function called with (settings, spaces, seeds) that makes one of these."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Final
 
 import torch
 from torchrl.trainers.trainers import TrainerHookBase
@@ -17,12 +18,12 @@ from trackmania_rl.parts import make_part
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings, SettingsError
+from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.checkpoints import KeepDrivers, KeepRecords, SaveCheckpoints
 from trackmania_rl.training.hooks.figures import LearningFigures, WriteFigures
-from trackmania_rl.training.hooks.hook import RunContext
+from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.races import CountRaces, FollowCollectors, WriteRaceLog
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations
 from trackmania_rl.training.hooks.replay import LearnFromDataSets, SampleAtReplayRatio, StoreRaces
@@ -32,6 +33,7 @@ from trackmania_rl.training.trainer import RunTrainer
 
 MakeMemory = Callable[[Settings, Spaces, SeedTree], Memory]
 """The part `memory`."""
+_TAKES: Final = "settings, spaces, seeds"
 
 
 def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> MiniRaceMemory:
@@ -62,52 +64,22 @@ def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> MiniRace
 
 
 def make_reward(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Reward:
-    """Make the part of the setting `reward`.
-
-    Raises:
-        SettingsError: if it cannot be made.
-    """
+    """Make the part of the setting `reward`, or raise a `SettingsError`."""
     part = settings.reward.reward
-    reward = make_part(part, "reward", settings, spaces, seeds, takes="settings, spaces, seeds")
-    if not callable(reward):
-        raise SettingsError(
-            f"reward = {str(part)!r} made a {type(reward).__name__}, which cannot be called: see Reward "
-            "(trackmania_rl/race/rewards.py)"
-        )
-    return reward  # type: ignore[no-any-return]
+    reward: Reward = make_part(part, "reward", settings, spaces, seeds, takes=_TAKES, kinds=(Reward,))
+    return reward
 
 
 def make_configured_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Memory:
-    """Make the part of the setting `memory`.
-
-    Raises:
-        SettingsError: if it cannot be made, or is no memory.
-    """
-    memory = make_part(settings.replay.memory, "memory", settings, spaces, seeds, takes="settings, spaces, seeds")
-    if not isinstance(memory, Memory):
-        raise SettingsError(
-            f"memory = {str(settings.replay.memory)!r} made a {type(memory).__name__}; derive it from Memory "
-            "(trackmania_rl/experience_replay/memory.py)"
-        )
+    """Make the part of the setting `memory`, or raise a `SettingsError`."""
+    part = settings.replay.memory
+    memory: Memory = make_part(part, "memory", settings, spaces, seeds, takes=_TAKES, kinds=(Memory,))
     return memory
 
 
 def make_hooks(settings: Settings) -> list[TrainerHookBase]:
-    """Make the hooks of the setting `hooks`.
-
-    Raises:
-        SettingsError: if one cannot be made, or is no hook.
-    """
-    hooks = []
-    for part in settings.run.hooks:
-        hook = make_part(part, "hooks")
-        if not isinstance(hook, TrainerHookBase):
-            raise SettingsError(
-                f"hooks = {str(part)!r} makes a {type(hook).__name__}; derive it from Hook "
-                "(trackmania_rl/training/hooks/hook.py)"
-            )
-        hooks.append(hook)
-    return hooks
+    """Make the hooks of the setting `hooks`, or raise a `SettingsError`."""
+    return [make_part(part, "hooks", kinds=(Hook, TrainerHookBase)) for part in settings.run.hooks]
 
 
 def make_trainer(

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tensordict import TensorDictBase
-from torch.utils._pytree import tree_map
 from torchrl.trainers import Trainer
 from torchrl.trainers.trainers import REWARD_KEY, OptimizationStepper, TrainerHookBase
 
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.runs import CheckpointError, CheckpointFacts, CheckpointStore, load_checkpoint
+from trackmania_rl.runs import CheckpointFacts, CheckpointStore
 from trackmania_rl.settings.loading import stored_settings
 from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.telemetry.statistics import RECENT_RACES, TrainingStatistics
@@ -109,15 +107,10 @@ class RunTrainer(Trainer):
         self.is_within_turn = False
 
     def state_dict(self) -> OrderedDict[str, Any]:
-        """Return the state that a resumed run needs, in plain values and tensors."""
-        copied: OrderedDict[str, Any] = tree_map(
-            lambda value: value.read(range(value.first_row, value.end_row)) if isinstance(value, RingBuffer) else value,
-            self.state_to_write(),
-        )
-        return copied
+        """Return the state that a resumed run needs, in plain values and tensors.
 
-    def state_to_write(self) -> OrderedDict[str, Any]:
-        """Return `state_dict()` with the `RingBuffer` in place of the replay memory's rows, which are not copied."""
+        In place of the replay memory's rows is the `RingBuffer`, so that they are not copied.
+        """
         return OrderedDict(
             agent=self.run.agent.state_dict(),
             frames=self.collected_frames,
@@ -142,19 +135,8 @@ class RunTrainer(Trainer):
             elif hook.state_dict():
                 log.warning("the checkpoint knows no hook %s: it begins afresh", name)
 
-    def load_from_file(self, file: str | Path, **_: Any) -> RunTrainer:
-        """Load a checkpoint's folder.
-
-        Raises:
-            CheckpointError: if it cannot be read.
-        """
-        if (loaded := load_checkpoint(Path(file))) is None:
-            raise CheckpointError(f"{file} holds no checkpoint")
-        self.load_state_dict(loaded.state)
-        return self
-
     def save_checkpoint(self, state: Mapping[str, Any] | None = None) -> Path:
-        """Write `state_to_write()`, or a changed form of it, as a checkpoint; return its folder.
+        """Write `state_dict()`, or a changed form of it, as a checkpoint; return its folder.
 
         Raises:
             CheckpointError: if it cannot be written.
@@ -167,7 +149,7 @@ class RunTrainer(Trainer):
             score=score_of(run.statistics),
             settings=stored_settings(settings),
         )
-        state = self.state_to_write() if state is None else state
+        state = self.state_dict() if state is None else state
         return self.checkpoints.save(state, settings.run.minimum_free_disk_mb, facts, KEPT_CHECKPOINTS)
 
     def save_trainer(self, force_save: bool = False) -> None:

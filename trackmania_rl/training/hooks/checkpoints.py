@@ -128,7 +128,7 @@ class SaveCheckpoints(Hook):
         return True
 
     def _save(self) -> None:
-        run, state = self.run, self.trainer.state_to_write()
+        run, state = self.run, self.trainer.state_dict()
         try:
             self.trainer.save_checkpoint(state)
         except DiskTooFullError:
