@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import importlib
@@ -70,12 +69,13 @@ def make_part(
     """
     make = load_part(part, setting)
     prefix = f"{setting} = {str(part)!r}"
-    with contextlib.suppress(ValueError):  # built in, without a signature
-        try:
-            inspect.signature(make).bind(*arguments)
-        except TypeError as error:
-            how = f"with ({takes})" if takes else "without arguments"
-            raise SettingsError(f"{prefix} cannot be called {how}: {error}") from error
+    try:
+        inspect.signature(make).bind(*arguments)
+    except TypeError as error:
+        how = f"with ({takes})" if takes else "without arguments"
+        raise SettingsError(f"{prefix} cannot be called {how}: {error}") from error
+    except ValueError:  # built in, without a signature
+        pass
     made = make(*arguments)
     _require_float32(prefix)
     if not isinstance(made, kinds):
