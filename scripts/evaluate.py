@@ -179,7 +179,7 @@ def evaluate_maps(
         left_out = set() if arguments.film_all else set(generated[1:])
         filmed = {k: (evaluations[k], files[k]) for k in range(len(files)) if k not in left_out}
         videos = film(filmed, driver, launcher, arguments, console)
-    maps = [evaluation.as_dict() for evaluation in evaluations]
+    maps = [evaluation.figures() for evaluation in evaluations]
     for number, evaluation in enumerate(evaluations):
         maps[number]["medal"] = medal_of(evaluation, times)
         maps[number]["inputs_file"] = str(files[number])
@@ -261,13 +261,15 @@ def print_results(
         table.add_column(heading, justify="right", no_wrap=heading != "finished")
     table.add_column("checkpoints of the best race")
     for evaluation in evaluations:
+        figures = evaluation.figures()
+        n_finished = sum(race.race_finished for race in evaluation.races)
         table.add_row(
             evaluation.map_entry.map_name,
-            f"{len(evaluation.finish_times_ms)}/{len(evaluation.races)} ({evaluation.finish_rate:.0%})",
-            f"{medal_of(evaluation, times) or ''} {format_time(evaluation.best_ms)}".strip(),
-            format_time(evaluation.median_ms),
-            format_time(evaluation.mean_ms),
-            f"{max(race.meters for race in evaluation.races):.0f}",
+            f"{n_finished}/{len(evaluation.races)} ({figures['finish_rate']:.0%})",
+            f"{medal_of(evaluation, times) or ''} {format_time(figures['best_ms'])}".strip(),
+            format_time(figures["median_ms"]),
+            format_time(figures["mean_ms"]),
+            f"{figures['best_meters']:.0f}",
             " ".join(map(format_time, evaluation.best_race.checkpoint_times_ms)) or "none",
         )
     print_table(table, console)
@@ -287,7 +289,8 @@ def print_results(
 def medal_of(evaluation: MapEvaluation, times: Mapping[str, MedalTimes]) -> str | None:
     """Return the best medal that was reached."""
     to_beat = times.get(evaluation.map_entry.map_name)
-    return None if to_beat is None or evaluation.best_ms is None else to_beat.medal(evaluation.best_ms)
+    best = evaluation.best_race
+    return None if to_beat is None or not best.race_finished else to_beat.medal(best.race_time_ms)
 
 
 def film(

@@ -66,8 +66,8 @@ def test_races_differ_by_their_forced_start_only_and_repeat_exactly(driver, game
     assert [one.n_forced_actions for one in evaluation.races] == [0, 12, 12, 12]
     assert evaluation.races[0].inputs == "0.00 press up\n"
     assert len({one.inputs for one in evaluation.races}) == 4
-    assert evaluation.finish_rate == 1.0
-    assert evaluation.best_race.race_time_ms == min(evaluation.finish_times_ms)
+    assert evaluation.figures()["finish_rate"] == 1.0
+    assert evaluation.best_race.race_time_ms == evaluation.figures()["best_ms"]
 
 
 def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(driver, manager, games, bend):
@@ -119,12 +119,14 @@ def test_a_maps_figures():
         return EvaluatedRace(0, finished, time_ms, None, meters, 20.0, (), "", np.zeros((1, 12), np.float32))
 
     races = (race(True, 3000, 50.0), race(False, 900, 70.0), race(True, 2000, 50.0), race(True, 2500, 50.0))
-    figures = MapEvaluation(entry, races)
-    assert (figures.finish_rate, figures.median_ms, figures.mean_ms) == (0.75, 2500, 2500)
-    assert figures.best_race_name == "m_2000"
-    assert (figures.as_dict()["best_ms"], figures.as_dict()["best_meters"]) == (2000, 70.0)
+    evaluation = MapEvaluation(entry, races)
+    figures = evaluation.figures()
+    assert (figures["finish_rate"], figures["median_ms"], figures["mean_ms"]) == (0.75, 2500, 2500)
+    assert evaluation.best_race_name == "m_2000"
+    assert (figures["best_ms"], figures["best_meters"]) == (2000, 70.0)
     none_finished = MapEvaluation(entry, (race(False, 900, 30.4), race(False, 500, 40.6)))
-    assert (none_finished.as_dict()["best_ms"], none_finished.as_dict()["median_ms"]) == (None, None)
+    figures = none_finished.figures()
+    assert (figures["best_ms"], figures["median_ms"]) == (None, None)
     assert none_finished.best_race_name == "m_unfinished_41m"
 
 

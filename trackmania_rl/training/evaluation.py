@@ -128,42 +128,18 @@ class EvaluatedEpisode:
 
 @dataclass(frozen=True)
 class MapEvaluation:
-    """One or more races on a map. Times are None without a finish."""
+    """One or more races on a map."""
 
     map_entry: MapEntry
     races: tuple[EvaluatedRace, ...]
 
     @property
-    def finish_times_ms(self) -> tuple[int, ...]:
-        """Of the finished races."""
-        return tuple(race.race_time_ms for race in self.races if race.race_finished)
-
-    @property
-    def finish_rate(self) -> float:
-        """Share of finished races, 0 to 1."""
-        return len(self.finish_times_ms) / len(self.races)
-
-    @property
-    def best_ms(self) -> int | None:
-        """Fastest finish time."""
-        return min(self.finish_times_ms, default=None)
-
-    @property
-    def median_ms(self) -> float | None:
-        """Median finish time."""
-        return statistics.median(self.finish_times_ms) if self.finish_times_ms else None
-
-    @property
-    def mean_ms(self) -> float | None:
-        """Mean finish time."""
-        return statistics.fmean(self.finish_times_ms) if self.finish_times_ms else None
-
-    @property
     def best_race(self) -> EvaluatedRace:
         """The fastest finished race; without a finish the one that came furthest."""
-        return max(
-            self.races, key=lambda race: (race.race_finished, -race.race_time_ms if race.race_finished else race.meters)
-        )
+        finished = [race for race in self.races if race.race_finished]
+        if finished:
+            return min(finished, key=lambda race: race.race_time_ms)
+        return max(self.races, key=lambda race: race.meters)
 
     @property
     def best_race_name(self) -> str:
@@ -172,18 +148,20 @@ class MapEvaluation:
         result = str(best.race_time_ms) if best.race_finished else f"unfinished_{best.meters:.0f}m"
         return f"{self.map_entry.map_name}_{result}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all figures as plain values for JSON."""
+    def figures(self) -> dict[str, Any]:
+        """Return all figures as plain values for JSON. Times are None without a finish."""
+        finish_ms = [race.race_time_ms for race in self.races if race.race_finished]
+        meters = [race.meters for race in self.races]
         left_out = ("inputs", "q_values")
         return {
             "map": self.map_entry.map_name,
             "n_races": len(self.races),
-            "finish_rate": self.finish_rate,
-            "best_ms": self.best_ms,
-            "median_ms": self.median_ms,
-            "mean_ms": self.mean_ms,
-            "best_meters": max(race.meters for race in self.races),
-            "mean_meters": statistics.fmean(race.meters for race in self.races),
+            "finish_rate": len(finish_ms) / len(self.races),
+            "best_ms": min(finish_ms, default=None),
+            "median_ms": statistics.median(finish_ms) if finish_ms else None,
+            "mean_ms": statistics.fmean(finish_ms) if finish_ms else None,
+            "best_meters": max(meters),
+            "mean_meters": statistics.fmean(meters),
             "races": [{k: value for k, value in vars(race).items() if k not in left_out} for race in self.races],
         }
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from pathlib import Path
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
@@ -82,24 +79,14 @@ class WriteFigures(Hook):
         """Write a figure, as torchrl's loggers do."""
         self._log_figures({name: value}, step)
 
-    def log_picture(self, name: str, picture: npt.NDArray[np.uint8], frames: int) -> None:
-        """Write a picture (H, W, 3) uint8 RGB."""
-        self._log("picture", name, picture, frames)
-
-    def log_race_files(self, map_name: str, recording: Path, film: Path | None, frames: int) -> None:
-        """Write a recorded race."""
-        self._log("recording", f"recording/{map_name}", recording, frames)
-        if film is not None:
-            self._log("film", f"rollout/film/{map_name}", film, frames)
-
-    def _log(self, kind: str, *record: object) -> None:
+    def log(self, kind: str, *record: object) -> None:
+        """Write a record of a kind that `BackgroundLogger.do` takes."""
         if not self.trainer.disk.is_short:
             for logger in self._loggers:
                 logger.do(kind, *record)
 
     def _log_figures(self, values: dict[str, float], frames: int | None = None) -> None:
-        step = self.run.statistics.frames_total if frames is None else frames
-        self._log("figures", values, step)
+        self.log("figures", values, self.run.statistics.frames_total if frames is None else frames)
 
     def _write_figures(self) -> None:
         means = self._figures.take_means()
@@ -111,7 +98,7 @@ class WriteFigures(Hook):
         for hook in self.trainer.hooks:
             values |= hook.interval_figures()
         self._log_figures(values)
-        self._log("flush")
+        self.log("flush")
 
     def _write_settings(self) -> None:
         """Write the settings in force, at first and when one has changed."""
@@ -120,7 +107,7 @@ class WriteFigures(Hook):
             return
         text = handed_on_text(settings, f"Settings of the run {settings.run.run_name}")
         frames = self.run.statistics.frames_total
-        self._log("text", f"configuration/{SETTINGS_FILE}", text, frames)
+        self.log("text", f"configuration/{SETTINGS_FILE}", text, frames)
         self._settings_written = settings
 
     def _write_rare_figures(self) -> None:
@@ -132,7 +119,7 @@ class WriteFigures(Hook):
         self._log_figures(figures)
         frames = self.run.statistics.frames_total
         for name, values in weight_samples(self.run.agent.exploration_network.named_parameters()):
-            self._log("histogram", name, values, frames)
+            self.log("histogram", name, values, frames)
 
 
 MOST_NORMS: Final = 10_000

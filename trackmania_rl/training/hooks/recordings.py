@@ -118,10 +118,8 @@ class RecordEvaluations(_Draws):
             recordings.mkdir(exist_ok=True)
             torch.save(race.exclude("frames", ("next", "frames")).clone().to_dict(), _file(stem, "pt"))
             self._kept = record.map_name, stem, frames
-            command = self._film_command(race, stem)
-            if command is None:
-                self.trainer.logger.log_race_files(record.map_name, _file(stem, "pt"), None, frames)
-            else:
+            self.trainer.logger.log("recording", f"recording/{record.map_name}", _file(stem, "pt"), frames)
+            if command := self._film_command(race, stem):
                 self._drawing = Drawing("trackmania_rl.telemetry.films", *command)
             for oldest in sorted(recordings.glob("*.pt"))[:-MOST_KEPT]:
                 for file in recordings.glob(f"{oldest.stem}.*"):
@@ -180,13 +178,12 @@ class RecordEvaluations(_Draws):
 
     def _finish(self, error: str | None) -> None:
         map_name, stem, frames = self._kept
-        film: Path | None = _file(stem, "mp4")
-        if error is not None:
-            film = None
+        if error is None:
+            self.trainer.logger.log("film", f"rollout/film/{map_name}", _file(stem, "mp4"), frames)
+        else:
             log.warning("no film of the evaluated race %s could be made: %s", stem.name, error)
         for left_over in [_file(stem, "npz"), *self.run.folder.recordings.glob("*.part*")]:
             left_over.unlink(missing_ok=True)
-        self.trainer.logger.log_race_files(map_name, _file(stem, "pt"), film, frames)
 
 
 def _file(stem: Path, ending: str) -> Path:
@@ -266,4 +263,4 @@ class DrawDiagnostics(_Draws):
                 with Image.open(folder / entry["file"]) as picture:
                     pixels = np.asarray(picture.convert("RGB"))
                 kind = entry["kind"] if entry["kind"] == "racing_line" else f"diagnostics/{entry['kind']}"
-                self.trainer.logger.log_picture(f"rollout/{kind}/{entry['map']}", pixels, entry["frames"])
+                self.trainer.logger.log("picture", f"rollout/{kind}/{entry['map']}", pixels, entry["frames"])

@@ -46,15 +46,6 @@ class FollowSchedules(Hook):
             "gamma": linear(settings.agent.gamma_schedule, frames),
         }
 
-    def interval_figures(self) -> dict[str, float]:
-        """Return the scheduled values that the terminal does not show."""
-        settings, learning_rate = self.run.settings, self.run.statistics.current_values["learning_rate"]
-        return {
-            "train/schedule/weight_decay": learning_rate * settings.agent.weight_decay_lr_ratio,
-            "train/schedule/n_steps": float(settings.replay.n_steps),
-            "train/schedule/replay_ratio": settings.replay.number_times_single_memory_is_used_before_discard,
-        }
-
 
 class ResetPeriodically(Hook):
     """Mixes the network with a fresh one every `reset_every_n_frames_generated` frames.
