@@ -29,7 +29,6 @@ NOT_EXPLAINED = {
     # They have no words of their own, but pass on an error's, or a check's.
     "{}",
     "{}: {}",
-    "{}: {}; {}",
     "{} ({}, {})",
     "map {}: {}",
     "collector {}: {}",

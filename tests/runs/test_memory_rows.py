@@ -111,7 +111,8 @@ def test_a_checkpoint_writes_what_is_new(run):
     run.go_on()
     fill(run.ring, 3)
     assert run.save() == 3
-    assert run.store.written_bytes == run.load().manifest.n_bytes + 3 * ROW_BYTES
+    manifest = run.load().manifest
+    assert manifest.written_bytes == manifest.n_bytes + 3 * ROW_BYTES
 
 
 def test_rows_are_written_again_where_their_file_is_gone_or_the_ring_is_another_one(run):

@@ -150,20 +150,6 @@ def test_a_new_run_has_checkpoints_soon_after_its_first_finish(begin_run, make_r
     assert written_at(resumed, 400, 420, 620) == [499, 599]
 
 
-def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(make_race, logger, begin_run, monkeypatch, caplog):
-    run = begin_run(minimum_free_disk_mb=3, tensorboard_interval_s=1e-9)
-    assert run.hook(SaveCheckpoints).try_to_save()
-    enough_bytes = (3 << 20) + run.trainer.checkpoints.written_bytes
-    for free_bytes in (enough_bytes, enough_bytes - 1, enough_bytes - 1, enough_bytes):
-        monkeypatch.setattr("shutil.disk_usage", lambda _, free_bytes=free_bytes: SimpleNamespace(free=free_bytes))
-        _tick(run, 1.0)
-        _take(run, make_race(17, True))
-    assert run.context.statistics.maps["valley"].explored.n_races == 4
-    assert len(run.context.folder.races.read_text().splitlines()) == 2
-    assert (logger.n_figures("rollout/meters/"), logger.n_figures("train/speed/actions_per_s")) == (2, 2)
-    assert caplog.text.count("wait for space") == caplog.text.count("are written again") == 1
-
-
 def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_run, make_race):
     run = begin_run()
     for n_actions in (100, 90):

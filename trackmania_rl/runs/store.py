@@ -64,10 +64,6 @@ class CheckpointStore:
 
     Args:
         run_folder: save/{run_name}.
-
-    Attributes:
-        written_bytes: size of what the last checkpoint wrote; 0 before the first.
-        spare_bytes: size of the older checkpoints, which are deleted if the disk has no room for another one.
     """
 
     def __init__(self, run_folder: Path) -> None:
@@ -76,9 +72,6 @@ class CheckpointStore:
         self._memory = self._folder / MEMORY_FOLDER
         self._segments: tuple[Segment, ...] = ()  # hold rows of the ring of this origin
         self._origin: object = None
-        manifests = find_manifests(run_folder)
-        self.written_bytes = next((manifest.written_bytes for manifest in manifests.values()), 0)
-        self.spare_bytes = self._bytes_of(list(manifests)[1:], manifests)
 
     def go_on_from(self, loaded: LoadedCheckpoint, ring: RingBuffer | None) -> None:
         """Use a checkpoint as the one before the next: its files of rows hold those of the ring, if there is one.
@@ -158,7 +151,6 @@ class CheckpointStore:
             ) from error
         if rows is not None and manifest.rows is not None:
             self._segments, self._origin = manifest.rows.segments, rows.origin
-        self.written_bytes = manifest.written_bytes
         with contextlib.suppress(OSError):  # another program reads an older one (Windows): deleted the next time
             self._prune(keep)
         return folder
@@ -200,7 +192,6 @@ class CheckpointStore:
         self._delete([*(folder for folder in manifests if folder not in stay and folder not in older), *older])
         left = {folder: manifest for folder, manifest in manifests.items() if folder in stay}
         delete_others(self._memory, _named(left))
-        self.spare_bytes = self._bytes_of(list(left)[1:], left)
 
     def _delete(self, folders: Sequence[Path]) -> None:
         for folder in folders:

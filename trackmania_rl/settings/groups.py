@@ -82,7 +82,7 @@ class RunSettings(Group):
     keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
     """Time after which the driver is kept in drivers/, with 1 to 26 MB; 0 for never."""
     minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")] = 200
-    """Free disk below which no checkpoint is begun. Logs pause earlier."""
+    """Free disk below which no checkpoint is begun."""
     collector_silence_s: Seconds = 30.0
     """Time without a heartbeat after which a collector is killed with its games and restarted."""
     learner_silence_s: Seconds = 60.0

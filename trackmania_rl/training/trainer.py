@@ -6,13 +6,14 @@ For each race: `batch_process`, `pre_optim_steps`, the agent's update for each b
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import statistics
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,13 +26,15 @@ from trackmania_rl.runs import CheckpointFacts, CheckpointStore
 from trackmania_rl.settings.loading import stored_settings
 from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.telemetry.statistics import RECENT_RACES, TrainingStatistics
-from trackmania_rl.training.hooks.hook import OF_RACES, DiskWatch, Hook, Interval, RunContext
+from trackmania_rl.training.hooks.hook import OF_RACES, Hook, Interval, RunContext
 from trackmania_rl.training.race_stream import POLL_S, RaceStream
 
 log = logging.getLogger(__name__)
 
 ENOUGH_RACES: Final = RECENT_RACES // 2
 """Evaluation races of a map that a score needs."""
+DISK_ERROR_EVERY_S: Final = 60.0
+"""Shortest time between two messages about a disk that fails."""
 OF_TENSORDICTS: Final = (*OF_RACES, "process_optim_batch", "post_loss", "post_optim_log")
 """Points at which hooks receive a race or a batch."""
 
@@ -51,7 +54,7 @@ class RunTrainer(Trainer):
         self.run = run
         self.hooks: list[Hook] = []
         self.checkpoints = CheckpointStore(run.folder.path)
-        self.disk = DiskWatch(run, self.checkpoints)
+        self._disk_error_due = Interval(is_due_at_first=True)
         self.is_within_turn = False
         self.n_turns = 0
         self._ticks = Interval()
@@ -100,6 +103,15 @@ class RunTrainer(Trainer):
         if self._ticks.is_due(POLL_S):
             for hook in self.hooks:
                 hook.tick()
+
+    @contextlib.contextmanager
+    def surviving_disk(self) -> Iterator[None]:
+        """Log I/O errors of the block, at most one a minute."""
+        try:
+            yield
+        except OSError as error:
+            if self._disk_error_due.is_due(DISK_ERROR_EVERY_S):
+                log.error("races.jsonl or another file cannot be written: %s; the run goes on", error.strerror)
 
     def train(self) -> None:
         """Train until the run ends."""

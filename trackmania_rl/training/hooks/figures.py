@@ -54,7 +54,7 @@ class WriteFigures(Hook):
         history = statistics.maps[record.map_name].history(record.is_explo)
         is_due = self._race_due[of_kind].is_due(self.run.settings.telemetry.tensorboard_interval_s)
         is_fastest = history.best_time_ms != self._best_written_ms.get(of_kind)
-        if self.trainer.disk.is_short or not (is_due or is_fastest):
+        if not (is_due or is_fastest):
             return
         self._best_written_ms[of_kind] = history.best_time_ms
         q_values = self.run.race.rollout_results["q_values"]
@@ -62,7 +62,6 @@ class WriteFigures(Hook):
 
     def tick(self) -> None:
         if self._figures_due.is_due(self.run.settings.telemetry.tensorboard_interval_s):
-            self.trainer.disk.measure()
             self._write_figures()
         if self._rare_due.is_due(RARE_INTERVAL_S):
             self._write_rare_figures()
@@ -81,9 +80,8 @@ class WriteFigures(Hook):
 
     def log(self, kind: str, *record: object) -> None:
         """Write a record of a kind that `BackgroundLogger.do` takes."""
-        if not self.trainer.disk.is_short:
-            for logger in self._loggers:
-                logger.do(kind, *record)
+        for logger in self._loggers:
+            logger.do(kind, *record)
 
     def _log_figures(self, values: dict[str, float], frames: int | None = None) -> None:
         self.log("figures", values, self.run.statistics.frames_total if frames is None else frames)
@@ -103,7 +101,7 @@ class WriteFigures(Hook):
     def _write_settings(self) -> None:
         """Write the settings in force, at first and when one has changed."""
         settings = self.run.settings
-        if settings is self._settings_written or self.trainer.disk.is_short:
+        if settings is self._settings_written:
             return
         text = handed_on_text(settings, f"Settings of the run {settings.run.run_name}")
         frames = self.run.statistics.frames_total
@@ -111,7 +109,7 @@ class WriteFigures(Hook):
         self._settings_written = settings
 
     def _write_rare_figures(self) -> None:
-        if not self._loggers or self.trainer.disk.is_short:
+        if not self._loggers:
             return
         figures: dict[str, float] = {}
         for hook in self.trainer.hooks:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import math
-import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -23,7 +20,7 @@ from trackmania_rl.experience_replay.memory import Memory
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs import CheckpointStore, RunFolder
+from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.snapshot import LiveSettings
 from trackmania_rl.telemetry.race_record import RaceRecord
@@ -49,10 +46,6 @@ POINTS: Final = (
 """Points of torchrl's Trainer at which a hook may act, in the order of one race."""
 OF_RACES: Final = ("batch_process", "pre_steps_log", "post_steps_log")
 """Points at which a hook receives a race."""
-DISK_ERROR_EVERY_S: Final = 60.0
-"""Shortest time between two messages about a disk that fails."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -177,43 +170,3 @@ class Interval:
             return False
         self._last_s, self._gap_s = now_s, 2 * self._gap_s
         return True
-
-
-class DiskWatch:
-    """Free space of the run's disk.
-
-    Attributes:
-        is_short: whether log lines and figures leave the last space to checkpoints.
-    """
-
-    def __init__(self, run: RunContext, checkpoints: CheckpointStore) -> None:
-        self._run = run
-        self._checkpoints = checkpoints
-        self._error_due = Interval(is_due_at_first=True)
-        self.is_short = False
-
-    def measure(self) -> None:
-        """Update `is_short` and log changes: the next checkpoint must leave `minimum_free_disk_mb` free."""
-        minimum_mb, was_short = self._run.settings.run.minimum_free_disk_mb, self.is_short
-        free_bytes = 0
-        with contextlib.suppress(OSError):  # a disk that is gone has no space
-            # The oldest checkpoints are deleted first.
-            free_bytes = shutil.disk_usage(self._run.folder.path).free + self._checkpoints.spare_bytes
-        self.is_short = free_bytes < (minimum_mb << 20) + self._checkpoints.written_bytes
-        if self.is_short and not was_short:
-            log.error(
-                "races.jsonl and the loggers wait for space: the disk has less free than a checkpoint and "
-                "minimum_free_disk_mb = %d MB take; the run goes on without their lines",
-                minimum_mb,
-            )
-        elif was_short and not self.is_short:
-            log.warning("races.jsonl and the loggers are written again; the races in between are missing")
-
-    @contextlib.contextmanager
-    def surviving(self) -> Iterator[None]:
-        """Log I/O errors of the block, at most one a minute."""
-        try:
-            yield
-        except OSError as error:
-            if self._error_due.is_due(DISK_ERROR_EVERY_S):
-                log.error("races.jsonl or another file cannot be written: %s; the run goes on", error.strerror)

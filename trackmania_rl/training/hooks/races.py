@@ -104,16 +104,15 @@ class WriteRaceLog(Hook):
 
     def batch_process(self, _: TensorDictBase) -> None:
         assert self._log is not None
-        if not self.trainer.disk.is_short:
-            with self.trainer.disk.surviving():
-                statistics = self.run.statistics
-                means = statistics.last_metrics.items()
-                learning = {f"train/{name}": value for name, value in means if math.isfinite(value)}
-                self._log.write(self.run.record, statistics.frames_total, learning)
+        statistics = self.run.statistics
+        means = statistics.last_metrics.items()
+        learning = {f"train/{name}": value for name, value in means if math.isfinite(value)}
+        with self.trainer.surviving_disk():
+            self._log.write(self.run.record, statistics.frames_total, learning)
 
     def end(self) -> None:
         if self._log is not None:
-            with self.trainer.disk.surviving():
+            with self.trainer.surviving_disk():
                 self._log.close()
 
 

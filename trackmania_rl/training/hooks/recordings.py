@@ -104,17 +104,17 @@ class RecordEvaluations(_Draws):
 
     def batch_process(self, race: TensorDictBase) -> None:
         """Keep the race, if it is due. Log I/O errors."""
-        record, disk = self.run.record, self.trainer.disk
+        record = self.run.record
         if record.is_explo or not record.counts:
             return
         self._since_last[record.map_name] += 1
         every_n = self.run.settings.telemetry.record_every_n_evaluations
-        if self._drawing is not None or disk.is_short or not 0 < every_n <= self._since_last[record.map_name]:
+        if self._drawing is not None or not 0 < every_n <= self._since_last[record.map_name]:
             return
         self._since_last[record.map_name] = 0
         frames, recordings = self.run.statistics.frames_total, self.run.folder.recordings
         stem = recordings / f"{frames:012d}_{record.map_name}"
-        with disk.surviving():
+        with self.trainer.surviving_disk():
             recordings.mkdir(exist_ok=True)
             torch.save(race.exclude("frames", ("next", "frames")).clone().to_dict(), _file(stem, "pt"))
             self._kept = record.map_name, stem, frames
@@ -216,7 +216,7 @@ class DrawDiagnostics(_Draws):
                 self._explored[name] = copy_of_race(race.rollout_results, race.end_race_stats)
             return
         self._evaluated.append(copy_of_race(race.rollout_results, race.end_race_stats, with_frames=False))
-        if self._is_due and self._drawing is None and not self.trainer.disk.is_short and self._is_turn_of(name):
+        if self._is_due and self._drawing is None and self._is_turn_of(name):
             self._begin_set(RecentRace(race.rollout_results, race.end_race_stats), name)
 
     def tick(self) -> None:
@@ -247,7 +247,7 @@ class DrawDiagnostics(_Draws):
         self._explored.clear()
         self._is_due = False
         self._set = subject.frames_total, map_name
-        with self.trainer.disk.surviving():
+        with self.trainer.surviving_disk():
             folder = run.folder.diagnostics.absolute()
             folder.mkdir(exist_ok=True)
             save_data(folder / "data.npz", data)
