@@ -39,7 +39,6 @@ from trackmania_rl.telemetry.diagnostics import (  # noqa: E402
     Array,
     key_action_name,
     new_figure,
-    tidy,
     write_picture,
 )
 from trackmania_rl.telemetry.input_picture import InputTimeline  # noqa: E402
@@ -184,18 +183,18 @@ def draw_q_values(race: RaceValues, title: str) -> Figure:
     has_choice = race.values.shape[1] > 1
     heights = (2.0, 0.32 * race.values.shape[1] + 0.8, 2.0) if has_choice else (3.0,)
     figure = new_figure((13.0, sum(heights) + 1.2))
-    figure.suptitle(title, fontsize=13, color=TEXT, parse_math=False)
+    figure.suptitle(title)
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     times_s = np.arange(len(race.values)) * race.s_per_action
     panels[0].plot(times_s, race.values.max(axis=1), color=TRAIN, linewidth=1.6)
-    tidy(panels[0], "", "Q of the best\naction (reward)")
+    panels[0].set_ylabel("Q of the best\naction (reward)")
     if has_choice:
         _draw_advantages(figure, panels[1], race)
         panels[2].fill_between(times_s, race.gaps, color=TRAIN, alpha=0.5, linewidth=0)
-        tidy(panels[2], "", "best less second\nbest (reward)")
+        panels[2].set_ylabel("best less second\nbest (reward)")
         panels[2].set_ylim(bottom=0)
-        panels[2].set_title("high: the choice matters; near 0: two actions are as good", fontsize=10)
-    panels[-1].set_xlabel("race time (s)", fontsize=10)
+        panels[2].set_title("high: the choice matters; near 0: two actions are as good")
+    panels[-1].set_xlabel("race time (s)")
     panels[-1].set_xlim(0, len(race.values) * race.s_per_action)
     return figure
 
@@ -221,8 +220,9 @@ def _draw_advantages(figure: Figure, axes: Axes, race: RaceValues) -> None:
         others = (race.taken != race.best) & (race.taken != NO_ACTION)
         axes.plot(middle_s[others], race.taken[others], "x", color=TEST, markersize=5, markeredgewidth=1.6)
         words += "; orange crosses: another one was taken"
-    axes.set_title(f"{words}; the darker the worse", fontsize=10)
-    axes.set_yticks(range(n_actions), race.names, fontsize=9)
+    axes.set_title(f"{words}; the darker the worse")
+    axes.set_yticks(range(n_actions), race.names)
+    axes.grid(visible=False)
 
 
 if __name__ == "__main__":

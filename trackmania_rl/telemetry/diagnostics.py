@@ -56,6 +56,18 @@ _HORIZONS: Final = 12
 
 DOTS_PER_INCH = 100
 TEXT, FAINT, GRID = "#222222", "#777777", "#e4e4e4"
+STYLE: Final = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "figure.titlesize": 13,
+    "font.size": 9,
+    "grid.color": GRID,
+    "legend.frameon": False,
+    "text.parse_math": False,
+}
 TRAIN, TEST = "#0072b2", "#d55e00"  # Okabe and Ito's palette: readable with red-green blindness
 _STEERING: Final = {-1: "#0072b2", 0: "#333333", 1: "#d55e00"}
 _DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))  # of PEDALS
@@ -188,10 +200,9 @@ def draw_return_distributions(data: Data) -> Figure | None:
             axes.annotate(right, (1, -action), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom")
         axes.plot(means, -rows, "|", color=TEXT, markersize=9, zorder=99)
         axes.set_xlim(right=returns.max() + 0.25 * np.ptp(returns))  # room for the numbers
-        axes.set_title(_state_title(about, seen, state), fontsize=10, color=TEXT, parse_math=False)
+        axes.set_title(_state_title(about, seen, state))
         axes.locator_params("x", nbins=4)
-        tidy(axes, "", "")
-    panels[0].set_yticks(-np.arange(len(about.action_names)), about.action_names.tolist(), fontsize=10)
+    panels[0].set_yticks(-np.arange(len(about.action_names)), about.action_names.tolist())
     figure.supxlabel("return (reward); mark: the mean; numbers: means, less that of the best action", fontsize=10)
     return figure
 
@@ -226,15 +237,13 @@ def _draw_fans(data: Data, title: str, x: Array, values: Array, x_label: str, y_
                 width = 3.2 if action == best else 1.3
                 axes.plot(x, shown[:, action], color=colour, linestyle=dash, linewidth=width, zorder=2 + width)
             labels = (y_label, "minus that of the best action (reward)")
-            tidy(axes, x_label if row else "", "" if state else labels[row])
-            axes.set_xlim(0, x[-1])
-            if row == 0:
-                axes.set_title(_state_title(about, seen, state), fontsize=10, color=TEXT, parse_math=False)
+            axes.set(xlim=(0, x[-1]), xlabel=x_label if row else "", ylabel="" if state else labels[row])
+            axes.set_title("" if row else _state_title(about, seen, state))
     if has_map:
         _draw_places(figure.add_subplot(grid[:, n_states]), data, seen.position_m)
     names = about.action_names.tolist()
     lines, n_columns = figure.axes[0].get_lines(), min(len(names), 6)
-    figure.legend(lines, names, loc="outside lower center", ncols=n_columns, fontsize=9, frameon=False)
+    figure.legend(lines, names, loc="outside lower center", ncols=n_columns)
     return figure
 
 
@@ -259,25 +268,25 @@ def draw_predicted_and_realised(data: Data) -> Figure | None:
     bar = figure.colorbar(counts, ax=panels[0], label="actions", shrink=0.8, pad=0.01)
     bar.ax.yaxis.set_major_formatter("{x:.0f}")
     panels[0].plot(limits, limits, color=TEST, linewidth=1.4, linestyle="--", label="as predicted")
-    panels[0].set(xlim=limits, ylim=limits, aspect="equal")
-    panels[0].legend(fontsize=9, frameon=False, loc="upper left")
-    tidy(panels[0], "predicted: Q of the action taken (reward)", "realised: rewards of the mini-race")
-    spread = min(float(predicted.std()), float(realised.std()))
-    correlation = f", correlation {np.corrcoef(predicted, realised)[0, 1]:.2f}" if spread > 1e-9 else ""
+    panels[0].legend(loc="upper left")
     root_mean_square = math.sqrt(float(np.square(error).mean()))
-    panels[0].set_title(
-        f"predicted - realised: mean {error.mean():+.3f}, root mean square {root_mean_square:.3f}{correlation}\n"
+    panels[0].set(
+        xlim=limits,
+        ylim=limits,
+        aspect="equal",
+        xlabel="predicted: Q of the action taken (reward)",
+        ylabel="realised: rewards of the mini-race",
+        title=f"predicted - realised: mean {error.mean():+.3f}, root mean square {root_mean_square:.3f}\n"
         "above the dashed line: better than predicted",
-        fontsize=10,
     )
     if has_meters:
         at_m = compared.meters
         edges = np.linspace(float(np.nanmin(at_m)), float(np.nanmax(at_m)) + 1e-6, 51)
         _draw_binned(panels[1], at_m, error, edges, (edges[:-1] + edges[1:]) / 2, TRAIN, "four of five actions")
         panels[1].axhline(0, color=FAINT, linewidth=0.9)
-        panels[1].set_title("error along the track, mean; above 0: too optimistic", fontsize=10)
-        panels[1].legend(fontsize=9, frameon=False)
-        tidy(panels[1], f"distance along {about.map_name} (m)", "predicted - realised (reward)")
+        panels[1].legend()
+        panels[1].set(xlabel=f"distance along {about.map_name} (m)", ylabel="predicted - realised (reward)")
+        panels[1].set_title("error along the track, mean; above 0: too optimistic")
     return figure
 
 
@@ -303,9 +312,9 @@ def draw_loss_by_horizon(data: Data) -> Figure | None:
             if of_kind.any():
                 label_of_kind = f"{kind} ({of_kind.sum():,})"
                 _draw_binned(axes, errors.actions_left[of_kind], values[of_kind], edges, left_s, colour, label_of_kind)
-        axes.legend(fontsize=9, frameon=False)
-        tidy(axes, "time left in the mini-race (s)", label)
-        axes.set_title("line: mean; band: four of five transitions", fontsize=10)
+        axes.legend()
+        axes.set(xlabel="time left in the mini-race (s)", ylabel=label)
+        axes.set_title("line: mean; band: four of five transitions")
     panels[0].set_ylim(bottom=0)
     panels[-1].axhline(0, color=FAINT, linewidth=0.9)
     return figure
@@ -328,12 +337,12 @@ def draw_largest_errors(data: Data) -> Figure | None:
     for offset, name, colour in ((-0.26, "predicted", TRAIN), (0.0, "target", TEST), (0.26, "realised", FAINT)):
         bars = panels[0].barh(rows + offset, getattr(largest, name), 0.24, color=colour, label=name)
         panels[0].bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
-    panels[0].set_yticks(rows, [_description(about, largest, row) for row in range(n_shown)], parse_math=False)
+    panels[0].set_yticks(rows, [_description(about, largest, row) for row in range(n_shown)])
     panels[0].axvline(0, color=TEXT, linewidth=0.8)
     panels[0].margins(x=0.12)
     panels[0].invert_yaxis()
-    panels[0].legend(fontsize=9, frameon=False)
-    tidy(panels[0], "return (reward)", "")
+    panels[0].legend()
+    panels[0].set_xlabel("return (reward)")
     if has_map:
         _draw_places(panels[1], data, largest.position_m)
     return figure
@@ -385,33 +394,25 @@ def draw_racing_line(data: Data) -> Figure | None:
     for place, label in ((0, "start"), (-1, "end")):
         axes.annotate(label, ground_m[place], xytext=(8, 8), textcoords="offset points", fontsize=10, color=TEXT)
         axes.plot(*ground_m[place], "o", markersize=7, color=TEXT, zorder=4)
-    tidy(axes, "x (m)", "z (m)")
+    axes.set(xlabel="x (m)", ylabel="z (m)")
     return figure
 
 
 def new_figure(size_in: tuple[float, float]) -> Figure:
-    """Return an empty figure."""
+    """Return an empty figure, and set the style of this module's plots."""
+    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    mpl.rcParams.update(STYLE)
     figure = Figure(figsize=size_in, dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def tidy(axes: Axes, x_label: str, y_label: str) -> None:
-    """Label axes and draw a grid."""
-    axes.set_xlabel(x_label, fontsize=10)
-    axes.set_ylabel(y_label, fontsize=10)
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def _head(figure: Figure, about: Section, title: str) -> None:
     when = f"{about.map_name}, {about.frames_total:,} frames, {about.training_s / 60:.1f} min of training"
-    figure.suptitle(f"{title}\n{when}", fontsize=13, color=TEXT, parse_math=False)
+    figure.suptitle(f"{title}\n{when}")
 
 
 def _ahead(about: Section) -> str:
@@ -455,9 +456,8 @@ def _draw_places(axes: Axes, data: Data, position_m: Array) -> None:
     for number, (x_m, _, z_m) in enumerate(position_m.tolist(), start=1):
         axes.plot(x_m, z_m, "o", markersize=15, color=TEXT, markeredgecolor="white", zorder=5)
         axes.text(x_m, z_m, str(number), color="white", fontsize=9, ha="center", va="center", zorder=6, clip_on=True)
-    axes.set(xticks=[], yticks=[])
-    axes.spines[:].set_visible(False)
-    axes.set_title("where: from above", fontsize=10, color=FAINT)
+    axes.set_axis_off()
+    axes.set_title("where: from above", color=FAINT)
 
 
 KINDS: dict[str, Callable[[Data], Figure | None]] = {
