@@ -7,7 +7,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import psutil
@@ -31,6 +30,7 @@ from benchmarks.driving.score import (
     scores_at,
 )
 from benchmarks.driving.variants import Variant, read_variants
+from tests.keep_games_command import wait_until
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import load_settings
 
@@ -294,14 +294,6 @@ def test_mistakes_are_told_before_anything_is_trained(words, message, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
-def wait_for(look, within_s):
-    began_s = time.monotonic()
-    while not (found := look()):
-        assert time.monotonic() - began_s < within_s
-        time.sleep(0.1)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yardsticks):
@@ -312,9 +304,10 @@ def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yards
     words += ["--output", tmp_path / "out", "--set", "games_per_collector=5", "--variant", "base: batch_size=32"]
 
     with subprocess.Popen(command(repository_root, *words)) as interrupted:
-        training = wait_for(lambda: psutil.Process(interrupted.pid).children(), within_s=120)
+        wait_until(lambda: psutil.Process(interrupted.pid).children(), within_s=120)
+        training = psutil.Process(interrupted.pid).children()
         notes = tmp_path / "out" / "runs"
-        wait_for((tmp_path / "out" / "save" / "base_valley_seed5" / "races.jsonl").is_file, within_s=120)
+        wait_until((tmp_path / "out" / "save" / "base_valley_seed5" / "races.jsonl").is_file, within_s=120)
         interrupted.send_signal(signal.SIGTERM)  # as Ctrl-C, and never ignored
     assert interrupted.returncode == 130
     assert not any(process.is_running() for process in training)

@@ -1,6 +1,7 @@
 """Files, links, pictures, names and settings that the pages name exist; see test_commands.py for commands."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,44 +31,35 @@ OF_LINESIGHT = "migration.rst"
 TABLE_OF_LINESIGHT = "Names of Linesight's charts\n"
 
 
-def pages(root: Path) -> dict[Path, str]:
-    """Every page's text by its path."""
-    return {file: file.read_text(encoding="utf-8") for pattern in PAGES for file in sorted(root.glob(pattern))}
-
-
 @pytest.fixture(scope="module")
 def texts(repository_root: Path) -> dict[Path, str]:
-    return pages(repository_root)
+    """Every page's text by its path."""
+    return {file: file.read_text("utf-8") for pattern in PAGES for file in sorted(repository_root.glob(pattern))}
+
+
+def missing(texts: dict[Path, str], pattern: re.Pattern[str], is_there: Callable[[Path, str], bool]) -> set[str]:
+    """What a pattern finds on the pages and is not there."""
+    found = {(page, name) for page, text in texts.items() for name in pattern.findall(text)}
+    assert found
+    return {f"{page.name}: {name}" for page, name in found if not is_there(page, name)}
 
 
 def test_paths_exist(texts: dict[Path, str], repository_root: Path) -> None:
-    missing = {
-        f"{page.name}: {path}"
-        for page, text in texts.items()
-        for path in FILE.findall(re.sub(r"\n +", " ", text))
-        if path not in WRITTEN and not any(repository_root.glob(re.sub(r"\{\w+\}", "*", path.rstrip("."))))
-    }
-    assert not missing
+    joined = {page: re.sub(r"\n +", " ", text) for page, text in texts.items()}
+
+    def is_there(_: Path, path: str) -> bool:
+        return path in WRITTEN or any(repository_root.glob(re.sub(r"\{\w+\}", "*", path.rstrip("."))))
+
+    assert not missing(joined, FILE, is_there)
 
 
 def test_python_files_that_are_named_without_a_path_exist(texts: dict[Path, str], repository_root: Path) -> None:
-    files = [
-        f"/{file.relative_to(repository_root).as_posix()}"
-        for room in ROOMS
-        for file in (repository_root / room).rglob("*.py")
-    ]
-    named = {
-        (page.name, name)
-        for page, text in texts.items()
-        for name in MODULE_FILE.findall(text)
-        if page.name != OF_LINESIGHT
-    }
-    missing = {
-        f"{page}: {name}"
-        for page, name in named
-        if name not in OF_USERS and not any(file.endswith(f"/{name}") for file in files)
-    }
-    assert not missing
+    files = [f"/{file.as_posix()}" for room in ROOMS for file in (repository_root / room).rglob("*.py")]
+
+    def is_there(page: Path, name: str) -> bool:
+        return page.name == OF_LINESIGHT or name in OF_USERS or any(file.endswith(f"/{name}") for file in files)
+
+    assert not missing(texts, MODULE_FILE, is_there)
 
 
 def test_names_of_the_code_are_in_the_code(texts: dict[Path, str], repository_root: Path) -> None:
@@ -83,24 +75,13 @@ def test_names_of_the_code_are_in_the_code(texts: dict[Path, str], repository_ro
     assert not {f"{page}: {name}" for page, name in named if not {*name.split(".")} <= words | OF_OTHERS}
 
 
-def test_links_and_pictures_lead_to_files(texts: dict[Path, str]) -> None:
-    missing = {
-        f"{page.name}: {target}"
-        for page, text in texts.items()
-        for target in [*LINK.findall(text), *PICTURE.findall(text)]
-        if not (page.parent / target.split("#")[0]).is_file()
-    }
-    assert not missing
+@pytest.mark.parametrize("pattern", [LINK, PICTURE], ids=["links", "pictures"])
+def test_links_and_pictures_lead_to_files(texts: dict[Path, str], pattern: re.Pattern[str]) -> None:
+    assert not missing(texts, pattern, lambda page, target: (page.parent / target.split("#")[0]).is_file())
 
 
 def test_settings_that_commands_set_are_known(texts: dict[Path, str], repository_root: Path) -> None:
-    known = load_settings(repository_root / "config_files" / "config.py").flat()
-    named = {(page.name, name) for page, text in texts.items() for name in SET.findall(text)}
-    named |= {
-        (page.name, name)
-        for page, text in texts.items()
-        for variant in VARIANT.findall(text)
-        for name in re.findall(r"\b([a-z_]+)=", variant)
-    }
-    assert named
-    assert not {f"{page}: {name}" for page, name in named if name not in {*known, *OPTIONS}}
+    known = {*load_settings(repository_root / "config_files" / "config.py").flat(), *OPTIONS}
+    variants = {page: " ".join(VARIANT.findall(text)) for page, text in texts.items()}
+    for of_texts, pattern in ((texts, SET), (variants, re.compile(r"\b([a-z_]+)="))):
+        assert not missing(of_texts, pattern, lambda _, name: name in known)

@@ -20,6 +20,7 @@ from benchmarks.driving.variants import Variant, find_tracks
 from research.search.outcome import Outcome, command_against_default, table, write_best
 from research.search.space import Space, read_space, scaled
 from research.search.trial import Plan, Trial, TrialFailedError, run_watched
+from tests.keep_games_command import wait_until
 from tests.research.fake_training import RACE_MS, fake_training, settings_of
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs import find_manifests, load_checkpoint
@@ -264,7 +265,8 @@ def test_an_interrupted_search_of_real_trainings_goes_on(tmp_path: Path, reposit
     with printed_file.open("w") as printed:
         first = subprocess.Popen(command, cwd=repository_root, stdout=printed, stderr=printed)
         try:
-            _wait_for(lambda: re.search(r"trial_0000\d: 1/2, score", printed_file.read_text()), first)
+            piece = re.compile(r"trial_0000\d: 1/2, score")
+            wait_until(lambda: first.poll() is not None or piece.search(printed_file.read_text()), "piece", 400)
             first.send_signal(signal.SIGINT)
             assert first.wait(200) == 1, printed_file.read_text()
         finally:
@@ -286,12 +288,3 @@ def test_an_interrupted_search_of_real_trainings_goes_on(tmp_path: Path, reposit
         assert (output / "save" / name / "checkpoints").is_dir()
     assert (output / "best" / "best.py").is_file()
     assert "benchmarks/driving/run.py" in again.stdout
-
-
-def _wait_for(condition: object, process: subprocess.Popen[bytes]) -> None:
-    assert callable(condition)
-    deadline_s = time.monotonic() + 400
-    while not condition():
-        assert process.poll() is None
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)

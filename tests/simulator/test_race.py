@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import tminterface.structs as oracle
 
+from benchmarks.performance.classic_client import parse as parse_with_oracle
 from trackmania_rl.protocol.input_script import ANALOG_FULL, Input, InputEvent, parse_input_script
 from trackmania_rl.protocol.messages import COUNTDOWN_MS, NO_KEYS, KeyState
 from trackmania_rl.protocol.state_blob import (
@@ -46,13 +46,6 @@ def trace(race, ticks, seed=0):
         race.advance()
         seen.append((race.save_state(), race.take_checkpoint_event(), race.take_lap_event()))
     return seen
-
-
-def parse_with_oracle(blob):
-    state = oracle.SimStateData(bytes(blob))
-    state.cp_data.resize(oracle.CheckpointData.cp_states_field, state.cp_data.cp_states_length)
-    state.cp_data.resize(oracle.CheckpointData.cp_times_field, state.cp_data.cp_times_length)
-    return state
 
 
 def test_countdown_holds_the_car_in_every_race(straight_track):

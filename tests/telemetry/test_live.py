@@ -41,25 +41,16 @@ class Clock:
 
 @dataclass
 class Driving:
-    """A collector's games with random actions: exploration races in even games, evaluation races in odd ones.
-
-    Attributes:
-        games: what is played.
-        mirror: shows them.
-        received: the newest states.
-        decision: the newest decisions.
-        ended: the newest race that has ended in each game.
-    """
+    """A collector's games with random actions: exploration races in even games, evaluation races in odd ones."""
 
     games: Any
     mirror: LiveMirror
     settings: Settings
     clock: Clock
     rng: np.random.Generator
-    received: Received | None = None
-    decision: BatchDecision | None = None
-    ended: dict[int, dict[str, npt.NDArray[np.generic]]] = field(default_factory=dict)
-
+    received: Received | None = None  # the newest states
+    decision: BatchDecision | None = None  # the newest decisions
+    ended: dict[int, dict[str, npt.NDArray[np.generic]]] = field(default_factory=dict)  # newest race of each game
     is_closed: bool = False
 
     def close(self):
@@ -93,8 +84,7 @@ class Driving:
         while game not in self.ended:
             reader.watch(0, game)
             self.drive(1, seconds_each=0.1)
-        race = reader.race()
-        return race
+        return reader.race()
 
 
 @pytest.fixture(scope="module")

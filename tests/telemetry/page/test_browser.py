@@ -3,10 +3,10 @@
 import os
 import re
 import shutil
-import time
 
 import pytest
 
+from tests.keep_games_command import wait_until as wait_for
 from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line, serving
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import load_settings
@@ -22,8 +22,6 @@ from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 
-WITHIN_S = 60.0
-"""The machine that tests has other work."""
 HOST = "127.0.0.1"
 FLAGS = (
     "--headless",
@@ -93,13 +91,6 @@ def page(browser, server):
     complaints = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     # An edit that is refused is an answer of the server's which the browser notes as well.
     assert not [entry for entry in complaints if "422" not in entry["message"]]
-
-
-def wait_for(condition, what):
-    ends_s = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < ends_s, f"no {what} within {WITHIN_S} s"
-        time.sleep(0.1)
 
 
 def text(browser, name):
