@@ -1,4 +1,4 @@
-"""Actions per second of one game on another machine, by the round trip between the two; see docs/game_machines.rst.
+"""Actions per second of one game on another machine, by the round trip between the two; see docs/other_machines.rst.
 
 The simulated game is on this machine, behind a link with a delay.
 

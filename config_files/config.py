@@ -72,7 +72,7 @@ running_speed = 1000.0
 # Ticks of 10 ms per action.
 engine_ticks_per_action = 5
 
-# "keys", the sets of keys in inputs_list.py, or "analog": docs/analog_actions.rst.
+# "keys", the sets of keys in inputs_list.py, or "analog": docs/observation.rst.
 actions = "keys"
 
 # Cut off a race that lasts longer, or whose furthest point advances by less than cutoff_progress_m within this time.
@@ -167,7 +167,7 @@ epsilon_boltzmann_schedule = ((0, 0.15), (400_000, 0.03))
 # "tensorboard", "csv", "wandb", "mlflow", "trackio", or a torchrl logger of your own: docs/loggers.rst.
 loggers = ("tensorboard",)
 
-# Record a video of every Nth evaluation race of each map; 0 for none: docs/videos.rst.
+# Record a video of every Nth evaluation race of each map; 0 for none: docs/loggers.rst.
 record_every_n_evaluations = 0
 
 # "live" (a table that updates), "plain" (a line now and then), "off", or "auto".

@@ -29,7 +29,7 @@ extensions = [
     "myst_nb",
 ]
 root_doc = "index"
-exclude_patterns = ["README.rst", "figures", "_templates"]
+exclude_patterns = ["figures", "_templates"]
 templates_path = ["_templates"]
 default_role = "code"  # docstrings write `name` for code
 nitpicky = False
@@ -38,6 +38,7 @@ suppress_warnings = ["ref.python"]  # a name that a package hands on has two pla
 html_theme = "furo"
 html_title = "TrackMania trainer"
 html_show_sourcelink = False
+html_search_scorer = "scorer.js"
 
 autosummary_generate = True
 autodoc_member_order = "bysource"
@@ -85,7 +86,7 @@ def lead_to_pages(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         if target.scheme or not target.path:
             continue
         file = (here / target.path).resolve()
-        if file in (ROOT / "README.rst", ROOT / "docs" / "README.rst"):
+        if file == ROOT / "README.rst":
             page: str | None = app.config.root_doc
         else:
             is_page = file.is_relative_to(app.srcdir)

@@ -140,7 +140,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--max-frames", type=int, default=sys.maxsize, metavar="N", help="end when the run has N frames in all")
     cluster = (
         "let collectors play on the machines of a Ray cluster: auto (the one of this machine), HOST:PORT, or local:N, "
-        "which makes one of N nodes on this machine (docs/cluster.rst)"
+        "which makes one of N nodes on this machine (docs/other_machines.rst)"
     )
     add("--cluster", metavar="CLUSTER", help=cluster)
     add("--max-updates", type=int, default=sys.maxsize, metavar="N", help="end when the run has N updates in all")

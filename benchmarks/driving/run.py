@@ -5,7 +5,7 @@ its start, imports and compiling included. Every fifth race is an evaluation rac
 over the last ten of those, a race's score being the record's time / its time, 0 if it does not finish.
 
 The same command resumes an interrupted benchmark: complete runs are kept. The report is about all complete runs in the
-folder, so variants may be added one by one. See docs/driving_benchmark.rst.
+folder, so variants may be added one by one. See docs/benchmarks.rst.
 
 Examples:
   python benchmarks/driving/run.py --tracks valley speedway --seeds 0 1 2 --minutes 10 --output benchmark

@@ -1,4 +1,4 @@
-"""Trainings that are disturbed, and their state afterwards; see docs/endurance.rst.
+"""Trainings that are disturbed, and their state afterwards; see docs/long_runs.rst.
 
 python -m benchmarks.endurance --output endurance                   # everything, about two hours
 python -m benchmarks.endurance --output endurance --only shortages  # one part; earlier results are kept

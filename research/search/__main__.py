@@ -2,7 +2,7 @@
 
 The space is a TOML file that names settings with ranges; research/search/spaces/ has one. The same command continues an
 interrupted search. At the end it writes the best trial's settings as a configuration and prints the command that
-compares them with the default: the best of many trials with one seed is partly luck. See docs/settings_search.rst.
+compares them with the default: the best of many trials with one seed is partly luck. See docs/benchmarks.rst.
 
 Examples:
   python -m research.search --space research/search/spaces/learning.toml --scheduler pbt --trials 8 --jobs 4

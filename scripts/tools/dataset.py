@@ -1,6 +1,6 @@
 """Data sets of races in Minari's format: record races, export replay memories, show one.
 
-`record` drives inputs files, replays (docs/demonstrations.rst) or trained drivers in the simulated game. `export` takes
+`record` drives inputs files, replays (docs/datasets.rst) or trained drivers in the simulated game. `export` takes
 the races in runs' replay memories. The setting `offline` names a data set for training: docs/datasets.rst.
 
 Examples:

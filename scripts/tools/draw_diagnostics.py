@@ -1,4 +1,4 @@
-"""Draw plots of a run's values, quantiles, errors and expectations from a checkpoint: docs/diagnostics.rst.
+"""Draw plots of a run's values, quantiles, errors and expectations from a checkpoint: docs/reading_a_run.rst.
 
 A training draws the same every pictures_interval_s. Here races are driven anew, greedily, in one game of the run's
 kind, all but the first with a few forced actions at the start.

@@ -143,7 +143,7 @@ def keep_replay(arguments: argparse.Namespace, settings: Settings, before: dict[
     deadline_s = time.monotonic() + arguments.replay_wait
     while not (new := [file for file, fingerprint in autosaved(settings).items() if before.get(file) != fingerprint]):
         if time.monotonic() > deadline_s:
-            print("  the game saved no replay: it saves personal records only, see docs/in_game_helpers.rst")
+            print("  the game saved no replay: it saves personal records only, see docs/real_game.rst")
             return
         time.sleep(POLL_INTERVAL_S)
     target = free_path(arguments.output / name, ".Replay.Gbx")

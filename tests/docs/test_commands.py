@@ -187,4 +187,4 @@ def test_its_commands_are_accepted(
 
 
 def test_the_commands_are_found() -> None:
-    assert len(ALL) > 200
+    assert len(ALL) > 150

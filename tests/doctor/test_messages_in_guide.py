@@ -38,7 +38,7 @@ NOT_EXPLAINED = {
     # So do these, of the simulated game as a process of its own.
     "client: {}{}",
     "command {}: {}",
-    # Only where a developer asks for faults; docs/faults.rst is about them.
+    # Only where a developer asks for faults; docs/long_runs.rst is about them.
 }
 
 
@@ -47,9 +47,9 @@ class Message(NamedTuple):
     text: str  # {} stands for whatever is filled in
 
 
-def test_every_check_has_a_section_under_its_name_and_links_lead_to_sections(repository_root):
+def test_every_check_has_an_entry_under_its_name_and_links_lead_to_entries(repository_root):
     guide = (repository_root / GUIDE).read_text(encoding="utf-8")
-    sections = set(re.findall(r"^\.\. _([a-z-]+):\n\n\1\n~+\n\n\S", guide, re.MULTILINE))
+    sections = set(re.findall(r"^_`([a-z-]+)`\n {4}\S", guide, re.MULTILINE))
     assert sections == {check.value for check in Check}
     text = re.sub(r"``.*?``", "", guide, flags=re.DOTALL)
     links = re.findall(r"`([a-z-]+)`_\b|\b([a-z]+)_(?=[\s.,:;)])", text)

@@ -1,4 +1,4 @@
-"""The fault table of docs/faults.rst: each row is a fault that a game makes, and races that go on."""
+"""The fault table of docs/long_runs.rst: each row is a fault that a game makes, and races that go on."""
 
 import logging
 import socket

@@ -43,7 +43,7 @@ def written(tmp_path_factory, repository_root):
 
 
 def test_each_figure_that_the_page_names_for_one_of_linesights_is_written(written, repository_root):
-    page = (repository_root / "docs" / "reading_a_run.rst").read_text(encoding="utf-8")
+    page = (repository_root / "docs" / "figures.rst").read_text(encoding="utf-8")
     section = page.split("Names of Linesight's charts\n")[1].split("\n---")[0]
     rows = re.findall(r"^   \* - (.*?)\n     - (.*?)(?=\n   \* -|\n\n|\Z)", section, re.MULTILINE | re.DOTALL)
     here = {tag for _, cell in rows for tag in re.findall("``([^`]*/[^`]*)``", cell)}

@@ -166,7 +166,7 @@ def require_ray() -> None:
     """Raise `UserError` if this machine cannot be part of a cluster."""
     if sys.platform == "win32":
         raise UserError(
-            "--cluster is for Linux: a Windows machine takes part by scripts/keep_games.py (docs/game_machines.rst)"
+            "--cluster is for Linux: a Windows machine takes part by scripts/keep_games.py (docs/other_machines.rst)"
         )
     if find_spec("ray") is None:
         raise UserError('--cluster needs Ray: python -m pip install "trackmania-rl[cluster]"')

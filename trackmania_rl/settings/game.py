@@ -111,7 +111,7 @@ class GameSettings(Group):
     game_transport: Restart[Literal["in_process", "socket"]] = "in_process"
     """Place of the simulated game: in the collectors, or in programs reached by sockets, as the real game is."""
     games_are_kept: Restart[bool] = False
-    """Connect to games that scripts/keep_games.py keeps, in place of starting them: docs/game_machines.rst."""
+    """Connect to games that scripts/keep_games.py keeps, in place of starting them: docs/other_machines.rst."""
     n_collectors: Restart[NonNegativeInt] = 1
     """Number of collector processes. With 0 the learner has only the data sets in offline."""
     games_per_collector: Restart[Annotated[int, Field(ge=1, le=1024)]] = 8
@@ -126,7 +126,7 @@ class GameSettings(Group):
     )
     """Races in order, over and over: map or generator, exploration, whether it is learned from, repetitions."""
     demonstrations: Restart[tuple[DemonstrationEntry, ...]] = ()
-    """Races that a new run drives first, from inputs files or .Replay.Gbx: docs/demonstrations.rst."""
+    """Races that a new run drives first, from inputs files or .Replay.Gbx: docs/datasets.rst."""
     running_speed: Annotated[float, Field(gt=0, le=1e6), Unit("x real time")] = 1000.0
     """Game speed during a race. As fast as possible is 1000 (in the simulated game 50)."""
     engine_ticks_per_action: Driver[Annotated[PositiveInt, Unit("ticks")]] = 5
@@ -138,7 +138,7 @@ class GameSettings(Group):
     frames_per_state: Driver[
         Annotated[Annotated[int, Field(ge=0, le=16)] | str, AfterValidator(_ends_with_own_row), Unit("frames")]
     ] = 1
-    """Frames in an image, one per action, or a range such as "-9:0:3"; 0 shows none to the agent: docs/views.rst."""
+    """Frames in an image, one per action, or a range like "-9:0:3"; 0 shows none to the agent: docs/observation.rst."""
     cutoff_race_longer_than_ms: Restart[Milliseconds] = 120_000
     """A race that lasts longer is cut off."""
     cutoff_no_progress_within_ms: Milliseconds = 2_000
@@ -154,7 +154,7 @@ class GameSettings(Group):
     game_reboot_below_speed_share: ShareBelow1 = 0.0
     """Share of its own best speed below which a game instance is restarted; 0 for never."""
     actions: Driver[Literal["keys", "analog"]] = "keys"
-    """Actions: the sets of keys in inputs_list.py, or analog steer, gas and brake: docs/analog_actions.rst."""
+    """Actions: the sets of keys in inputs_list.py, or analog steer, gas and brake: docs/observation.rst."""
     inputs: Driver[Annotated[tuple[ActionKeys, ...], Field(min_length=2)]]
     """Actions of the agent as sets of keys, from inputs_list.py."""
     action_forward_idx: Driver[NonNegativeInt]

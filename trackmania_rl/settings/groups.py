@@ -114,7 +114,7 @@ class ObservationSettings(Group):
     )
     """Blocks of floats, in any order. There are also speed_m_s, range_finder_m and road_ahead: docs/observation.rst."""
     views: Driver[dict[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ViewSettings]] = Field({})
-    """Earlier states and actions, such as {"last_gears": {"column": "gear", "shift": "-3:-1"}}: docs/views.rst."""
+    """Earlier states and actions, like {"last_gears": {"column": "gear", "shift": "-3:-1"}}: docs/observation.rst."""
     range_finder_source: Driver[Literal["track", "picture"]] = "track"
     """Where the range finder measures: on the simulated game's track, or in the picture, as the real game needs."""
     n_prev_actions_in_inputs: Driver[PositiveInt] = 5
@@ -267,7 +267,7 @@ class SyncSettings(Group):
     send_shared_network_every_n_batches: Annotated[PositiveInt, Unit("batches")] = 20
     """Batches between two publications of the learner's weights."""
     sampling: Restart[Literal["asynchronous", "synchronous", "alternating"]] = "asynchronous"
-    """Collectors and learner run side by side, in turns (exact repeats), or in two halves: docs/sampling.rst."""
+    """Collectors and learner run side by side, in turns (exact repeats), or in two halves: docs/collectors.rst."""
     batch_mode: Restart[Literal["complete_episodes", "truncate_episodes"]] = "complete_episodes"
     """What the learner gets: whole races, or fragments of races under way."""
     rollout_fragment_length: Restart[Actions] = 50
@@ -290,11 +290,11 @@ class TelemetrySettings(Group):
     loggers: Restart[Loggers] = ("tensorboard",)
     """Where figures go: any of these, or a torchrl logger of your own; () for none: docs/loggers.rst."""
     record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluated races")] = 0
-    """Of each map, evaluation races between two recordings with a video; 0 for never: docs/videos.rst."""
+    """Of each map, evaluation races between two recordings with a video; 0 for never: docs/loggers.rst."""
     tensorboard_interval_s: Seconds = 10.0
     """Time between two rows of the loggers' figures."""
     pictures_interval_s: Annotated[NonNegativeFloat, Unit("s")] = 600.0
-    """Time between two sets of diagnostics in the run's diagnostics/; 0 for none: docs/diagnostics.rst."""
+    """Time between two sets of diagnostics in the run's diagnostics/; 0 for none: docs/reading_a_run.rst."""
     terminal_view: Restart[Literal["auto", "live", "plain", "off"]] = "auto"
     """View in the terminal: a live table, plain lines or none. "auto" is "live" in a terminal, and else "plain"."""
 

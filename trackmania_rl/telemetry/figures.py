@@ -1,6 +1,6 @@
 """Figures of a run by name, tensorboard's charts of them, samples of weights, and the run's settings, for loggers.
 
-`docs/reading_a_run.rst` lists all names and units. Figures of races begin with `rollout/`, of learning with `train/`,
+`docs/figures.rst` lists all names and units. Figures of races begin with `rollout/`, of learning with `train/`,
 of single parameters with `weights/`. Figures of a map end with `/{explored|evaluated}/{map}`.
 """
 

@@ -134,7 +134,7 @@ class RaceRecord:
 
 
 class RaceLog:
-    """`races.jsonl`: one JSON object for each race, flushed when it is written; docs/reading_a_run.rst lists the keys.
+    """`races.jsonl`: one JSON object for each race, flushed when it is written; docs/figures.rst lists the keys.
 
     A resumed run appends; its `wall_s` begins at 0 again. The `n_undone` lines of races after its checkpoint are moved
     to `UNDONE_FILE`, as nothing was learned from them.

@@ -74,7 +74,7 @@ def _of_machine(node: dict[str, Any], answer: Any) -> Finding:
     except RayError as error:
         return problem(Check.CLUSTER, f"{name} cannot start a process: {type(error).__name__}")
     if not found.has_package:
-        return problem(Check.CLUSTER, f"{name} has no trackmania_rl: install it there as here (docs/cluster.rst)")
+        return problem(Check.CLUSTER, f"{name} has no trackmania_rl: install it there too (docs/other_machines.rst)")
     text = f"{name}: room for {n_collectors} collectors, store of {store_bytes >> 20} MB, Python {found.python}"
     if n_collectors > 0 and store_bytes < LEAST_STORE_BYTES:
         return warning(Check.CLUSTER, f"{text}: a small store spills races to disk; ray start --object-store-memory")

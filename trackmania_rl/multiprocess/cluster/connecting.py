@@ -93,7 +93,7 @@ def require_answer(cluster: str) -> None:
     if not _is_loopback(head) and REFUSED not in _said_by_probe(head, {"RAY_AUTH_MODE": "disabled"}):
         raise UserError(
             f"the cluster at {head} takes in anybody who can reach it, and whoever is in it may run programs on all "
-            "its machines: start Ray with RAY_AUTH_MODE=token everywhere (docs/cluster.rst)"
+            "its machines: start Ray with RAY_AUTH_MODE=token everywhere (docs/other_machines.rst)"
         )
 
 
@@ -131,7 +131,7 @@ def _reason(address: str, said: str) -> str:
     if address == AUTO and "could not find any running ray instance" in text:
         return (
             "--cluster auto: no Ray runs on this machine: begin with "
-            f"ray start --head --resources '{{\"{RESOURCE}\": 4}}' (docs/cluster.rst)"
+            f"ray start --head --resources '{{\"{RESOURCE}\": 4}}' (docs/other_machines.rst)"
         )
     return (
         f"--cluster {address}: nobody answered within {PROBE_WITHIN_S:.0f} s: is Ray started there (ray start --head), "

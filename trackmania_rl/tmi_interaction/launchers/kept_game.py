@@ -185,7 +185,7 @@ def absent_text(port: int, error: GameError) -> str:
     return (
         f"no kept game greets at port {port} ({error}), but games_are_kept = True: run python scripts/keep_games.py "
         f"--ports {port} where the game is and, if that is another machine, ssh -N -R {port}:127.0.0.1:{port} "
-        "USER@THIS_MACHINE there as well; see docs/game_machines.rst"
+        "USER@THIS_MACHINE there as well; see docs/other_machines.rst"
     )
 
 
