@@ -20,7 +20,7 @@ from trackmania_rl.runs.driver_file import DriverFile, DriverTrack, read_driver,
 from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES, state_files
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.telemetry.learning_summary import iterate_races
-from trackmania_rl.telemetry.page.tails import LineTail
+from trackmania_rl.telemetry.page.curves import LineTail
 from trackmania_rl.telemetry.race_record import UNDONE_FILE
 from trackmania_rl.telemetry.run_status import STATUS_FILE, read_status
 from trackmania_rl.training.hooks import hook as hook_module

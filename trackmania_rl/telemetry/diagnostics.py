@@ -56,7 +56,7 @@ _HORIZONS: Final = 12
 
 DOTS_PER_INCH = 100
 TEXT, FAINT, GRID = "#222222", "#777777", "#e4e4e4"
-STYLE: Final = {
+STYLE: Final[dict[Any, Any]] = {
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.spines.right": False,

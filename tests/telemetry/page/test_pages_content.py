@@ -13,9 +13,9 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.page import apart, tails
+from trackmania_rl.telemetry.page import command
 from trackmania_rl.telemetry.page import curves as curves_module
-from trackmania_rl.telemetry.page.apart import run_of_driver
+from trackmania_rl.telemetry.page.command import run_of_driver
 from trackmania_rl.telemetry.page.page import RunPage
 from trackmania_rl.telemetry.page.races import race_of_inputs
 from trackmania_rl.telemetry.page.runs import BestRun
@@ -118,7 +118,7 @@ def test_a_log_of_days_is_read_in_pieces_and_bounded(run, monkeypatch):
     points = whole.snapshot()["races"]["curves"]["valley/evaluated"]
     assert 500 < len(points) <= curves_module.MOST_POINTS
     assert points[-1][0] == 400 * 4999, "a record is kept"
-    monkeypatch.setattr(tails, "MOST_BYTES_AT_ONCE", run.races.stat().st_size // 4)
+    monkeypatch.setattr(curves_module, "MOST_BYTES_AT_ONCE", run.races.stat().st_size // 4)
     page = RunPage(run, PROJECT_FOLDER)
     for _ in range(6):
         page.read()
@@ -143,7 +143,7 @@ def write_figures(folder, steps, value=1.0, purge_step=None):
 
 
 def test_figures_of_tensorboard_are_read_as_they_grow(run, monkeypatch):
-    monkeypatch.setattr(curves_module, "MOST_BYTES_AT_ONCE", 200)  # less than the histogram has
+    monkeypatch.setattr(curves_module, "MOST_BYTES_AT_ONCE", 1000)  # less than the histogram has
     page = RunPage(run, PROJECT_FOLDER)
 
     def points():
@@ -221,7 +221,7 @@ def test_only_listed_files_can_be_downloaded(client, run, snapshot_of):
 
 
 def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(tmp_path, repository_root, monkeypatch):
-    monkeypatch.setattr(apart.multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=ThreadPool))
+    monkeypatch.setattr(command.multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=ThreadPool))
     driver = repository_root / "drivers" / "ring.driver"
     with run_of_driver(driver, repository_root) as run:
         assert run.name == "ring"

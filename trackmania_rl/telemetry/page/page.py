@@ -14,10 +14,9 @@ from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.settings.snapshot import edit_setting, own_file, read_own, stamp_of
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
-from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, Point, RaceCurves
+from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, LogMessages, Point, RaceCurves
 from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections
 from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
-from trackmania_rl.telemetry.page.tails import LogMessages
 from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.telemetry.terminal_view import MEDALS
 from trackmania_rl.telemetry.track_shapes import shape_of
