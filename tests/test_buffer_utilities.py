@@ -3,7 +3,6 @@
 import io
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -231,28 +230,6 @@ def assert_same_sides(side, other):
     for i in range(len(side)):
         for name, value in vars(side[i]).items():
             np.testing.assert_allclose(getattr(other[i], name), value, rtol=1e-5, atol=1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize("gamma", [1.0, 0.9])
-def test_experiences_can_be_written_and_are_read_as_they_were(gamma):
-    buffer, buffer_test = make(replay_settings(memory_size_schedule=((0, 200),)), gamma=gamma)
-    add_race(buffer, buffer_test, 12, True, seed=1)
-    add_race(buffer, buffer_test, 9, False, seed=2)
-    experiences = [buffer[i] for i in range(len(buffer))]
-    other, _ = make(replay_settings(memory_size_schedule=((0, 200),)), gamma=gamma)
-    index = other.extend(experiences)
-    assert torch.equal(index, other.storage.index)
-    with pytest.raises(ValueError, match="one frame"):
-        other.extend([replace(experiences[0], state_img=np.zeros((2, *IMAGE_SIZE_PX), dtype=np.uint8))])
-    assert other.write_count == len(experiences)
-    assert_same_sides(buffer, other)
-    for elapsed in range(6):
-        cuts = []
-        for side in (buffer, other):
-            transitions = side.storage[:]
-            cuts.append(cut_to_mini_races(transitions, torch.full((len(side),), elapsed), side.rules))
-        for name in ("state_float", "action", "reward", "gamma_n"):
-            torch.testing.assert_close(cuts[0][name], cuts[1][name], msg=lambda text, name=name: f"{name}: {text}")
 
 
 def test_a_race_can_be_written_as_its_rows_or_as_a_tensordict():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -13,16 +12,11 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data.replay_buffers import ReplayBuffer
 from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 
-from trackmania_rl.experience_replay.experience import Experience, rows_of_experiences
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini_races
-from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
-from trackmania_rl.experience_replay.transitions import Transitions, TransitionStorage
+from trackmania_rl.experience_replay.transitions import Experience, ProportionalSampler, Transitions, TransitionStorage
 from trackmania_rl.race.views import NO_VIEWS, Views
 from trackmania_rl.settings import ReplaySettings
-
-PRIORITY_EPSILON: Final = 2e-3
-"""Added to each priority."""
 
 
 class MiniRaceReplayBuffer(ReplayBuffer):
@@ -73,14 +67,12 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             place = range(len(self))[index]
             return Experience.of(self.storage[place : place + 1], self.rules.gamma)
 
-    def extend(
-        self, data: RowColumns | TensorDictBase | Sequence[Experience], *, update_priority: bool | None = None
-    ) -> torch.Tensor:
-        """Store a race or transitions after the others.
+    def extend(self, data: RowColumns | TensorDictBase, *, update_priority: bool | None = None) -> torch.Tensor:
+        """Store a race after the others.
 
         Args:
             data: a race's rows, as `RowColumns` or a TensorDict with its columns; a transition starts at each row whose
-                `n_steps` is not 0. Or transitions.
+                `n_steps` is not 0.
             update_priority: ignored.
 
         Returns:
@@ -91,8 +83,6 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         """
         if isinstance(data, TensorDictBase):
             data = RowColumns(**{field.name: data[field.name] for field in fields(RowColumns)})
-        elif not isinstance(data, RowColumns):
-            data = rows_of_experiences(data)
         with self.ring.lock:
             rows = self.ring.append(data)
             n_steps = torch.as_tensor(data.n_steps).numpy(force=True)
@@ -158,8 +148,8 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             index, info = self._sampler.sample(self._storage, batch_size)
             batch = self._collate_fn(self._storage.get(index))
         info["index"] = index
-        if IMPORTANCE_WEIGHT in info:
-            batch["weight"] = info[IMPORTANCE_WEIGHT]
+        if "weight" in info:
+            batch["weight"] = info["weight"]
         return (self._transform(batch) if len(self._transform) else batch), info
 
 
@@ -194,8 +184,8 @@ def make_buffers(
         return MiniRaceReplayBuffer(storage, rules, sampler, settings.batch_size, generator)
 
     return (
-        side(ProportionalSampler(settings.prio_alpha, epsilon=PRIORITY_EPSILON)),
-        side(ProportionalSampler(alpha=0.0)),  # the test loss is about all transitions alike
+        side(ProportionalSampler(settings.prio_alpha)),
+        side(ProportionalSampler(0.0)),  # the test loss is about all transitions alike
     )
 
 

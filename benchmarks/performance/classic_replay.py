@@ -26,7 +26,7 @@ NEVER = float("inf")
 
 @dataclass
 class ClassicExperience:
-    """One n-step transition; the fields are those of `trackmania_rl.experience_replay.experience.Experience`."""
+    """One n-step transition; the fields are those of `trackmania_rl.experience_replay.transitions.Experience`."""
 
     state_img: npt.NDArray[np.uint8]
     state_float: npt.NDArray[np.float32]

@@ -1,18 +1,22 @@
-"""Transitions of one side of the train/test split, as a torchrl storage over the rows of a ring buffer."""
+"""Storage and sampler of one side of the train/test split, for torchrl's replay buffer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torchrl.data.replay_buffers.samplers import RandomSampler
 from torchrl.data.replay_buffers.storages import Storage
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.experience_replay.row_views import RowViews
 from trackmania_rl.race.views import NO_VIEWS, Views
+
+PRIORITY_EPSILON: Final = 2e-3
+"""Added to errors, which keeps transitions without error in play."""
 
 
 @dataclass
@@ -46,6 +50,60 @@ class Transitions:
     next_state_potential: torch.Tensor
     terminal_actions: torch.Tensor
     entries: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Experience:
+    """An n-step transition in full, as `buffer[i]` returns it; `buffer_collate_function` makes mini-races.
+
+    Attributes:
+        state_img: (1, H, W) uint8, when read (S, H, W) with S frames; H = W = 0 without an image.
+        state_float: (float_input_dim,) float32.
+        state_potential: shaping potential of the state.
+        action: index into the inputs; or (D,) float32.
+        n_steps: actions between the state and the next state.
+        rewards: (n_steps_max,) float32; `rewards[k]` is the discounted sum of the first k + 1 rewards, constant beyond
+            `n_steps`.
+        gammas: (n_steps_max,) float32; `gammas[k]` = gamma^(k + 1).
+        next_state_img: like `state_img`.
+        next_state_float: like `state_float`.
+        next_state_potential: 0 at the finish.
+        terminal_actions: actions from the state to the finish; `NEVER_FINISHES` if the race was cut off.
+    """
+
+    state_img: npt.NDArray[np.uint8]
+    state_float: npt.NDArray[np.float32]
+    state_potential: float
+    action: int | npt.NDArray[np.float32]
+    n_steps: int
+    rewards: npt.NDArray[np.float32]
+    gammas: npt.NDArray[np.float32]
+    next_state_img: npt.NDArray[np.uint8]
+    next_state_float: npt.NDArray[np.float32]
+    next_state_potential: float
+    terminal_actions: int
+
+    @staticmethod
+    def of(transition: Transitions, gamma: float) -> Experience:
+        """Convert a single transition."""
+        of_state = {name: column for name, column in vars(transition).items() if name != "entries"}
+        columns = {name: column[0].numpy(force=True) for name, column in of_state.items()}
+        n_steps, terminal_actions = int(columns["n_steps"]), int(columns["terminal_actions"])
+        exponents = np.arange(len(columns["rewards"]))
+        rewards = np.where(exponents < n_steps, columns["rewards"], np.float32(0))
+        return Experience(
+            state_img=columns["state_img"],
+            state_float=columns["state_float"],
+            state_potential=float(columns["state_potential"]),
+            action=columns["action"] if columns["action"].ndim else int(columns["action"]),
+            n_steps=n_steps,
+            rewards=np.cumsum(gamma**exponents * rewards).astype(np.float32),
+            gammas=(gamma ** (exponents + 1)).astype(np.float32),
+            next_state_img=columns["next_state_img"],
+            next_state_float=columns["next_state_float"],
+            next_state_potential=0.0 if n_steps == terminal_actions else float(columns["next_state_potential"]),
+            terminal_actions=terminal_actions,
+        )
 
 
 class TransitionStorage(Storage):
@@ -204,3 +262,66 @@ class TransitionStorage(Storage):
         index[: self._end] = self._index[live]
         priorities[: self._end] = self._priorities[live]
         self._index, self._priorities = index, priorities
+
+
+class ProportionalSampler(RandomSampler):
+    """Proportional prioritized replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), sections 3.3 and 3.4.
+
+    Transition i is drawn with probability p_i / sum(p), p_i = (abs(error_i) + `PRIORITY_EPSILON`)^alpha. Its loss is
+    multiplied by min(p) / p_i, which corrects the bias fully (beta = 1); the minimum is that of the batch. A new
+    transition has the largest priority so far, at least 1.
+
+    Drawing is one cumulative sum and one binary search over all priorities, on any device, which is short beside an
+    update even for a million transitions.
+
+    Attributes:
+        alpha: 0 draws evenly. A changed one applies to a transition when it is trained on again.
+    """
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def sample(self, storage: TransitionStorage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Draw transitions.
+
+        Returns:
+            Their index, (batch_size,) int64, and when drawing by priority `weight`: (batch_size,) float32.
+
+        Raises:
+            RuntimeError: if there is nothing to draw.
+        """
+        n_transitions = len(storage)
+        if n_transitions == 0:
+            raise RuntimeError("the replay buffer is empty: fill it with a race before sampling")
+        if self.alpha == 0:
+            place = torch.randint(n_transitions, (batch_size,), generator=self._rng, device=storage.device)
+            return storage.index.take(place), {}
+        # float64: in single precision a running sum over many transitions would lose the small priorities.
+        cumulative = storage.priorities.cumsum(0, dtype=torch.float64)
+        draw = torch.rand(batch_size, generator=self._rng, device=storage.device, dtype=torch.float64) * cumulative[-1]
+        place = torch.searchsorted(cumulative, draw, right=True).clamp_(max=n_transitions - 1)
+        priority = storage.priorities[place]
+        return storage.index[place], {"weight": priority.min() / priority}
+
+    def update_priority(
+        self, index: Any, priority: torch.Tensor, *, storage: TransitionStorage | None = None
+    ) -> dict[str, Any] | None:
+        """Set priorities by errors.
+
+        Args:
+            index: (B,) int64. Overwritten transitions are ignored. The larger error of a transition drawn twice counts.
+            priority: (B,) absolute errors.
+            storage: the replay buffer passes it.
+        """
+        assert storage is not None
+        if self.alpha == 0 or len(storage) == 0:
+            return None
+        index = torch.as_tensor(index, device=storage.device)
+        errors = priority.detach().to(storage.device, torch.float32).abs()
+        priorities = (errors.nan_to_num(0.0, posinf=0.0) + PRIORITY_EPSILON).pow(self.alpha)
+        places = torch.searchsorted(storage.index, index).clamp_(max=len(storage) - 1)
+        still_there = storage.index[places] == index
+        storage.priorities.scatter_reduce_(0, places[still_there], priorities[still_there], "amax", include_self=False)
+        torch.maximum(storage.new_priority, priorities.max(), out=storage.new_priority)
+        return None

@@ -1,10 +1,10 @@
 """Drawing evenly and by priority: frequencies, importance weights, updates."""
 
+import pytest
 import torch
 
-from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
-from trackmania_rl.experience_replay.transitions import TransitionStorage
+from trackmania_rl.experience_replay.transitions import PRIORITY_EPSILON, ProportionalSampler, TransitionStorage
 
 N_DRAWS = 60_000
 
@@ -17,8 +17,8 @@ def storage_of(index, capacity=20):
     return storage
 
 
-def sampler_with(seed=5, **exponents):
-    sampler = ProportionalSampler(**exponents)
+def sampler_with(alpha, seed=5):
+    sampler = ProportionalSampler(alpha)
     sampler._rng = torch.Generator().manual_seed(seed)
     return sampler
 
@@ -31,7 +31,7 @@ def frequencies(drawn, storage):
 def test_alpha_0_draws_evenly_and_ignores_priorities():
     storage = storage_of([0, 2, 3, 7])
     storage.priorities[0] = 1e6
-    index, info = sampler_with(alpha=0.0).sample(storage, N_DRAWS)
+    index, info = sampler_with(0.0).sample(storage, N_DRAWS)
     torch.testing.assert_close(frequencies(index, storage), torch.full((4,), 0.25), atol=0.01, rtol=0)
     assert info == {}
 
@@ -40,37 +40,37 @@ def test_draws_in_proportion_to_the_priorities():
     storage = storage_of([0, 2, 3, 7, 8])
     priorities = torch.tensor([1.0, 0.0, 4.0, 0.5, 2.5])
     storage.priorities.copy_(priorities)
-    index, info = sampler_with(alpha=0.6, beta=0.4).sample(storage, N_DRAWS)
+    index, info = sampler_with(0.6).sample(storage, N_DRAWS)
     probability = priorities / priorities.sum()
     torch.testing.assert_close(frequencies(index, storage), probability, atol=0.01, rtol=0)
-    weight = (5 * probability[torch.searchsorted(storage.index, index)]) ** -0.4
-    torch.testing.assert_close(info[IMPORTANCE_WEIGHT], weight / weight.max())
+    weight = 1 / (5 * probability[torch.searchsorted(storage.index, index)])
+    torch.testing.assert_close(info["weight"], weight / weight.max())
 
 
 def test_the_same_seed_draws_the_same():
     storage = storage_of([0, 2, 3, 7, 8])
     for alpha in (0.0, 1.0):
-        first, second, other = (sampler_with(seed, alpha=alpha).sample(storage, 50)[0] for seed in (1, 1, 2))
+        first, second, other = (sampler_with(alpha, seed).sample(storage, 50)[0] for seed in (1, 1, 2))
         assert torch.equal(first, second)
         assert not torch.equal(first, other)
 
 
 def test_priorities_follow_the_errors():
     storage = storage_of([0, 2, 3, 7])
-    sampler = sampler_with(alpha=0.5, epsilon=1.0)
-    sampler.update_priority(torch.tensor([3, 0, 3]), torch.tensor([-8.0, 0.0, 3.0]), storage=storage)
-    assert storage.priorities.tolist() == [1.0, 1.0, 3.0, 1.0]  # of the two errors of 3, the larger
+    sampler = sampler_with(0.5)
+    sampler.update_priority(torch.tensor([3, 0, 3]), torch.tensor([-9.0, 0.0, 3.0]), storage=storage)
+    least, most = PRIORITY_EPSILON**0.5, (9 + PRIORITY_EPSILON) ** 0.5
+    assert storage.priorities.tolist() == pytest.approx([least, 1.0, most, 1.0])  # of two errors, the larger
     storage.append(torch.tensor([9]))
-    assert storage.priorities.tolist()[-1] == 3.0  # a new transition has the largest priority so far
+    assert storage.priorities.tolist()[-1] == pytest.approx(most)  # a new transition has the largest priority so far
 
 
 def test_transitions_that_are_gone_are_passed_over():
     storage = storage_of([0, 2, 3, 7], capacity=8)
     storage.ring.append(RowColumns.empty(3, 1, (0, 0), storage.device))  # overwrites rows 0 to 2
-    sampler_with(alpha=1.0, epsilon=0.5).update_priority(
-        torch.tensor([0, 2, 7, 9]), torch.tensor([5.0, 6.0, 1.0, 7.0]), storage=storage
-    )
+    errors = torch.tensor([5.0, 6.0, 1.5 - PRIORITY_EPSILON, 7.0])
+    sampler_with(1.0).update_priority(torch.tensor([0, 2, 7, 9]), errors, storage=storage)
     assert storage.index.tolist() == [3, 7]
     assert storage.priorities.tolist() == [1.0, 1.5]
-    sampler_with(alpha=0.0).update_priority(torch.tensor([3]), torch.tensor([5.0]), storage=storage)
+    sampler_with(0.0).update_priority(torch.tensor([3]), torch.tensor([5.0]), storage=storage)
     assert storage.priorities.tolist() == [1.0, 1.5], "switched off"
