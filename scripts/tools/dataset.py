@@ -188,7 +188,7 @@ def info(arguments: argparse.Namespace, console: Console) -> None:
     dataset = open_dataset(arguments.dataset, Path())
     episodes = [(one.is_finished, len(one.actions), float(one.rewards.sum())) for one in dataset.episodes()]
     rows = {
-        "id": dataset.id,
+        "id": str(dataset.data.id),
         "folder": str(dataset.folder),
         "environment": "not told" if dataset.env_spec is None else dataset.env_spec.id,
         "holds": describe_spaces(dataset.observation_space, dataset.action_space),

@@ -123,6 +123,12 @@ def _external_link(file: Any, _: Any) -> None:
     file["episode_0/rewards"] = h5py.ExternalLink("/etc/passwd", "/x")
 
 
+def _column_of_terabytes(file: Any, _: Any) -> None:
+    """Rewards that take no room on the disk."""
+    del file["episode_0/rewards"]
+    file["episode_0"].create_dataset("rewards", (1 << 40,), np.float64, chunks=(1 << 20,))
+
+
 def _pipe_for_data(folder: Path) -> None:
     dataset(lambda file, metadata: None)(folder)
     (folder / "main_data.hdf5").unlink()
@@ -159,6 +165,7 @@ BOMBS: dict[str, tuple[str, str, Make]] = {
     "statistics: a far place": ("statistics", "a.joblib", content(FAR_MEMO)),
     "dataset: a pipe": ("dataset", "a", _pipe_for_data),
     "dataset: another file": ("dataset", "a", dataset(_external_link)),
+    "dataset: a column of terabytes": ("dataset", "a", dataset(_column_of_terabytes)),
     "dataset: a billion episodes": ("dataset", "a", dataset(lambda f, m: m.update(total_episodes=10**12))),
     "dataset: nested": ("dataset", "a", dataset(lambda f, m: m.update(observation_space="[" * 100_000))),
 }  # fmt: skip

@@ -1,13 +1,11 @@
 """Files of data sets in Minari's format. Minari is imported only when one is used.
 
-HDF5 files can name other files, hold terabytes in a kilobyte and contain cycles. `_read_metadata` and
-`_require_plain_episode` reject that before Minari reads the files.
+HDF5 files can name other files, hold terabytes in a kilobyte and contain cycles, and metadata can name an environment
+to be made. So only numbers that are in the file itself, of bounded size, are read, with metadata that names the spaces.
 """
 
 from __future__ import annotations
 
-import io
-import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,29 +18,17 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
 
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
+from trackmania_rl.experience_replay.episodes import COLUMNS, FLOATS, IMAGE, Episode, EpisodeForm
 from trackmania_rl.files import parse_json, portable, read_bounded, replace_patiently, require_regular
 
 METADATA: Final = "metadata.json"
 MAIN_FILE: Final = "main_data.hdf5"
 LARGEST_METADATA_BYTES: Final = 8 << 20
-LARGEST_SPACE: Final = 10_000_000
-"""Numbers in an observation or action."""
-LARGEST_EPISODE_BYTES: Final = 1 << 30
-LARGEST_PACKING: Final = 20
-"""Largest ratio of a part's size to its size on disk; Minari compresses only JPEG pictures."""
-SMALL_BYTES: Final = 1 << 16
-"""Parts up to this size may be compressed at any ratio."""
-MOST_EPISODES: Final = 10_000_000
-MOST_PARTS: Final = 1000
+LARGEST_COLUMN_BYTES: Final = 1 << 30
 """Of one episode."""
+MOST_EPISODES: Final = 10_000_000
 DATA: Final = "data"
 """Folder of the files in a data set's folder."""
-DAMAGED: Final = (
-    *(OSError, ValueError, KeyError, IndexError, TypeError, AssertionError, NotImplementedError),
-    *(RuntimeError, AttributeError, MemoryError),
-)
-"""Exceptions of Minari and h5py for damaged files."""
 
 
 @dataclass(frozen=True)
@@ -51,83 +37,70 @@ class DataSet:
 
     Attributes:
         name: as given, for messages.
+        folder: of the files.
         data: Minari's object.
+        observation_space, action_space: of the environment.
+        env_spec: specification of the environment; None if unknown.
     """
 
     name: str
+    folder: Path
     data: Any
-
-    @property
-    def id(self) -> str:
-        """Minari's id."""
-        return str(self.data.id)
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the files."""
-        return Path(self.data.storage.data_path)
-
-    @property
-    def observation_space(self) -> Space[Any]:
-        """Observation space of the environment."""
-        space: Space[Any] = self.data.observation_space
-        return space
-
-    @property
-    def action_space(self) -> Space[Any]:
-        """Action space of the environment."""
-        space: Space[Any] = self.data.action_space
-        return space
-
-    @property
-    def env_spec(self) -> EnvSpec | None:
-        """Specification of the environment; None if unknown."""
-        spec: EnvSpec | None = self.data.env_spec
-        return spec
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    env_spec: EnvSpec | None
 
     def episodes(self) -> Iterator[Episode]:
-        """Yield the episodes.
+        """Yield the episodes, with those infos that have a use here.
 
         Raises:
             UserError: if one is damaged.
         """
+        import h5py
+
         n_read = 0
         try:
-            for _, episode, about in zip(self._checked(), self._data(), self._about(), strict=True):
-                is_finished = bool(episode.terminations[-1]) if len(episode.terminations) else False
-                yield Episode(
-                    observations=episode.observations,
-                    actions=np.asarray(episode.actions),
-                    rewards=np.asarray(episode.rewards),
-                    is_finished=is_finished,
-                    infos=episode.infos or {},
-                    about=about,
-                )
-                n_read += 1
-        except DAMAGED as error:
+            with h5py.File(self.folder / MAIN_FILE, "r") as file:
+                for number in self.data.episode_indices:
+                    yield _read_episode(_part(file, f"episode_{number}"))
+                    n_read += 1
+        except Exception as error:  # h5py fails in many ways
             raise UserError(
                 f"{self.name}: {self.folder} is damaged after {n_read} of its {len(self.data)} races "
                 f"({one_line(error)}); record it again, or fetch it again from where it is from"
             ) from error
 
-    def _checked(self) -> Iterator[None]:
-        """Validate each episode before it is read."""
-        import h5py
 
-        has_jpeg = bool(getattr(self.data.storage, "jpeg_encoding", True))
-        with h5py.File(self.folder / MAIN_FILE, "r") as file:
-            for number in self.data.episode_indices:
-                name = f"episode_{number}"
-                if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-                    raise ValueError(f"{name} lies in another place or another file")
-                _require_plain_episode(file[name], has_jpeg)
-                yield
+def _read_episode(group: Any) -> Episode:
+    observations = _part(group, "observations")
+    if not isinstance(observations, np.ndarray):
+        observations = {name: _part(observations, name) for name in (FLOATS, IMAGE) if name in observations}
+    infos = _part(group, "infos") if "infos" in group else {}
+    return Episode(
+        observations=observations,
+        actions=_part(group, "actions"),
+        rewards=_part(group, "rewards"),
+        is_finished=bool(_part(group, "terminations")[-1:].any()),
+        infos={name: _part(infos, name) for name in COLUMNS if name in infos},
+    )
 
-    def _data(self) -> Iterator[Any]:
-        return iter(self.data.iterate_episodes())
 
-    def _about(self) -> Iterator[Mapping[str, Any]]:
-        return iter(self.data.storage.get_episode_metadata(self.data.episode_indices))
+def _part(group: Any, name: str) -> Any:
+    """Return the array or the group of this name in a group of h5py.
+
+    Raises:
+        ValueError: if it is in another file, too large, or not numbers.
+    """
+    import h5py
+
+    part = group[name] if isinstance(group.get(name, getlink=True), h5py.HardLink) else None
+    if isinstance(part, h5py.Group):
+        return part
+    if not isinstance(part, h5py.Dataset) or part.is_virtual or part.external:
+        raise ValueError(f"{name} is missing, or in another file")
+    if part.dtype.kind not in "biuf" or part.nbytes > LARGEST_COLUMN_BYTES:
+        raise ValueError(f"{name} holds no numbers, or more than {LARGEST_COLUMN_BYTES >> 20} MiB")
+    return part[()]
 
 
 def open_dataset(text: str, folder: Path) -> DataSet:
@@ -143,13 +116,12 @@ def open_dataset(text: str, folder: Path) -> DataSet:
     minari, _ = _minari()
     path = _find(text, folder)
     try:
-        _read_metadata(path)
-        return DataSet(text, minari.MinariDataset(path))
-    except ImportError as error:
-        raise UserError(f"{text}: {one_line(error)}") from error
+        _check_files(path)
+        data = minari.MinariDataset(path)
+        return DataSet(text, path, data, data.observation_space, data.action_space, data.env_spec)
     except UserError as error:
         raise UserError(f"{text}: {error}") from error
-    except DAMAGED as error:
+    except Exception as error:  # Minari fails in many ways
         raise UserError(f"{text}: {path} is damaged, or no Minari data set: {one_line(error)}") from error
 
 
@@ -267,110 +239,23 @@ def _minari() -> tuple[Any, Any]:
     return minari, MinariStorage
 
 
-def _read_metadata(data: Path) -> dict[str, Any]:
-    """Read and validate the metadata of a data set.
+def _check_files(data: Path) -> None:
+    """Check the files of a data set before Minari reads them.
 
     Args:
-        data: the folder of its files.
+        data: their folder.
 
     Raises:
-        UserError: if the files are not regular, or too large.
-        ValueError: if it is not in Minari's HDF5 format, or its sizes exceed the limits.
+        UserError: if they are not regular, or too large.
+        ValueError: if they are not in Minari's HDF5 format.
     """
     metadata = parse_json(read_bounded(data / METADATA, LARGEST_METADATA_BYTES), allow_infinity=True)
     require_regular(data / MAIN_FILE)
     if not isinstance(metadata, dict) or metadata.get("data_format") != "hdf5":
         raise ValueError("its format is not hdf5")
-    for name in ("observation_space", "action_space"):
-        if name not in metadata:
-            # Minari would make the environment that the file names, which may run any code.
-            raise ValueError("it does not say what its observations and actions are")
-        if _numbers_in(parse_json(str(metadata[name]), allow_infinity=True)) > LARGEST_SPACE:
-            raise ValueError(f"its {name} is of more than {LARGEST_SPACE:,} numbers")
+    if not {"observation_space", "action_space"} <= metadata.keys():
+        # Minari would make the environment that the file names, which may run any code.
+        raise ValueError("it does not say what its observations and actions are")
     n_episodes = metadata.get("total_episodes")
     if not isinstance(n_episodes, int) or not 0 <= n_episodes <= MOST_EPISODES:
         raise ValueError(f"it says that it holds {n_episodes!r:.40} episodes; at most {MOST_EPISODES:,} are read")
-    return metadata
-
-
-def _require_plain_episode(group: Any, has_jpeg: bool) -> None:
-    """Check that an episode is in this file and of bounded size.
-
-    Args:
-        group: h5py's group of the episode.
-        has_jpeg: whether pictures may be JPEG.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    import h5py
-
-    parts: list[Any] = []
-
-    def look_at(name: str, link: Any) -> str | None:
-        """Return an error, which ends the visit; HDF5 does not propagate exceptions."""
-        if not isinstance(link, h5py.HardLink):
-            return f"{name[:100]!r} lies in another place or another file"
-        if len(parts) >= MOST_PARTS or name.count("/") > 20:
-            return f"an episode of more than {MOST_PARTS} parts, or more than 20 deep"
-        parts.append(group[name])
-        return None
-
-    if wrong := group.visititems_links(look_at):
-        raise ValueError(wrong)
-    left_bytes = LARGEST_EPISODE_BYTES
-    for part in parts:
-        if not isinstance(part, h5py.Dataset):
-            continue
-        left_bytes -= _bytes_of(part, has_jpeg)
-        if left_bytes < 0:
-            raise ValueError(f"an episode of more than {LARGEST_EPISODE_BYTES >> 20} MiB")
-
-
-def _bytes_of(part: Any, has_jpeg: bool) -> int:
-    """Return the memory that a part of an episode takes; raise ValueError if it is far more than on disk."""
-    if part.is_virtual or part.external:
-        raise ValueError(f"{part.name[:100]!r} lies in another file")
-    n_bytes = math.prod(part.shape or ()) * part.dtype.itemsize
-    if n_bytes > SMALL_BYTES + LARGEST_PACKING * part.id.get_storage_size():
-        raise ValueError(f"{part.name[:100]!r} is of {n_bytes:,} bytes, packed into {part.id.get_storage_size():,}")
-    if part.dtype.kind == "O":  # entries of any length, which may share their memory
-        if part.ndim != 1:
-            raise ValueError(f"{part.name[:100]!r} is no list of numbers or texts")
-        for place in range(len(part)):
-            n_bytes += len(part[place])
-            if n_bytes > LARGEST_EPISODE_BYTES:
-                return n_bytes
-    if has_jpeg and part.ndim and ("observations" in part.name or "actions" in part.name):
-        n_bytes += _bytes_of_pictures(part)
-    return n_bytes
-
-
-def _bytes_of_pictures(part: Any) -> int:
-    from PIL import Image, UnidentifiedImageError
-
-    n_bytes = 0
-    for packed in part:
-        try:
-            with Image.open(io.BytesIO(packed)) as picture:  # reads the header only
-                width_px, height_px = picture.size
-        except Image.DecompressionBombError as error:
-            raise ValueError(f"{part.name[:100]!r} holds a picture of far more than a screen") from error
-        except (UnidentifiedImageError, TypeError, OSError):
-            return n_bytes  # not pictures, or Minari raises an error
-        n_bytes += 3 * width_px * height_px
-    return n_bytes
-
-
-def _numbers_in(space: Any) -> int:
-    """Count the numbers of a value of a space in Minari's JSON form."""
-    if not isinstance(space, dict):
-        raise ValueError("a space is no space")
-    subspaces = space.get("subspaces", ())
-    within = subspaces.values() if isinstance(subspaces, dict) else subspaces
-    sizes = [space.get("n", 1) if space.get("type") == "MultiBinary" else 1, space.get("max_length", 1)]
-    shape = space.get("shape", ())
-    if not all(isinstance(size, int) and size >= 0 for size in (*shape, *sizes[1:])):
-        raise ValueError("a space's shape is of no numbers")
-    own = math.prod(shape) * (sizes[0] if isinstance(sizes[0], int) else math.prod(sizes[0])) * sizes[1]
-    return own + sum(map(_numbers_in, within))

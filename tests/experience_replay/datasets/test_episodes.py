@@ -51,7 +51,7 @@ def test_a_memory_that_went_through_a_file_has_the_same_bytes(
     )
     read = list(dataset.episodes())
     again = [(rollout_of_episode(episode, form), recorded_reward(episode)) for episode in read]
-    assert {episode.about["source"] for episode in read} == {"a run"}
+    assert {about["source"] for about in dataset.data.storage.get_episode_metadata(range(len(read)))} == {"a run"}
     after = fill_memory(spaces, again).ring.state_dict()["columns"]
     n_rows = len(after["actions"])  # where the oldest race has lost all but its end, that is left out
     assert len(before["actions"]) - n_rows <= 1

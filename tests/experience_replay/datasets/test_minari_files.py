@@ -35,7 +35,7 @@ def test_by_its_id_it_lies_where_minari_looks(minari_folder: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("named", ["tested/short-v0", "tested/short-v0/data"])
 def test_by_its_path_it_lies_anywhere(tmp_path: Path, minari_folder: Path, named: str) -> None:
-    assert write(tmp_path / "mine").id == "tested/short-v0"
+    assert write(tmp_path / "mine").data.id == "tested/short-v0"
     assert not minari_folder.exists(), "nothing is made in Minari's own folder"
     for text, folder in ((f"mine/{named}", tmp_path), (str(tmp_path / "mine" / named), Path("/nowhere"))):
         assert len(list(open_dataset(text, folder).episodes())) == 3
