@@ -36,8 +36,8 @@ def elapsed() -> None:
     """Count the elapsed times that the rules of the default configuration draw, and those of even draws."""
     _, axes = plt.subplots(figsize=(7, 2.6))
     generator = torch.Generator().manual_seed(0)
-    for label, longer, longest in (("even", 0, 0), ("long term 40", 40, 0), ("long term 40, maximum term 5", 40, 5)):
-        rules = MiniRaceRules(1.0, DURATION_ACTIONS, longer, longest)
+    for label, longer in (("0", 0), ("40", 40)):
+        rules = MiniRaceRules(1.0, DURATION_ACTIONS, longer)
         times = rules.draw_elapsed_actions(1_000_000, generator)
         share = torch.bincount(times, minlength=DURATION_ACTIONS) / len(times)
         axes.step(range(DURATION_ACTIONS), 100 * share, where="mid", label=label)
@@ -46,7 +46,7 @@ def elapsed() -> None:
     axes.set_yscale("log")
     axes.set_yticks((0.5, 1, 2, 5), ("0.5", "1", "2", "5"))
     axes.minorticks_off()
-    axes.legend(title="oversample_...", frameon=False)
+    axes.legend(title="oversample_long_term_steps", frameon=False)
 
 
 def loss() -> None:

@@ -260,7 +260,7 @@ def make_memory_of(settings):
         ("network", make_network_of, "Needy", r"Needy' cannot be called with \(settings, sizes, generator\): "),
         ("network", make_network_of, "failing", "these sizes do not fit"),
         ("network", make_network_of, "Missing", r"my_parts\.py has no Missing"),
-        ("memory", make_memory_of, "torchrls", r"is a TensorDictReplayBuffer; it takes the two MiniRaceReplayBuffers"),
+        ("memory", make_memory_of, "torchrls", r"have different rings; make both by one make_buffers"),
         ("memory", make_memory_of, "of_two_rings", r"have different rings; make both by one make_buffers"),
         ("memory", make_memory_of, "none", r"memory = 'my_parts:none' made a NoneType; derive it from Memory"),
     ],

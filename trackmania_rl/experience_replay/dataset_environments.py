@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
@@ -18,9 +16,9 @@ from trackmania_rl.experience_replay.episodes import FLOATS, EpisodeForm
 from trackmania_rl.files import portable
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
 from trackmania_rl.games.envs.env_races import TRAINER
-from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import NamedPart, Settings
 from trackmania_rl.settings.game import RACES
+from trackmania_rl.settings.snapshot import paths_cut
 
 GROUPS_OF_AN_ENVIRONMENT: Final = ("game", "observation", "reward")
 """Groups of settings of `TrackMania/Race-v0`."""
@@ -49,21 +47,19 @@ def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | 
         maps: see `make_race_env`; none for those of the map cycle. Only the last part of paths is written.
 
     Returns:
-        None for own environments without a Gymnasium id, or with arguments that are not JSON.
+        The specification; None for own environments without a Gymnasium id, or with arguments that are not JSON.
     """
     games = settings.game.games
-    if games != RACES:
-        env = games.keywords.get("env") if isinstance(games, NamedPart) else None
-        return _written_down(gymnasium.spec(env)) if isinstance(env, str) else None
-    spec = copy.deepcopy(gymnasium.spec(RACE_ID))
-    overrides = _values(settings) | {"schedule_stretch": 1.0}  # schedules are already stretched
-    names = [portable(name) for name in maps]
-    spec.kwargs = {"maps": names, "overrides": overrides, "reward": TRAINER, "normalize": False}
-    return spec
-
-
-def _written_down(spec: EnvSpec) -> EnvSpec | None:
-    """Return a specification; None if it is not JSON."""
+    if games == RACES:
+        overrides = _values(settings) | {"schedule_stretch": 1.0}  # schedules are already stretched
+        spec = copy.deepcopy(gymnasium.spec(RACE_ID))
+        names = [portable(name) for name in maps]
+        spec.kwargs = {"maps": names, "overrides": overrides, "reward": TRAINER, "normalize": False}
+        return spec
+    env = games.keywords.get("env") if isinstance(games, NamedPart) else None
+    if not isinstance(env, str):
+        return None
+    spec = gymnasium.spec(env)
     try:
         spec.to_json()
     except (TypeError, ValueError):
@@ -139,18 +135,8 @@ def _is_like(given: Space[Any], wanted: Space[Any]) -> bool:
 
 
 def _values(settings: Settings) -> dict[str, Any]:
-    """Return the settings of an environment by name, in JSON's types."""
+    """Return the settings of an environment by name, in JSON's types and without folders of this machine."""
     values = settings.model_dump(mode="json", include=set(GROUPS_OF_AN_ENVIRONMENT))
     flat = {name: value for group in values.values() for name, value in group.items() if name not in OF_MACHINES}
-    for entry in flat["map_cycle"]:
-        entry |= {name: portable(entry[name]) for name in ("map_path", "reference_line")}
-    return flat | {"maps_folder": _without_home(Path(flat["maps_folder"]))}
-
-
-def _without_home(folder: Path) -> str:
-    """Return a folder without the user's name: relative to the project, or the last part if it is in the home."""
-    if folder.is_relative_to(PROJECT_FOLDER):
-        return folder.relative_to(PROJECT_FOLDER).as_posix()
-    with contextlib.suppress(RuntimeError):  # there is no home
-        return folder.name if folder.is_relative_to(Path.home()) else str(folder)
-    return str(folder)
+    without_folders: dict[str, Any] = paths_cut(flat)
+    return without_folders

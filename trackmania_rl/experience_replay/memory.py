@@ -147,13 +147,8 @@ class MiniRaceMemory(Memory):
     """
 
     def __init__(self, buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, settings: Settings) -> None:
-        for name, side in (("buffer", buffer), ("buffer_test", buffer_test)):
-            if not isinstance(side, MiniRaceReplayBuffer):
-                raise SettingsError(
-                    f"memory: {name} is a {type(side).__name__}; it takes the two MiniRaceReplayBuffers that "
-                    "make_buffers (trackmania_rl/buffer_utilities.py) makes"
-                )
-        if buffer.ring is not buffer_test.ring:
+        rings = {id(getattr(side, "ring", side)) for side in (buffer, buffer_test)}
+        if len(rings) != 1:
             raise SettingsError("memory: buffer and buffer_test have different rings; make both by one make_buffers")
         self.buffer = buffer
         self.buffer_test = buffer_test

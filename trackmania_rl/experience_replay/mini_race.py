@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from tensordict import TensorDict
@@ -18,6 +19,9 @@ from trackmania_rl.experience_replay.transitions import Transitions
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import ReplaySettings
 
+GATHERED_ACTIONS: Final = 5
+"""Elapsed times up to this are drawn as 0, the full horizon."""
+
 
 @dataclass
 class MiniRaceRules:
@@ -26,10 +30,7 @@ class MiniRaceRules:
     Attributes:
         gamma: discount of one action; scheduled, hence not stored with the transitions.
         duration_actions: length of a mini-race; None for no mini-races: the elapsed time is 0, and nothing is cut.
-        oversample_long_term_steps: elapsed times from 1 to this - 2 x `oversample_maximum_term_steps` (long horizons)
-            are drawn twice as often as later ones.
-        oversample_maximum_term_steps: elapsed time 0 (the full horizon) is drawn 2 x this + 1 times as often as later
-            ones, where the field above is at least 2 x this; where that is 0, this has no effect.
+        oversample_long_term_steps: elapsed times below about this (long horizons) are drawn twice as often as others.
 
     Raises:
         ValueError: if an elapsed time could reach the mini-race's end.
@@ -38,7 +39,6 @@ class MiniRaceRules:
     gamma: float
     duration_actions: int | None
     oversample_long_term_steps: int = 0
-    oversample_maximum_term_steps: int = 5
 
     def __post_init__(self) -> None:
         if self.duration_actions is not None and self.oversample_long_term_steps > self.duration_actions:
@@ -56,22 +56,17 @@ class MiniRaceRules:
             oversample_long_term_steps=settings.oversample_long_term_steps,
         )
 
-    def follow(self, settings: ReplaySettings) -> None:
-        """Apply an edited configuration, without the discount, which is scheduled."""
-        self.duration_actions = settings.temporal_mini_race_duration_actions
-        self.oversample_long_term_steps = settings.oversample_long_term_steps
-
     def draw_elapsed_actions(self, n: int, generator: torch.Generator) -> torch.Tensor:
         """Draw elapsed times, (n,) int64 on the generator's device, from 0 to `duration_actions - 1`.
 
-        abs(uniform integer in [-long + maximum, duration + maximum)) - maximum, at least 0: the absolute value doubles
-        the short times, the subtraction gathers the shortest at 0. Without mini-races the times are 0.
+        abs(uniform integer in [-long + gathered, duration + gathered)) - gathered, at least 0: the absolute value
+        doubles the short times, the subtraction gathers the shortest at 0. Without mini-races the times are 0.
         """
         if self.duration_actions is None:
             return torch.zeros(n, dtype=torch.int64, device=generator.device)
-        low = self.oversample_maximum_term_steps - self.oversample_long_term_steps
-        high = self.oversample_maximum_term_steps + self.duration_actions
-        elapsed_of_draw = _elapsed_of_draw(low, high, self.oversample_maximum_term_steps, generator.device)
+        low = GATHERED_ACTIONS - self.oversample_long_term_steps
+        high = GATHERED_ACTIONS + self.duration_actions
+        elapsed_of_draw = _elapsed_of_draw(low, high, generator.device)
         return elapsed_of_draw.take(torch.randint(high - low, (n,), generator=generator, device=generator.device))
 
 
@@ -114,8 +109,8 @@ def cut_to_mini_races(transitions: Transitions, elapsed: torch.Tensor, rules: Mi
 
 
 @functools.lru_cache(maxsize=8)
-def _elapsed_of_draw(low: int, high: int, maximum: int, device: torch.device) -> torch.Tensor:
-    return torch.arange(low, high, device=device).abs_().sub_(maximum).clamp_(min=0)
+def _elapsed_of_draw(low: int, high: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(low, high, device=device).abs_().sub_(GATHERED_ACTIONS).clamp_(min=0)
 
 
 @functools.lru_cache(maxsize=8)

@@ -24,7 +24,7 @@ class Transitions:
     """B transitions in columns.
 
     Attributes:
-        index: (B,) int64, see `TransitionStorage`.
+        index: (B,) int64, numbers of the first rows.
         state_img: (B, S, H, W) uint8, S frames, the newest last; H = W = 0 without an image.
         state_float: (B, F) float32, with the floats of views.
         state_potential: (B,) float32.
@@ -56,19 +56,11 @@ class Transitions:
 class Experience:
     """An n-step transition in full, as `buffer[i]` returns it; `buffer_collate_function` makes mini-races.
 
-    Attributes:
-        state_img: (1, H, W) uint8, when read (S, H, W) with S frames; H = W = 0 without an image.
-        state_float: (float_input_dim,) float32.
-        state_potential: shaping potential of the state.
-        action: index into the inputs; or (D,) float32.
-        n_steps: actions between the state and the next state.
+    Attributes are those of `Transitions` without B, but for these:
         rewards: (n_steps_max,) float32; `rewards[k]` is the discounted sum of the first k + 1 rewards, constant beyond
             `n_steps`.
         gammas: (n_steps_max,) float32; `gammas[k]` = gamma^(k + 1).
-        next_state_img: like `state_img`.
-        next_state_float: like `state_float`.
         next_state_potential: 0 at the finish.
-        terminal_actions: actions from the state to the finish; `NEVER_FINISHES` if the race was cut off.
     """
 
     state_img: npt.NDArray[np.uint8]
@@ -107,12 +99,11 @@ class Experience:
 
 
 class TransitionStorage(Storage):
-    """First-in-first-out list of the rows of a `RingBuffer` at which a transition of this side starts.
+    """First-in-first-out list of the rows of a `RingBuffer` at which a transition of one side starts.
 
-    A transition's *index* is the number of its first row, which is never used again: the sampler draws it, `get` and
-    `update_priority` take it. `storage[i]` takes places in the list, the oldest first.
-
-    Two storages share one ring buffer. Each drops transitions whose rows were overwritten when it is read.
+    A transition's *index* is the number of its first row, which is unique: the sampler draws it, and `get` takes it.
+    `storage[i]` takes places in the list, the oldest first. Transitions whose rows were overwritten are dropped at the
+    next reading.
 
     Args:
         ring: the rows.
@@ -135,8 +126,7 @@ class TransitionStorage(Storage):
         self._empty()
 
     def _empty(self) -> None:
-        # The live part of both lists is [_start, _end). At the end of the lists it moves to the front of new ones,
-        # which are long enough to make that rare.
+        # The live part of both lists is [_start, _end). At their end it moves to the front of new, longer ones.
         self._index = torch.empty(0, dtype=torch.int64, device=self.device)
         self._priorities = torch.empty(0, dtype=torch.float32, device=self.device)
         self._start = 0
@@ -147,25 +137,23 @@ class TransitionStorage(Storage):
     @property
     def index(self) -> torch.Tensor:
         """(len(self),) int64, ascending; a view."""
-        self._drop_overwritten()
-        return self._index[self._start : self._end]
+        return self._index[self._live()]
 
     @property
     def priorities(self) -> torch.Tensor:
         """(len(self),) float32, of each of `index`; a writable view."""
-        self._drop_overwritten()
-        return self._priorities[self._start : self._end]
+        return self._priorities[self._live()]
 
     def __len__(self) -> int:
-        self._drop_overwritten()
-        return self._end - self._start
+        live = self._live()
+        return live.stop - live.start
 
     def __getitem__(self, place: Any) -> Transitions:
         """Gather the transitions at places (slice, tensor)."""
         return self.get(self.index[place])
 
     def get(self, index: torch.Tensor) -> Transitions:
-        """Gather the transitions of an index (B,); copies."""
+        """Copy the transitions of an index (B,)."""
         columns, capacity, views = self.ring.columns, self.ring.capacity, self._row_views
         position = index % capacity
         step_positions = (position.unsqueeze(1) + self._steps) % capacity  # (B, n_steps_max)
@@ -210,7 +198,10 @@ class TransitionStorage(Storage):
             index = index[index >= self.ring.first_row]
         n_new = len(index)
         if self._end + n_new > self._index.shape[0]:
-            self._move_to_front(3 * (len(self) + n_new) // 2)
+            live = self._live()
+            self._start, self._end = 0, live.stop - live.start
+            size = 3 * (self._end + n_new) // 2
+            self._index, self._priorities = (_moved(old[live], size) for old in (self._index, self._priorities))
         new = slice(self._end, self._end + n_new)
         self._index[new] = torch.from_numpy(index)
         self._priorities[new] = self.new_priority
@@ -248,20 +239,20 @@ class TransitionStorage(Storage):
         self.priorities.copy_(priorities)
         self.new_priority.copy_(state_dict["new_priority"])
 
-    def _drop_overwritten(self) -> None:
+    def _live(self) -> slice:
+        """Drop the transitions whose rows were overwritten; return the places of the others."""
         first_row = self.ring.first_row
-        if first_row == self._first_row_seen:
-            return
-        self._start += int(torch.searchsorted(self._index[self._start : self._end], first_row))
-        self._first_row_seen = first_row
+        if first_row != self._first_row_seen:
+            self._start += int(torch.searchsorted(self._index[self._start : self._end], first_row))
+            self._first_row_seen = first_row
+        return slice(self._start, self._end)
 
-    def _move_to_front(self, size: int) -> None:
-        live = slice(self._start, self._end)
-        index, priorities = self._index.new_empty(size), self._priorities.new_empty(size)
-        self._start, self._end = 0, live.stop - live.start
-        index[: self._end] = self._index[live]
-        priorities[: self._end] = self._priorities[live]
-        self._index, self._priorities = index, priorities
+
+def _moved(column: torch.Tensor, size: int) -> torch.Tensor:
+    """Return a longer column that begins with the old one."""
+    longer = column.new_empty(size)
+    longer[: len(column)] = column
+    return longer
 
 
 class ProportionalSampler(RandomSampler):
