@@ -206,7 +206,7 @@ def test_the_graphs_of_an_update_compute_what_the_eager_one_does(
     assert_compiled_updates_equal_eager_ones(
         make_agent, make_batch, update, caplog, quantile_factors_multiply=multiplied, use_ddqn=use_ddqn
     )
-    assert len(graphs) == 3, "the losses with their gradient; clipping; step; none again for another step"
+    assert len(graphs) == 2, "the losses with their gradient; clipping; none again for another step"
 
 
 @pytest.mark.slow

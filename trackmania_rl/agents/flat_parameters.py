@@ -1,16 +1,16 @@
-"""All parameters of a network as one vector (P,), and clipping and the optimizer's step on that vector.
+"""All parameters of a network as one vector (P,), of which they are views; clipping and optimizer of the vector.
 
-Each operation on the vector replaces some twenty small calls, one per parameter. The parameters become views of the
-vector; `state_dict` and autograd are unaffected.
+An operation on the vector replaces some twenty small ones, one per parameter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 NORM_EPSILON = 1e-6
 """As in torch's `clip_grad_norm_`."""
@@ -64,80 +64,52 @@ def clip_gradient(gradient: Tensor, most_value: float, most_norm: float) -> Tens
     return torch.where(torch.isfinite(total), norm, total)
 
 
-class RAdam(torch.optim.Optimizer):
+class RAdam(torch.optim.AdamW):
     """RAdam (Liu et al. 2020, arXiv:1908.03265) with decoupled weight decay, for one vector of weights.
 
-    The same step as `torch.optim.RAdam`. It computes the scalars once per step, where torch's compiled step computes
-    them for every sixteen weights; that saves a tenth of a default update.
+    RAdam is Adam with a step size that depends on the number of steps. So this is torch's fused Adam, which takes a
+    third of the time of `torch.optim.RAdam` and makes the same steps.
 
     Args:
         weights: (P,), with `grad`.
-        move: `move_weights`, compiled or not.
+
+    Attributes:
+        learning_rate, epsilon, decay: of the next steps. A step takes the share `learning_rate * decay` of the weights.
+        n_steps: number of steps made.
     """
 
-    def __init__(self, weights: Tensor, move: Callable[..., None]) -> None:
-        super().__init__([weights], {"lr": 0.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0})
-        self._weights = weights
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__([weights], fused=True)
+        self._step_supports_amp_scaling = False  # `GradScaler` leaves out a step that overflows, with its count
         self.state[weights] = {
-            "step": torch.zeros(()),
+            "step": torch.zeros((), device=weights.device),
             "exp_avg": torch.zeros_like(weights),
             "exp_avg_sq": torch.zeros_like(weights),
         }
-        # Tensors: other Python numbers would compile the function again.
-        self._factor, self._offset, self._kept_share = (torch.zeros((), device=weights.device) for _ in range(3))
-        self._move = move
+        self.learning_rate, self.epsilon, self.decay = 0.0, 1e-8, 0.0
+        self.n_steps = 0
 
-    @torch.no_grad()
+    @override
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move the weights by -mean / (factor x root of the mean square + offset).
-
-        With rectification this is Adam's step. In the first steps, where the mean square is not reliable, the weights
-        move along the mean alone.
-        """
-        group, state, gradient = self.param_groups[0], self.state[self._weights], self._weights.grad
-        assert gradient is not None
-        state["step"] += 1
-        n_steps, learning_rate, (beta1, beta2) = int(state["step"]), group["lr"], group["betas"]
-        step_size = learning_rate / (1 - beta1**n_steps)
-        rectified_size = step_size * rectification(n_steps, beta2)
-        factor, offset = 0.0, math.inf  # no step
-        if rectified_size > 0:
-            factor, offset = 1 / rectified_size, group["eps"] / rectified_size
-        elif step_size > 0:
-            offset = 1 / step_size
-        self._factor.fill_(factor)
-        self._offset.fill_(offset)
-        self._kept_share.fill_(1 - learning_rate * group["weight_decay"])
-        scalars = (self._factor, self._offset, self._kept_share)
-        self._move(self._weights, gradient, state["exp_avg"], state["exp_avg_sq"], (beta1, beta2), scalars)
-
-
-def move_weights(
-    weights: Tensor,
-    gradient: Tensor,
-    mean: Tensor,
-    mean_square: Tensor,
-    betas: tuple[float, float],
-    scalars: tuple[Tensor, Tensor, Tensor],
-) -> None:
-    """Update the running means (P,) by the gradient (P,), and move the weights (P,)."""
-    factor, offset, kept_share = scalars
-    mean.lerp_(gradient, 1 - betas[0])
-    mean_square.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
-    weights.mul_(kept_share).addcdiv_(mean, mean_square.sqrt() * factor + offset, value=-1)
+        self.n_steps += 1
+        beta2 = self.defaults["betas"][1]
+        factor = rectification(self.n_steps, beta2)
+        epsilon = self.epsilon / math.sqrt(1 - beta2**self.n_steps)
+        if factor == 0:  # moves along the mean: the root of the mean square is nothing beside this epsilon
+            factor = epsilon = 1e12
+        rectified = {"lr": self.learning_rate * factor, "eps": epsilon, "weight_decay": self.decay / factor}
+        self.param_groups[0].update(rectified)
+        super().step()
 
 
 def rectification(n_steps: int, beta2: float) -> float:
-    """Return RAdam's rectification of the step size times Adam's bias correction; 0 in the first steps.
+    """Return RAdam's factor on the step size of Adam; 0 in the first steps, where the mean square is not reliable.
 
     The length of the running mean (rho in the paper) must exceed 5 for its variance to be finite.
     """
     largest_length = 2 / (1 - beta2) - 1
-    bias_correction = 1 - beta2**n_steps
-    length = largest_length - 2 * n_steps * beta2**n_steps / bias_correction
+    length = largest_length - 2 * n_steps * beta2**n_steps / (1 - beta2**n_steps)
     if length <= 5:
         return 0.0
-    variance_ratio = ((length - 4) * (length - 2) * largest_length) / (
-        (largest_length - 4) * (largest_length - 2) * length
-    )
-    return math.sqrt(variance_ratio * bias_correction)
+    variance_ratio = (length - 4) * (length - 2) * largest_length
+    return math.sqrt(variance_ratio / ((largest_length - 4) * (largest_length - 2) * length))

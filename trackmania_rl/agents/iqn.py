@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from trackmania_rl.agents.agent import Agent, Layer, ProcessLosses, TransitionErrors
 from trackmania_rl.agents.devices import arithmetic_dtype, compiled
-from trackmania_rl.agents.flat_parameters import RAdam, clip_gradient, flatten_parameters, move_weights, views_of
+from trackmania_rl.agents.flat_parameters import RAdam, clip_gradient, flatten_parameters, views_of
 from trackmania_rl.agents.networks import (
     LEAKY_RELU_SLOPE,
     FourierFeatures,
@@ -490,12 +490,12 @@ class IQNAgent(Agent):
         super().__init__(loss, loss.online, settings)
         self.weights = nn.Parameter(flatten_parameters(loss.online))
         self.target_weights = flatten_parameters(loss.target)
-        self._differentiate, self._clip_gradient, move = loss.differentiate, clip_gradient, move_weights
+        self._differentiate, self._clip_gradient = loss.differentiate, clip_gradient
         if use_torch_compile:
             mode = "reduce-overhead" if device.type == "cuda" else None
             self._differentiate = compiled(loss.differentiate, mode)
-            self._clip_gradient, move = compiled(clip_gradient), compiled(move_weights)
-        self.optimizer = RAdam(self.weights, move)
+            self._clip_gradient = compiled(clip_gradient)
+        self.optimizer = RAdam(self.weights)
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self._unscaled = torch.ones((), device=device)
         self._transitions_due = 0
@@ -529,17 +529,9 @@ class IQNAgent(Agent):
 
     @override
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
-        """Apply the settings of the next updates, sizes excepted.
-
-        Weight decay is decoupled (Loshchilov & Hutter 2019, arXiv:1711.05101): each step takes the share
-        `learning_rate * weight_decay_lr_ratio` of the weights.
-        """
         self.settings = self.loss_module.settings = settings
-        self.optimizer.param_groups[0].update(
-            lr=learning_rate,
-            eps=settings.adam_epsilon,
-            weight_decay=settings.weight_decay_lr_ratio,
-        )
+        self.optimizer.learning_rate = learning_rate
+        self.optimizer.epsilon, self.optimizer.decay = settings.adam_epsilon, settings.weight_decay_lr_ratio
 
     @override
     @torch.no_grad()
@@ -614,6 +606,7 @@ class IQNAgent(Agent):
         loss.target.load_state_dict(state["target"])
         for name, tensor in self.optimizer.state[self.weights].items():
             tensor.copy_(step["optimizer"][name])
+        self.optimizer.n_steps = int(step["optimizer"]["step"])
         if step["scaler"] and self.scaler.is_enabled():  # empty where the loss is not scaled
             self.scaler.load_state_dict(step["scaler"])
         self._transitions_due = step.get("transitions_due", 0)  # checkpoints of earlier versions have none
