@@ -151,7 +151,7 @@ def train(
             ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
         )
         channels, placement = closing.enter_context(placed(cluster, settings, spaces, agent_builder))
-        torch.set_num_threads(pick_learner_threads(settings, spaces, seeds, agent))
+        torch.set_num_threads(pick_learner_threads(settings, spaces))
         check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
         run = RunContext(
             live=LiveSettings(folder.settings, settings, check_edited, configuration.read_from),

@@ -11,25 +11,16 @@ import functools
 import logging
 import os
 import platform
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import torch
-from gymnasium.spaces import Discrete
 from torch import Tensor
 
 from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.places import user_folder
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import AgentSettings, Settings
-
-if TYPE_CHECKING:
-    from tensordict import TensorDict
-
-    from trackmania_rl.agents.agent import Agent
-    from trackmania_rl.agents.builder import MakeAgentBuilder
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +36,6 @@ GROWS_BY_BYTES: Final = 64 << 20
 MOST_COMPILATIONS: Final = 64
 """Compilations of one function, for other settings or shapes, before it runs eagerly. Torch's default of 8 is reached
 by the configuration edits of a run of weeks."""
-TRIAL_S: Final = 0.5
-"""Duration of the trial of each number of threads; at least one update."""
-TRIAL_IMAGES: Final = 64
-LEAST_GAIN: Final = 1.1
-"""Least speed-up for which the learner takes several threads."""
 
 
 def pick_device(torch_device: str, setting: str = "torch_device") -> torch.device:
@@ -175,61 +161,15 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def pick_learner_threads(settings: Settings, spaces: Spaces, seeds: SeedTree, make_builder: MakeAgentBuilder) -> int:
-    """Return the setting `learner_threads`; for "auto" 1 or all cores without collectors, whichever is faster.
+def pick_learner_threads(settings: Settings, spaces: Spaces) -> int:
+    """Return the setting `learner_threads`. "auto" is every core without a collector for convolutions, and else 1.
 
-    Several threads synchronize at each operation. On small networks or busy processors that can be slower, by a factor
-    of ten at worst, so both are timed on updates of a copy of the network. Each collector counts as one core in use.
-
-    Args:
-        settings: of the run.
-        spaces: of its games.
-        seeds: of the run.
-        make_builder: makes the agent's builder.
+    Threads synchronize at each operation, which makes small ones slower. Their number changes the last bits of sums, so
+    synchronous runs have one.
     """
-    configured = settings.run.learner_threads
-    if configured != "auto":
-        return configured
-    if settings.sync.is_synchronous:  # the number of threads changes sums, and the trial depends on chance
+    if settings.run.learner_threads != "auto":
+        return settings.run.learner_threads
+    on_processor = pick_device(settings.run.torch_device).type == "cpu"
+    if settings.sync.is_synchronous or not spaces.has_image or not on_processor:
         return 1
-    most = usable_cores() - settings.game.n_collectors
-    if pick_device(settings.run.torch_device).type != "cpu" or most <= 1:
-        return 1
-    plain = settings.model_copy(update={"run": settings.run.model_copy(update={"use_torch_compile": False})})
-    builder = make_builder(plain, spaces, SeedTree(seeds.seed))  # the copy has the same initial weights
-    agent = builder.make_learner(builder.make_network())
-    one_s, most_s = _seconds_per_update(agent, _random_batch(settings, spaces), (1, most))
-    return most if one_s > LEAST_GAIN * most_s else 1
-
-
-def _seconds_per_update(agent: Agent, batch: TensorDict, thread_counts: tuple[int, ...]) -> list[float]:
-    threads_before = torch.get_num_threads()
-    seconds = []
-    for thread_count in thread_counts:
-        torch.set_num_threads(thread_count)
-        agent.update(batch)  # starts the threads
-        n_updates, start = 0, time.perf_counter()
-        while n_updates == 0 or time.perf_counter() - start < TRIAL_S:
-            agent.update(batch)
-            n_updates += 1
-        seconds.append((time.perf_counter() - start) / n_updates)
-    torch.set_num_threads(threads_before)
-    return seconds
-
-
-def _random_batch(settings: Settings, spaces: Spaces) -> TensorDict:
-    from tensordict import TensorDict
-
-    generator = torch.Generator().manual_seed(0)
-    n = min(settings.replay.batch_size, TRIAL_IMAGES) if spaces.has_image else settings.replay.batch_size
-    image = torch.randint(256, (n, *spaces.image_shape), generator=generator, dtype=torch.uint8)
-    noise = torch.randn((n, spaces.n_floats), generator=generator)
-    floats = noise * torch.tensor(spaces.float_std) + torch.tensor(spaces.float_mean)
-    if isinstance(spaces.action, Discrete):
-        action = torch.randint(spaces.n_values, (n,), generator=generator)
-    else:
-        action = torch.rand((n, *spaces.action_shape), generator=generator)
-    ones = torch.ones(n)
-    batch = {"state_img": image, "state_float": floats, "action": action, "reward": -ones, "gamma_n": ones}
-    batch |= {"next_state_img": image, "next_state_float": floats, "weight": ones, "n_steps": ones.long()}
-    return TensorDict(batch, batch_size=[n])
+    return max(1, usable_cores() - settings.game.n_collectors)
