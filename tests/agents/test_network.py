@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from trackmania_rl.agents import iqn
+from trackmania_rl.agents import networks
 from trackmania_rl.agents.iqn import IQN_Network, draw_symmetric_taus
-from trackmania_rl.agents.networks import Sizes, SpaceToDepthConv2d
+from trackmania_rl.agents.networks import Sizes, SpaceToDepthConv2d, image_features
 
 from .conftest import draw_biases
 
@@ -128,12 +128,12 @@ def test_microbatches_of_images_are_the_whole_batch(agent_settings, make_network
     network, batch = make_network(agent_settings(), has_image=True), make_batch(has_image=True)
 
     def features_and_gradients():
-        features = network.image_features(batch["state_img"])
+        features = image_features(network.img_head, batch["state_img"])
         gradients = torch.autograd.grad(features.square().sum(), list(network.img_head.parameters()))
         return features, *gradients
 
     whole = features_and_gradients()
-    monkeypatch.setattr(iqn, "IMAGES_AT_ONCE", 2)
+    monkeypatch.setattr(networks, "IMAGES_AT_ONCE", 2)
     for of_parts, of_whole in zip(features_and_gradients(), whole, strict=True):
         torch.testing.assert_close(of_parts, of_whole, rtol=1e-4, atol=1e-5)
 

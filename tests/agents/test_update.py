@@ -33,7 +33,7 @@ class PlainTraining:
         with torch.no_grad():
             next_returns = self.target(*next_state, taus.target)
             if settings.use_ddqn:
-                best = self.online(*next_state, taus.choice).mean(dim=1).argmax(dim=1)
+                best = self.online(*next_state, taus.target).mean(dim=1).argmax(dim=1)
             else:
                 assert settings.target_action == "argmax_of_mean"
                 best = next_returns.mean(dim=1).argmax(dim=1)

@@ -53,7 +53,7 @@ def test_errors_are_those_of_the_loss_and_cost_no_random_number(make_run, make_r
     assert errors.target is not None
     assert torch.equal(loss.generator.get_state(), generator)
     tau = ((torch.arange(loss.settings.iqn_n) + 0.5) / loss.settings.iqn_n).unsqueeze(0)
-    settings, taus = loss.settings, Taus(tau, tau if loss.settings.use_ddqn else None, tau)
+    settings, taus = loss.settings, Taus(tau, tau)
     loss.eval()
     with torch.no_grad():
         targets, _ = loss.targets_and_predictions(Transitions.from_batch(batch, loss.device), taus)

@@ -13,7 +13,7 @@ from torchrl.data import Bounded
 from torchrl.modules import MLP, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
 from torchrl.modules.models.batchrenorm import BatchRenorm1d
 
-from trackmania_rl.agents.networks import convolutions
+from trackmania_rl.agents.networks import convolutions, image_features
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import AgentSettings
 
@@ -72,7 +72,7 @@ class StateNetwork(nn.Module):
         parts = [(floats - self.float_mean) / self.float_std]
         if self.img_head is not None:
             img, *others = others  # type: ignore[assignment]
-            parts.append(self.img_head(img.float().sub(128).div(128)))
+            parts.append(image_features(self.img_head, img))
         return self.mlp(torch.cat((*parts, *others), dim=-1))  # type: ignore[no-any-return]
 
 

@@ -37,14 +37,13 @@ from trackmania_rl.agents.networks import (
     convolutions,
     float_layer,
     head,
+    image_features,
 )
 from trackmania_rl.settings import AgentSettings
 
 if TYPE_CHECKING:
     from tensordict import TensorDict, TensorDictBase
 
-IMAGES_AT_ONCE = 64
-"""Images per microbatch of convolutions on a processor; so many fit into its caches."""
 GAIN_ON_BASELINE = 0.05
 """Gain of the heads' last layers with a value baseline."""
 CLIP_GRAD_VALUE = 1000.0
@@ -55,8 +54,6 @@ SELF_LOSS_RATE = 0.01
 """Rate of the running means of the targets' own losses."""
 SMALLEST_DIVISOR = 1e-6
 """Lower bound of the divisor of a loss, the root of the target's own loss; that of a terminal transition is 0."""
-LAST_LAYERS = ("A_head.2.", "V_head.2.")
-"""Prefixes of the parameters of the heads' last layers."""
 FRESH_SHARE = 0.01
 FRESH_SHARE_OF_LAST_LAYERS = 0.8
 """Shares of the fresh network at a reset."""
@@ -91,17 +88,9 @@ def _copied(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def draw_symmetric_taus(batch_size: int, n_taus: int, generator: torch.Generator) -> Tensor:
-    """Draw taus, stratified and mirrored: one in each of N/2 equal parts of [0, 0.5), and 1 - tau for each.
+    """Draw taus (B, N), one in each of N/2 equal parts of [0, 0.5), then 1 - tau for each; N is even.
 
     Each tau is uniform on [0, 1], and the mean over few of them has less variance than over independent draws.
-
-    Args:
-        batch_size: B.
-        n_taus: N, even.
-        generator: source of randomness; the result is on its device.
-
-    Returns:
-        (B, N) float32: the N/2 lower ones, then their mirror images.
     """
     n_pairs = n_taus // 2
     draws = torch.rand((batch_size, n_pairs), generator=generator, device=generator.device)
@@ -118,7 +107,6 @@ class Taus(NamedTuple):
     """The random numbers of one update; B is 1 where all transitions share them."""
 
     target: Tensor  # (B, M)
-    choice: Tensor | None  # (B, M), for double DQN's choice of the target's action
     prediction: Tensor  # (B, N)
 
 
@@ -127,14 +115,8 @@ def draw_taus(batch_size: int, settings: AgentSettings, generator: torch.Generat
 
     All transitions share them where their factors multiply hidden layers; the factors are then computed once.
     """
-    n = settings.iqn_n
-    if settings.quantile_factors_multiply == "hidden_layers":
-        batch_size = 1
-    return Taus(
-        target=draw_symmetric_taus(batch_size, n, generator),
-        choice=draw_symmetric_taus(batch_size, n, generator) if settings.use_ddqn else None,
-        prediction=draw_symmetric_taus(batch_size, n, generator),
-    )
+    n_rows = 1 if settings.quantile_factors_multiply == "hidden_layers" else batch_size
+    return Taus(*(draw_symmetric_taus(n_rows, settings.iqn_n, generator) for _ in Taus._fields))
 
 
 # --------------------------------------------------------------------------------------------------------- 2. network
@@ -204,12 +186,12 @@ class IQN_Network(QuantileNetwork):
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         features = self.features(img, floats)  # (B, D)
         factors = self.factors(tau)  # (B or 1, N, D or 2U)
-        weight, bias = self.last_layer()  # (A, 2U), (A,)
-        if not self.quantiles_multiply_hidden_layers:
-            returns = F.linear(self._hidden(features.unsqueeze(1) * factors).float(), weight)  # (B, N, A)
+        if self.quantiles_multiply_hidden_layers:
+            hidden = self._hidden(features).float().unsqueeze(1) * factors  # (B, N, 2U)
         else:
-            returns = F.linear(self._hidden(features).float().unsqueeze(1) * factors, weight)  # (B, N, A)
-        return returns + (bias + self.baseline(floats)[:, None, None])
+            hidden = self._hidden(features.unsqueeze(1) * factors).float()
+        weight, bias = self.last_layer()  # (A, 2U), (A,)
+        return F.linear(hidden, weight) + (bias + self.baseline(floats)[:, None, None])
 
     def features(self, img: Tensor, floats: Tensor) -> Tensor:
         """Compute the features (B, D) of image and floats; arguments as in `forward`."""
@@ -217,15 +199,7 @@ class IQN_Network(QuantileNetwork):
         float_features: Tensor = self.float_feature_extractor(inputs)
         if self.img_head is None:
             return float_features
-        return torch.cat((self.image_features(img), float_features), dim=1)
-
-    def image_features(self, img: Tensor) -> Tensor:
-        """Compute the features (B, ...) of the image (B, S, H, W)."""
-        assert self.img_head is not None
-        at_once = IMAGES_AT_ONCE if img.device.type == "cpu" else len(img)
-        # Convolutions are fastest in this memory format, by a fifth on processors.
-        normalized = img.float().sub(128).div(128).to(memory_format=torch.channels_last)
-        return torch.cat([self.img_head(microbatch) for microbatch in normalized.split(at_once)])
+        return torch.cat((image_features(self.img_head, img), float_features), dim=1)
 
     def factors(self, tau: Tensor) -> Tensor:
         """Compute the factors (B, N, D or 2U) of taus (B, N) from cos(pi i tau), i = 1..E.
@@ -254,25 +228,21 @@ class IQN_Network(QuantileNetwork):
 
 
 def target_returns(
-    online: QuantileNetwork, target: QuantileNetwork, batch: Transitions, settings: AgentSettings, taus: Taus
+    online: QuantileNetwork, target: QuantileNetwork, batch: Transitions, settings: AgentSettings, tau: Tensor
 ) -> Tensor:
-    """Compute the targets of the prediction: reward + gamma^n x return of the next state's chosen action.
+    """Compute the targets (B, M) at taus (B, M): reward + gamma^n x return of the next state's chosen action.
 
     The action is chosen in one of three ways. `max_of_each_quantile`: the best action for each tau separately
     (Linesight's published way; it overestimates while actions differ by noise). `argmax_of_mean`: one action for all
-    taus, by the target network's mean (the IQN paper's way, which draws further taus for the choice). Double DQN (van
-    Hasselt et al. 2016, arXiv:1509.06461): one action by the online network's mean.
-
-    Returns:
-        (B, M) without gradient.
+    taus, by the target network's mean (the IQN paper's way). Double DQN (van Hasselt et al. 2016, arXiv:1509.06461):
+    one action by the online network's mean.
     """
     assert batch.reward.shape == batch.gamma_n.shape == batch.action.shape
     next_state = (batch.next_state_img, batch.next_state_float)
     with torch.no_grad():
-        next_returns = target(*next_state, taus.target)  # (B, M, A)
+        next_returns = target(*next_state, tau)  # (B, M, A)
         if settings.use_ddqn:
-            assert taus.choice is not None, "taus are drawn for the same settings"
-            chosen = of_action(next_returns, online(*next_state, taus.choice).mean(dim=1).argmax(dim=1))
+            chosen = of_action(next_returns, online(*next_state, tau).mean(dim=1).argmax(dim=1))
         elif settings.target_action == "argmax_of_mean":
             chosen = of_action(next_returns, next_returns.mean(dim=1).argmax(dim=1))
         else:
@@ -289,22 +259,17 @@ def of_action(returns: Tensor, action: Tensor) -> Tensor:
 
 
 def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa: float) -> Tensor:
-    """Compute the quantile Huber loss (equation 3 of the IQN paper).
+    """Compute the quantile Huber loss (B,), the sum over predictions of the mean over targets (equation 3 of IQN).
 
-    Every target is compared with every prediction. The error costs tau where the prediction is below the target, and
-    1 - tau above it: the cost is least where a share tau of the targets is below. Errors below kappa count squared.
+    The error costs tau where the prediction is below the target, and 1 - tau above it: the cost is least where a share
+    tau of the targets is below. Errors below kappa count squared.
 
     Args:
-        targets: (B, M).
+        targets: (B, M), each of which is compared with every prediction.
         predictions: (B, N).
         tau: (B, N), of the predictions; (1, N) where all states share them.
         kappa: where the Huber loss passes from square to linear, in units of reward.
-
-    Returns:
-        (B,): the sum over predictions of the mean over targets.
     """
-    assert targets.ndim == predictions.ndim == tau.ndim == 2
-    assert len(targets) == len(predictions)
     assert tau.shape in (predictions.shape, (1, predictions.shape[1]))
     error = targets.unsqueeze(2) - predictions.unsqueeze(1)  # (B, M, N)
     clipped = error.clamp(-kappa, kappa)
@@ -336,12 +301,9 @@ class SelfLossScaling(nn.Module):
             self.register_buffer(name, torch.zeros(()))
 
     def forward(self, targets: Tensor, tau: Tensor, settings: AgentSettings) -> Tensor:
-        """Compute the weights (B,) of the transitions' losses; the running means move in training mode only.
+        """Compute the weights (B,) of losses from targets (B, M) and their taus (B or 1, M).
 
-        Args:
-            targets: (B, M).
-            tau: (B, M), of the targets; (1, M) where all states share them.
-            settings: kappa.
+        The running means move in training mode only.
         """
         divisors = quantile_huber_loss(targets, targets, tau, settings.iqn_kappa).sqrt()
         rate = (1 / (self.batches + 1)).clamp_min(SELF_LOSS_RATE)
@@ -365,14 +327,12 @@ class IQNLoss(nn.Module):
     Args:
         network: becomes the online network; moved to `device`.
         settings: of the algorithm; may be replaced (`loss.settings = ...`), sizes excepted.
-        device: where to compute.
+        device: where to compute, with `arithmetic_dtype` in the large products.
         seed: of the taus.
-        dtype: precision of the large products (`devices.arithmetic_dtype`).
 
     Attributes:
-        online: the network that learns.
-        target: its slow copy, which values the next states.
-        scaling: running means of the targets' own loss.
+        online, target: the network that learns, and its slow copy, which values the next states.
+        scaling: weights by the targets' own loss.
         generator: source of the taus.
         reduction: the loss is the sum over the batch.
     """
@@ -382,19 +342,11 @@ class IQNLoss(nn.Module):
     reduction = "sum"
     figure = "mean_q"
 
-    def __init__(
-        self,
-        network: QuantileNetwork,
-        settings: AgentSettings,
-        *,
-        device: torch.device,
-        seed: int,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    def __init__(self, network: QuantileNetwork, settings: AgentSettings, device: torch.device, seed: int) -> None:
         super().__init__()
         self.settings = settings
         self.device = device
-        self.dtype = dtype
+        self.dtype = arithmetic_dtype(device, settings)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.online = network
         self.target = copy.deepcopy(network).requires_grad_(False)
@@ -427,7 +379,7 @@ class IQNLoss(nn.Module):
     def targets_and_predictions(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor]:
         """Compute the targets (B, M) and the predictions (B, N)."""
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
-            targets = target_returns(self.online, self.target, batch, self.settings, taus)
+            targets = target_returns(self.online, self.target, batch, self.settings, taus.target)
             predictions = of_action(self.online(batch.state_img, batch.state_float, taus.prediction), batch.action)
         return targets, predictions
 
@@ -455,9 +407,7 @@ def _tensordict(entries: dict[str, Tensor]) -> TensorDict:
 
 
 class IQNAgent(Agent):
-    """The agent that ships: online, target and averaged network, optimizer, and random state.
-
-    All weights of a network are one vector (`flat_parameters`), so that each step over them is one operation.
+    """The agent that ships.
 
     Args:
         network: becomes the online network; moved to `device`.
@@ -467,9 +417,7 @@ class IQNAgent(Agent):
         use_torch_compile: compile the functions that `update` calls (half a minute at first).
 
     Attributes:
-        weights: (P,), of the online network; its `grad` is the last gradient, clipped.
-        target_weights: (P,), of the target network.
-        optimizer: moves the weights.
+        weights, target_weights: (P,), of the online and the target network (`flat_parameters`).
         scaler: of the loss in float16, which would round small gradients to 0.
     """
 
@@ -485,18 +433,16 @@ class IQNAgent(Agent):
         seed: int,
         use_torch_compile: bool = False,
     ) -> None:
-        dtype = arithmetic_dtype(device, settings)
-        loss = self.loss_class(network, settings, device=device, seed=seed, dtype=dtype)
+        loss = self.loss_class(network, settings, device, seed)
         super().__init__(loss, loss.online, settings)
         self.weights = nn.Parameter(flatten_parameters(loss.online))
         self.target_weights = flatten_parameters(loss.target)
         self._differentiate, self._clip_gradient = loss.differentiate, clip_gradient
         if use_torch_compile:
             mode = "reduce-overhead" if device.type == "cuda" else None
-            self._differentiate = compiled(loss.differentiate, mode)
-            self._clip_gradient = compiled(clip_gradient)
+            self._differentiate, self._clip_gradient = compiled(loss.differentiate, mode), compiled(clip_gradient)
         self.optimizer = RAdam(self.weights)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=loss.dtype == torch.float16)
         self._unscaled = torch.ones((), device=device)
         self._transitions_due = 0
 
@@ -538,16 +484,14 @@ class IQNAgent(Agent):
     def reset_partially(self) -> None:
         """Mix the online network with a fresh one.
 
-        The shares of the fresh network are `FRESH_SHARE`, and `FRESH_SHARE_OF_LAST_LAYERS` for the heads' last layers.
-        (Shrink and perturb, Ash & Adams 2020, arXiv:1910.08475; resets, Nikishin et al. 2022,
-        arXiv:2205.07802.)
+        (Shrink and perturb, Ash & Adams 2020, arXiv:1910.08475; resets, Nikishin et al. 2022, arXiv:2205.07802.)
         """
         loss = self.loss_module
         seed = torch.randint(2**63 - 1, (), generator=loss.generator, device=loss.device).item()
         fresh = copy.deepcopy(loss.online).cpu()
         fresh.initialize(torch.Generator().manual_seed(int(seed)))
         for (name, parameter), fresh_parameter in zip(loss.online.named_parameters(), fresh.parameters(), strict=True):
-            is_last = name.startswith(LAST_LAYERS)
+            is_last = name.startswith(("A_head.2.", "V_head.2."))
             share = FRESH_SHARE_OF_LAST_LAYERS if is_last else FRESH_SHARE
             parameter.lerp_(fresh_parameter.to(loss.device), share)
 
@@ -579,8 +523,7 @@ class IQNAgent(Agent):
         """Compare predictions and targets as an update does, at evenly spread taus and without weights or scaling."""
         loss = self.loss_module
         tau = midpoints(self.settings.iqn_n, loss.device)
-        taus = Taus(target=tau, choice=tau if self.settings.use_ddqn else None, prediction=tau)
-        targets, predictions = loss.targets_and_predictions(Transitions.from_batch(batch, loss.device), taus)  # (B, N)
+        targets, predictions = loss.targets_and_predictions(Transitions.from_batch(batch, loss.device), Taus(tau, tau))
         losses = quantile_huber_loss(targets, predictions, tau, self.settings.iqn_kappa)
         return TransitionErrors(losses.float(), predictions.float().mean(dim=1), targets.float().mean(dim=1))
 

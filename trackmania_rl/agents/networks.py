@@ -14,6 +14,8 @@ from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
 
 LEAKY_RELU_SLOPE = 0.01
+IMAGES_AT_ONCE = 64
+"""Images per microbatch of convolutions on a processor; so many fit into its caches."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,14 @@ def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_p
                 "image_height_px, or use fewer or smaller convolutions"
             )
     return nn.Sequential(*layers, nn.Flatten()), channels * height * width
+
+
+def image_features(img_head: nn.Module, img: Tensor) -> Tensor:
+    """Compute the features (B, ...) of the image (B, S, H, W) uint8 by an image head of values from -1 to 1."""
+    at_once = IMAGES_AT_ONCE if img.device.type == "cpu" else len(img)
+    # Convolutions are fastest in this memory format, by a fifth on processors.
+    normalized = img.float().sub(128).div(128).to(memory_format=torch.channels_last)
+    return torch.cat([img_head(microbatch) for microbatch in normalized.split(at_once)])
 
 
 class FourierFeatures(nn.Module):
