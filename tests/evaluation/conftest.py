@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.builder import make_agent_builder, make_network
+from trackmania_rl.agents.builder import IQN, make_agent_builder
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.games.race_games import make_games_builder
@@ -124,6 +124,6 @@ def _checkpoint_state(live, scratch):
     )
     run.statistics.frames_total = FRAMES_TOTAL
     state = make_trainer(run).state_dict()
-    untrained = make_network(settings, spaces, SeedTree(99)).state_dict()
+    untrained = IQN(settings, spaces, SeedTree(99)).make_network().state_dict()
     state["agent"] |= {"online": untrained, "target": untrained}
     return state

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tensordict import TensorDict
 from torch import nn
 
-from trackmania_rl.agents.builder import IQN, make_network
+from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.agents.networks import QuantileNetwork
 from trackmania_rl.race.spaces import race_spaces
@@ -32,7 +32,7 @@ def settings(request: pytest.FixtureRequest, repository_root: Path) -> Settings:
 
 @pytest.fixture
 def network(settings: Settings) -> QuantileNetwork:
-    return make_network(settings, race_spaces(settings), SeedTree(0))
+    return IQN(settings, race_spaces(settings), SeedTree(0)).make_network()
 
 
 def random_batch(settings: Settings, n_floats: int) -> TensorDict:

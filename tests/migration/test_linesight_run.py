@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-from trackmania_rl.agents.builder import make_network
+from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import race_spaces
@@ -21,7 +21,7 @@ from .conftest import make_gradients, write_run
 def resumed_agent(run_folder):
     """The agent as `train.py` resumes it, apart from its loop."""
     settings = load_settings(run_folder / "settings.toml")
-    network = make_network(settings, race_spaces(settings), SeedTree(99))
+    network = IQN(settings, race_spaces(settings), SeedTree(99)).make_network()
     agent = IQNAgent(network, settings.agent, device=torch.device("cpu"), seed=3)
     state = load_checkpoint(run_folder).state
     agent.load_state_dict(state["agent"])

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from trackmania_rl.agents.builder import make_agent_builder, make_network
+from trackmania_rl.agents.builder import IQN, make_agent_builder
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
@@ -74,7 +74,7 @@ def pullers_of(settings, run_state, seeds):
 
     def puller(name, kind):
         actor = Inferer(
-            make_network(settings, spaces, SeedTree(1)),
+            IQN(settings, spaces, SeedTree(1)).make_network(),
             n_quantiles=settings.agent.iqn_k,
             throttle_actions=spaces.throttle_actions,
             exploration_settings=settings.exploration,

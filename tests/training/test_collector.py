@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.builder import make_network
+from trackmania_rl.agents.builder import IQN
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.games.in_process import InProcessGames
@@ -130,7 +130,7 @@ def test_new_weights_arrive_at_a_races_beginning_and_within_it(make_rig, live, l
     explorer, evaluator = rig.pullers
 
     def network(seed):
-        return make_network(live.current, race_spaces(live.current), SeedTree(seed))
+        return IQN(live.current, race_spaces(live.current), SeedTree(seed)).make_network()
 
     def q_values(seed):
         actor = pullers_of(live.current, rig.run_state, SeedTree(1))[0].actor

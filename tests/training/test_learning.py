@@ -9,7 +9,7 @@ import torch
 
 from trackmania_rl import buffer_management
 from trackmania_rl.agents import devices
-from trackmania_rl.agents.builder import make_network
+from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.devices import pick_device, pick_playing_device
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.protocols import WEIGHTS_KINDS
@@ -45,7 +45,7 @@ def resume(run, other):
 
 def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_published(live, make_run, make_race):
     run = make_run()
-    networks = [make_network(live.current, race_spaces(live.current), SeedTree(seed)) for seed in (98, 99)]
+    networks = [IQN(live.current, race_spaces(live.current), SeedTree(seed)).make_network() for seed in (98, 99)]
     before = run.run_state.pull_weights("exploration", networks[0], 0)
     assert torch.equal(flatten_parameters(networks[0]), flatten_parameters(run.agent.exploration_network))
     run.train_on([make_race(31, False)])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from trackmania_rl.agents.builder import make_network
+from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
@@ -244,7 +244,7 @@ def test_a_network_of_twenty_lines_drives_and_learns_by_one_line_of_configuratio
 
 
 def make_network_of(settings):
-    return make_network(settings, race_spaces(settings), SeedTree(1))
+    return IQN(settings, race_spaces(settings), SeedTree(1)).make_network()
 
 
 def make_memory_of(settings):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trackmania_rl.agents.builder import make_network
+from trackmania_rl.agents.builder import IQN
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import own_folder
 from trackmania_rl.race.progress import CollectorProgress, RacePosition
@@ -109,7 +109,8 @@ def test_the_best_race_of_each_map_is_kept_with_its_inputs_and_the_driver_that_d
     run = begin_run(map_cycle=cycle)
     best_runs = run.context.folder.best_runs
     agent, settings = run.agent, live.current
-    agent.exploration_network.load_state_dict(make_network(settings, race_spaces(settings), SeedTree(2)).state_dict())
+    network = IQN(settings, race_spaces(settings), SeedTree(2)).make_network()
+    agent.exploration_network.load_state_dict(network.state_dict())
 
     def kept_after(race_time_ms, name="valley", **stats):
         _take(run, make_race(17, True, race_time_ms=race_time_ms, map_name=name, **stats))

@@ -26,43 +26,30 @@ AVERAGE_SPANS_ONE_IN = 10
 
 
 class Layer(NamedTuple):
-    """Tensors of a parameter, all of its shape; read-only, as training uses their memory.
-
-    Attributes:
-        weight: its values.
-        gradient: of the last update, after clipping; None before the first.
-    """
+    """Tensors of a parameter, all of its shape; training uses their memory."""
 
     weight: Tensor
-    gradient: Tensor | None
+    gradient: Tensor | None  # of the last update, after clipping; None before the first
 
 
 class TransitionErrors(NamedTuple):
-    """Errors of the predictions for B transitions.
+    """Errors of the predictions for B transitions."""
 
-    Attributes:
-        loss: (B,) the loss of each; for agents of torchrl abs(target - prediction).
-        predicted: (B,) mean predicted return of the action taken; None for agents without such a prediction.
-        target: (B,) mean of the target returns; likewise.
-    """
-
-    loss: Tensor
-    predicted: Tensor | None
-    target: Tensor | None
+    loss: Tensor  # (B,); for agents of torchrl abs(target - prediction)
+    predicted: Tensor | None  # (B,) mean predicted return of the action taken, if there is one
+    target: Tensor | None  # (B,) mean of the target returns
 
 
 class Agent(ABC):
-    """Base class of agents, as the learner's Trainer and hooks use them.
+    """Base class of agents.
 
     Args:
         loss_module: maps a batch to a TensorDict of losses; its `reduction` is "sum" or "mean".
-        network: the network of exploration races, on its device.
+        network: `exploration_network`, the network of exploration races, on its device.
         settings: of the agent.
 
     Attributes:
-        loss_module, exploration_network, settings: as given.
-        averaged_network: its weights are the running average.
-        n_averaged: number of weights in the average.
+        averaged_network: its weights are the running average of `n_averaged` publications.
         updates: number of updates made.
     """
 
@@ -77,14 +64,14 @@ class Agent(ABC):
 
     @property
     def evaluation_network(self) -> nn.Module:
-        """The network of evaluation races: the averaged one, or that of exploration if weights are not averaged."""
+        """The network of evaluation races: the averaged one, unless weights are not averaged."""
         return self.averaged_network if self.settings.evaluation_weights_decay > 0 else self.exploration_network
 
     def average_weights(self) -> None:
-        """Add the weights to the average; called at each publication of weights.
+        """Add the weights to the average, at their publication.
 
         The average spans about the last tenth of all publications, and at most 1 / (1 - `evaluation_weights_decay`) of
-        them, so that it follows closely early on. (Polynomial-decay averaging, Shamir & Zhang 2013, arXiv:1212.1824.)
+        them. (Polynomial-decay averaging, Shamir & Zhang 2013, arXiv:1212.1824.)
         """
         self.n_averaged += 1
         share_early_on = AVERAGE_SPANS_ONE_IN / (AVERAGE_SPANS_ONE_IN + self.n_averaged)
@@ -108,12 +95,7 @@ class Agent(ABC):
         """
 
     def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut = lambda work: work()) -> None:
-        """Make an update and undo it, to compile or record everything that the first update needs.
-
-        Args:
-            batch: in the form of the loss's batches, with any content.
-            carry_out: calls the update, and may interrupt it.
-        """
+        """Make an update with any batch and undo it, to compile everything; `carry_out` may interrupt it."""
         before = copy.deepcopy(self.state_dict())
         try:
             with warnings.catch_warnings():
@@ -127,10 +109,7 @@ class Agent(ABC):
         """Mix the network with a fresh one, which restores its ability to learn late in a run."""
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Load the weights of a trained network, for example Linesight's published ones.
-
-        Args:
-            weights: a `state_dict` of the network of exploration; critics keep their initial weights.
+        """Load a `state_dict` of the network of exploration; critics keep their initial weights.
 
         Raises:
             RuntimeError: if names or shapes differ.

@@ -64,8 +64,35 @@ class IQN:
         self._network_seed, self._learner_seed = seeds.integer("network"), seeds.integer("learner")
 
     def make_network(self) -> QuantileNetwork:
-        """Make the network that the setting `network` names."""
-        return _network_of_seed(self._settings, self._spaces, self._network_seed)
+        """Make the network that the setting `network` names, on the CPU.
+
+        Raises:
+            SettingsError: if the setting names no network.
+            UserError: if the image is too small for the convolutions.
+        """
+        settings, spaces = self._settings, self._spaces
+        sizes = Sizes(
+            float_mean=spaces.float_mean,
+            float_std=spaces.float_std,
+            n_actions=spaces.n_values,
+            image_shape=spaces.image_shape,
+            mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
+            waves=spaces.waves,
+        )
+        arguments = (settings.agent, sizes, torch.Generator().manual_seed(self._network_seed))
+        try:
+            network: QuantileNetwork = make_part(
+                settings.agent.network,
+                "network",
+                *arguments,
+                takes="settings, sizes, generator",
+                kinds=(QuantileNetwork,),
+            )
+        except SettingsError:
+            raise
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        return network
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> Inferer:
         """Make an `Inferer`."""
@@ -91,76 +118,3 @@ class IQN:
         )
 
 
-def make_network(settings: Settings, spaces: Spaces, seeds: SeedTree) -> QuantileNetwork:
-    """Make the network that the setting `network` names, on the CPU, with the initial weights of the run's seed.
-
-    Raises:
-        SettingsError: if the setting names no network.
-        UserError: if the image is too small for the convolutions.
-    """
-    return _network_of_seed(settings, spaces, seeds.integer("network"))
-
-
-def _network_of_seed(settings: Settings, spaces: Spaces, seed: int) -> QuantileNetwork:
-    sizes = Sizes(
-        float_mean=spaces.float_mean,
-        float_std=spaces.float_std,
-        n_actions=spaces.n_values,
-        image_shape=spaces.image_shape,
-        mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
-        waves=spaces.waves,
-    )
-    arguments = (settings.agent, sizes, torch.Generator().manual_seed(seed))
-    try:
-        network: QuantileNetwork = make_part(
-            settings.agent.network,
-            "network",
-            *arguments,
-            takes="settings, sizes, generator",
-            kinds=(QuantileNetwork,),
-        )
-    except SettingsError:
-        raise
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return network
-
-
-def make_agent_builder(settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:
-    """Make the agent builder that the setting `agent` names.
-
-    Raises:
-        SettingsError: if it makes no agent, or one that does not fit the spaces.
-    """
-    builder = make_part(settings.agent.agent, "agent", settings, spaces, seeds, takes="settings, spaces, seeds")
-    missing = [name for name in ("make_network", "make_actor", "make_learner") if not hasattr(builder, name)]
-    if missing:
-        raise SettingsError(
-            f"agent = {str(settings.agent.agent)!r} made a {type(builder).__name__} without {', '.join(missing)}: see "
-            "AgentBuilder (trackmania_rl/agents/builder.py)"
-        )
-    return builder  # type: ignore[no-any-return]
-
-
-def check_decision(actor: Actor, spaces: Spaces) -> None:
-    """Check the shapes of an actor's decision in two blank states, before games begin.
-
-    Raises:
-        SettingsError: if the games take other shapes; it names both.
-    """
-    frames = np.zeros((2, *spaces.image_shape), dtype=np.uint8)
-    floats = np.tile(np.array(spaces.float_mean, dtype=np.float32), (2, 1))
-    decision = actor.act_batch(frames, floats)
-    wanted = {
-        "actions": (2, *spaces.action_shape),
-        "is_greedy": (2,),
-        "q_values": (2, spaces.n_values),
-    }
-    for name, shape in wanted.items():
-        if (given := np.shape(getattr(decision, name))) != shape:
-            raise SettingsError(
-                f"agent: for two states its {name} have the shape {given}, but the games, whose actions are "
-                f"{spaces.action}, take {shape}"
-            )
-    if isinstance(spaces.action, Discrete) and not (decision.actions < spaces.action.n).all():
-        raise SettingsError(f"agent: it chose the actions {decision.actions.tolist()}, but there are {spaces.action.n}")

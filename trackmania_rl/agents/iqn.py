@@ -10,8 +10,7 @@ time of the mini-race, so gamma may be 1.
 Shapes, in all comments: B batch, N taus of the prediction, M taus of the target, A actions, F floats, D features,
 E cosines, U units of one head's hidden layer, S frames of a state, H and W the image's height and width, P weights.
 
-Collectors import this module. It imports tensordict only where an update needs it, because tensordict takes two seconds
-(it imports torch._dynamo).
+Collectors import this module, but not tensordict, whose import takes two seconds.
 """
 
 from __future__ import annotations
@@ -132,13 +131,7 @@ class IQN_Network(QuantileNetwork):
     With `quantile_factors_multiply = "hidden_layers"` there are 2U factors, which multiply the heads' hidden layers.
     All before the last layers is then computed once for a state, not once for each of its taus.
 
-    With the full-size configuration the keys and shapes of `state_dict()` are those of Linesight's published network:
-    6,578,333 parameters.
-
-    Args:
-        settings: sizes of layers, and the value baseline.
-        sizes: inputs and outputs.
-        generator: source of the initial weights, on the CPU.
+    At full size the keys and shapes of `state_dict()` are those of Linesight's published network: 6,578,333 parameters.
 
     Raises:
         ValueError: if the image is too small for the convolutions.
@@ -170,7 +163,7 @@ class IQN_Network(QuantileNetwork):
         self.register_buffer("cosine_frequencies", frequencies, persistent=False)
 
     def make_image_head(self, settings: AgentSettings, image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
-        """Make the image head for images (S, H, W), and return it with the number of its features; for subclasses."""
+        """Make the head of images (S, H, W) from -1 to 1; return it with the number of its features. For subclasses."""
         return convolutions(settings, *image_shape)
 
     @override
@@ -324,15 +317,9 @@ class SelfLossScaling(nn.Module):
 class IQNLoss(nn.Module):
     """Loss of a batch of transitions, as torchrl's losses: a TensorDict in, a TensorDict of losses out.
 
-    Args:
-        network: becomes the online network; moved to `device`.
-        settings: of the algorithm; may be replaced (`loss.settings = ...`), sizes excepted.
-        device: where to compute, with `arithmetic_dtype` in the large products.
-        seed: of the taus.
-
     Attributes:
         online, target: the network that learns, and its slow copy, which values the next states.
-        scaling: weights by the targets' own loss.
+        settings: of the algorithm; may be replaced, sizes excepted.
         generator: source of the taus.
         reduction: the loss is the sum over the batch.
     """
@@ -357,9 +344,9 @@ class IQNLoss(nn.Module):
         """Compute the loss of B transitions with the entries of `Transitions`.
 
         Returns:
-            `loss` (): the sum over the batch, on which the published learning rates, epsilon and clipping are based;
-            `mean_q` (): the mean predicted return of the actions taken, without gradient. The batch gets `td_error`
-            (B,), abs(mean of targets - mean of predictions): the priority of prioritized replay.
+            `loss` (): the sum over the batch, for which the published learning rates, epsilon and clipping are meant;
+            `mean_q` (): the mean predicted return of the actions taken. The batch gets `td_error` (B,), abs(mean of
+            targets - mean of predictions), for prioritized replay.
         """
         batch = Transitions.from_batch(tensordict, self.device)
         taus = draw_taus(len(batch.action), self.settings, self.generator)
@@ -407,14 +394,10 @@ def _tensordict(entries: dict[str, Tensor]) -> TensorDict:
 
 
 class IQNAgent(Agent):
-    """The agent that ships.
+    """The agent that ships: trains a network, which is moved to a device.
 
-    Args:
-        network: becomes the online network; moved to `device`.
-        settings: of the algorithm.
-        device: where to compute.
-        seed: of the taus and of the fresh networks at resets.
-        use_torch_compile: compile the functions that `update` calls (half a minute at first).
+    The seed is that of the taus and of the fresh networks at resets. `use_torch_compile` compiles the functions that
+    `update` calls, which takes half a minute.
 
     Attributes:
         weights, target_weights: (P,), of the online and the target network (`flat_parameters`).
@@ -520,7 +503,7 @@ class IQNAgent(Agent):
     @override
     @torch.no_grad()
     def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
-        """Compare predictions and targets as an update does, at evenly spread taus and without weights or scaling."""
+        """Compare predictions and targets at evenly spread taus, without weights or scaling."""
         loss = self.loss_module
         tau = midpoints(self.settings.iqn_n, loss.device)
         targets, predictions = loss.targets_and_predictions(Transitions.from_batch(batch, loss.device), Taus(tau, tau))

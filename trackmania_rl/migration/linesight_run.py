@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from trackmania_rl.agents.builder import make_network
+from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.iqn import IQN_Network, IQNAgent
 from trackmania_rl.agents.networks import QuantileNetwork
 from trackmania_rl.errors import UserError, one_line
@@ -197,7 +197,7 @@ def check_weights(weights: Mapping[str, Tensor], network: QuantileNetwork, what:
 def _network_for(settings: Settings) -> QuantileNetwork:
     """Return the configuration's network. Raise `UserError` if Linesight has no such network."""
     agent = settings.agent
-    network = make_network(settings, race_spaces(settings), SeedTree(settings.run.seed))
+    network = IQN(settings, race_spaces(settings), SeedTree(settings.run.seed)).make_network()
     multiplied = agent.quantile_factors_multiply
     unknown_there = {
         f"network = {agent.network!r}": type(network) is not IQN_Network,
