@@ -32,7 +32,7 @@ class NoteUpdates(Hook):
         self.noted = []
 
     def post_loss(self, batch):
-        self.noted.append((len(batch), float(self.run.agent.optimizer.param_groups[0]["lr"])))
+        self.noted.append((len(batch), float(self.run.agent.optimizer.learning_rate)))
 
 
 def resume(run, other):
