@@ -19,7 +19,6 @@ from trackmania_rl.settings import Settings
 from trackmania_rl.settings.game import RACES
 
 Array = npt.NDArray[Any]
-
 IMAGE: Final = "image"
 FLOATS: Final = "floats"
 METERS: Final = "meters_advanced_along_centerline"
@@ -36,15 +35,10 @@ COLUMNS: Final = (*OF_STATES, *OF_ACTIONS, RACE_TIME, POTENTIALS)
 
 @dataclass(frozen=True)
 class EpisodeForm:
-    """Form of the episodes that fit a run.
-
-    Attributes:
-        spaces: of the run's games.
-        has_elapsed: whether a state's floats begin with the time in the mini-race; those of own environments do not.
-    """
+    """Form of the episodes that fit a run, by the spaces of its games."""
 
     spaces: Spaces
-    has_elapsed: bool = True
+    has_elapsed: bool = True  # a state's floats begin with the time in the mini-race; not in own environments
 
     @classmethod
     def of_run(cls, settings: Settings, spaces: Spaces) -> EpisodeForm:
@@ -72,24 +66,16 @@ class EpisodeForm:
 
 @dataclass(frozen=True)
 class Episode:
-    """A race of T actions in a data set.
+    """A race of T actions in a data set."""
 
-    Attributes:
-        observations: (T + 1, F) float32, not normalized; with an image a dictionary of `floats` and of `image`
-            (T + 1, S, H, W) uint8.
-        actions: (T,) int64, or (T, D) float32.
-        rewards: (T,) float32, without shaping potentials.
-        is_finished: whether the last state is terminal; else the race was cut off.
-        infos: further columns of T + 1 rows.
-        about: plain values such as `map` and `source`.
-    """
-
-    observations: Array | dict[str, Array]
-    actions: Array
-    rewards: npt.NDArray[np.float32]
-    is_finished: bool
-    infos: Mapping[str, Array] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
+    observations: (
+        Array | dict[str, Array]
+    )  # (T + 1, F) float32, not normalized; or `floats` and `image` (T + 1, S, H, W)
+    actions: Array  # (T,) int64, or (T, D) float32
+    rewards: npt.NDArray[np.float32]  # (T,), without shaping potentials
+    is_finished: bool  # whether the last state is terminal; else the race was cut off
+    infos: Mapping[str, Array] = field(default_factory=dict)  # further columns of T + 1 rows
+    about: Mapping[str, Any] = field(default_factory=dict)  # plain values such as `map` and `source`
 
     @property
     def floats(self) -> Array:
@@ -105,16 +91,7 @@ def episode_of_race(
     ms_per_action: int,
     about: Mapping[str, Any],
 ) -> Episode:
-    """Make an episode of a rollout; copies.
-
-    Args:
-        rollout_results: see `Races.rollout_results`.
-        rewards: (T,).
-        race_time_ms: duration of the race.
-        form: of the episode.
-        ms_per_action: game time between two decisions.
-        about: see `Episode`.
-    """
+    """Make an episode of a rollout (`Races.rollout_results`) and its rewards (T,); copies."""
     n_actions = len(rollout_results["actions"])
     infos = {name: np.array(rollout_results[name]) for name in OF_STATES}
     infos |= {name: _with_last(np.asarray(rollout_results[name])) for name in OF_ACTIONS}
@@ -131,13 +108,7 @@ def episode_of_race(
 
 
 def episodes_of_memory(columns: Mapping[str, Array], form: EpisodeForm, source: str) -> Iterator[Episode]:
-    """Yield the races of a replay memory. The oldest one may have lost its beginning.
-
-    Args:
-        columns: the ring buffer's rows, the oldest first, see `RowColumns`.
-        form: of the episodes.
-        source: see `Episode.about`.
-    """
+    """Yield the races of a replay memory's rows (`RowColumns`). The oldest one may have lost its beginning."""
     n_steps = columns["n_steps"].astype(np.int64)
     last_rows = np.flatnonzero(n_steps == 0)
     first_rows = np.append(0, last_rows + 1)[:-1]

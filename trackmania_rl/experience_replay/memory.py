@@ -42,17 +42,13 @@ class RewardedRollout:
     Attributes:
         results: `rollout_results` of T actions: `actions` (T, ...), `action_was_greedy` (T,), `state_float` (T + 1, F),
             `frames` (T + 1, 1, H, W), and `race_time` (or `terminated`) if the race was finished. Valid in `extend`.
-        rewarded: rewards (T,) of the actions and shaping potentials (T + 1,) of the states.
-        settings: settings in force.
-        frames_total: actions of the run so far.
-        fragment: the part that was not stored before; None for all.
     """
 
     results: Mapping[str, Any]
     rewarded: RewardedRace
     settings: Settings
-    frames_total: int
-    fragment: Fragment | None = None
+    frames_total: int  # actions of the run so far
+    fragment: Fragment | None = None  # the part that was not stored before; None for all
 
     def new(self) -> Fragment:
         """Return the part that was not stored before."""
@@ -67,12 +63,7 @@ class RewardedRollout:
         return TransitionStorage(ring, replay.n_steps, spaces.views).get(index)
 
     def mini_races(self, spaces: Spaces, generator: torch.Generator) -> TensorDict:
-        """Return the new transitions (n,) as a batch of `buffer_collate_function` in host memory.
-
-        Args:
-            spaces: of the run's games.
-            generator: draws elapsed times, on the CPU.
-        """
+        """Return the new transitions (n,) as a batch of `buffer_collate_function`; all in host memory."""
         new, gamma = self.new(), linear(self.settings.agent.gamma_schedule, self.frames_total)
         transitions = self.transitions(torch.arange(new.first_transition, new.end_transition), spaces)
         rules = MiniRaceRules.from_settings(self.settings.replay, gamma)
@@ -121,29 +112,21 @@ class Memory(Protocol):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for checkpoints: numbers, texts, tensors, and lists and dicts of these."""
-        return {}
+        """Return the state for checkpoints: numbers, texts, tensors, and lists and dicts of these.
 
-    def state_to_write(self) -> dict[str, Any]:
-        """Return `state_dict()` with a ring buffer in place of its rows, which are not copied."""
-        return self.state_dict()
+        A `RingBuffer` in it stands for its rows, which are not copied.
+        """
+        return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
 
 
 class MiniRaceMemory(Memory):
-    """The memory that ships: the two sides of the train/test split over one ring buffer.
-
-    Its length is the number of stored states.
-
-    Args:
-        buffer: transitions to learn from.
-        buffer_test: transitions that only measure the test loss.
-        settings: of the run.
+    """The memory that ships: the two sides of the train/test split, of `make_buffers`. Its length counts states.
 
     Raises:
-        SettingsError: if the buffers are others than `make_buffers` returns, or do not share their ring buffer.
+        SettingsError: if the buffers have different ring buffers, or none.
     """
 
     def __init__(self, buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, settings: Settings) -> None:
@@ -196,7 +179,7 @@ class MiniRaceMemory(Memory):
         self._resize(staircase(settings.replay.memory_size_schedule, frames_total))
 
     def _resize(self, capacity: int) -> None:
-        """Resize to `capacity` states. If allocation fails, keep the old size and log one error."""
+        # If allocation fails, the memory keeps its size, and logs that once.
         if capacity == self._refused_capacity:
             return
         try:
@@ -232,10 +215,6 @@ class MiniRaceMemory(Memory):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return self.buffer.state_dict() | {"test": self.buffer_test.side_state_dict()}
-
-    @override
-    def state_to_write(self) -> dict[str, Any]:
         shared = {"ring": self.buffer.ring.state_to_write(), "generator": self.buffer.generator.get_state()}
         return shared | self.buffer.side_state_dict() | {"test": self.buffer_test.side_state_dict()}
 
@@ -259,12 +238,7 @@ def pick_replay_device(
 ) -> torch.device:
     """Return the device for the replay memory: the training device if old and new columns fit at each growth, else CPU.
 
-    Args:
-        training_device: of the network.
-        schedule: `memory_size_schedule`, (frame, rows) in ascending order.
-        n_floats: see `RingBuffer`, likewise the others.
-        image_size_px: of a frame.
-        action_shape: of an action.
+    The schedule is `memory_size_schedule`, the other arguments are those of `RingBuffer`.
     """
     if training_device.type != "cuda":
         return training_device

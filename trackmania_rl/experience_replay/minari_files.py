@@ -33,22 +33,14 @@ DATA: Final = "data"
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set on this machine.
+    """A data set on this machine, and the spaces of its environment."""
 
-    Attributes:
-        name: as given, for messages.
-        folder: of the files.
-        data: Minari's object.
-        observation_space, action_space: of the environment.
-        env_spec: specification of the environment; None if unknown.
-    """
-
-    name: str
-    folder: Path
-    data: Any
+    name: str  # as given, for messages
+    folder: Path  # of the files
+    data: Any  # Minari's object
     observation_space: Space[Any]
     action_space: Space[Any]
-    env_spec: EnvSpec | None
+    env_spec: EnvSpec | None  # None if unknown
 
     def episodes(self) -> Iterator[Episode]:
         """Yield the episodes, with those infos that have a use here.

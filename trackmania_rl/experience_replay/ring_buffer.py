@@ -24,24 +24,15 @@ class RowColumns:
 
     A race of T actions has T + 1 rows; action and reward of the last row have no meaning. A race to be stored may have
     numpy arrays as columns, and wider types.
-
-    Attributes:
-        frames: (R, 1, H, W) uint8; (R, 1, 0, 0) without an image.
-        state_floats: (R, F) float32, not normalized.
-        actions: (R,) int16, or (R, D) float32.
-        rewards: (R,) float32, of the single action from this row to the next.
-        potentials: (R,) float32, shaping potential of the state.
-        n_steps: (R,) int16, number of actions of the transition from this row; 0 in a race's last row.
-        steps_to_finish: (R,) int32, actions to the finish, or `NEVER_FINISHES`.
     """
 
-    frames: torch.Tensor
-    state_floats: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    potentials: torch.Tensor
-    n_steps: torch.Tensor
-    steps_to_finish: torch.Tensor
+    frames: torch.Tensor  # (R, 1, H, W) uint8; (R, 1, 0, 0) without an image
+    state_floats: torch.Tensor  # (R, F) float32, not normalized
+    actions: torch.Tensor  # (R,) int16, or (R, D) float32
+    rewards: torch.Tensor  # (R,) float32, of the single action from this row to the next
+    potentials: torch.Tensor  # (R,) float32, shaping potential of the state
+    n_steps: torch.Tensor  # (R,) int16, actions of the transition from this row; 0 in a race's last row
+    steps_to_finish: torch.Tensor  # (R,) int32, actions to the finish, or `NEVER_FINISHES`
 
     def __len__(self) -> int:
         return int(self.actions.shape[0])  # of a tensor, several times as fast as its len()
@@ -92,9 +83,7 @@ class RingBuffer:
 
     Attributes:
         columns: the rows, by position.
-        capacity: number of rows that fit.
-        first_row: number of the oldest row.
-        end_row: number of the next row.
+        first_row, end_row: numbers of the oldest and the next row.
         origin: changes at `load_state_dict`; rows of the same number and origin are the same.
         lock: held while rows are written or gathered, as a prefetching thread may gather.
     """
@@ -198,7 +187,7 @@ class RingBuffer:
             return self.state_to_write() | {"columns": self.read(range(self.first_row, self.end_row))}
 
     def state_to_write(self) -> dict[str, Any]:
-        """Return `state_dict()` with the ring itself in place of the columns, which are not copied."""
+        """Return `state_dict()` with the ring in place of the columns, which are not copied."""
         return {"capacity": self.capacity, "first_row": self.first_row, "end_row": self.end_row, "columns": self}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -21,59 +21,37 @@ PRIORITY_EPSILON: Final = 2e-3
 
 @dataclass
 class Transitions:
-    """B transitions in columns.
+    """B transitions in columns."""
 
-    Attributes:
-        index: (B,) int64, numbers of the first rows.
-        state_img: (B, S, H, W) uint8, S frames, the newest last; H = W = 0 without an image.
-        state_float: (B, F) float32, with the floats of views.
-        state_potential: (B,) float32.
-        action: (B,) int16, or (B, D) float32.
-        n_steps: (B,) int64, actions between state and next state.
-        rewards: (B, n_steps_max) float32, of the single actions; meaningless beyond `n_steps`.
-        next_state_img: like `state_img`.
-        next_state_float: like `state_float`.
-        next_state_potential: (B,) float32; meaningless at the finish.
-        terminal_actions: (B,) int32, actions to the finish, or `NEVER_FINISHES`.
-        entries: values of other views, by name.
-    """
-
-    index: torch.Tensor
-    state_img: torch.Tensor
-    state_float: torch.Tensor
-    state_potential: torch.Tensor
-    action: torch.Tensor
-    n_steps: torch.Tensor
-    rewards: torch.Tensor
+    index: torch.Tensor  # (B,) int64, numbers of the first rows
+    state_img: torch.Tensor  # (B, S, H, W) uint8, S frames, the newest last; H = W = 0 without an image
+    state_float: torch.Tensor  # (B, F) float32, with the floats of views
+    state_potential: torch.Tensor  # (B,) float32
+    action: torch.Tensor  # (B,) int16, or (B, D) float32
+    n_steps: torch.Tensor  # (B,) int64, actions between state and next state
+    rewards: torch.Tensor  # (B, n_steps_max) float32, of the single actions; meaningless beyond `n_steps`
     next_state_img: torch.Tensor
     next_state_float: torch.Tensor
-    next_state_potential: torch.Tensor
-    terminal_actions: torch.Tensor
-    entries: dict[str, torch.Tensor]
+    next_state_potential: torch.Tensor  # (B,) float32; meaningless at the finish
+    terminal_actions: torch.Tensor  # (B,) int32, actions to the finish, or `NEVER_FINISHES`
+    entries: dict[str, torch.Tensor]  # values of other views, by name
 
 
 @dataclass(frozen=True)
 class Experience:
-    """An n-step transition in full, as `buffer[i]` returns it; `buffer_collate_function` makes mini-races.
+    """An n-step transition in full, as `buffer[i]` returns it; `buffer_collate_function` makes mini-races."""
 
-    Attributes are those of `Transitions` without B, but for these:
-        rewards: (n_steps_max,) float32; `rewards[k]` is the discounted sum of the first k + 1 rewards, constant beyond
-            `n_steps`.
-        gammas: (n_steps_max,) float32; `gammas[k]` = gamma^(k + 1).
-        next_state_potential: 0 at the finish.
-    """
-
-    state_img: npt.NDArray[np.uint8]
-    state_float: npt.NDArray[np.float32]
+    state_img: npt.NDArray[np.uint8]  # (S, H, W)
+    state_float: npt.NDArray[np.float32]  # (F,)
     state_potential: float
-    action: int | npt.NDArray[np.float32]
-    n_steps: int
-    rewards: npt.NDArray[np.float32]
-    gammas: npt.NDArray[np.float32]
+    action: int | npt.NDArray[np.float32]  # index into the inputs; or (D,)
+    n_steps: int  # actions between the state and the next state
+    rewards: npt.NDArray[np.float32]  # (n_steps_max,); [k] is the discounted sum of the first min(k + 1, n_steps)
+    gammas: npt.NDArray[np.float32]  # (n_steps_max,); [k] is gamma^(k + 1)
     next_state_img: npt.NDArray[np.uint8]
     next_state_float: npt.NDArray[np.float32]
-    next_state_potential: float
-    terminal_actions: int
+    next_state_potential: float  # 0 at the finish
+    terminal_actions: int  # from the state to the finish; `NEVER_FINISHES` if the race was cut off
 
     @staticmethod
     def of(transition: Transitions, gamma: float) -> Experience:

@@ -60,7 +60,7 @@ class StoreRaces(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the replay memory, its rows as the `RingBuffer`, unless checkpoints leave it out."""
-        buffers = self.run.memory.state_to_write() if self.run.settings.run.checkpoint_holds_replay else None
+        buffers = self.run.memory.state_dict() if self.run.settings.run.checkpoint_holds_replay else None
         return {"transitions_stored": self.transitions_stored, "buffers": buffers}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
