@@ -116,5 +116,3 @@ class IQN:
             seed=self._learner_seed,
             use_torch_compile=self._settings.run.use_torch_compile,
         )
-
-

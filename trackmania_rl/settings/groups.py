@@ -73,3 +73,360 @@ class RunSettings(Group):
     """Device of the collectors' networks. "auto" is the learner's device with an image, and else the processor."""
     learner_threads: Restart[PositiveInt | Literal["auto"]] = "auto"
     """Processor threads of the learner. "auto" is 1; with an image it is the cores without collectors."""
+    use_torch_compile: Restart[bool] = True
+    """Compile the update with torch.compile: 1.4 to 1.7 times as fast, after 15 s. A processor needs a C++ compiler."""
+    checkpoint_interval_s: Seconds = 300.0
+    """Time between two checkpoints. The first ones of a new run come sooner."""
+    checkpoint_holds_replay: bool = True
+    """Whether checkpoints hold the replay buffer, for an exact resume: 150 MB without images, gigabytes with them."""
+    keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
+    """Time after which the driver is kept in drivers/, with 1 to 26 MB; 0 for never."""
+    minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")] = 200
+    """Free disk below which no checkpoint is begun."""
+    collector_silence_s: Seconds = 30.0
+    """Time without a heartbeat after which a collector is killed with its games and restarted."""
+    learner_silence_s: Seconds = 60.0
+    """Time without a heartbeat after which --supervised kills and restarts the training."""
+    hooks: Restart[Parts] = ()
+    """Hooks of the training loop, such as ("my_hooks:LogSpeed",): docs/own_parts.rst."""
+
+
+class ObservationSettings(Group):
+    """Float part of the observation (reference: 184 floats with the published values)."""
+
+    observation_blocks: Driver[Annotated[tuple[str, ...], Field(min_length=1)]] = (
+        "mini_race_time_actions",
+        "previous_actions",
+        "wheel_is_sliding",
+        "wheel_has_ground_contact",
+        "wheel_damper_absorb_m",
+        "gearbox_state",
+        "gear",
+        "engine_rpm",
+        "actions_since_gear_change",
+        "wheel_ground_group",
+        "angular_velocity_rad_s",
+        "velocity_m_s",
+        "world_up",
+        "zone_centers_m",
+        "distance_to_finish_m",
+        "is_freewheeling",
+    )
+    """Blocks of floats, in any order. There are also speed_m_s, range_finder_m and road_ahead: docs/observation.rst."""
+    views: Driver[dict[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ViewSettings]] = Field({})
+    """Earlier states and actions, like {"last_gears": {"column": "gear", "shift": "-3:-1"}}: docs/observation.rst."""
+    range_finder_source: Driver[Literal["track", "picture"]] = "track"
+    """Where the range finder measures: on the simulated game's track, or in the picture, as the real game needs."""
+    n_prev_actions_in_inputs: Driver[PositiveInt] = 5
+    """Number of previous actions in the observation."""
+    n_zone_centers_in_inputs: Driver[PositiveInt] = 40
+    """Number of zone centres ahead in the observation."""
+    one_every_n_zone_centers_in_inputs: Driver[PositiveInt] = 20
+    """Zones from one centre in the observation to the next: 40 x 20 zones of 0.5 m are 400 m ahead."""
+    fourier_wavelengths: Driver[dict[str, tuple[PositiveFloat, ...]]] = Field(
+        {
+            "zone_centers_m": (32.0, 16.0, 8.0, 4.0),
+            "velocity_m_s": (64.0, 32.0, 16.0, 8.0),
+            "angular_velocity_rad_s": (8.0, 4.0, 2.0),
+        }
+    )
+    """Wavelengths of a block's sine and cosine features, in its unit; {} for none: docs/observation.rst."""
+    state_normalization: Driver[dict[str, BlockStatistics]]
+    """Means and standard deviations that normalize the blocks, from state_normalization.py."""
+
+
+class RewardSettings(Group):
+    """Reward of one action and the shaping potential of one state."""
+
+    reward: Restart[Part] = "trackmania_rl.race.rewards:RaceReward"
+    """Reward of an action, as a part of your own: docs/own_parts.rst."""
+    constant_reward_per_ms: Annotated[Finite, Unit("1/ms")] = -6 / 5000
+    """Reward per ms that passes. Negative: faster is better."""
+    reward_per_m_advanced_along_centerline: Annotated[Finite, Unit("1/m")] = 5 / 500
+    """Reward per metre along the reference line."""
+    final_speed_reward_per_m_per_s: Annotated[Finite, Unit("1/(m/s)")] = 0.0
+    """Reward per m/s gained while the car moves forwards, taken back for speed lost; 0 for none."""
+    engineered_speedslide_reward_schedule: Schedule[Finite] = NOTHING
+    """Reward per action for speed slides, by frame count (linear between entries)."""
+    engineered_neoslide_reward_schedule: Schedule[Finite] = NOTHING
+    """Reward per action for neo slides, by frame count (linear between entries)."""
+    engineered_kamikaze_reward_schedule: Schedule[Finite] = NOTHING
+    """Reward per action for kamikaze driving, by frame count (linear between entries)."""
+    engineered_close_to_vcp_reward_schedule: Schedule[Finite] = NOTHING
+    """Reward per action and metre of distance to the zone's centre, by frame count (linear between entries)."""
+    shaped_reward_dist_to_cur_vcp: Annotated[Finite, Unit("1/m")] = 0.0
+    """Potential: factor of the distance to the zone's centre. Negative draws the car to the line; 0 for none."""
+    shaped_reward_point_to_vcp_ahead: Finite = 0.0
+    """Potential: factor of how well the car points along the line ahead; 0 for none."""
+
+
+class ReplaySettings(Group):
+    """Replay memory, and how a batch of mini-races is drawn from it."""
+
+    memory: Restart[Part] = "trackmania_rl.training.building:make_memory"
+    """Replay memory, as a part of your own: docs/own_parts.rst."""
+    batch_size: Annotated[PositiveInt, Field(le=1_000_000), Unit("transitions")] = 64
+    """Transitions in one batch."""
+    memory_size_schedule: Schedule[PositiveInt] = ((0, 200_000),)
+    """Transitions remembered, training and test together, by frame count; the last entry reached holds."""
+    memory_size_start_learn_schedule: Schedule[PositiveInt] = ((0, 2_000),)
+    """Transitions before learning starts (warm-up), by frame count; the last entry reached holds."""
+    number_times_single_memory_is_used_before_discard: PositiveFloat = 4.0
+    """Replay ratio: how often each transition is trained on before it is discarded, on average."""
+    buffer_test_ratio: Restart[ShareBelow1] = 0.05
+    """Train/test split: share of transitions for the test loss, never trained on."""
+    n_steps: Restart[Actions] = 3
+    """Actions that one transition spans."""
+    discard_non_greedy_actions_in_nsteps: bool = False
+    """Cut a transition short at the first exploratory action after its own."""
+    no_done_at_end: bool = False
+    """Bootstrap the value of the finish, too, as at a cut-off."""
+    temporal_mini_race_duration_actions: Driver[Annotated[OrNone[PositiveInt], Unit("actions")]] = 100
+    """Length of a mini-race; Q is the sum of rewards within it. Published is 140 (7 s). None: gamma alone discounts."""
+    oversample_long_term_steps: Annotated[NonNegativeInt, Unit("actions")] = 40
+    """Long horizons are sampled more often: elapsed = max(0, abs(integer in [5 - this, duration + 5)) - 5)."""
+    prio_alpha: Fraction = 0.0
+    """Prioritized replay: exponent of the priority; 0 for uniform sampling."""
+    transforms: Restart[Parts] = ()
+    """torchrl transforms of sampled batches, such as augmentations (examples/image_shifts.py)."""
+    offline: Restart[Texts] = ()
+    """Minari data sets to learn from, by id or folder; alone, if n_collectors = 0: docs/datasets.rst."""
+
+
+class AgentSettings(Group):
+    """Network, IQN loss, optimizer, target network."""
+
+    agent: Driver[Part] = "trackmania_rl.agents.builder:IQN"
+    """Agent, which learns and decides, as a part of your own: docs/own_parts.rst."""
+    network: Driver[Part] = "trackmania_rl.agents.iqn:IQN_Network"
+    """Network of IQN, as a part of your own: docs/own_parts.rst."""
+    conv_channels: Driver[tuple[PositiveInt, ...]] = (16, 32, 64, 32)
+    """Channels of the image head's convolutions."""
+    conv_kernel_sizes: Driver[tuple[PositiveInt, ...]] = (4, 4, 3, 3)
+    """Kernel sizes of the image head's convolutions."""
+    conv_strides: Driver[tuple[PositiveInt, ...]] = (2, 2, 2, 1)
+    """Strides of the image head's convolutions."""
+    float_hidden_dim: Driver[PositiveInt] = 256
+    """Width of the two layers that read the floats."""
+    use_layer_norm: Driver[bool] = True
+    """Layer normalization in the layers that read the floats. The published network has none."""
+    dense_hidden_dimension: Driver[PositiveInt] = 512
+    """Width of the two dueling heads together."""
+    iqn_embedding_dimension: Driver[PositiveInt] = 32
+    """Number of cosines that embed a quantile."""
+    quantile_factors_multiply: Driver[Literal["features", "hidden_layers"]] = "hidden_layers"
+    """Factor of a quantile: on the features in front of the heads, as published, or, faster, on their hidden layers."""
+    iqn_n: Annotated[int, Field(ge=2, multiple_of=2)] = 8
+    """Quantiles per state in training; even, as they are symmetric around 0.5."""
+    iqn_k: Driver[Annotated[int, Field(ge=2, multiple_of=2)]] = 32
+    """Quantiles per state in play; even."""
+    iqn_kappa: PositiveFloat = 5e-3
+    """Threshold of the quantile Huber loss between square and linear."""
+    use_ddqn: bool = False
+    """Double DQN: the online network chooses the next action, the target network values it."""
+    target_action: Literal["max_of_each_quantile", "argmax_of_mean"] = "argmax_of_mean"
+    """How the target chooses the next action without double DQN. "argmax_of_mean" overestimates less."""
+    expected_reward_per_action: Driver[Finite] = -0.045
+    """Value baseline: Q = network + this x the actions left in the mini-race; 0 for none."""
+    gamma_schedule: Schedule[Discount] = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
+    """Discount of the next action, by frame count (linear between entries). Mini-races allow 1."""
+    lr_schedule: Schedule[NonNegativeFloat] = ((0, 1e-3), (600_000, 2e-4), (2_000_000, 4e-5), (6_000_000, 1e-5))
+    """Learning rate, by frame count (exponential between entries)."""
+    adam_epsilon: PositiveFloat = 1e-4
+    """Epsilon of RAdam."""
+    weight_decay_lr_ratio: NonNegativeFloat = 1 / 50
+    """Weight decay: each step multiplies the weights by 1 - learning rate x this."""
+    clip_grad_norm: PositiveFloat = 30.0
+    """Bound of the norm of all gradients together."""
+    autocast_dtype: Driver[Literal["float32", "float16", "bfloat16"]] = "float16"
+    """Arithmetic of the networks. A processor uses bfloat16 where it has AMX, and else float32."""
+    soft_update_tau: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """Share by which the target network moves towards the online one."""
+    number_memories_trained_on_between_target_network_updates: Annotated[PositiveInt, Unit("transitions")] = 64
+    """Transitions trained on between two updates of the target network."""
+    evaluation_weights_decay: ShareBelow1 = 0.998
+    """Decay of the averaged weights in evaluation races, per publication of weights; 0 for no average."""
+    reset_every_n_frames_generated: Annotated[NonNegativeInt, Unit("frames")] = 0
+    """Frames between two resets, which mix the network with a fresh one; 0 for never."""
+
+
+class ExplorationSettings(Group):
+    """Departure of a collector from the greedy action."""
+
+    epsilon_schedule: Schedule[Fraction] = ((0, 1.0), (2_000, 1.0), (50_000, 0.1), (400_000, 0.03))
+    """Probability of a random action in an exploration race, by frame count (exponential between entries)."""
+    epsilon_boltzmann_schedule: Schedule[Fraction] = ((0, 0.15), (400_000, 0.03))
+    """Probability, beside epsilon, of the best action after noise was added to Q, by frame count."""
+    random_action_throttle_probability: OrNone[Fraction] = 0.7
+    """Probability that a random action accelerates and does not brake; None draws evenly."""
+
+
+class SyncSettings(Group):
+    """How weights travel from the learner to the collectors, and rollouts back."""
+
+    send_shared_network_every_n_batches: Annotated[PositiveInt, Unit("batches")] = 20
+    """Batches between two publications of the learner's weights."""
+    sampling: Restart[Literal["asynchronous", "synchronous", "alternating"]] = "asynchronous"
+    """Collectors and learner run side by side, in turns (exact repeats), or in two halves: docs/collectors.rst."""
+    batch_mode: Restart[Literal["complete_episodes", "truncate_episodes"]] = "complete_episodes"
+    """What the learner gets: whole races, or fragments of races under way."""
+    rollout_fragment_length: Restart[Actions] = 50
+    """Length of a fragment."""
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether collectors and learner take turns."""
+        return self.sampling == "synchronous"
+
+    @property
+    def fragment_length_actions(self) -> int | None:
+        """Length of a fragment; None for whole races."""
+        return self.rollout_fragment_length if self.batch_mode == "truncate_episodes" else None
+
+
+class TelemetrySettings(Group):
+    """What is shown and written while a run is on."""
+
+    loggers: Restart[Loggers] = ("tensorboard",)
+    """Where figures go: any of these, or a torchrl logger of your own; () for none: docs/loggers.rst."""
+    record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluated races")] = 0
+    """Of each map, evaluation races between two recordings with a video; 0 for never: docs/loggers.rst."""
+    tensorboard_interval_s: Seconds = 10.0
+    """Time between two rows of the loggers' figures."""
+    pictures_interval_s: Annotated[NonNegativeFloat, Unit("s")] = 600.0
+    """Time between two sets of diagnostics in the run's diagnostics/; 0 for none: docs/reading_a_run.rst."""
+    terminal_view: Restart[Literal["auto", "live", "plain", "off"]] = "auto"
+    """View in the terminal: a live table, plain lines or none. "auto" is "live" in a terminal, and else "plain"."""
+
+
+class UserSettings(Group):
+    """This machine's own paths and names, from user_config.py."""
+
+    game_command: Restart[str] = ""
+    """Command line that starts one game instance on Linux, with {port} in it."""
+    trackmania_base_path: Restart[str] = ""
+    """Folder of the game's own documents (Tracks, Config)."""
+    tmloader_path: Restart[str] = ""
+    """TMLoader's program (Windows); empty for where its installer puts it."""
+    tmloader_profile_name: Restart[str] = "default"
+    """TMLoader's profile that loads TMInterface."""
+    username: Restart[str] = ""
+    """Login of your online account; empty: the game asks."""
+
+
+class Settings(Group):
+    """A whole configuration: frozen, validated, picklable, one attribute for each group."""
+
+    run: RunSettings
+    game: GameSettings
+    observation: ObservationSettings
+    reward: RewardSettings
+    replay: ReplaySettings
+    agent: AgentSettings
+    exploration: ExplorationSettings
+    sync: SyncSettings
+    telemetry: TelemetrySettings
+    user: UserSettings
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether collectors and learner take turns, which a run without collectors does not."""
+        return self.sync.is_synchronous and self.game.n_collectors > 0
+
+    def flat(self) -> dict[str, Any]:
+        """Return every setting by its flat name, as in the configuration files."""
+        return {name: value for _, group in self for name, value in group}
+
+    @model_validator(mode="after")
+    def _values_fit_together(self) -> Settings:
+        for contradiction in _contradictions(self):
+            raise ValueError(contradiction)
+        return self
+
+
+_BLOCKS_OF_REWARDS: Final[dict[str, tuple[str, ...]]] = {
+    "final_speed_reward_per_m_per_s": ("velocity_m_s",),
+    "engineered_speedslide_reward_schedule": ("velocity_m_s", "wheel_has_ground_contact"),
+    "engineered_neoslide_reward_schedule": ("velocity_m_s", "wheel_has_ground_contact"),
+    "engineered_kamikaze_reward_schedule": ("previous_actions", "wheel_has_ground_contact"),
+    "engineered_close_to_vcp_reward_schedule": ("zone_centers_m",),
+    "shaped_reward_dist_to_cur_vcp": ("zone_centers_m",),
+    "shaped_reward_point_to_vcp_ahead": ("zone_centers_m",),
+}
+"""Rewards that are computed from the observation, by the blocks that they need."""
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    """Find values that do not fit together."""
+    game, observation, reward = settings.game, settings.observation, settings.reward
+    replay, agent, sync = settings.replay, settings.agent, settings.sync
+
+    smallest = min(size for _, size in replay.memory_size_schedule)
+    start, duration = replay.memory_size_start_learn_schedule[0][1], replay.temporal_mini_race_duration_actions
+    if start > smallest:
+        yield f"memory_size_start_learn_schedule {start} > memory_size_schedule {smallest}: learning would never start"
+    if duration is not None and replay.oversample_long_term_steps > duration:
+        yield f"oversample_long_term_steps is above temporal_mini_race_duration_actions = {duration}"
+    if duration is None and agent.expected_reward_per_action != 0:
+        yield "expected_reward_per_action counts the actions left in a mini-race, and there are none: set it to 0.0"
+    if len({len(agent.conv_channels), len(agent.conv_kernel_sizes), len(agent.conv_strides)}) != 1:
+        yield "conv_channels, conv_kernel_sizes and conv_strides have one entry for each convolution"
+    if sync.sampling == "alternating" and game.games_per_collector < 2:
+        yield 'sampling = "alternating" is for two halves of a collector\'s games: set games_per_collector to 2 or more'
+
+    is_simulated = game.game == "simulated"
+    measures_in = observation.range_finder_source if RANGE_FINDER in observation.observation_blocks else ""
+    if ROAD_AHEAD in observation.observation_blocks and not is_simulated:
+        yield f'"{ROAD_AHEAD}" in observation_blocks reads the simulated game\'s tracks: leave it out'
+    if measures_in == "track" and not is_simulated:
+        yield 'range_finder_source = "track" reads the simulated game\'s tracks: set it to "picture"'
+    if measures_in == "picture" and game.image_width_px == 0:
+        yield 'range_finder_source = "picture" needs an image: set image_width_px = 160 and image_height_px = 120'
+    if (game.image_width_px == 0) != (game.image_height_px == 0):
+        yield "image_width_px and image_height_px are both 0 (no image) or both positive"
+    if game.frames_per_state not in (0, 1) and game.image_width_px == 0:
+        yield f"frames_per_state = {game.frames_per_state} needs an image: set image_width_px and image_height_px, or 1"
+
+    if game.tmi_ports and game.tmi_ports[-1] > LAST_PORT:
+        yield f"base_tmi_port = {game.base_tmi_port}: the last of {len(game.tmi_ports)} games would pass {LAST_PORT}"
+    if game.action_forward_idx >= len(game.inputs):
+        yield f"action_forward_idx = {game.action_forward_idx} is no index into the {len(game.inputs)} inputs"
+    if game.games_are_kept and game.is_in_process:
+        yield 'games_are_kept = True is for games that scripts/keep_games.py runs: set game_transport = "socket"'
+    if game.n_collectors == 0 and not replay.offline:
+        yield "n_collectors = 0 plays no game: name a data set in offline, or set n_collectors to 1 or more"
+
+    generated = {entry.map_name for entry in game.map_cycle if entry.generator is not None}
+    others = {entry.map_name for entry in game.map_cycle if entry.generator is None}
+    for entry in game.map_cycle:
+        n_files, needs_one = bool(entry.map_path) + bool(entry.reference_line), game.games == RACES
+        if n_files == 1 or (n_files == 2 if entry.generator is not None else n_files == 0 and needs_one):
+            yield f"map {entry.map_name!r}: give map_path and reference_line, or a generator"
+    for name in (demonstration.map_name for demonstration in game.demonstrations):
+        if name not in others:
+            yield f"demonstrations: map {name!r} is not in map_cycle; it has {', '.join(sorted(others)) or 'none'}"
+    if of_both_kinds := generated & others:
+        yield f"map_cycle uses the name {min(of_both_kinds)!r} for a map and for a generator: give them two names"
+    if generated and not is_simulated:
+        yield f"map_cycle has the generator {min(generated)!r}: only the simulated game drives generated tracks"
+
+    if reward.shaped_reward_point_to_vcp_ahead != 0 and observation.n_zone_centers_in_inputs < 2:
+        yield "shaped_reward_point_to_vcp_ahead needs n_zone_centers_in_inputs of 2 or more, or leave the reward at 0"
+    for name, blocks in _BLOCKS_OF_REWARDS.items():
+        missing = [block for block in blocks if block not in observation.observation_blocks]
+        if missing and (value := getattr(reward, name)) not in (0, NOTHING):
+            yield f"{name} = {value} is computed from {missing[0]}: name it in observation_blocks, or set it to 0"
+
+
+def groups() -> dict[str, type[Group]]:
+    """Return each group's model by its name in `Settings`."""
+    return {name: field.annotation for name, field in Settings.model_fields.items()}  # type: ignore[misc]
+
+
+FIELDS: Final = {name: field for model in groups().values() for name, field in model.model_fields.items()}
+DEFAULTS: Final = {name: field.default for name, field in FIELDS.items() if not field.is_required()}
+"""Default of each setting; the companions of a configuration set the others."""
+NEEDS_RESTART: Final = frozenset(name for name, field in FIELDS.items() if RESTART in field.metadata)
+"""Settings that shape networks, buffers or processes: an edit of them waits for the run's next start."""
+DRIVER_SETTINGS: Final = frozenset(name for name, field in FIELDS.items() if OF_DRIVER in field.metadata)
+"""Settings that define a network's inputs and outputs. A driver's file holds these and no others."""
