@@ -116,3 +116,43 @@ class IQN:
             seed=self._learner_seed,
             use_torch_compile=self._settings.run.use_torch_compile,
         )
+
+
+def make_agent_builder(settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:
+    """Make the agent builder that the setting `agent` names.
+
+    Raises:
+        SettingsError: if it makes no agent, or one that does not fit the spaces.
+    """
+    builder = make_part(settings.agent.agent, "agent", settings, spaces, seeds, takes="settings, spaces, seeds")
+    missing = [name for name in ("make_network", "make_actor", "make_learner") if not hasattr(builder, name)]
+    if missing:
+        raise SettingsError(
+            f"agent = {str(settings.agent.agent)!r} made a {type(builder).__name__} without {', '.join(missing)}: see "
+            "AgentBuilder (trackmania_rl/agents/builder.py)"
+        )
+    return builder  # type: ignore[no-any-return]
+
+
+def check_decision(actor: Actor, spaces: Spaces) -> None:
+    """Check the shapes of an actor's decision in two blank states, before games begin.
+
+    Raises:
+        SettingsError: if the games take other shapes; it names both.
+    """
+    frames = np.zeros((2, *spaces.image_shape), dtype=np.uint8)
+    floats = np.tile(np.array(spaces.float_mean, dtype=np.float32), (2, 1))
+    decision = actor.act_batch(frames, floats)
+    wanted = {
+        "actions": (2, *spaces.action_shape),
+        "is_greedy": (2,),
+        "q_values": (2, spaces.n_values),
+    }
+    for name, shape in wanted.items():
+        if (given := np.shape(getattr(decision, name))) != shape:
+            raise SettingsError(
+                f"agent: for two states its {name} have the shape {given}, but the games, whose actions are "
+                f"{spaces.action}, take {shape}"
+            )
+    if isinstance(spaces.action, Discrete) and not (decision.actions < spaces.action.n).all():
+        raise SettingsError(f"agent: it chose the actions {decision.actions.tolist()}, but there are {spaces.action.n}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -138,5 +139,5 @@ def _values(settings: Settings) -> dict[str, Any]:
     """Return the settings of an environment by name, in JSON's types and without folders of this machine."""
     values = settings.model_dump(mode="json", include=set(GROUPS_OF_AN_ENVIRONMENT))
     flat = {name: value for group in values.values() for name, value in group.items() if name not in OF_MACHINES}
-    without_folders: dict[str, Any] = paths_cut(flat)
+    without_folders: dict[str, Any] = json.loads(paths_cut(json.dumps(flat)))
     return without_folders
