@@ -1,5 +1,6 @@
-"""What a training tells of itself, as tests change it."""
+"""Races and statuses of a training, as tests change them."""
 
+from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.run_status import RunStatus
 
 
@@ -16,3 +17,19 @@ def status_of(**changes):
         "losses": {"loss": 0.5},
     }
     return RunStatus(**(values | changes))
+
+
+def race_record(time_ms=None, **changes):
+    """A race that finished in this time, or an unfinished one."""
+    values = {
+        "map_name": "valley",
+        "is_explo": True,
+        "collector": 0,
+        "race_finished": time_ms is not None,
+        "race_time_ms": time_ms or 900,
+        "meters": 812.0,
+        "furthest_zone": 5,
+        "n_actions": 1_000,
+        "cutoff_reason": None,
+    }
+    return RaceRecord(**(values | changes))

@@ -6,17 +6,11 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from tests.telemetry.conftest import race_record
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import closing_text
-
-
-def record(map_name, time_ms, **others):
-    fields = {"is_explo": True, "collector": 0, "race_finished": time_ms is not None, "race_time_ms": time_ms or 900}
-    fields |= {"meters": 812.0, "furthest_zone": 5, "n_actions": 1_000, "cutoff_reason": None}
-    return RaceRecord(map_name=map_name, **(fields | others))
 
 
 def text(*records, **times):
@@ -28,7 +22,11 @@ def text(*records, **times):
 
 
 def test_it_names_best_time_folder_and_next_command():
-    driven = [record("valley", 23_000), record("valley", 21_350, is_explo=False), record("kart", None)]
+    driven = [
+        race_record(23_000, map_name="valley"),
+        race_record(21_350, map_name="valley", is_explo=False),
+        race_record(map_name="kart"),
+    ]
     assert text(*driven, valley=MedalTimes.of_author(20_300)).splitlines() == [
         "3 races, 3,000 frames",
         "valley: best time 0:21.350 (gold)",
@@ -45,15 +43,15 @@ def test_it_names_best_time_folder_and_next_command():
 
 
 def test_an_own_environment_has_a_return_and_can_be_evaluated():
-    said = text(record("cartpole", None, progress_unit="points"))
+    said = text(race_record(map_name="cartpole", progress_unit="points"))
     assert "cartpole: best return 812\n" in said
     assert "evaluate and film: python scripts/evaluate.py save/tested\n" in said
 
 
 def test_generated_tracks_have_no_best_time_and_only_the_first_of_many_maps_are_named():
-    driven = [record("generated", time_ms, is_generated=True) for time_ms in (9_000, None, 8_000)]
+    driven = [race_record(time_ms, map_name="generated", is_generated=True) for time_ms in (9_000, None, 8_000)]
     assert "generated: 2 of the last 3 races finished" in text(*driven)
-    lines = text(*(record(f"m{k}", None) for k in range(9))).splitlines()
+    lines = text(*(race_record(map_name=f"m{k}") for k in range(9))).splitlines()
     assert lines[1:7] == [*(f"m{k}: 812 m, not finished yet" for k in range(5)), "4 more maps"]
 
 

@@ -114,7 +114,7 @@ def test_csv_files_go_on_and_forget_what_came_after_the_checkpoint(repository_ro
     assert written == ["1,0.5", "2,1.0", "3,1.5", "4,2.0"]
     assert (folder.path / "csv" / "scalars" / "meters" / "explored" / "flat 2.csv").is_file()
     (settings_file,) = (folder.path / "csv" / "texts").iterdir()
-    assert "batch_size: 64\n" in settings_file.read_text()
+    assert {"batch_size: 64", 'loggers: ["csv"]'} <= set(settings_file.read_text().splitlines())
 
 
 @pytest.mark.usefixtures("no_complaint")
@@ -171,13 +171,6 @@ def test_a_missing_package_is_named(repository_root, folder, monkeypatch):
         with pytest.raises(UserError, match=rf'pip install "trackmania-rl\[{name}\]"'):
             open_loggers(settings, folder)
     assert open_loggers(settings_with(repository_root), folder) == [], "no logger needs none"
-
-
-def test_hyperparameters_leave_out_names_of_the_machine(repository_root):
-    told = hyperparameters(settings_with(repository_root, "csv"))
-    assert (told["batch_size"], told["loggers"]) == (64, '["csv"]')
-    assert "secret" not in str(told)
-    assert "username" not in told
 
 
 class FailingLogger:

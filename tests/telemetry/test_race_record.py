@@ -6,24 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from trackmania_rl.telemetry import race_record
-from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
+from tests.telemetry.conftest import race_record
+from trackmania_rl.telemetry.race_record import UNDONE_FILE, CommandClock, RaceLog
 
 
 def make_record(**changes):
-    values = {
-        "map_name": "valley",
-        "is_explo": True,
-        "collector": 1,
-        "race_finished": True,
-        "race_time_ms": 31_250,
-        "meters": 812.12345,
-        "furthest_zone": 1_624,
-        "n_actions": 625,
-        "cutoff_reason": None,
-        "checkpoint_times_ms": (12_000, 20_500, 31_250),
-    }
-    return RaceRecord(**(values | changes))
+    values = {"collector": 1, "meters": 812.12345, "checkpoint_times_ms": (12_000, 20_500, 31_250)}
+    return race_record(31_250, **(values | changes))
 
 
 def test_each_race_is_a_line_at_once(tmp_path):
@@ -105,7 +94,7 @@ def test_a_torn_line_is_cut_off(tmp_path, content, kept):
     ],
 )
 def test_lines_beyond_the_checkpoint_are_moved_away(tmp_path, frames, frames_total, n_kept):
-    path, undone = tmp_path / "races.jsonl", tmp_path / race_record.UNDONE_FILE
+    path, undone = tmp_path / "races.jsonl", tmp_path / UNDONE_FILE
     lines = [json.dumps({"frames_total": number, "map": "x" * number}) + "\n" for number in frames]
     path.write_text("".join(lines))
     log = RaceLog(path, CommandClock(), 2, frames_total)

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
+from tests.telemetry.conftest import race_record
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.runs import load_checkpoint, save_checkpoint
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.telemetry.figures import cycle_figures, trained_and_blind
-from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import RaceHistory, Rates, TrainingStatistics
 
 
@@ -19,11 +19,8 @@ class Clock:
         return self.now_s
 
 
-def race(time_ms=None, map_name="valley", is_explo=True, meters=100.0, n_actions=10):
-    finished = time_ms is not None
-    return RaceRecord(
-        map_name, is_explo, 0, finished, time_ms or 500, meters, 200, n_actions, None if finished else "no_progress"
-    )
+def race(time_ms=None, map_name="valley", **changes):
+    return race_record(time_ms, map_name=map_name, **({"n_actions": 10} | changes))
 
 
 def observe(figures, batches_total=0, learner_waited_s=0.0):
@@ -77,7 +74,7 @@ def test_demonstrations_count_frames_and_no_results():
     assert (figures.races_total, figures.frames_total) == (3, 30)
     assert list(figures.maps) == ["valley"]
     explored = figures.maps["valley"].explored
-    assert (explored.n_races, explored.best_time_ms, explored.furthest_m) == (1, 31_000, 100.0)
+    assert (explored.n_races, explored.best_time_ms, explored.furthest_m) == (1, 31_000, 812.0)
 
 
 def test_rates_are_those_of_the_last_half_minute():

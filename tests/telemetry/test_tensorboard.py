@@ -11,13 +11,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from tests.telemetry.conftest import race_record
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.telemetry.figures import chart_layout, progress_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.films import write_gif
 from trackmania_rl.telemetry.loggers import open_loggers
-from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
 MAPS = ("flat", "flat 2", "valley")
@@ -28,16 +28,13 @@ PICTURE = np.random.default_rng(2).integers(0, 256, (20, 30, 3), np.uint8)
 
 
 def race(map_name, is_explo, race_time_ms, furthest_zone, **others):
-    return RaceRecord(
+    return race_record(
+        race_time_ms,
         map_name=map_name,
         is_explo=is_explo,
-        collector=0,
-        race_finished=True,
-        race_time_ms=race_time_ms,
         meters=furthest_zone / 2,
         furthest_zone=furthest_zone,
         n_actions=100,
-        cutoff_reason=None,
         figures={"timings_ms/policy": 0.25, "mean_speed_m_s": 40.0},
         checkpoint_times_ms=(8_000, race_time_ms),
         **others,

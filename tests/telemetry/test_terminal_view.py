@@ -1,4 +1,3 @@
-import dataclasses
 import errno
 import io
 import logging
@@ -14,8 +13,8 @@ import pyte
 import pytest
 from rich.console import Console
 
+from tests.telemetry.conftest import race_record
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import (
     LiveView,
@@ -41,8 +40,7 @@ def make_figures():
             figures.observe(
                 batches_total=50 * index, learner_waited_s=0.5 * index, replay_transitions=1_200, replay_capacity=5_000
             )
-            finished = time_ms is not None
-            figures.add_race(RaceRecord(map_name, index % 4 != 2, 0, finished, time_ms or 900, 123.4, 5, 1_000, None))
+            figures.add_race(race_record(time_ms, map_name=map_name, is_explo=index % 4 != 2, meters=123.4))
     figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
     figures.current_values = {"epsilon": 0.25, "learning_rate": 1e-3}
     figures.last_metrics = {"loss": 0.125}
@@ -92,8 +90,8 @@ def test_the_live_view_fits_and_shows_the_figures():
 def test_an_own_environment_has_returns_and_lengths():
     figures = TrainingStatistics()
     for n_actions in (10, 20, 36):
-        race = RaceRecord("cartpole", True, 0, False, 50 * n_actions, n_actions / 4, 0, n_actions, "terminated")
-        figures.add_race(dataclasses.replace(race, progress_unit="points"))
+        of_episode = {"map_name": "cartpole", "progress_unit": "points", "meters": n_actions / 4}
+        figures.add_race(race_record(n_actions=n_actions, **of_episode))
     (row,) = [line for line in as_text(figures, 80).splitlines() if "explored" in line]
     assert row.strip("│ ").split() == ["cartpole", "explored", "3", "5.5", "9", "9", "22"]
     assert "| cartpole: explored return 5.5, length 22, best 9, last 9 | " in plain_line(figures)
@@ -246,6 +244,7 @@ class PseudoTerminal:
 
 TRAINING_THAT_CTRL_C_ENDS = """
 import logging, time
+from tests.telemetry.conftest import race_record
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import open_terminal_view
