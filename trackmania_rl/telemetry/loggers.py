@@ -62,7 +62,7 @@ class BackgroundLogger:
 
     def __init__(self, name: str, make: Callable[[], Calls]) -> None:
         self._name = name
-        self._waiting: queue.Queue[tuple[Any, ...] | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[tuple[Any, ...]] = queue.Queue(MOST_WAITING)
         self._complained_s = -COMPLAINS_EVERY_S
         is_open: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(make, is_open), name=f"{name} logger", daemon=True)
@@ -80,7 +80,7 @@ class BackgroundLogger:
         """Flush and close the logger. Abandon it after `CLOSE_TIMEOUT_S`."""
         ends_s = time.monotonic() + CLOSE_TIMEOUT_S
         with contextlib.suppress(queue.Full):  # logged below, as the thread still runs
-            self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
+            self._waiting.put(("close",), timeout=CLOSE_TIMEOUT_S)
         self._thread.join(max(0.0, ends_s - time.monotonic()))
         if self._thread.is_alive():
             log.warning("%s: did not take the last figures within %g s", self._name, CLOSE_TIMEOUT_S)
@@ -94,7 +94,7 @@ class BackgroundLogger:
         is_open.set_result(None)
         kind = ""
         while kind != "close":
-            kind, *record = self._waiting.get() or ("close",)
+            kind, *record = self._waiting.get()
             try:
                 if kind in calls:
                     calls[kind](*record)
