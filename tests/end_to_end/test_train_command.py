@@ -14,7 +14,7 @@ from trackmania_rl.runs import find_manifests
 from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.telemetry.live.playback import RacePlayback
-from trackmania_rl.telemetry.page.health import health_of
+from trackmania_rl.telemetry.page.server import health_of
 
 pytestmark = pytest.mark.timeout(600)  # each wait has a limit of its own
 

@@ -1,4 +1,4 @@
-"""Routes of the page, and its WebSocket: one message for all tabs at each tick, while there are tabs."""
+"""Routes of the page, its WebSocket (one message for all tabs at each tick), health and Prometheus figures."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Header, HTTPException, Query, WebSocket
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.telemetry.page.guard import Guard, is_same
-from trackmania_rl.telemetry.page.health import METRICS_TYPE, health_of, metrics_of
 from trackmania_rl.telemetry.page.page import RunPage, Topics, Watch
 from trackmania_rl.telemetry.page.runs import FILM_ENDINGS, find_run, list_runs
+from trackmania_rl.telemetry.run_status import RunStatus, read_status
 
 STATIC: Final = Path(__file__).parent / "static"
 EDIT_TOKEN_PLACE: Final = "{{edit_token}}"
@@ -35,6 +39,8 @@ MOST_WAITING: Final = 100
 CARS_WHILE_WAITING: Final = 3
 """A tab with more messages waiting gets no positions of cars."""
 TRY_AGAIN_LATER: Final = 1013
+PREFIX: Final = "trackmania_"
+"""Of metrics."""
 
 
 class _Edit(BaseModel):
@@ -163,7 +169,7 @@ def _app_of(page: RunPage, edit_token: str) -> FastAPI:
 
     @app.get("/metrics")
     def metrics() -> Response:
-        return Response(metrics_of(page.run.path), media_type=METRICS_TYPE, headers=NO_STORE)
+        return Response(metrics_of(page.run.path), media_type=CONTENT_TYPE_LATEST, headers=NO_STORE)
 
     return app
 
@@ -265,3 +271,57 @@ def watch_of(message: str, before: Watch) -> Watch:
         return _Asked.model_validate_json(message).watch
     except ValidationError:
         return before
+
+
+def health_of(folder: Path) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status, 200 or 503, and the answer for a run."""
+    status, now_s = read_status(folder), time.monotonic()
+    wrong = "nobody trains this run" if status is None else status.what_is_wrong(now_s)
+    answer: dict[str, Any] = {"ok": wrong is None, "run": folder.name}
+    if wrong is not None:
+        answer["problem"] = wrong
+    if status is not None and not status.is_over:
+        answer |= {f"seconds_since_{name}": round(age_s, 1) for name, age_s in _ages_s(status, now_s).items()}
+        answer["collectors_alive"] = status.figures.get("collectors_alive")
+    return (200 if wrong is None else 503), answer
+
+
+def metrics_of(folder: Path) -> bytes:
+    """Return the figures of a run in Prometheus's text format."""
+    registry = CollectorRegistry()
+    registry.register(_RunMetrics(folder))
+    return generate_latest(registry)
+
+
+class _RunMetrics(Collector):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterator[Metric]:
+        status, now_s = read_status(self._folder), time.monotonic()
+        is_well = status is not None and status.what_is_wrong(now_s) is None
+        yield GaugeMetricFamily(f"{PREFIX}up", "1 while /healthz answers 200, else 0", is_well)
+        if status is None:
+            return
+        for name, value in status.figures.items():
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield family(PREFIX + name, name.replace("_", " "), value)
+        if not status.is_over:
+            for name, age_s in _ages_s(status, now_s).items():
+                yield GaugeMetricFamily(f"{PREFIX}seconds_since_{name}", f"Age of the last {name}", age_s)
+        losses = GaugeMetricFamily(
+            f"{PREFIX}learning", "Newest means of the updates' figures, by name", labels=["name"]
+        )
+        for name, value in status.losses.items():
+            losses.add_metric([name], value)
+        yield losses
+
+
+def _ages_s(status: RunStatus, now_s: float) -> dict[str, float]:
+    at_s = {
+        "sign_of_life": status.told_at_s,
+        "tick": status.ticked_at_s,
+        "race": status.raced_at_s,
+        "checkpoint": status.saved_at_s,
+    }
+    return {name: max(0.0, now_s - when_s) for name, when_s in at_s.items() if when_s is not None}
