@@ -1,6 +1,5 @@
 """Learning in one process: races and fragments in, updates and weights out, schedules, edits, and exact resume."""
 
-import io
 import json
 
 import numpy as np
@@ -16,6 +15,7 @@ from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.rewards import race_rewards
 from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.training.hooks.figures import LearningFigures
@@ -37,10 +37,7 @@ class NoteUpdates(Hook):
 
 def resume(run, other):
     """Load into a run what a checkpoint of another one holds."""
-    file = io.BytesIO()
-    torch.save(other.trainer.state_dict(), file)
-    file.seek(0)
-    run.trainer.load_state_dict(torch.load(file, weights_only=True))
+    run.trainer.load_state_dict(load_checkpoint(other.trainer.save_checkpoint()).state)
 
 
 def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_published(live, make_run, make_race):

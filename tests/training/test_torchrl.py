@@ -19,7 +19,7 @@ from torchrl.trainers import (
 )
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.runs import find_manifests, load_checkpoint, read_checkpoint
+from trackmania_rl.runs import find_manifests, load_checkpoint
 from trackmania_rl.telemetry.terminal_view import plain_line, render
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio
@@ -39,7 +39,7 @@ class KeepingLogger(SimpleNamespace):
 
 def _state(run):
     file = io.BytesIO()
-    torch.save(read_checkpoint(run.trainer.save_checkpoint()), file)
+    torch.save(load_checkpoint(run.trainer.save_checkpoint()).state, file)
     return file.getvalue()
 
 
@@ -57,7 +57,7 @@ def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(make_run, make_rac
     if goes_by != file.name:
         file = file.rename(file.with_name(goes_by))
     loaded = make_run(name="loaded", seed=7, clock=lambda: 0.0)
-    loaded.trainer.load_state_dict(read_checkpoint(file))
+    loaded.trainer.load_state_dict(load_checkpoint(file).state)
     assert _state(loaded) == _state(run)
     assert loaded.trainer._optim_count == run.trainer._optim_count > 0
     assert loaded.hook(SampleAtReplayRatio).transitions_due == due
