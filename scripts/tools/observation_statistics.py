@@ -21,7 +21,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
@@ -33,6 +36,7 @@ from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings  
 
 if TYPE_CHECKING:
     from trackmania_rl.race.observation_statistics import ObservationStatistics
+    from trackmania_rl.race.spaces import Spaces
 
 MOST_NAMED = 8
 """Maps, or blocks of constant floats, in a message."""
@@ -83,7 +87,6 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.demonstrations import load_demonstrations, replayed
-    from trackmania_rl.training.recording import random_policy
 
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     statistics = ObservationStatistics(ObservationLayout(settings.observation, settings.game.actions))
@@ -97,16 +100,29 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
         given = load_demonstrations(game, Path.cwd())
         games = builder.make_games(0, maps_folder, seeds.rng("observation statistics/games"))
         spaces, rng = builder.spaces, seeds.rng("observation statistics/actions")
-        races = [(one.entry, functools.partial(replayed, one.actions, spaces.n_values)) for one in given]
+        races = [(one.entry, one.actions) for one in given]
         if not given:
-            at_random = functools.partial(random_policy, spaces, rng)
-            races = [(entries[number % len(entries)], at_random) for number in range(arguments.races)]
+            longest = game.cutoff_race_longer_than_ms // game.ms_per_action
+            numbers = range(arguments.races)
+            races = [(entries[number % len(entries)], random_actions(spaces, rng, longest)) for number in numbers]
         with contextlib.closing(games):
-            for entry, make_policy in races:
-                statistics.add(rollout(games, entry, make_policy).rollout_results["state_float"])
+            for entry, actions in races:
+                race = rollout(games, entry, functools.partial(replayed, actions, spaces.n_values))
+                statistics.add(race.rollout_results["state_float"])
     driven = f"{len(given)} races by inputs" if given else f"{arguments.races} races at random"
     maps = ", ".join(entry.map_name for entry in entries[:MOST_NAMED]) + (", ..." if len(entries) > MOST_NAMED else "")
     return statistics, f"{statistics.n_states:,} states of {driven} on {maps}"
+
+
+def random_actions(spaces: Spaces, rng: np.random.Generator, n_actions: int) -> npt.NDArray[Any]:
+    """Draw actions (n_actions, ...), each kept for ten decisions on average; nine of ten drive forwards."""
+    spaces.action.seed(int(rng.integers(2**31)))
+    actions: list[Any] = []
+    while len(actions) < n_actions:
+        accelerates = spaces.throttle_actions and rng.random() < 0.9
+        action = rng.choice(spaces.throttle_actions) if accelerates else spaces.action.sample()
+        actions += [action] * rng.geometric(0.1)
+    return np.array(actions[:n_actions])
 
 
 def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:

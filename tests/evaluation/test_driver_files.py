@@ -95,7 +95,7 @@ def test_a_driver_that_ships_finishes_its_track(repository_root, tmp_path, monke
     [track] = map_entries(settings, maps_folder)
     with contextlib.closing(InProcessGames(1, settings.game, settings.observation, maps_folder)) as games:
         evaluation = evaluate_map(driver, games, track, n_races=1)
-    assert (track.map_name, evaluation.finish_rate) == ("ring", 1.0)
+    assert (track.map_name, evaluation.figures()["finish_rate"]) == ("ring", 1.0)
     assert (repository_root / "drivers" / "ring.driver").stat().st_size < 1_500_000
 
 

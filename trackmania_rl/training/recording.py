@@ -9,26 +9,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, episode_of_race, episodes_of_memory
 from trackmania_rl.games.protocol import Games, rollout
-from trackmania_rl.race.policy import Policy, PolicyDecision
+from trackmania_rl.race.policy import Policy
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.training.demonstrations import actions_of_inputs, read_inputs, replayed
 from trackmania_rl.training.evaluation import TrainedDriver, forced_starts, greedy_after
-
-CHANGE_PROBABILITY: Final = 0.1
-"""Of another action at each decision: an action lasts half a second on average."""
-THROTTLE_PROBABILITY: Final = 0.9
-"""Of an action that accelerates and does not brake, where there are such actions."""
 
 
 def policies_of_inputs(
@@ -89,20 +82,3 @@ def episodes_of_run(run_folder: Path, form: EpisodeForm) -> Iterator[Episode]:
         )
     columns = {name: column.numpy() for name, column in memory["ring"]["columns"].items()}
     yield from episodes_of_memory(columns, form, str(run_folder))
-
-
-def random_policy(spaces: Spaces, rng: np.random.Generator) -> Policy:
-    """Return a policy of random actions, most of which accelerate."""
-    space, throttle = spaces.action, spaces.throttle_actions
-    space.seed(int(rng.integers(2**31)))
-    q_values = np.zeros(spaces.n_values, dtype=np.float32)
-    action: Any = None
-
-    def policy(_: npt.NDArray[np.uint8], __: npt.NDArray[np.float32]) -> PolicyDecision:
-        nonlocal action
-        if action is None or rng.random() < CHANGE_PROBABILITY:
-            accelerates = throttle and rng.random() < THROTTLE_PROBABILITY
-            action = rng.choice(throttle) if accelerates else space.sample()
-        return PolicyDecision(action, False, q_values)
-
-    return policy
