@@ -37,11 +37,7 @@ _TAKES: Final = "settings, spaces, seeds"
 
 
 def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> MiniRaceMemory:
-    """Make the replay memory with the configured transforms, on the training device if it fits there.
-
-    Raises:
-        SettingsError: if `transforms` cannot be made.
-    """
+    """Make the replay memory with the configured transforms, on the training device if it fits there."""
     device = pick_replay_device(
         pick_device(settings.run.torch_device),
         settings.replay.memory_size_schedule,

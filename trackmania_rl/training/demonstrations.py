@@ -46,11 +46,7 @@ class Demonstration:
 
 
 def load_demonstrations(game: GameSettings, folder: Path) -> tuple[Demonstration, ...]:
-    """Read the demonstrations of a configuration; relative paths are in `folder`.
-
-    Raises:
-        UserError: if a file is missing or damaged, or holds no inputs.
-    """
+    """Read the demonstrations of a configuration; relative paths are in `folder`."""
     entries = {entry.map_name: entry for entry in game.map_cycle}
     demonstrations = []
     for demonstration in game.demonstrations:

@@ -47,11 +47,7 @@ class RaceStream:
         self._should_stop = should_stop
 
     def __iter__(self) -> Iterator[TensorDict]:
-        """Yield races until the run ends. Refuse those with numbers that are not finite.
-
-        Raises:
-            UserError: if the reward has another form than `Reward`, or too many races in a row are refused.
-        """
+        """Yield races until the run ends. Refuse those with numbers that are not finite."""
         settings = self._run.settings
         if settings.game.n_collectors == 0:
             yield from self._rounds_without_races()
@@ -86,11 +82,7 @@ class RaceStream:
         return rewarded, ""
 
     def _refuse(self, race: ReceivedRollout, what: str) -> None:
-        """Count a refused race, and log the 1st, 10th, 100th ....
-
-        Raises:
-            UserError: if `MOST_REFUSED_IN_A_ROW` races in a row were refused.
-        """
+        """Count a refused race, and log the 1st, 10th, 100th .... End the run if there are too many in a row."""
         statistics, map_name = self._run.statistics, race.end_race_stats["map_name"]
         statistics.races_refused += 1
         statistics.races_refused_in_a_row += 1

@@ -27,11 +27,7 @@ from trackmania_rl.training.evaluation import TrainedDriver, forced_starts, gree
 def policies_of_inputs(
     file: Path, map_entry: MapEntry, settings: Settings, spaces: Spaces, n_races: int, n_forced_actions: int
 ) -> Iterator[functools.partial[Policy]]:
-    """Yield the policy of each race of an inputs file or a replay.
-
-    Raises:
-        UserError: if the file is missing or damaged, or holds no inputs.
-    """
+    """Yield the policy of each race of an inputs file or a replay."""
     actions, _ = actions_of_inputs(read_inputs(file), settings.game)
     for forced in forced_starts(settings, spaces, map_entry, n_races, n_forced_actions):
         driven = np.concatenate((forced, actions[len(forced) :] if len(forced) < len(actions) else actions[-1:]))

@@ -132,11 +132,7 @@ class RunTrainer(Trainer):
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load the state. Log a warning for a hook without one.
-
-        Raises:
-            KeyError, RuntimeError or ValueError: if the state does not fit.
-        """
+        """Load the state. Log a warning for a hook without one."""
         self.run.agent.load_state_dict(state_dict["agent"])
         self.collected_frames = state_dict["frames"]
         self._optim_count = state_dict["optim_count"]
@@ -148,11 +144,7 @@ class RunTrainer(Trainer):
                 log.warning("the checkpoint knows no hook %s: it begins afresh", name)
 
     def save_checkpoint(self, state: Mapping[str, Any] | None = None) -> Path:
-        """Write `state_dict()`, or a changed form of it, as a checkpoint; return its folder.
-
-        Raises:
-            CheckpointError: if it cannot be written.
-        """
+        """Write `state_dict()`, or a changed form of it, as a checkpoint; return its folder."""
         run, settings = self.run, self.run.settings
         facts = CheckpointFacts(
             session=run.session,

@@ -114,11 +114,7 @@ class SaveCheckpoints(Hook):
             raise NotSavedError(f"the end of the training is not saved: {error}. {self._last_good_one()}") from error
 
     def try_to_save(self) -> bool:
-        """Write a checkpoint, without the replay memory if the disk is too full for it. Log errors.
-
-        Raises:
-            UserError: if the weights are not finite.
-        """
+        """Write a checkpoint, without the replay memory if the disk is too full for it. Log errors."""
         self._numbers.require_sound()
         try:
             self._save()

@@ -28,16 +28,12 @@ log = logging.getLogger(__name__)
 
 
 class StoreRaces(Hook):
-    """Stores each race or fragment as the last hook at `batch_process` returned it.
-
-    Attributes:
-        transitions_stored: transitions of the whole run.
-    """
+    """Stores each race or fragment as the last hook at `batch_process` returned it."""
 
     takes_fragments = True
 
     def __init__(self) -> None:
-        self.transitions_stored = 0
+        self.transitions_stored = 0  # in the whole run
 
     def batch_process(self, batch: TensorDictBase) -> TensorDictBase:
         """Store a race that fills the buffer, release its memory, and return copies of its columns without frames."""
@@ -74,22 +70,14 @@ class SampleAtReplayRatio(Hook):
 
     Transitions of the test side count as stored but are never drawn, so the others are drawn
     1 / (1 - `buffer_test_ratio`) times as often as configured. Linesight counts only the transitions that it trains on.
-
-    Args:
-        store: counts stored transitions.
-        should_stop: returns whether the run ends.
-
-    Attributes:
-        transitions_due: transitions still to be trained on.
-        transitions_drawn: transitions drawn in the whole run.
     """
 
     def __init__(self, store: StoreRaces, should_stop: Callable[[], bool]) -> None:
         self._store = store
         self._should_stop = should_stop
         self._stored_before = 0
-        self.transitions_due = 0.0
-        self.transitions_drawn = 0
+        self.transitions_due = 0.0  # still to be trained on
+        self.transitions_drawn = 0  # in the whole run
 
     def pre_optim_steps(self) -> None:
         newly_stored = self._store.transitions_stored - self._stored_before
@@ -177,12 +165,7 @@ def _of_states(batch: TensorDictBase, name: str) -> npt.NDArray[Any]:
 
 
 def open_datasets(settings: Settings, spaces: Spaces, folder: Path) -> list[DataSet]:
-    """Open the data sets of the setting `offline`, without reading their races.
-
-    Args:
-        settings: of the run.
-        spaces: of the run's games.
-        folder: base of relative paths.
+    """Open the data sets of the setting `offline`, without reading their races; relative paths are in `folder`.
 
     Raises:
         UserError: if one is missing or damaged, or has another observation or other actions.
@@ -206,10 +189,6 @@ class LearnFromDataSets(Hook):
 
     Without collectors a round's frames count as stored transitions, so that schedules, limits and updates proceed as in
     a run with races.
-
-    Args:
-        datasets: of `open_datasets`.
-        store: stores their races.
     """
 
     def __init__(self, datasets: Sequence[DataSet], store: StoreRaces) -> None:

@@ -100,11 +100,7 @@ class WatchNumbers(Hook):
             self.require_sound()
 
     def require_sound(self) -> None:
-        """Check networks, target, averages and optimizer.
-
-        Raises:
-            NumbersNotFiniteError: if one is not finite, or if too many updates in a row were not.
-        """
+        """Check networks, target, averages and optimizer, or raise a `NumbersNotFiniteError`."""
         self._read()
         self._require_few_in_a_row()
         if names := not_finite_tensors(self.run.agent.state_dict()):
@@ -115,11 +111,7 @@ class WatchNumbers(Hook):
 
     @torch.no_grad()
     def require_sound_networks(self) -> None:
-        """Check the networks that drive, which takes a tenth of an update.
-
-        Raises:
-            NumbersNotFiniteError: if they are not finite.
-        """
+        """Check the networks that drive, which takes a tenth of an update."""
         networks = {self.run.agent.exploration_network, self.run.agent.evaluation_network}
         sums = torch.stack([flatten_parameters(network).sum() for network in networks])  # keep NaN and infinity
         if not torch.isfinite(sums).all():
