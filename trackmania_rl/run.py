@@ -42,9 +42,10 @@ from trackmania_rl.multiprocess.run_setup import check_machine, count_session, o
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs.changes import require_known
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.snapshot import LiveSettings, RunConfiguration, require_known
+from trackmania_rl.settings.snapshot import LiveSettings, RunConfiguration
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view

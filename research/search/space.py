@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapt
 
 from benchmarks.driving.runs import OWN_TO_EACH_RUN
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs.changes import SHAPING
 from trackmania_rl.settings import DRIVER_SETTINGS, Settings, SettingsError, load_settings, settings_from_flat
 from trackmania_rl.settings.groups import groups
-from trackmania_rl.settings.snapshot import SHAPING
 
 SCALED: Final = "*"
 """Ending of a name whose schedule is multiplied."""

@@ -28,9 +28,9 @@ from trackmania_rl.channels.heartbeat import heartbeat_file
 from trackmania_rl.errors import PlainError
 from trackmania_rl.multiprocess.supervised import WatchedTraining
 from trackmania_rl.runs import CHECKPOINTS, RACES_FILE, find_manifests
+from trackmania_rl.runs.changes import MEANING
 from trackmania_rl.runs.manifest import MEMORY_FOLDER
 from trackmania_rl.settings import parse_override
-from trackmania_rl.settings.snapshot import MEANING
 from trackmania_rl.telemetry.learning_summary import read_races
 
 PROJECT: Final = Path(__file__).resolve().parents[2]

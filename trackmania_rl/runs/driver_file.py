@@ -53,15 +53,7 @@ class DriverFileError(UserError):
 
 
 class DriverTrack(Group):
-    """A track that a driver was trained on.
-
-    Attributes:
-        map_name: name in the map cycle.
-        map_path: file, relative to the game's maps; "" without one.
-        reference_line: line, relative to the maps folder; "" without one.
-        generator: of generated tracks; None for a single one.
-        best_time_ms: fastest finish; None without one.
-    """
+    """Track that a driver was trained on, as in a map cycle but without this machine's folders, and its best time."""
 
     map_name: FileName
     map_path: Line = ""
@@ -78,7 +70,7 @@ class DriverTrack(Group):
 
     @classmethod
     def of_entry(cls, entry: MapEntry, best_time_ms: int | None) -> DriverTrack:
-        """Describe an entry of a map cycle, without the folders of this machine."""
+        """Describe an entry of a map cycle."""
         return cls(
             map_name=entry.map_name,
             map_path=portable(entry.map_path),
@@ -97,8 +89,7 @@ class Interface(Group):
     """Inputs and outputs of a network, as this version of the program derives them from the driver's settings.
 
     Attributes:
-        blocks: (name, number of floats) of the observation's blocks in order; none for a user's own games.
-        n_floats: F.
+        blocks: (name, number of floats) of the observation's blocks; none for a user's own games.
         image_shape: (S, H, W); H and W are 0 without an image.
         actions: meaning of each action, or of each of its numbers.
     """
@@ -137,18 +128,7 @@ class Interface(Group):
 
 
 class DriverCard(Group):
-    """Card of a driver: everything but its weights.
-
-    Attributes:
-        format_version: of the file.
-        name: of the driver; the run's by default.
-        program: version of this program that packed it.
-        settings: those in `settings.DRIVER_SETTINGS`, as JSON.
-        interface: inputs and outputs of the network.
-        tracks: of the training.
-        frames_total: actions of its run.
-        training_s: training time of its run.
-    """
+    """Card of a driver: everything but its weights. The settings are `DRIVER_SETTINGS`, as JSON."""
 
     format_version: Literal[1] = FORMAT_VERSION
     name: FileName
@@ -179,20 +159,7 @@ class DriverFile:
         frames_total: int,
         training_s: float,
     ) -> DriverFile:
-        """Make the content of a driver file.
-
-        Args:
-            name: of the driver.
-            settings: of its run.
-            spaces: of its run's games.
-            weights: `state_dict()` of the network, on any device.
-            tracks: of the training.
-            frames_total: actions of the run.
-            training_s: training time of the run.
-
-        Raises:
-            UserError: if a setting cannot be written.
-        """
+        """Make the content of a driver file. Raise `UserError` if a setting cannot be written."""
         card = DriverCard(
             name=name,
             program=program_version(),
@@ -230,15 +197,10 @@ def is_driver_file(path: Path) -> bool:
 
 
 def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) -> Path:
-    """Write a driver file, complete or not at all, and return it.
-
-    Args:
-        file: replaced if it exists; its folder is made.
-        driver: content.
-        minimum_free_disk_mb: free space that must remain on the disk.
+    """Write or replace a driver file, complete or not at all, and return it. Its folder is made.
 
     Raises:
-        UserError: if the disk is too full or fails, or the driver is larger than one may be.
+        UserError: if less than the minimum would be free, the disk fails, or the driver is larger than one may be.
     """
     card = driver.card.model_dump(mode="json")
     entry = json.dumps({"sha256": _digest(card, driver.weights), "card": card}, allow_nan=False)
@@ -258,12 +220,9 @@ def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) 
 
 
 def read_driver(file: Path) -> DriverFile:
-    """Read a driver file from an untrusted source: its sizes are bounded, and no code in it is run.
+    """Read an untrusted driver file; if it does not exist, the one that ships under this path (drivers/ring.driver).
 
-    Its settings are validated where they are used (`training.driver_loading`).
-
-    Args:
-        file: if it does not exist, the one that ships under this path, such as drivers/ring.driver.
+    Sizes are bounded, and no code is run. `training.driver_loading` validates the settings.
 
     Raises:
         DriverFileError: if it is missing, damaged, too large, of another version, or no driver.
@@ -293,12 +252,10 @@ def read_driver(file: Path) -> DriverFile:
 
 
 def _header_bytes(content: bytes) -> int:
-    """Return the length of a safetensors file's header."""
     return int.from_bytes(content[:8], "little")
 
 
 def _card_in(entry: str, weights: Mapping[str, Tensor], file: Path) -> DriverCard:
-    """Read a card and check the digest of card and weights."""
     try:
         known = parse_json(entry)
         written, digest = known["card"], known["sha256"]
@@ -323,7 +280,6 @@ def _card_in(entry: str, weights: Mapping[str, Tensor], file: Path) -> DriverCar
 
 
 def _digest(card: Mapping[str, Any], weights: Mapping[str, Tensor]) -> str:
-    """Compute the SHA-256 of a card and of weights with their names and shapes."""
     digest = hashlib.sha256(json.dumps(card, sort_keys=True).encode())
     for name in sorted(weights):
         tensor = weights[name]

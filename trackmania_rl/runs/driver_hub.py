@@ -23,16 +23,13 @@ CARD_FILE = "README.md"
 
 
 def push_driver(file: Path, repository: str, about: Mapping[str, str], *, is_private: bool = False) -> str:
-    """Upload a driver file to a repository, which is made if it does not exist.
+    """Upload a driver file to a repository, USER/NAME, which is made if it does not exist; return its page's address.
 
     Args:
         file: of the driver.
         repository: USER/NAME.
         about: headings and texts for the repository's page, which is written if it has none yet.
         is_private: whether a new repository is private.
-
-    Returns:
-        The address of the repository's page.
 
     Raises:
         UserError: if the file is no usable driver, the package is missing, or the hub refuses or does not answer.
@@ -49,16 +46,13 @@ def push_driver(file: Path, repository: str, about: Mapping[str, str], *, is_pri
 
 
 def pull_driver(repository: str, name: str = "", target: Path | None = None, revision: str | None = None) -> Path:
-    """Download a driver file.
+    """Download a driver file and return where it was written.
 
     Args:
         repository: USER/NAME.
         name: of the file in it; "" if it holds one driver only.
         target: file to write; None for the same name in the current folder.
         revision: branch, tag or commit; None for the newest one.
-
-    Returns:
-        The written file.
 
     Raises:
         UserError: if there is no such driver, it is damaged or too large, the file exists already, the package is

@@ -50,14 +50,7 @@ class FileEntry(_Frozen):
 
 
 class Segment(_Frozen):
-    """File of consecutive rows of the replay memory.
-
-    Attributes:
-        file: its name in `MEMORY_FOLDER`: the rows, and a random number.
-        first_row, end_row: numbers of its rows, the latter excluded.
-        bytes: its size.
-        crc32: of its content; None of an `.npz`, which has its own.
-    """
+    """File in `MEMORY_FOLDER` with the rows from `first_row` to before `end_row`. An `.npz` has its own CRC-32."""
 
     file: SegmentName
     first_row: Count
@@ -67,10 +60,9 @@ class Segment(_Frozen):
 
 
 class RowsEntry(_Frozen):
-    """Rows of the replay memory that belong to a checkpoint.
+    """Rows of the replay memory that belong to a checkpoint, from `first_row` to before `end_row`.
 
     Attributes:
-        first_row, end_row: valid rows, the latter excluded.
         segments: files that hold them without a gap; in the first one, rows before `first_row` are not valid.
         columns: dtype and shape of a row by column, in format 3.
     """
@@ -85,14 +77,10 @@ class Manifest(_Frozen):
     """Manifest of a checkpoint.
 
     Attributes:
-        format_version: of the folder.
         number: of the checkpoint in its run; the newest has the largest.
-        program, git_revision: version that wrote it.
         written: time in UTC.
         session: number of starts of the run.
-        frames, updates: counts of the run.
-        score: of the evaluation races, see `training.trainer`; entries compare in their order. None before the first.
-        settings: in force, as JSON.
+        score: of the evaluation races, see `training.trainer`. None before the first.
         written_bytes: size of what was new in it.
         files: of its folder, by name.
         rows: of the replay memory; None without it.

@@ -31,14 +31,7 @@ OLD_ENDING: Final = ".rows"
 def plan_segments(
     rows: RingBuffer, written: Sequence[Segment], folder: Path, row_bytes: int
 ) -> tuple[list[Segment], list[range]]:
-    """Return the files that stay, and the rows of each new file.
-
-    Args:
-        rows: the replay memory.
-        written: files of the same rows.
-        folder: with these files.
-        row_bytes: size of a row.
-    """
+    """Return which of the files written before stay, and the rows of each new file."""
     kept: list[Segment] = []
     for segment in written:
         if segment.end_row <= rows.first_row:
@@ -57,11 +50,7 @@ def plan_segments(
 
 
 def write_rows(folder: Path, rows: RingBuffer, kept: Sequence[Segment], new: Sequence[range]) -> RowsEntry:
-    """Write the files that `plan_segments` returned, and flush them to the disk.
-
-    Raises:
-        OSError: if the disk fails.
-    """
+    """Write the files that `plan_segments` returned, and flush them to the disk."""
     folder.mkdir(exist_ok=True)
     written = [_write_segment(folder, rows, numbers) for numbers in new]
     sync_folder(folder)
@@ -116,11 +105,7 @@ def read_rows(folder: Path, entry: RowsEntry) -> dict[str, torch.Tensor]:
 
 
 def delete_others(folder: Path, named: Collection[str]) -> None:
-    """Delete the files of rows that no checkpoint names, and temporary ones.
-
-    Raises:
-        OSError: if the disk fails.
-    """
+    """Delete the files of rows that no checkpoint names, and temporary ones."""
     for file in _files_in(folder):
         if file.name not in named:
             file.unlink(missing_ok=True)

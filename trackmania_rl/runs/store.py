@@ -60,11 +60,7 @@ class CheckpointFacts:
 
 
 class CheckpointStore:
-    """Checkpoints of a run, for the one process that writes them.
-
-    Args:
-        run_folder: save/{run_name}.
-    """
+    """Checkpoints of a run, for the one process that writes them."""
 
     def __init__(self, run_folder: Path) -> None:
         self._run_folder = run_folder
@@ -92,7 +88,7 @@ class CheckpointStore:
         facts: CheckpointFacts = CheckpointFacts(),
         keep: int = 2,
     ) -> Path:
-        """Write a checkpoint; if it fails, the others stay as they were.
+        """Write a checkpoint and return its folder; if that fails, the others stay as they were.
 
         Older ones are deleted first if the disk has room for another only without them.
 
@@ -103,12 +99,8 @@ class CheckpointStore:
             facts: fields of the manifest.
             keep: number of newest ones to keep, beside the one with the best score.
 
-        Returns:
-            The checkpoint's folder.
-
         Raises:
-            DiskTooFullError: if the disk is too full.
-            CheckpointError: if it fails.
+            CheckpointError: if it fails; a `DiskTooFullError` if the disk is too full.
             TypeError: if the state holds something else.
         """
         contents, rows = state_files(state)
@@ -224,14 +216,14 @@ def save_best_run(
 
     Args:
         best_runs_folder: `RunFolder.best_runs`.
-        map_name: the map cycle's name of the map.
-        race_time_ms: the finish time.
-        input_script: the race's inputs as TMInterface's `load` command reads them.
-        q_values: (T, A) float32, the network's values of all actions at each decision.
+        map_name: of the map cycle.
+        race_time_ms: finish time.
+        input_script: inputs as TMInterface's `load` command reads them.
+        q_values: (T, A) float32, values of all actions at each decision.
         settings: in force; written without this machine's paths and names.
 
     Returns:
-        The record's folder, complete. An existing one is left as it is.
+        The record's folder. An existing one is left as it is.
 
     Raises:
         CheckpointError: if the disk is full or fails.
@@ -255,12 +247,7 @@ def save_best_run(
 
 
 def require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> None:
-    """Check that a disk has room for a file and keeps the minimum free.
-
-    Raises:
-        DiskTooFullError: if it does not.
-        OSError: if the disk fails.
-    """
+    """Raise `DiskTooFullError` if a disk has no room for a file beside the minimum that must remain free."""
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes + minimum_free_disk_mb * 2**20:
         raise DiskTooFullError(
@@ -271,11 +258,7 @@ def require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> 
 
 
 def state_files(state: Mapping[str, Any]) -> tuple[dict[str, bytes], RingBuffer | None]:
-    """Return the files of a state by name, and the rows of its replay memory, which are in none of them.
-
-    Raises:
-        TypeError: if the state holds something that `torch.load(weights_only=True)` would not read.
-    """
+    """Return the files of a state by name, and the rows of its replay memory, which are in none of them."""
     state = dict(state)
     rows = state.get("hooks", {}).get("StoreRaces", {}).get("buffers") if "hooks" in state else None
     rows = rows["ring"]["columns"] if isinstance(rows, Mapping) and "ring" in rows else None
@@ -339,6 +322,5 @@ def _named(manifests: Mapping[Path, Manifest]) -> set[str]:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's first line, without torch's hints."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return next(iter(text.splitlines()), "") or type(error).__name__

@@ -6,14 +6,13 @@ Reading the file runs no code.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import tomlkit
 from pydantic import BaseModel
@@ -22,7 +21,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_durably
 from trackmania_rl.settings import loading
 from trackmania_rl.settings.descriptions import describe
-from trackmania_rl.settings.groups import DEFAULTS, DRIVER_SETTINGS, FIELDS, NEEDS_RESTART, Settings, groups
+from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, Settings, UserSettings, groups
 from trackmania_rl.settings.loading import SettingsError, changed_settings, load_settings
 from trackmania_rl.settings.run_folder import SETTINGS_FILE, RunFolder
 from trackmania_rl.settings.values import BY_NAME_ONLY, NONE, NamedPart
@@ -35,17 +34,6 @@ TITLE: Final = """\
 WIDTH: Final = 120
 _COMMENT: Final[dict[str, Any]] = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words": False}
 _WHOLE_PATH: Final = re.compile(r'"(?:[/\\~]|[A-Za-z]:[/\\])(?:[^"\n]*[/\\])?([^"/\\\n]*)"')
-
-_OF_GROUP: Final = {group: frozenset(model.model_fields) for group, model in groups().items()}
-MAPS: Final = "map_cycle"
-MEANING: Final = frozenset(
-    DRIVER_SETTINGS - _OF_GROUP["agent"]
-    | {"expected_reward_per_action", "quantile_factors_multiply", MAPS}
-    | _OF_GROUP["reward"]
-)
-"""Settings that change the meaning of a network's values."""
-SHAPING: Final = DRIVER_SETTINGS | _OF_GROUP["replay"] & NEEDS_RESTART
-"""Settings that shape networks and replay memory."""
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +212,7 @@ def bring_up_to_date(run_folder: Path) -> None:
 
 
 def _lacking(values: Mapping[str, Any]) -> list[str]:
-    return [name for name in DEFAULTS if name not in values and name not in _OF_GROUP["user"]]
+    return [name for name in DEFAULTS if name not in values and name not in UserSettings.model_fields]
 
 
 # A run that starts or trains.
@@ -343,7 +331,8 @@ class LiveSettings:
 
     def _apply(self, edited: Settings) -> bool:
         before, after = self.current.flat(), edited.flat()
-        changed = {change.name for change in changes_since(loading.stored_settings(self.current), edited)}
+        stored = loading.stored_settings(self.current)
+        changed = {name for name, value in loading.stored_settings(edited).items() if value != stored[name]}
         if waiting := sorted(changed & NEEDS_RESTART):
             log.warning("these settings wait for the next start: %s", ", ".join(waiting))
         if not (applied := {name: after[name] for name in changed - NEEDS_RESTART}):
@@ -358,63 +347,3 @@ class LiveSettings:
         for name, new in applied.items():
             log.info("configuration: %s = %r (was %r)", name, new, before[name])
         return True
-
-
-# Comparison with a checkpoint. Some settings shape the network, which does not fit another value. Others change the
-# meaning of its values; such a change is refused at a resume, unless it is accepted by name. A live edit needs no
-# acceptance: a checkpoint follows it.
-
-
-class SettingChange(NamedTuple):
-    """A setting with another value than in a checkpoint; both values are JSON."""
-
-    name: str
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        return f"{self.name} = {json.dumps(self.new):.120} (was {json.dumps(self.old):.120})"
-
-
-def changes_since(stored: Mapping[str, Any], settings: Settings) -> list[SettingChange]:
-    """List the settings that differ from those of a checkpoint's manifest. Names that it lacks have not changed."""
-    new = loading.stored_settings(settings)
-    changes = (SettingChange(name, stored.get(name, value), value) for name, value in new.items())
-    return [change for change in changes if change.old != change.new]
-
-
-def differences(changes: Sequence[SettingChange]) -> str:
-    """Describe the changes that make a checkpoint unusable; empty if there are none."""
-    return ", ".join(str(change) for change in changes if change.name in SHAPING)
-
-
-def changes_of_meaning(changes: Sequence[SettingChange]) -> list[SettingChange]:
-    """List the changes that give another meaning to what the network has learned."""
-    return [
-        change
-        for change in changes
-        if change.name in MEANING and not (change.name == MAPS and _tracks(change.old) == _tracks(change.new))
-    ]
-
-
-def _tracks(map_cycle: Any) -> set[str]:
-    files = ("map_path", "reference_line", "generator")
-    return {json.dumps([entry.get(name) for name in files]) for entry in map_cycle}
-
-
-def require_accepted(changes: Sequence[SettingChange], accepted: Collection[str], run_folder: Path) -> None:
-    """Raise `UserError` for changes of meaning that are not accepted."""
-    refused = [change for change in changes_of_meaning(changes) if change.name not in accepted]
-    if refused:
-        raise UserError(
-            f"{run_folder}: since its last checkpoint these were changed, and what the network has learned would mean "
-            f"something else: {'; '.join(map(str, refused))}. Either take that back (in {run_folder / SETTINGS_FILE}, "
-            "or what the command line says), or go on all the same: "
-            f"--accept-change {' '.join(change.name for change in refused)}"
-        )
-
-
-def require_known(names: Collection[str]) -> None:
-    """Raise `UserError` for names that are no settings."""
-    if unknown := sorted(set(names) - FIELDS.keys()):
-        raise UserError(f"--accept-change {' '.join(unknown)}: there is no such setting (train.py --list-settings)")

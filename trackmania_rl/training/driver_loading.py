@@ -178,11 +178,7 @@ def load_learned(source: Path, checkpoint: Path | None = None, code: Collection[
 
 
 def settings_here(file: Path, card: DriverCard) -> Settings:
-    """Put a driver's settings into this machine's configuration, without importing parts that they name.
-
-    Raises:
-        UserError: if they cannot be used, or need more memory than a driver may.
-    """
+    """Put a driver's settings into this machine's configuration, without importing parts that they name."""
     try:
         values, problems = without_removed(card.settings)
         if problems:
@@ -216,11 +212,7 @@ def _require_bounded(settings: Settings) -> None:
 
 
 def fill_network(learned: Learned, builder: AgentBuilder) -> nn.Module:
-    """Make a network with the learned weights.
-
-    Raises:
-        UserError: if the weights are those of another network, or not finite.
-    """
+    """Make a network with the learned weights. Raise `UserError` if they do not fit or are not finite."""
     if names := not_finite_tensors(dict(learned.weights)):
         raise CheckpointError(
             f"{learned.file}: its weights {in_few_words(names)} are not finite numbers, so it cannot drive"
@@ -252,11 +244,7 @@ class _Bounded(TorchFunctionMode):
 
 
 def pack_run(run_folder: Path, checkpoint: Path | None = None) -> DriverFile:
-    """Make a driver's file of the weights of a run's checkpoint, by default the newest; `write_driver` writes it.
-
-    Raises:
-        UserError: if folder, configuration or checkpoint are missing or damaged, or a setting cannot be written.
-    """
+    """Make a driver's file of the weights of a run's checkpoint, by default the newest; `write_driver` writes it."""
     run = load_learned(run_folder, checkpoint)
     best_times_ms: dict[str, int | None] = {}
     for name, of_map in run.statistics.get("maps", {}).items():  # explored and evaluated

@@ -24,10 +24,10 @@ from trackmania_rl.runs import (
     load_checkpoint,
     save_best_run,
 )
+from trackmania_rl.runs.changes import changes_of_meaning, changes_since, differences, require_accepted
 from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.loading import stored_settings
-from trackmania_rl.settings.snapshot import changes_of_meaning, changes_since, differences, require_accepted
 from trackmania_rl.telemetry.race_record import last_session
 from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.training.driver_loading import first_weights, load_weights, tracks_of
