@@ -204,7 +204,7 @@ def map_cycle(**entry):
     [
         (["batch_size=0"], r"batch_size = 0: input should be greater than 0"),
         (["batch_size=many"], r"batch_size = 'many': input should be a valid integer"),
-        (["loggers=csvs"], "write tensorboard, csv, wandb, mlflow, trackio, or a logger of your own"),
+        (["loggers=csvs"], "loggers.0 = 'csvs': input should be 'tensorboard', 'csv', 'wandb', 'mlflow' or 'trackio'"),
         (["torch_device=gpu"], r"torch_device = 'gpu': string should match pattern"),
         (["iqn_n=7"], r"iqn_n = 7: input should be a multiple of 2"),
         (["batch_size=100_000_000"], r"batch_size = 100000000: input should be less than or equal to 1000000"),

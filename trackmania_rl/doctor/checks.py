@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import psutil
 import torch
@@ -74,39 +74,31 @@ def check_start(context: Context) -> None:
 # The machine.
 
 
-class Needs(NamedTuple):
-    """Upper estimate of a training's resources, in bytes: replay memory, all memory, disk."""
-
-    replay: int
-    memory: int
-    disk: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> Needs:
-        """Estimate the needs of a configuration."""
-        run, game = settings.run, settings.game
-        n_floats = ObservationLayout(settings.observation, game.actions).n_own_floats
-        row_bytes = RingBuffer.bytes_per_row(n_floats, game.image_shape[1:]) + TRANSITION_BYTES
-        # While the memory grows, the old columns exist too, but unused rows take no host memory: the larger counts.
-        replay_bytes = row_bytes * max(size for _, size in settings.replay.memory_size_schedule)
-        games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
-        memory_bytes = replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors)
-        checkpoints_bytes = NETWORKS_BYTES * (KEPT_CHECKPOINTS + MORE_CHECKPOINTS)
-        checkpoints_bytes += MEMORIES_ON_DISK * replay_bytes * run.checkpoint_holds_replay
-        return cls(replay_bytes, memory_bytes, checkpoints_bytes + (run.minimum_free_disk_mb << 20))
+def needs_of(settings: Settings) -> tuple[int, int, int]:
+    """Return upper estimates of replay memory, all memory and disk that a training takes, in bytes."""
+    run, game = settings.run, settings.game
+    n_floats = ObservationLayout(settings.observation, game.actions).n_own_floats
+    row_bytes = RingBuffer.bytes_per_row(n_floats, game.image_shape[1:]) + TRANSITION_BYTES
+    # While the memory grows, the old columns exist too, but unused rows take no host memory: the larger counts.
+    replay_bytes = row_bytes * max(size for _, size in settings.replay.memory_size_schedule)
+    games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
+    memory_bytes = replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors)
+    checkpoints_bytes = NETWORKS_BYTES * (KEPT_CHECKPOINTS + MORE_CHECKPOINTS)
+    checkpoints_bytes += MEMORIES_ON_DISK * replay_bytes * run.checkpoint_holds_replay
+    return replay_bytes, memory_bytes, checkpoints_bytes + (run.minimum_free_disk_mb << 20)
 
 
 def check_machine(context: Context) -> Iterator[Finding]:
     """Show the machine beside the needs of the configuration; the check of each resource has the remedy."""
-    needs, game, n_cores = Needs.of(context.settings), context.settings.game, usable_cores()
-    memory = psutil.virtual_memory()
+    game, n_cores, memory = context.settings.game, usable_cores(), psutil.virtual_memory()
+    _, needed_bytes, disk_bytes = needs_of(context.settings)
     wants_gpu = "advised, as the network sees images" if game.has_image else "not needed"
     yield ok(
         Check.MACHINE,
         f"{platform.system()} {platform.release()}, {n_cores} cores, {_gib(memory.total)} of memory "
         f"({_gib(memory.available)} available), {_gib(_free_bytes(context))} of disk free, "
-        f"{_gpu() or 'no GPU that torch can use'}; this configuration needs up to {_gib(needs.memory)} of memory "
-        f"and {_gib(needs.disk)} of disk; a GPU is {wants_gpu}",
+        f"{_gpu() or 'no GPU that torch can use'}; this configuration needs up to {_gib(needed_bytes)} of memory "
+        f"and {_gib(disk_bytes)} of disk; a GPU is {wants_gpu}",
     )
     if game.n_collectors > n_cores:
         text = f"n_collectors = {game.n_collectors}, but there are {n_cores} cores: set it to {n_cores} or less"
@@ -152,9 +144,10 @@ def check_gpu(context: Context) -> Iterator[Finding]:
 
 def check_memory(context: Context) -> Iterator[Finding]:
     """Check the memory for the largest replay memory, the processes and the games."""
-    needs, available_bytes = Needs.of(context.settings), psutil.virtual_memory().available
-    figures = f"about {_gib(needs.memory)} needed, {_gib(needs.replay)} of it for the replay memory; "
-    if needs.memory > available_bytes:
+    available_bytes = psutil.virtual_memory().available
+    replay_bytes, needed_bytes, _ = needs_of(context.settings)
+    figures = f"about {_gib(needed_bytes)} needed, {_gib(replay_bytes)} of it for the replay memory; "
+    if needed_bytes > available_bytes:
         remedy = "lower memory_size_schedule or n_collectors, or end other programs"
         yield warning(Check.MEMORY, f"{figures}only {_gib(available_bytes)} available: {remedy}")
     else:
@@ -176,7 +169,7 @@ def check_disk(context: Context) -> Iterator[Finding]:
     """Check the space for checkpoints."""
     free_mb = _free_bytes(context) >> 20
     least_mb = context.settings.run.minimum_free_disk_mb
-    needed_mb = Needs.of(context.settings).disk >> 20
+    needed_mb = needs_of(context.settings)[2] >> 20
     if free_mb < least_mb:
         yield problem(
             Check.DISK,

@@ -25,8 +25,7 @@ from trackmania_rl.settings.values import NONE
 
 COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
 """Files that are read from the folder of the configuration file, in this order, before it."""
-BASED_ON = "based_on"
-"""Name in a configuration file for the file beside it that it is based on."""
+BASED_ON: Final = "based_on"
 ANY: Final = "any"
 """Marks a removed setting that had no effect."""
 LARGEST_FILE_BYTES: Final = 1 << 20
@@ -186,7 +185,7 @@ def _one_line(error: Any) -> str:
     location, message = error["loc"][1:], error["msg"].removeprefix("Value error, ")
     if not location:
         return message
-    name = ".".join(map(str, location))
+    name = ".".join(str(part) for part in location if isinstance(part, int) or part.isidentifier())
     if error["type"] == "missing":
         return f"{name} is missing: restore the file, or copy the files of config_files/ beside config.py"
     return f"{name} = {error['input']!r:.80}: {message[0].lower()}{message[1:]}; allowed: {describe_range(location[0])}"

@@ -8,7 +8,7 @@ import re
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
@@ -152,21 +152,7 @@ _PART_SCHEMA: Final = {"type": "string", IN_WORDS: '"module:attribute"'}
 Part = Annotated[str | NamedPart, PlainValidator(as_part), WithJsonSchema(_PART_SCHEMA)]
 """Part: "module:attribute", a function, a class or a `functools.partial`. `trackmania_rl.parts` imports it."""
 Parts = Annotated[tuple[Part, ...], _SEVERAL]
-SHIPPED_LOGGERS: Final = ("tensorboard", "csv", "wandb", "mlflow", "trackio")
-
-
-def _as_logger(value: Any) -> str | NamedPart:
-    if isinstance(value, str) and ":" not in value and value not in SHIPPED_LOGGERS:
-        raise ValueError(f'write {", ".join(SHIPPED_LOGGERS)}, or a logger of your own as "module:attribute"')
-    return value if value in SHIPPED_LOGGERS else as_part(value)
-
-
-_LOGGER_SCHEMA: Final = {
-    "type": "string",
-    IN_WORDS: f'{", ".join(map(repr, SHIPPED_LOGGERS))} or "module:attribute"',
-}
-Logger = Annotated[str | NamedPart, PlainValidator(_as_logger), WithJsonSchema(_LOGGER_SCHEMA)]
-Loggers = Annotated[tuple[Logger, ...], _SEVERAL]
+Loggers = Annotated[tuple[Literal["tensorboard", "csv", "wandb", "mlflow", "trackio"] | Part, ...], _SEVERAL]
 
 FARTHEST_ROW: Final = 1000
 """Largest shift of a view."""
