@@ -122,7 +122,7 @@ def test_older_checkpoints_make_room_where_that_is_enough(tmp_path, monkeypatch)
 
 def test_a_checkpoint_of_another_version_is_named(tmp_path, save):
     (tmp_path / "checkpoint.pt").write_bytes(b"PK")
-    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: this version's are folders.* another run_name"):
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: an older version wrote it.* another run_name"):
         load_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="this version's are folders"):
         load_checkpoint(tmp_path / "checkpoint.pt")

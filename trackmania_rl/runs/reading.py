@@ -128,8 +128,8 @@ def load_checkpoint(path: Path, with_rows: bool = True) -> LoadedCheckpoint | No
 def _load_one(folder: Path, with_rows: bool) -> LoadedCheckpoint:
     if folder.is_file():
         raise CheckpointError(
-            f"cannot read the checkpoint {folder}: this version's are folders, save/RUN/checkpoints/NUMBER; "
-            f"{ANOTHER_RUN}, or go on with the version that wrote it"
+            f"cannot read the checkpoint {folder}: an older version wrote it, and this version's are folders, "
+            f"save/RUN/checkpoints/NUMBER; {ANOTHER_RUN}, or go on with the older version"
         )
     try:
         return _read(folder, with_rows)
