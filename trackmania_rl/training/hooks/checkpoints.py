@@ -192,7 +192,10 @@ class SaveCheckpoints(Hook):
 
     def _begin_with_weights(self, source: Path) -> None:
         """Load networks only, without optimizer, exploration and replay memory."""
-        learned = load_weights(source, self.run.settings)
+        try:
+            learned = load_weights(source, self.run.settings)
+        except CheckpointError as error:
+            raise CheckpointError(f"--weights-from: {error}") from error
         try:
             self.run.agent.load_weights(first_weights(learned, self.run.spaces))
         except (KeyError, RuntimeError) as error:
