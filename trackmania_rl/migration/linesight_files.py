@@ -1,4 +1,4 @@
-"""Reading and writing the files of a Linesight run. No code in them is run.
+"""Files of a Linesight run. No code in them is run.
 
     weights1.torch             state dict of the online network
     weights2.torch             state dict of the target network

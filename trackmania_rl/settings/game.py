@@ -109,7 +109,7 @@ class GameSettings(Group):
     game: Driver[Literal["simulated", "tmnf"]] = "simulated"
     """The game that ships with this project, or TrackMania Nations Forever (config_tmnf.py)."""
     game_transport: Restart[Literal["in_process", "socket"]] = "in_process"
-    """Place of the simulated game: in the collectors, or in programs reached by sockets, as the real game is."""
+    """Place of the simulated game: in the collectors, or in programs reached by sockets."""
     games_are_kept: Restart[bool] = False
     """Connect to games that scripts/keep_games.py keeps, in place of starting them: docs/other_machines.rst."""
     n_collectors: Restart[NonNegativeInt] = 1
@@ -119,7 +119,7 @@ class GameSettings(Group):
     base_tmi_port: Restart[Port] = 8478
     """First TCP port of the game instances; each takes one more. All must be free."""
     maps_folder: Restart[str] = "maps"
-    """Folder of tracks (.toml) and reference lines (.npy); a relative path starts at the project's folder."""
+    """Folder of tracks and reference lines; a relative path starts at the project's folder."""
     map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)] = (
         MapEntry.model_validate(VALLEY | {"is_explo": True, "fill_buffer": True, "repeat": 4}),
         MapEntry.model_validate(VALLEY | {"is_explo": False, "fill_buffer": True}),
@@ -132,9 +132,9 @@ class GameSettings(Group):
     engine_ticks_per_action: Driver[Annotated[PositiveInt, Unit("ticks")]] = 5
     """Ticks of 10 ms per action: 5 are one decision every 50 ms."""
     image_width_px: Driver[Pixels] = 0
-    """Width of the image in the observation; 0 for no image, which learns faster on a processor."""
+    """Width of the image in the observation; 0 for none."""
     image_height_px: Driver[Pixels] = 0
-    """Height of the image in the observation; 0 for no image."""
+    """Height of the image in the observation; 0 for none."""
     frames_per_state: Driver[
         Annotated[Annotated[int, Field(ge=0, le=16)] | str, AfterValidator(_ends_with_own_row), Unit("frames")]
     ] = 1
@@ -146,7 +146,7 @@ class GameSettings(Group):
     cutoff_progress_m: Annotated[PositiveFloat, Unit("m")] = 6.0
     """Least progress within cutoff_no_progress_within_ms."""
     horizon: Annotated[OrNone[PositiveInt], Unit("actions")] = None
-    """Actions after which a race is cut off, its last value bootstrapped; None for the other cut-offs alone."""
+    """Actions after which a race is cut off, its last value bootstrapped; None for never."""
     soft_horizon: bool = False
     """With horizon: training treats the race as cut there, and the race continues."""
     tmi_protection_timeout_s: Seconds = 60.0

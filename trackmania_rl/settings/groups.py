@@ -66,27 +66,27 @@ class RunSettings(Group):
     seed: Restart[NonNegativeInt] = 0
     """Seed of every random draw."""
     schedule_stretch: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Factor on the frame counts of all schedules: 0.5 for an easy or short map, 2 for a long or hard one."""
+    """Factor on the frame counts of all schedules: 0.5 for an easy map, 2 for a hard one."""
     torch_device: Restart[Device] = "auto"
     """Device of the learner: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:0"."""
     collector_device: Restart[Device] = "auto"
-    """Device of the collectors' networks. "auto" is the learner's device with an image, and else the processor."""
+    """Device of the collectors' networks. "auto": the learner's with an image, else the processor."""
     learner_threads: Restart[PositiveInt | Literal["auto"]] = "auto"
     """Processor threads of the learner. "auto" is 1; with an image it is the cores without collectors."""
     use_torch_compile: Restart[bool] = True
-    """Compile the update with torch.compile: 1.4 to 1.7 times as fast, after 15 s. A processor needs a C++ compiler."""
+    """Compile the update: 1.4 to 1.7 times as fast, after 15 s. A processor needs a C++ compiler."""
     checkpoint_interval_s: Seconds = 300.0
     """Time between two checkpoints. The first ones of a new run come sooner."""
     checkpoint_holds_replay: bool = True
-    """Whether checkpoints hold the replay buffer, for an exact resume: 150 MB without images, gigabytes with them."""
+    """Whether checkpoints hold the replay buffer, for an exact resume; with images gigabytes."""
     keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
     """Time after which the driver is kept in drivers/, with 1 to 26 MB; 0 for never."""
     minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")] = 200
     """Free disk below which no checkpoint is begun."""
     collector_silence_s: Seconds = 30.0
-    """Time without a heartbeat after which a collector is killed with its games and restarted."""
+    """Time without a heartbeat after which a collector and its games are restarted."""
     learner_silence_s: Seconds = 60.0
-    """Time without a heartbeat after which --supervised kills and restarts the training."""
+    """Time without a heartbeat after which --supervised restarts the training."""
     hooks: Restart[Parts] = ()
     """Hooks of the training loop, such as ("my_hooks:LogSpeed",): docs/own_parts.rst."""
 
@@ -116,13 +116,13 @@ class ObservationSettings(Group):
     views: Driver[dict[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ViewSettings]] = Field({})
     """Earlier states and actions, like {"last_gears": {"column": "gear", "shift": "-3:-1"}}: docs/observation.rst."""
     range_finder_source: Driver[Literal["track", "picture"]] = "track"
-    """Where the range finder measures: on the simulated game's track, or in the picture, as the real game needs."""
+    """Where the range finder measures: on the simulated game's track, or in the picture."""
     n_prev_actions_in_inputs: Driver[PositiveInt] = 5
     """Number of previous actions in the observation."""
     n_zone_centers_in_inputs: Driver[PositiveInt] = 40
     """Number of zone centres ahead in the observation."""
     one_every_n_zone_centers_in_inputs: Driver[PositiveInt] = 20
-    """Zones from one centre in the observation to the next: 40 x 20 zones of 0.5 m are 400 m ahead."""
+    """Zones between two centres in the observation: 40 x 20 zones of 0.5 m are 400 m ahead."""
     fourier_wavelengths: Driver[dict[str, tuple[PositiveFloat, ...]]] = Field(
         {
             "zone_centers_m": (32.0, 16.0, 8.0, 4.0),
@@ -147,13 +147,13 @@ class RewardSettings(Group):
     final_speed_reward_per_m_per_s: Annotated[Finite, Unit("1/(m/s)")] = 0.0
     """Reward per m/s gained while the car moves forwards, taken back for speed lost; 0 for none."""
     engineered_speedslide_reward_schedule: Schedule[Finite] = NOTHING
-    """Reward per action for speed slides, by frame count (linear between entries)."""
+    """Reward per action for speed slides (linear between entries)."""
     engineered_neoslide_reward_schedule: Schedule[Finite] = NOTHING
-    """Reward per action for neo slides, by frame count (linear between entries)."""
+    """Reward per action for neo slides (linear between entries)."""
     engineered_kamikaze_reward_schedule: Schedule[Finite] = NOTHING
-    """Reward per action for kamikaze driving, by frame count (linear between entries)."""
+    """Reward per action for kamikaze driving (linear between entries)."""
     engineered_close_to_vcp_reward_schedule: Schedule[Finite] = NOTHING
-    """Reward per action and metre of distance to the zone's centre, by frame count (linear between entries)."""
+    """Reward per action and metre of distance to the zone's centre (linear between entries)."""
     shaped_reward_dist_to_cur_vcp: Annotated[Finite, Unit("1/m")] = 0.0
     """Potential: factor of the distance to the zone's centre. Negative draws the car to the line; 0 for none."""
     shaped_reward_point_to_vcp_ahead: Finite = 0.0
@@ -168,9 +168,9 @@ class ReplaySettings(Group):
     batch_size: Annotated[PositiveInt, Field(le=1_000_000), Unit("transitions")] = 64
     """Transitions in one batch."""
     memory_size_schedule: Schedule[PositiveInt] = ((0, 200_000),)
-    """Transitions remembered, training and test together, by frame count; the last entry reached holds."""
+    """Transitions remembered, training and test together; the last entry reached holds."""
     memory_size_start_learn_schedule: Schedule[PositiveInt] = ((0, 2_000),)
-    """Transitions before learning starts (warm-up), by frame count; the last entry reached holds."""
+    """Transitions before learning starts (warm-up); the last entry reached holds."""
     number_times_single_memory_is_used_before_discard: PositiveFloat = 4.0
     """Replay ratio: how often each transition is trained on before it is discarded, on average."""
     buffer_test_ratio: Restart[ShareBelow1] = 0.05
@@ -229,9 +229,9 @@ class AgentSettings(Group):
     expected_reward_per_action: Driver[Finite] = -0.045
     """Value baseline: Q = network + this x the actions left in the mini-race; 0 for none."""
     gamma_schedule: Schedule[Discount] = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
-    """Discount of the next action, by frame count (linear between entries). Mini-races allow 1."""
+    """Discount of the next action (linear between entries). Mini-races allow 1."""
     lr_schedule: Schedule[NonNegativeFloat] = ((0, 1e-3), (600_000, 2e-4), (2_000_000, 4e-5), (6_000_000, 1e-5))
-    """Learning rate, by frame count (exponential between entries)."""
+    """Learning rate (exponential between entries)."""
     adam_epsilon: PositiveFloat = 1e-4
     """Epsilon of RAdam."""
     weight_decay_lr_ratio: NonNegativeFloat = 1 / 50
@@ -254,9 +254,9 @@ class ExplorationSettings(Group):
     """Departure of a collector from the greedy action."""
 
     epsilon_schedule: Schedule[Fraction] = ((0, 1.0), (2_000, 1.0), (50_000, 0.1), (400_000, 0.03))
-    """Probability of a random action in an exploration race, by frame count (exponential between entries)."""
+    """Probability of a random action in an exploration race (exponential between entries)."""
     epsilon_boltzmann_schedule: Schedule[Fraction] = ((0, 0.15), (400_000, 0.03))
-    """Probability, beside epsilon, of the best action after noise was added to Q, by frame count."""
+    """Probability, beside epsilon, of the best action after noise was added to Q."""
     random_action_throttle_probability: OrNone[Fraction] = 0.7
     """Probability that a random action accelerates and does not brake; None draws evenly."""
 
@@ -288,7 +288,7 @@ class TelemetrySettings(Group):
     """What is shown and written while a run is on."""
 
     loggers: Restart[Loggers] = ("tensorboard",)
-    """Where figures go: any of these, or a torchrl logger of your own; () for none: docs/loggers.rst."""
+    """Loggers of figures, or torchrl loggers of your own; () for none: docs/loggers.rst."""
     record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluated races")] = 0
     """Of each map, evaluation races between two recordings with a video; 0 for never: docs/loggers.rst."""
     tensorboard_interval_s: Seconds = 10.0
@@ -296,7 +296,7 @@ class TelemetrySettings(Group):
     pictures_interval_s: Annotated[NonNegativeFloat, Unit("s")] = 600.0
     """Time between two sets of diagnostics in the run's diagnostics/; 0 for none: docs/reading_a_run.rst."""
     terminal_view: Restart[Literal["auto", "live", "plain", "off"]] = "auto"
-    """View in the terminal: a live table, plain lines or none. "auto" is "live" in a terminal, and else "plain"."""
+    """A live table, plain lines or none. "auto" is "live" in a terminal, and else "plain"."""
 
 
 class UserSettings(Group):

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 def already_stretched(settings: Settings) -> Settings:
-    """Return settings with `schedule_stretch` = 1, as their schedules are stretched."""
+    """Return settings with `schedule_stretch` = 1."""
     return settings.model_copy(update={"run": settings.run.model_copy(update={"schedule_stretch": 1.0})})
 
 
@@ -98,11 +98,7 @@ def edit_setting(
 ) -> dict[str, tuple[Any, Any]]:
     """Change a setting of a run while it trains; return the changes, as `changed_settings` does.
 
-    Args:
-        run_folder: `save/{run_name}`; its settings.toml is replaced as a whole.
-        name: of the setting.
-        text: new value, as after `--set name=`.
-        check: raises `UserError` for settings that cannot be used, such as a missing map.
+    The text is as after `--set name=`. `check` raises `UserError` for settings such as a missing map.
 
     Raises:
         UserError: if the settings are not valid with it, the setting needs a restart, or the file cannot be written.
@@ -179,12 +175,7 @@ def read_own(
 ) -> Settings:
     """Read the settings of a run. What an older file lacks has its default, unless `is_complete`.
 
-    Args:
-        run_folder: `save/{run_name}`.
-        overrides: `name=value` texts that win over the file.
-        configuration: has the parts that are recorded by name only.
-        is_stretched: whether schedules are multiplied by `schedule_stretch`.
-        is_complete: whether a missing setting is an error: in a file that this version has written.
+    Parts that the file records by name only are those of the configuration.
     """
     file = own_file(run_folder)
     values, _ = loading.without_removed(loading.values_in(file))
@@ -238,11 +229,6 @@ class RunConfiguration:
         output_folder: holds save/ and tensorboard/.
         overrides: `name=value` texts that win over both.
         update: whether a run that exists takes the settings asked for.
-
-    Attributes:
-        asked_for: settings that the command asks for.
-        folder: files of the run.
-        read_from: stamp of the run's settings.toml before `read`; None until then.
     """
 
     def __init__(
@@ -293,7 +279,7 @@ class LiveSettings:
     Args:
         file: the run's settings.toml.
         current: the settings.
-        check: raises `UserError` for edited settings that cannot be used, such as a map that is not there.
+        check: raises `UserError` for edited settings such as a missing map.
         seen: stamp of the file when `current` was read; None to read it again.
     """
 
