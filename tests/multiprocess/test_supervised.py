@@ -32,8 +32,7 @@ if hasattr(signal, "SIGHUP"):
 from trackmania_rl.multiprocess import supervised
 from trackmania_rl.multiprocess.supervisor import RestartPolicy
 supervised.POLICY = RestartPolicy({delay_s}, {delay_s}, {give_up_after})
-supervised.LOOK_EVERY_S = supervised.FAMILY_EVERY_S = 0.1
-supervised.FAMILY_ENDS_WITHIN_S = 0.5
+supervised.LOOK_EVERY_S = 0.1
 code = supervised.supervise([sys.executable, {training!r}])
 assert "torch" not in sys.modules
 sys.exit(code)

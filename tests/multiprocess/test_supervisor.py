@@ -1,7 +1,6 @@
 """The supervisor starts collectors again that die or hang, on a clock of the test's own, and leaves none alive."""
 
 import itertools
-import logging
 import multiprocessing
 import os
 import signal
@@ -9,18 +8,21 @@ import subprocess
 import sys
 import time
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
 
 from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import supervisor as supervisor_module
 from trackmania_rl.multiprocess.collectors import CollectorJob, Collectors, limits_of_collectors
-from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor
+from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.settings import load_settings
 
+NO_SIGSTOP = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
 PATIENT = Limits(1e9, 1e9, 1e9, 1e9)
 FORK = multiprocessing.get_context("spawn" if sys.platform == "win32" else "fork")
 
@@ -41,12 +43,12 @@ class FakeCollectors:
         placement = SimpleNamespace(
             start=self._start, end_by_force=self._kill, heartbeat=lambda index: self.heartbeats[index]
         )
-        rollouts = SimpleNamespace(close_collector=self.reported_dead.append)
-        run_state = SimpleNamespace(pull=lambda: False, settings=None)
-        self.supervisor = Collectors(
-            [CollectorJob(index, lambda index: index, placement, rollouts, run_state) for index in range(n_collectors)],
-            lambda: None,
+        channels = Channels(
+            SimpleNamespace(close_collector=self.reported_dead.append),
+            SimpleNamespace(pull=lambda: False, settings=None),
         )
+        jobs = [CollectorJob(index, lambda index: index, placement, channels) for index in range(n_collectors)]
+        self.supervisor = Collectors(jobs, channels)
         self.supervisor.start()
 
     def pass_time(self, seconds):
@@ -222,29 +224,27 @@ def hang_with_a_game(pipe):
     time.sleep(600)
 
 
-@pytest.mark.parametrize("how", ["it hangs", "it is stopped", "on Windows"])
-def test_a_collector_that_does_not_end_is_killed_with_its_games(how, monkeypatch, caplog):
+@pytest.mark.parametrize("is_stopped", [False, pytest.param(True, marks=NO_SIGSTOP)])
+def test_a_collector_that_does_not_end_is_killed_with_its_games(is_stopped, monkeypatch):
     owners_of_ended_games = []
     records = SimpleNamespace(end_games_of=owners_of_ended_games.append)
     monkeypatch.setattr(supervisor_module, "GameRecords", lambda: records)
-    monkeypatch.setattr(collectors_module, "HAS_SIGTERM", how != "on Windows" and sys.platform != "win32")
-    monkeypatch.setattr(collectors_module, "KILL_AFTER_S", 0.1)
     here, there = FORK.Pipe(duplex=False)
     process = FORK.Process(target=hang_with_a_game, args=(there,))
     process.start()
     try:
         game = psutil.Process(here.recv())
-        if how == "it is stopped":
+        if is_stopped:
             os.kill(process.pid or 0, signal.SIGSTOP)
-        placement = SimpleNamespace(start=lambda _: process)
-        collectors = Collectors([CollectorJob(0, lambda _: None, placement, None, None)], lambda: None)
+        placement, channels = SimpleNamespace(start=lambda _: process, end_by_force=end_with_games), MagicMock()
+        collectors = Collectors([CollectorJob(0, lambda _: None, placement, channels)], channels)
         collectors.start()
-        with caplog.at_level(logging.WARNING):
-            collectors.stop(within_s=0.1)
+        collectors.stop(within_s=0.1)
+        channels.run_state.publish.assert_called_once_with(stop=True)
+        assert not process.is_alive()
         assert collectors.n_alive == 0
         assert not game.is_running()
         assert owners_of_ended_games == [process.pid]
-        assert "did not end when asked and is killed" in caplog.text
     finally:
         process.kill()
         process.join()

@@ -17,18 +17,18 @@ BEAT_EVERY_S: Final = 1.0
 
 
 class Heartbeat(ctypes.Structure):
-    """Time stamps of one process, and the limits that it asks for. There is no lock that a killed process could hold.
+    """Time stamps of one process, and its limits. There is no lock that a killed process could hold.
 
-    `Heartbeat()` is in memory of this process. `multiprocessing.RawValue(Heartbeat)` shares one with a spawned process,
-    `heartbeat_file` with any other. Times are those of `time.monotonic`, which no change of the clock moves.
+    `multiprocessing.RawValue(Heartbeat)` shares one with a spawned process, `heartbeat_file` with any other. Times are
+    those of `time.monotonic`, which no change of the clock moves.
 
     Attributes:
         at_s: time of the last heartbeat; 0 before the first.
         progress_at_s: time of the last pass of the training loop.
-        n_waiting: threads that wait for room or for a turn. No progress is expected meanwhile.
+        n_waiting: threads that wait for room or for a turn, without progress meanwhile.
         silence_s: longest time without a heartbeat; 0 for the supervisor's default.
         stall_s: longest time without progress, likewise.
-        saved: frames and updates in the last checkpoint that this process has written.
+        saved: frames and updates in the last checkpoint of this process.
     """
 
     _fields_ = (
@@ -85,10 +85,7 @@ def open_heartbeat(path: Path) -> Heartbeat:
 def beating(
     beat: Callable[[], object], is_needed: Callable[[], bool] = lambda: True, every_s: float = BEAT_EVERY_S
 ) -> Iterator[None]:
-    """Call `beat` regularly from a thread of its own, while `is_needed()`.
-
-    A stopped process is silent all the same.
-    """
+    """Call `beat` regularly from a thread while `is_needed()`."""
     ends = threading.Event()
 
     def run() -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import override
@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 class LocalRunState:
-    """`RunState` within one process.
-
-    Args:
-        settings: in force at the beginning.
-    """
+    """`RunState` within one process."""
 
     def __init__(self, settings: Settings) -> None:
         self._published_settings = self.settings = settings
@@ -83,23 +79,16 @@ class LocalRunState:
         self._weights[kind] = version, vector
 
 
-class Queue(Protocol):
-    """The rollouts of one collector that wait to be received, and its heartbeat."""
+class QueuedRollouts(RolloutSource):
+    """`RolloutSource` that threads of this process fill, but for opening and turns.
 
-    waiting: deque[ReceivedRollout]
-    heartbeat: Heartbeat
-
-
-AQueue = TypeVar("AQueue", bound=Queue)
-
-
-class QueuedRollouts(RolloutSource, Generic[AQueue]):
-    """`RolloutSource` of rollouts that threads of this process queue, but for opening and turns."""
+    A subclass keeps in `_queues` an object with `waiting` rollouts and a `heartbeat` for each collector.
+    """
 
     def __init__(self) -> None:
         self.waited_s = 0.0
         self.changed = threading.Condition()
-        self._queues: dict[int, AQueue] = {}
+        self._queues: dict[int, Any] = {}
 
     @override
     def close_collector(self, collector: int) -> None:
@@ -115,12 +104,14 @@ class QueuedRollouts(RolloutSource, Generic[AQueue]):
             for collector, queue in self._queues.items():
                 if queue.waiting:
                     self._queues[collector] = self._queues.pop(collector)  # to the end of the row
-                    return queue.waiting.popleft()
+                    rollout: ReceivedRollout = queue.waiting.popleft()
+                    return rollout
         return None
 
     @override
     def heartbeat(self, collector: int) -> Heartbeat:
-        return self._queues[collector].heartbeat
+        heartbeat: Heartbeat = self._queues[collector].heartbeat
+        return heartbeat
 
     @override
     def close(self) -> None:
@@ -128,7 +119,7 @@ class QueuedRollouts(RolloutSource, Generic[AQueue]):
             self._queues.clear()
 
 
-class LocalRollouts(QueuedRollouts["LocalSink"]):
+class LocalRollouts(QueuedRollouts):
     """`RolloutSource` of collectors that are threads of this process.
 
     Args:
@@ -154,8 +145,8 @@ class LocalRollouts(QueuedRollouts["LocalSink"]):
     @override
     def open_collector(self, collector: int) -> LocalSink:
         rooms = [Room(np.empty(self._frames_shape, dtype=np.uint8), number) for number in range(self._n_rooms)]
-        self._queues[collector] = LocalSink(collector, self, rooms)
-        return self._queues[collector]
+        sink = self._queues[collector] = LocalSink(collector, self, rooms)
+        return sink
 
     @override
     def give_turn(self, collector: int, number: int) -> None:
@@ -171,13 +162,7 @@ class LocalRollouts(QueuedRollouts["LocalSink"]):
 
 
 class LocalSink(RolloutSink):
-    """Collector's end of `LocalRollouts`.
-
-    Attributes:
-        heartbeat: of the collector.
-        waiting: rollouts that were put and not yet received.
-        turn: number of the turn under way.
-    """
+    """Collector's end of `LocalRollouts`: its `heartbeat`, `waiting` rollouts, and the number of its `turn`."""
 
     def __init__(self, collector: int, source: LocalRollouts, rooms: list[Room]) -> None:
         self.heartbeat = Heartbeat()

@@ -178,7 +178,7 @@ class _Followed:
     thread: threading.Thread | None = None
 
 
-class RayRollouts(QueuedRollouts[_Followed]):
+class RayRollouts(QueuedRollouts):
     """Learner's end of `Rollouts`. There are no turns.
 
     Args:

@@ -3,24 +3,17 @@
 Other modules use these classes only. `shared_memory` implements them between processes of one machine, `over_ray`
 between machines, `local` within one process.
 
-The learner's side::
+The learner opens a sink for each collector, publishes, and receives::
 
-    channels.run_state.publish(weights={"exploration": network}, settings=settings, frames_total=frames_total)
-    sink = channels.rollouts.open_collector(index)
-    ...                                                      # start the collector with the sink and the run state
-    rollout = channels.rollouts.get(timeout_s=0.1)
-    if rollout is not None:
-        with rollout:                                        # its arrays are valid in here
-            memory.extend(rollout.rollout_results)
-    channels.run_state.publish(stop=True)
+    with channels.rollouts.get(timeout_s=60) as rollout:      # its arrays are valid in here
+        memory.extend(rollout.rollout_results)
 
-The collector's side::
+A collector drives until the run ends::
 
-    while (frames := sink.acquire_frames(game)) is not None:  # None: the run ends
+    while (frames := sink.acquire_frames(game)) is not None:
         run_state.pull()
         version = run_state.pull_weights("exploration", network, version)
         sink.put(game, *play(frames, run_state.settings, run_state.frames_total, sink.beat))
-    sink.close()
 
 With synchronous sampling the learner calls `give_turn` and receives until no collector `is_at_turn`; a collector plays
 from `await_turn` to `end_turn`. A collector may be killed at any moment without blocking any other process.
@@ -69,9 +62,7 @@ class ReceivedRollout:
     """Finished race, or a fragment of one, as the learner receives it; a context manager that releases it.
 
     Attributes:
-        collector: number of the collector.
         rollout_results: arrays and plain values by name; the arrays are read-only and valid until `release`.
-        end_race_stats: plain values by name.
         waited_s: mean time that the collector's games waited for room since its last rollout.
         elapsed_s: time since the collector's last rollout.
         give_back: called once by `release`, to free the arrays' memory.
@@ -129,9 +120,9 @@ class Room:
 
 
 class RolloutSink:
-    """A collector's end of `Rollouts`. Each game may use it from a thread of its own.
+    """A collector's end of `Rollouts`. Each game may use it from its own thread.
 
-    A subclass implements turns and the methods that raise `NotImplementedError`.
+    A subclass implements the methods that raise `NotImplementedError`.
 
     Args:
         n_games: games of the collector.
@@ -153,8 +144,8 @@ class RolloutSink:
     def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
         """Wait for room for the frames of a game's next race, (longest race's states, 1, H, W).
 
-        Frames written there are not copied: pass `frames[:T]` to `put`. A game whose race was lost gets the same room
-        again. Return None if the run ends, or after the time-out.
+        Frames written there are not copied: pass `frames[:T]` to `put`. A game without a `put` keeps its room. Return
+        None if the run ends, or after the time-out.
         """
         began_s = time.monotonic()
         self._last_put_s = self._last_put_s or began_s
@@ -243,7 +234,7 @@ class RolloutSource(Protocol):
     waited_s: float
 
     def open_collector(self, collector: int) -> RolloutSink:
-        """Make a new sink for a collector whose former process has ended; its unreceived rollouts are dropped.
+        """Make a new sink for a collector whose former process has ended; drop its unreceived rollouts.
 
         Raises:
             ChannelError: if memory is short.
@@ -263,7 +254,7 @@ class RolloutSource(Protocol):
         ...
 
     def is_at_turn(self, collector: int) -> bool:
-        """Return whether a collector still plays its turn. Afterwards `get` returns its rollouts without waiting."""
+        """Return whether a collector still plays its turn. Afterwards `get` returns its rollouts at once."""
         ...
 
     def heartbeat(self, collector: int) -> Heartbeat:
@@ -301,11 +292,7 @@ class RunState(Protocol):
         ...
 
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        """Copy weights newer than `known_version` into the parameters of `network`, on any device.
-
-        Returns:
-            The version that `network` has now, for the next call.
-        """
+        """Copy weights newer than `known_version` into `network`, on any device; return the version that it has now."""
         ...
 
     def publish(

@@ -10,18 +10,16 @@ import contextlib
 import logging
 import logging.handlers
 import multiprocessing
-import queue
 import threading
 import time
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from typing_extensions import override
+
 LAST_RECORDS_WITHIN_S: Final = 3.0
-"""Longest wait for the last log records, on both sides."""
-MOST_WAITING: Final = 1000
-"""Unread records that a collector keeps; further ones are dropped, so that logging never waits."""
+"""Longest wait for the last log records of processes that have ended."""
 
 
 class LogPipe(Protocol):
@@ -32,33 +30,18 @@ class LogPipe(Protocol):
         ...
 
 
-class _DroppingQueueHandler(logging.handlers.QueueHandler):
+class _PipeHandler(logging.handlers.QueueHandler):
+    @override
     def enqueue(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(queue.Full):
-            self.queue.put_nowait(record)
+        with contextlib.suppress(OSError):  # the main process is gone
+            self.queue.send(record)  # type: ignore[attr-defined]
 
 
-@contextlib.contextmanager
-def sending_logs_to(pipe: LogPipe) -> Iterator[None]:
-    """Send this process's log records to the main process; at the end, wait a little until the last ones are read."""
-    waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(MOST_WAITING)
-    sender = threading.Thread(target=_send, args=(waiting, pipe), name="log records", daemon=True)
-    sender.start()
+def send_logs_to(pipe: LogPipe) -> None:
+    """Send this process's log records to the main process from now on."""
     root = logging.getLogger()
-    root.handlers = [_DroppingQueueHandler(waiting)]
+    root.handlers = [_PipeHandler(pipe)]  # type: ignore[arg-type]
     root.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(queue.Full):
-            waiting.put_nowait(None)
-            sender.join(LAST_RECORDS_WITHIN_S)
-
-
-def _send(waiting: queue.Queue[logging.LogRecord | None], pipe: LogPipe) -> None:
-    with contextlib.suppress(OSError):  # the main process is gone
-        while (record := waiting.get()) is not None:
-            pipe.send(record)
 
 
 class CollectorLogs:

@@ -27,7 +27,7 @@ from trackmania_rl.channels.protocols import RolloutSink, RunState, WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError
 from trackmania_rl.games.race_games import MakeGamesBuilder
-from trackmania_rl.multiprocess.collector_logs import LogPipe, sending_logs_to
+from trackmania_rl.multiprocess.collector_logs import LogPipe, send_logs_to
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
@@ -78,7 +78,8 @@ def run_collector(task: CollectorTask, log_pipe: LogPipe) -> None:
     Raises:
         SystemExit: after an error that its log record names.
     """
-    with sending_logs_to(log_pipe), beating_until_it_plays(task.rollouts.beat) as beat:
+    send_logs_to(log_pipe)
+    with beating_until_it_plays(task.rollouts.beat) as beat:
         task.run_state.pull()
         torch.set_num_threads(1)
         try:
@@ -156,19 +157,15 @@ def _play(task: CollectorTask, beat: Callable[[], None]) -> None:
 
 
 class _Compilations(event.Listener):
-    """Counts the functions that are being compiled, in any thread."""
+    """Count of the functions that are being compiled. One thread compiles at a time, under numba's lock."""
 
-    def __init__(self) -> None:
-        self.n_under_way = 0
-        self._lock = threading.Lock()
+    n_under_way = 0
 
     def on_start(self, event: Any) -> None:
-        with self._lock:
-            self.n_under_way += 1
+        self.n_under_way += 1
 
     def on_end(self, event: Any) -> None:
-        with self._lock:
-            self.n_under_way -= 1
+        self.n_under_way -= 1
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from typing_extensions import override
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import RolloutSource, RunState
+from trackmania_rl.channels.protocols import Channels, RolloutSource
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
@@ -39,12 +38,10 @@ FIRST_RACE_LATER_S: Final = 600.0
 """Extra time for a new process's first race, since it compiles."""
 STARTS_OF_A_GAME: Final = 3
 """Starts of a failing game before its collector ends by itself."""
+ENDS_WITHIN_S: Final = 2.0
+"""A collector that runs so long after the end of the run is killed."""
 SLOWEST_SPEED: Final = 0.5
 """Slowest game, as a share of real time, or of `running_speed` if that is below 1."""
-KILL_AFTER_S: Final = 1.0
-"""A collector that ignores SIGTERM for so long is killed."""
-HAS_SIGTERM: Final = sys.platform != "win32"
-"""On Windows `terminate` ends a process at once, without its games: it is killed together with them."""
 
 
 def limits_of_collectors(settings: Settings) -> Limits:
@@ -71,7 +68,7 @@ class Placement:
         self._rollouts = rollouts
 
     def start(self, task: CollectorTask) -> Any:
-        """Start a collector; return its process, which has the methods of `multiprocessing.Process`.
+        """Start a collector; return its process, a `multiprocessing.Process` or alike.
 
         Raises:
             OSError: if it cannot be started.
@@ -94,28 +91,10 @@ class Placement:
 
 
 class CollectorJob(Job):
-    """One collector as a `Job`.
-
-    Args:
-        index: of the collector.
-        make_task: makes the task of each process.
-        placement: starts it.
-        rollouts: its channel.
-        run_state: holds the settings.
-
-    Attributes:
-        name: see `Job`.
-        process: the running process.
-        n_delivered: rollouts of this process that have come in.
-    """
+    """One collector as a `Job`. `n_delivered` counts the rollouts that its running `process` has delivered."""
 
     def __init__(
-        self,
-        index: int,
-        make_task: Callable[[int], CollectorTask],
-        placement: Placement,
-        rollouts: RolloutSource,
-        run_state: RunState,
+        self, index: int, make_task: Callable[[int], CollectorTask], placement: Placement, channels: Channels
     ) -> None:
         self.name = f"collector {index}"
         self.process: Any = None
@@ -123,8 +102,7 @@ class CollectorJob(Job):
         self._index = index
         self._make_task = make_task
         self._placement = placement
-        self._rollouts = rollouts
-        self._run_state = run_state
+        self._channels = channels
         self._watch = HangWatch()
 
     @property
@@ -147,15 +125,16 @@ class CollectorJob(Job):
             return f"could not be started ({error})"
         return None
 
+    @override
     def failure(self, passed_s: float) -> str | None:
-        """Return how the process died or hangs; see `Job`.
+        """Return the failure of the process; see `Job`.
 
         Raises:
             UserError: if it exited with `NEEDS_A_PERSON`.
         """
         if self.process.is_alive():
-            self._run_state.pull()
-            limits = limits_of_collectors(self._run_state.settings)
+            self._channels.run_state.pull()
+            limits = limits_of_collectors(self._channels.run_state.settings)
             heartbeat = self._placement.heartbeat(self._index)
             how = self._watch.look(heartbeat, self.n_delivered, passed_s, limits)
             return how and f"{how} and is killed with its games"
@@ -169,27 +148,15 @@ class CollectorJob(Job):
         if self.is_alive:
             self._placement.end_by_force(self.process)
         self.process = None
-        self._rollouts.close_collector(self._index)
+        self._channels.rollouts.close_collector(self._index)
 
 
 class Collectors(Supervisor[CollectorJob]):
-    """Supervisor of a run's collectors.
+    """Supervisor of a run's collectors, with one job for each."""
 
-    Args:
-        jobs: one for each collector.
-        request_stop: publishes the end of the run.
-        end_by_force: kills a process with its games.
-    """
-
-    def __init__(
-        self,
-        jobs: Sequence[CollectorJob],
-        request_stop: Callable[[], object],
-        end_by_force: Callable[[Any], None] = end_with_games,
-    ) -> None:
+    def __init__(self, jobs: Sequence[CollectorJob], channels: Channels) -> None:
         super().__init__(jobs, POLICY, log.warning, lambda: time.monotonic())
-        self._request_stop = request_stop
-        self._end_by_force = end_by_force
+        self._channels = channels
 
     def delivered(self, index: int) -> None:
         """Note that a rollout of a collector has come in."""
@@ -200,30 +167,15 @@ class Collectors(Supervisor[CollectorJob]):
         """Number of running collectors."""
         return sum(job.is_alive for job in self.jobs)
 
-    def stop(self, within_s: float = 1.5) -> None:
-        """Ask every collector to end between two actions.
-
-        A collector that still runs after `within_s` waits, such as for the start of a game. It gets SIGTERM, and is
-        then killed with its games.
-        """
-        self._request_stop()
-        running = [job for job in self.jobs if job.process is not None]
-        if HAS_SIGTERM:
-            running = _not_ended_within(within_s, running)
-            for job in running:
-                job.process.terminate()
-            within_s = KILL_AFTER_S
-        for job in _not_ended_within(within_s, running):
-            log.warning("%s did not end when asked and is killed", job.name)
-            self._end_by_force(job.process)
-
-
-def _not_ended_within(seconds: float, jobs: list[CollectorJob]) -> list[CollectorJob]:
-    """Wait for the end of processes; return the jobs that still run."""
-    deadline_s = time.monotonic() + seconds
-    for job in jobs:
-        job.process.join(max(0.0, deadline_s - time.monotonic()))
-    return [job for job in jobs if job.is_alive]
+    def stop(self, within_s: float = ENDS_WITHIN_S) -> None:
+        """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
+        self._channels.run_state.publish(stop=True)
+        deadline_s = time.monotonic() + within_s
+        for job in self.jobs:
+            if job.process is not None:
+                job.process.join(max(0.0, deadline_s - time.monotonic()))
+        for job in self.jobs:
+            job.end()
 
 
 def make_collectors(
@@ -233,11 +185,10 @@ def make_collectors(
     games: MakeGamesBuilder = make_games_builder,
     agent: MakeAgentBuilder = make_agent_builder,
 ) -> Collectors:
-    """Make the collectors of a run.
+    """Make the collectors of a run. Without earlier races, they share the demonstrations.
 
-    In a run without races, they share the demonstrations. Each collector resumes at its `run.progress`. Its random
-    streams resume at its first start in a session only: after a crash they begin anew, as their last numbers may have
-    caused it.
+    Each collector resumes at its `run.progress`. Its random streams resume at its first start in a session only: after
+    a crash they begin anew, as their last numbers may have caused it.
     """
     channels, folder = run.channels, run.folder
     run_state = channels.run_state
@@ -265,8 +216,5 @@ def make_collectors(
             n_starts_before=n_starts_at[index, progress.n_races] - 1,
         )
 
-    return Collectors(
-        [CollectorJob(index, make_task, placement, channels.rollouts, run_state) for index in range(n_collectors)],
-        lambda: channels.run_state.publish(stop=True),
-        placement.end_by_force,
-    )
+    jobs = [CollectorJob(index, make_task, placement, channels) for index in range(n_collectors)]
+    return Collectors(jobs, channels)

@@ -18,11 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchCollectors(Hook):
-    """Supervises the collectors from the training loop.
-
-    Args:
-        collectors: of the run.
-    """
+    """Supervision of the collectors from the training loop."""
 
     takes_fragments = True
 
@@ -30,7 +26,7 @@ class WatchCollectors(Hook):
         self._collectors = collectors
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Note which collector has delivered."""
+        """Count a delivery of a collector."""
         self._collectors.delivered(self.run.race.collector)
 
     def tick(self) -> None:
@@ -45,11 +41,11 @@ class WatchCollectors(Hook):
 
 
 class BeatForSupervisor(Hook):
-    """Gives the run the heartbeat that `train.py --supervised` reads.
+    """Heartbeat that `train.py --supervised` reads, in place of the run's own.
 
     Args:
         heartbeat: in shared memory.
-        because: how the training before this one ended; empty for the first one.
+        because: end of the training before this one; empty for the first one.
     """
 
     def __init__(self, heartbeat: Heartbeat, because: str) -> None:
@@ -57,7 +53,7 @@ class BeatForSupervisor(Hook):
         self._because = because
 
     def begin(self) -> None:
-        """Replace the run's heartbeat."""
+        """Replace the heartbeat."""
         self._heartbeat.progress(self.run.heartbeat.silence_s, self.run.heartbeat.stall_s)
         self.run.heartbeat = self._heartbeat
         if self._because:

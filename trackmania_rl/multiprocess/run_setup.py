@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from filelock import FileLock, Timeout
-from torch import nn
 
 from trackmania_rl.agents.builder import AgentBuilder
-from trackmania_rl.channels.protocols import Channels, WeightsKind
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS, Channels
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import read_bounded, require_regular, write_durably
 from trackmania_rl.multiprocess.collectors import Placement
@@ -34,13 +33,50 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def training_alone(folder: RunFolder) -> Iterator[None]:
-    """Lock a run's folder: two trainings of one run would overwrite each other's checkpoints.
+def own_folder(folder: RunFolder) -> Iterator[Callable[[], None]]:
+    """Make a run's folder and lock it. An error before the run has begun removes what was made here.
+
+    The live state of games is removed before, of a training that was killed, and at the end.
+
+    Yields:
+        A function to call when the run has begun.
 
     Raises:
         PassingError: if another process trains this run.
-        UserError: if the folder cannot be written to.
+        UserError: if the folder cannot be made or written to, or holds a pipe or a device, which would block the run.
     """
+    for file in folder.path.iterdir() if folder.path.is_dir() else ():
+        if not file.is_dir():
+            require_regular(file)
+    own = [path for path in (folder.path, folder.tensorboard) if not path.exists()]
+    above = dict.fromkeys(parent for path in own for parent in path.parents if not parent.exists())
+    has_begun = False
+
+    def begin() -> None:
+        nonlocal has_begun
+        has_begun = True
+
+    try:
+        folder.make()
+        with _locked(folder):
+            shutil.rmtree(folder.path / FOLDER, ignore_errors=True)
+            try:
+                yield begin
+            finally:
+                shutil.rmtree(folder.path / FOLDER, ignore_errors=True)
+    except BaseException:
+        if not has_begun:
+            for path in own:
+                shutil.rmtree(path, ignore_errors=True)
+            for path in sorted(above, key=lambda parent: len(parent.parts), reverse=True):
+                with contextlib.suppress(OSError):  # another run's folder is in it by now
+                    path.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _locked(folder: RunFolder) -> Iterator[None]:
+    """Lock a run's folder: two trainings of one run would overwrite each other's checkpoints."""
     lock = FileLock(folder.lock)
     try:
         lock.acquire(blocking=False)
@@ -59,60 +95,6 @@ def training_alone(folder: RunFolder) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-@contextlib.contextmanager
-def removed_unless_begun(folder: RunFolder) -> Iterator[Callable[[], None]]:
-    """Make a run's folders. An error before the run has begun removes those that were made here.
-
-    Yields:
-        A function to call when the run has begun.
-
-    Raises:
-        CheckpointError: if a folder cannot be made.
-    """
-    own = [path for path in (folder.path, folder.tensorboard) if not path.exists()]
-    above = dict.fromkeys(parent for path in own for parent in path.parents if not parent.exists())
-    has_begun = False
-
-    def begin() -> None:
-        nonlocal has_begun
-        has_begun = True
-
-    try:
-        folder.make()
-        yield begin
-    except BaseException:
-        if not has_begun:
-            for path in own:
-                shutil.rmtree(path, ignore_errors=True)
-            for path in sorted(above, key=lambda parent: len(parent.parts), reverse=True):
-                with contextlib.suppress(OSError):  # another run's folder is in it by now
-                    path.rmdir()
-        raise
-
-
-@contextlib.contextmanager
-def own_folder(folder: RunFolder) -> Iterator[Callable[[], None]]:
-    """Make a run's folder and lock it. An error before the run has begun removes what was made here.
-
-    The live state of games is removed before, of a training that was killed, and at the end.
-
-    Yields:
-        A function to call when the run has begun.
-
-    Raises:
-        UserError: if the folder holds a pipe or a device, which would block the run.
-    """
-    for file in folder.path.iterdir() if folder.path.is_dir() else ():
-        if not file.is_dir():
-            require_regular(file)
-    with removed_unless_begun(folder) as begin, training_alone(folder):
-        shutil.rmtree(folder.path / FOLDER, ignore_errors=True)
-        try:
-            yield begin
-        finally:
-            shutil.rmtree(folder.path / FOLDER, ignore_errors=True)
 
 
 def check_machine(settings: Settings, folder: Path) -> None:
@@ -144,21 +126,16 @@ def placed(
     """
     if cluster is not None:
         require_ray()
-    uncompiled_shared_network = builder.make_network()
-    uncompiled_shared_evaluation_network = builder.make_network()
-    networks: dict[WeightsKind, nn.Module] = {
-        "exploration": uncompiled_shared_network,
-        "evaluation": uncompiled_shared_evaluation_network,
-    }
+    uncompiled_shared_networks = {kind: builder.make_network() for kind in WEIGHTS_KINDS}
     if cluster is None:
         from trackmania_rl.channels.shared_memory.run_state import open_channels
 
-        channels = open_channels(settings, spaces, networks)
+        channels = open_channels(settings, spaces, uncompiled_shared_networks)
         yield channels, Placement(channels.rollouts)
         return
     from trackmania_rl.multiprocess.cluster.collectors import on_cluster
 
-    with on_cluster(cluster, settings, spaces, networks) as opened:
+    with on_cluster(cluster, settings, spaces, uncompiled_shared_networks) as opened:
         yield opened
 
 
@@ -175,22 +152,15 @@ def require_ray() -> None:
 def count_session(folder: RunFolder) -> int:
     """Count the starts of this run, this one included, in the run's folder.
 
-    If the file is damaged, as by a power cut, return and log a number above those of checkpoints and races: no random
+    The number is above those of all checkpoints and races, also if the file is damaged, as by a power cut: no random
     numbers repeat.
     """
-    file = folder.sessions
-    try:
-        session = 1 + (int(read_bounded(file, MOST_DIGITS)) if file.exists() else 0)
-    except (ValueError, UserError):
-        session = 1 + _last_known_session(folder)
-        log.warning("%s is damaged: this is called session %d, which no checkpoint or race knows", file, session)
-    with contextlib.suppress(OSError):  # errors of the disk are logged with the first checkpoint
-        write_durably(file, f"{session}\n")
-    return session
-
-
-def _last_known_session(folder: RunFolder) -> int:
-    sessions = [manifest.session for manifest in find_manifests(folder.path).values()]
+    known = [0, *(manifest.session for manifest in find_manifests(folder.path).values())]
     with contextlib.suppress(OSError):
-        sessions += [last_session(file) for file in (folder.races, folder.races.with_name(UNDONE_FILE))]
-    return max(sessions, default=0)
+        known += [last_session(file) for file in (folder.races, folder.races.with_name(UNDONE_FILE))]
+    with contextlib.suppress(OSError, ValueError, UserError):
+        known.append(int(read_bounded(folder.sessions, MOST_DIGITS)))
+    session = 1 + max(known)
+    with contextlib.suppress(OSError):  # errors of the disk are logged with the first checkpoint
+        write_durably(folder.sessions, f"{session}\n")
+    return session

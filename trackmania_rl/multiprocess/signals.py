@@ -25,8 +25,7 @@ OF_THE_TERMINAL: Final = tuple(
 def hold_back_ctrl_c() -> Iterator[None]:
     """Block a terminal's signals in processes that are started meanwhile, until each calls `release_ctrl_c`.
 
-    They would end a process that still imports its modules with a traceback. This process gets its own signals
-    afterwards. No effect on Windows.
+    A signal would end a process that still imports its modules with a traceback. No effect on Windows.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -59,7 +58,7 @@ class StopRequested(KeyboardInterrupt):
 class StopConditions:
     """Conditions that end a run. A signal of the terminal, or SIGTERM, ends it in order; a second Ctrl-C at once.
 
-    The constructor installs this process's signal handlers; call it in the main thread.
+    The constructor installs signal handlers, in the main thread.
 
     Args:
         max_wall_s: seconds of the clock after which the run ends.
@@ -98,10 +97,7 @@ class StopConditions:
         )
 
     def interruptibly(self, work: Callable[[], object]) -> None:
-        """Do long work that tests no stop condition. The first signal and the limit of seconds interrupt it.
-
-        Work that begins after either is skipped.
-        """
+        """Do long work, interrupted by the first signal and by the limit of seconds; after either, skip it."""
         left_s = max(0.0, self._max_wall_s - self._clock())
         at_limit = threading.Timer(min(left_s, threading.TIMEOUT_MAX), terminate_main_thread)
         at_limit.daemon = True

@@ -1,8 +1,7 @@
 """`train.py --supervised`: a small process keeps the training running, as the one job of a `Supervisor`.
 
 It imports no torch and touches no file of the run, so that it survives the cause of a training's end (no memory, a full
-disk, an error in a library). The training is a process group of its own. What is left of it is ended before the next
-start. `WatchedTraining` is the training's side.
+disk, an error in a library). The training has its own process group, which ends before the next start.
 """
 
 from __future__ import annotations
@@ -45,10 +44,6 @@ DEFAULT_SILENCE_S: Final = 300.0
 DEFAULT_STALL_S: Final = 3600.0
 """Until the training loop begins: it reads a checkpoint, and compiles."""
 LOOK_EVERY_S: Final = 0.5
-FAMILY_EVERY_S: Final = 5.0
-"""Interval of noting the training's processes, for those that survive it."""
-FAMILY_ENDS_WITHIN_S: Final = 5.0
-"""Collectors, games and the resource tracker end by themselves after the training; then they are killed."""
 FINAL: Final = (
     ExitCode.DONE,
     ExitCode.MISUSED,
@@ -60,14 +55,14 @@ FINAL: Final = (
 SHOW_CURSOR: Final = "\x1b[?25h"
 OWN_PROCESS_GROUP: Final = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 BREAK: Final = getattr(signal, "CTRL_BREAK_EVENT", None)
-"""Windows: the only signal for a process group of its own."""
+"""Windows: the only signal for another process group."""
 VARIABLE: Final = "TRACKMANIA_RL_SUPERVISED"
 """Environment variable with a `WatchedTraining` as JSON."""
 
 
 @dataclass(frozen=True)
 class WatchedTraining:
-    """Connection of a training to the process that supervises it."""
+    """Connection of a training to its supervisor: the training's side."""
 
     heartbeat_file: str  # see `heartbeat_file`
     elapsed_s: float = 0.0  # time since the first start of the command
@@ -106,7 +101,7 @@ def _end_with_supervisor(has_ended: threading.Event) -> None:
 
 
 def supervise(command: Sequence[str]) -> int:
-    """Keep the training of a command running until it is done, stopped, or a person is needed; return the exit code.
+    """Keep the training of a command running until it is done, stopped, or needs a person; return the exit code.
 
     Raises:
         PassingError: if there is no memory for the training's heartbeat.
@@ -126,13 +121,12 @@ def supervise(command: Sequence[str]) -> int:
 
 
 class TrainingJob(Job):
-    """Training as a `Job`, and a context that ends what is left of it.
+    """Training as a `Job`, and a context that ends it.
 
     Args:
         command: starts it.
 
     Attributes:
-        name: see `Job`.
         exit_code: of the last training; None while it is to be kept running.
     """
 
@@ -142,8 +136,6 @@ class TrainingJob(Job):
         self.exit_code: int | None = None
         self._command = list(command)
         self._process: subprocess.Popen[bytes] | None = None
-        self._family: list[psutil.Process] = []
-        self._family_at_s = 0.0
         self._heartbeat = Heartbeat()
         self._heartbeat_file = contextlib.ExitStack()
         self._most_saved = 0
@@ -159,12 +151,13 @@ class TrainingJob(Job):
         self.end()
 
     @property
+    @override
     def has_succeeded(self) -> bool:
-        """Whether a checkpoint held more than any before."""
-        return self._heartbeat.saved > self._most_saved
+        return self._heartbeat.saved > self._most_saved  # a checkpoint held more than any before
 
+    @override
     def start(self) -> None:
-        """Start the training with a heartbeat of its own.
+        """Start the training with a new heartbeat.
 
         Raises:
             PassingError: if there is no memory for it.
@@ -195,9 +188,6 @@ class TrainingJob(Job):
         if code is not None and (self._is_stopped or code in FINAL):
             self.exit_code = code if code >= 0 else 128 - code  # as shells have it after a signal
             return None
-        if code is None and time.monotonic() >= self._family_at_s:
-            self._family_at_s = time.monotonic() + FAMILY_EVERY_S
-            self._family = descendants_of(process.pid)
         beat = self._heartbeat
         silence_s, stall_s = beat.silence_s or DEFAULT_SILENCE_S, beat.stall_s or DEFAULT_STALL_S
         limits = Limits(silence_s, stall_s, silence_s, stall_s)
@@ -208,17 +198,17 @@ class TrainingJob(Job):
         )
         return self._because or None
 
+    @override
     def end(self) -> None:
-        """Kill the training, and everything that hung or was stopped and did not notice its end."""
         if self._process is not None:
             process, self._process = self._process, None
-            if process.poll() is None:
-                self._family = descendants_of(process.pid)
-                process.kill()
-                process.wait()
-            _end_remaining(process, self._family)
-            self._family = []
-            self._family_at_s = 0.0
+            family = _family_of(process.pid)
+            process.kill()
+            process.wait()
+            end_processes(family)
+            records = GameRecords()
+            for one in (process, *family):
+                records.end_games_of(one.pid)
         self._most_saved = max(self._most_saved, self._heartbeat.saved)
         self._heartbeat = Heartbeat()  # unmaps the file, which Windows removes only then
         self._heartbeat_file.close()
@@ -226,7 +216,7 @@ class TrainingJob(Job):
             print(SHOW_CURSOR, end="", flush=True)
 
     def wait(self, seconds: float) -> None:
-        """Wait for the training's end, or for the time of the next look."""
+        """Wait for the training's end or a time."""
         if self._process is None:
             time.sleep(seconds)
             return
@@ -243,17 +233,15 @@ class TrainingJob(Job):
             self._process.send_signal(number if BREAK is None else BREAK)
 
 
-def _end_remaining(training: subprocess.Popen[bytes], family: list[psutil.Process]) -> None:
-    deadline_s = time.monotonic() + FAMILY_ENDS_WITHIN_S
-    while any(process.is_running() for process in family) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
+def _family_of(training: int) -> list[psutil.Process]:
+    """Return the processes of a training's process group, also after its end, and their descendants."""
+    members = descendants_of(training)
     if sys.platform != "win32":
-        with contextlib.suppress(OSError):  # no process is left
-            os.killpg(training.pid, signal.SIGKILL)
-    end_processes(family)
-    records = GameRecords()
-    for pid in (training.pid, *(process.pid for process in family)):
-        records.end_games_of(pid)
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError):  # it has ended
+                if os.getpgid(process.pid) == training != process.pid:
+                    members += [process, *descendants_of(process.pid)]
+    return list(dict.fromkeys(members))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
-"""The supervisor of processes: it detects those that hang, and starts failed ones again under one restart policy.
+"""Supervisor of collectors, kept games (`scripts/keep_games.py`) and, with `train.py --supervised`, the training.
 
-Collectors, kept games (`scripts/keep_games.py`) and, with `train.py --supervised`, the training itself are its jobs.
+It detects processes that hang, and restarts failed ones under one restart policy.
 """
 
 from __future__ import annotations
@@ -39,22 +39,19 @@ class Limits:
 
 
 class HangWatch:
-    """Detects that one process hangs, from its start to its end.
-
-    Stamps are compared for a change only, never with this process's clock: they may come from another machine.
-    """
+    """Detector of a process that hangs, from its start to its end. Its stamps may come from another machine's clock."""
 
     def __init__(self) -> None:
         self._beat_at_s = self._progress = 0.0
         self._silent_s = self._stalled_s = 0.0
 
     def look(self, heartbeat: Heartbeat, progress: float, passed_s: float, limits: Limits) -> str | None:
-        """Return why the process is taken to hang; None if it is not.
+        """Return the sign that the process hangs; None without one.
 
         Args:
             heartbeat: of the process.
             progress: any number that changes with its progress; 0 before the first.
-            passed_s: time since the last look.
+            passed_s: time since the last call.
             limits: in force now.
         """
         counted_s = min(passed_s, MOST_OF_ONE_LOOK_S)
@@ -91,33 +88,25 @@ class KeepsFailingError(PassingError):
 
 
 class Job(Protocol):
-    """Process that a supervisor keeps running.
-
-    Attributes:
-        name: for the log.
-    """
+    """Process that a supervisor keeps running; `name` is for the log."""
 
     name: str
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it has done, since its last start, what it is for: its failures are forgotten."""
+        """Whether it has been of use since its last start: its failures are forgotten."""
         ...
 
     def start(self) -> str | None:
-        """Start it; return why it cannot be started, such as "could not be started (no memory)"."""
+        """Start it; return an error, such as "could not be started (no memory)"."""
         ...
 
     def failure(self, passed_s: float) -> str | None:
-        """Return why it must be started again, such as "died (exit code 1)"; None if it runs.
-
-        Args:
-            passed_s: time since the last call, for its `HangWatch`.
-        """
+        """Return its failure in the last `passed_s` seconds, such as "died (exit code 1)"; None if it runs."""
         ...
 
     def end(self) -> None:
-        """Kill what is left of it, and free what it held; called after each failure."""
+        """Kill the rest of it, and free its memory; called after each failure."""
         ...
 
 
@@ -132,16 +121,15 @@ class _Post(Generic[AJob]):
 
 
 class Supervisor(Generic[AJob]):
-    """Starts jobs, and starts them again when they fail.
+    """Starts jobs and restarts failed ones.
 
     Args:
         jobs: to keep running.
         policy: of the restarts.
         say: logs a line.
-        clock: seconds.
+        clock: returns seconds.
 
     Attributes:
-        jobs: as given.
         restarts: number of starts beyond the first ones.
     """
 
@@ -221,7 +209,7 @@ def descendants_of(pid: int) -> list[psutil.Process]:
 def end_with_games(process: BaseProcess) -> None:
     """Kill a process of ours, its descendants, and the real games on record as its own.
 
-    Simulated games are its children. Real ones are handed over by Wine or TMLoader, and nobody's children.
+    Simulated games are its children. Real ones are started by Wine or TMLoader, and no descendants.
     """
     assert process.pid is not None
     descendants = descendants_of(process.pid)

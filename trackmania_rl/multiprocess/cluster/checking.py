@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import ray
@@ -22,19 +21,11 @@ ANSWERS_WITHIN_S: Final = 60.0
 LEAST_STORE_BYTES: Final = 200 << 20
 
 
-@dataclass(frozen=True)
-class OnMachine:
-    """Properties of a machine."""
-
-    python: str  # version
-    has_package: bool  # whether collectors can be started there
-
-
-def look_there() -> OnMachine:
-    """Return the properties of the machine that this runs on."""
+def look_there() -> tuple[str, bool]:
+    """Return Python's version on the machine that this runs on, and whether it has this package."""
     from importlib.util import find_spec
 
-    return OnMachine(platform.python_version(), find_spec("trackmania_rl") is not None)
+    return platform.python_version(), find_spec("trackmania_rl") is not None
 
 
 def check_cluster(cluster: str, settings: Settings) -> Iterator[Finding]:
@@ -48,8 +39,7 @@ def check_cluster(cluster: str, settings: Settings) -> Iterator[Finding]:
         with connected(cluster):
             nodes = [node for node in ray.nodes() if node["Alive"]]
             yield _how_it_is_guarded()
-            asked = [(node, _ask(node)) for node in nodes]
-            for node, answer in asked:
+            for node, answer in [(node, _ask(node)) for node in nodes]:
                 yield _of_machine(node, answer)
             yield _room(n_places(), settings.game.n_collectors)
     except UserError as error:
@@ -66,16 +56,16 @@ def _of_machine(node: dict[str, Any], answer: Any) -> Finding:
     name, resources = node["NodeManagerHostname"], node["Resources"]
     n_collectors, store_bytes = int(resources.get(RESOURCE, 0)), int(resources.get("object_store_memory", 0))
     try:
-        found: OnMachine = ray.get(answer, timeout=ANSWERS_WITHIN_S)
+        python, has_package = ray.get(answer, timeout=ANSWERS_WITHIN_S)
     except GetTimeoutError:
         return problem(
             Check.CLUSTER, f"{name} starts no process within {ANSWERS_WITHIN_S:.0f} s: look at it, or leave it"
         )
     except RayError as error:
         return problem(Check.CLUSTER, f"{name} cannot start a process: {type(error).__name__}")
-    if not found.has_package:
+    if not has_package:
         return problem(Check.CLUSTER, f"{name} has no trackmania_rl: install it there too (docs/other_machines.rst)")
-    text = f"{name}: room for {n_collectors} collectors, store of {store_bytes >> 20} MB, Python {found.python}"
+    text = f"{name}: room for {n_collectors} collectors, store of {store_bytes >> 20} MB, Python {python}"
     if n_collectors > 0 and store_bytes < LEAST_STORE_BYTES:
         return warning(Check.CLUSTER, f"{text}: a small store spills races to disk; ray start --object-store-memory")
     return ok(Check.CLUSTER, text)

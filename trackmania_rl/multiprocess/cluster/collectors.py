@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import psutil
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
@@ -28,7 +25,6 @@ from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.multiprocess.cluster.connecting import RESOURCE, connected, environment
 from trackmania_rl.multiprocess.collector_process import CollectorTask, end_at_once, run_collector
 from trackmania_rl.multiprocess.collectors import Placement
-from trackmania_rl.multiprocess.supervisor import descendants_of, end_processes
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
@@ -41,29 +37,15 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 0.2
 """Shortest interval between questions to an actor: the supervisor looks hundreds of times a second."""
 LONELY_LOOK_EVERY_S: Final = 0.5
-CALLS_AT_A_TIME: Final = 3
-"""Threads of an actor: one plays, and the others answer calls."""
+CALLS_AT_A_TIME: Final = 2
+"""Threads of an actor: one plays, and one answers calls."""
 KILLED: Final = -9
 ASK_HEAD_EVERY_S: Final = 2.0
 HEAD_LOST_AFTER_S: Final = 15.0
 
 
-@dataclass(frozen=True)
-class Place:
-    """Process of a collector in the cluster."""
-
-    node_id: str  # Ray's name of the machine
-    pid: int  # of the process there
-    began_s: float  # its start, which tells it from a later process of this number
-
-
 class CollectorHost(CollectorEnds):
     """Actor that is one collector; its process is that collector's, and its games end with it."""
-
-    def place(self) -> Place:
-        """Return the place of this process."""
-        pid = os.getpid()
-        return Place(ray.get_runtime_context().get_node_id(), pid, psutil.Process(pid).create_time())
 
     def play(self, task: CollectorTask) -> tuple[int, list[logging.LogRecord]]:
         """Play until the run ends, or the learner's machine is out of reach; return exit code and last log records."""
@@ -92,14 +74,6 @@ def _on_this_machine(task: CollectorTask, folder: Path) -> CollectorTask:
     return replace(task, maps_folder=maps_folder, tracks_folder=folder / "tracks", live_folder=folder / "live")
 
 
-def end_there(place: Place) -> None:
-    """Kill the process of a collector with its games, stopped or hung; runs on its machine."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(place.pid)
-        if process.create_time() == place.began_s:
-            end_processes([process, *descendants_of(place.pid)])
-
-
 def start_host(*ends: Any) -> Any:
     """Start a collector's actor where there is room, and return its handle.
 
@@ -120,24 +94,14 @@ def start_host(*ends: Any) -> Any:
 
 
 class RemoteCollector:
-    """Process of a collector in the cluster, with the methods of `multiprocessing.Process`.
-
-    Args:
-        task: of the collector.
-
-    Attributes:
-        place: of the process; None while it waits for a machine.
-    """
+    """Process of a collector in the cluster, with the methods of `multiprocessing.Process`."""
 
     def __init__(self, task: CollectorTask) -> None:
         self.name = f"collector {task.index}"
         self.exitcode: int | None = None
-        self.place: Place | None = None
         self._actor = cast("Any", task.rollouts)
-        self._asked_place = self._actor.place.remote()
         self._end = self._actor.play.remote(task)
         self._looked_s = 0.0
-        self._killing: Any = None  # kept, since Ray cancels a task without references
 
     def is_alive(self) -> bool:
         """Return whether it plays, or waits for a machine."""
@@ -151,9 +115,6 @@ class RemoteCollector:
         """Wait for its end."""
         if self.exitcode is not None:
             return
-        if self.place is None:
-            with contextlib.suppress(GetTimeoutError, RayError):
-                self.place = ray.get(self._asked_place, timeout=0)
         try:
             self.exitcode, records = ray.get(self._end, timeout=timeout)
             handle_logs(records)
@@ -168,11 +129,8 @@ class RemoteCollector:
         ray.kill(self._actor)  # it would wait for calls, in the room of the next one
 
     def kill(self) -> None:
-        """Kill it with its games. On a machine that is out of reach it ends by itself."""
+        """Kill it with its children, also a stopped one. On a machine that is out of reach it ends by itself."""
         ray.kill(self._actor)
-        if self.place is not None and self.exitcode is None:
-            there = NodeAffinitySchedulingStrategy(self.place.node_id, soft=False)
-            self._killing = ray.remote(end_there).options(num_cpus=0, scheduling_strategy=there).remote(self.place)
         self.exitcode = KILLED if self.exitcode is None else self.exitcode
 
 
@@ -189,15 +147,13 @@ class OnCluster(Placement):
 
     def __init__(self, rollouts: RayRollouts) -> None:
         super().__init__(rollouts)
-        self._collectors: dict[int, RemoteCollector] = {}
         self._head_answered_s = time.monotonic()
         threading.Thread(target=self._ask_head, name="head", daemon=True).start()  # a call does not return without it
         self._has_said_that_one_waits = False
 
     @override
     def start(self, task: CollectorTask) -> RemoteCollector:
-        self._collectors[task.index] = RemoteCollector(task)
-        return self._collectors[task.index]
+        return RemoteCollector(task)
 
     @override
     def end_by_force(self, process: RemoteCollector) -> None:
@@ -216,17 +172,17 @@ class OnCluster(Placement):
                 "the same command, which goes on from the last checkpoint"
             )
         heartbeat = super().heartbeat(collector)
-        if self._collectors[collector].place is None:
-            heartbeat.at_s, heartbeat.n_waiting = time.monotonic(), 1
-            if not self._has_said_that_one_waits and ray.available_resources().get(RESOURCE, 0.0) < 1.0:
-                self._has_said_that_one_waits = True
-                log.warning(
-                    "the cluster has no room for collector %d, which waits: start Ray on another machine with "
-                    "--resources '{\"%s\": N}', or lower n_collectors",
-                    collector,
-                    RESOURCE,
-                )
-        return heartbeat
+        if heartbeat.at_s > 0:
+            return heartbeat
+        if not self._has_said_that_one_waits and ray.available_resources().get(RESOURCE, 0.0) < 1.0:
+            self._has_said_that_one_waits = True
+            log.warning(
+                "the cluster has no room for collector %d, which waits: start Ray on another machine with "
+                "--resources '{\"%s\": N}', or lower n_collectors",
+                collector,
+                RESOURCE,
+            )
+        return Heartbeat(time.monotonic(), n_waiting=1)
 
     def _ask_head(self) -> None:
         with contextlib.suppress(RayError):  # this process ends

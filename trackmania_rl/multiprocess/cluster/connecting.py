@@ -63,7 +63,7 @@ def connected(cluster: str) -> Iterator[None]:
             try:
                 ray.init(address, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
             except (ConnectionError, RuntimeError) as error:
-                raise UserError(_reason(cluster, str(error))) from error
+                raise UserError(f"--cluster {cluster}: {_reason(cluster, str(error))}") from error
         closing.callback(ray.shutdown)
         log.info("joined the cluster: room for %d collectors on %d machines", n_places(), len(ray.nodes()))
         yield
@@ -88,7 +88,7 @@ def require_answer(cluster: str) -> None:
     """
     said = _said_by_probe(cluster, {})
     if HEAD not in said:
-        raise UserError(_reason(cluster, said))
+        raise UserError(f"--cluster {cluster}: {_reason(cluster, said)}")
     head = said.rsplit(HEAD, 1)[1].split()[0]
     if not _is_loopback(head) and REFUSED not in _said_by_probe(head, {"RAY_AUTH_MODE": "disabled"}):
         raise UserError(
@@ -103,39 +103,36 @@ def _said_by_probe(address: str, variables: dict[str, str]) -> str:
         command = [sys.executable, "-c", _PROBE, address]
         child = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | variables)
         ends_s = time.monotonic() + PROBE_WITHIN_S
-        said = ""
-        while not any(one in said for one in (HEAD, REFUSED)) and child.poll() is None and time.monotonic() < ends_s:
+        said, is_running = "", True
+        while is_running and time.monotonic() < ends_s and not any(word in said for word in (HEAD, REFUSED)):
+            is_running = child.poll() is None
             time.sleep(0.1)
             said = os.pread(output.fileno(), MOST_SAID_BYTES, 0).decode(errors="replace")
         child.kill()  # Ray goes on asking where it was refused
         child.wait()
-        return os.pread(output.fileno(), MOST_SAID_BYTES, 0).decode(errors="replace")
+        return said
 
 
-def _reason(address: str, said: str) -> str:
+def _reason(cluster: str, said: str) -> str:
     """Return in one line why a cluster cannot be joined, by Ray's output."""
     text = said.lower()
     if REFUSED in said:
         return (
-            f"--cluster {address}: it asks for another token: copy ~/.ray/auth_token from its head to this machine, "
-            "and set RAY_AUTH_MODE=token"
+            "it asks for another token: copy ~/.ray/auth_token from its head to this machine, and set "
+            "RAY_AUTH_MODE=token"
         )
     if "version mismatch" in text or "same version" in text:
-        versions = next((line.strip() for line in said.splitlines() if "ersion" in line and "mismatch" in line), "")
+        return "Ray or Python there is of another version (ray --version): install the same ones on all machines"
+    if any(word in text for word in ("ssl", "tls", "handshake")):
+        return "one side speaks TLS and the other does not: set RAY_USE_TLS alike on all machines"
+    if cluster == AUTO and "could not find any running ray instance" in text:
         return (
-            f"--cluster {address}: Ray or Python there is of another version ({versions or 'see ray --version'}): "
-            "install the same ones on all machines"
-        )
-    if "ssl" in text or "tls" in text or "handshake" in text:
-        return f"--cluster {address}: one side speaks TLS and the other does not: set RAY_USE_TLS alike on all machines"
-    if address == AUTO and "could not find any running ray instance" in text:
-        return (
-            "--cluster auto: no Ray runs on this machine: begin with "
-            f"ray start --head --resources '{{\"{RESOURCE}\": 4}}' (docs/other_machines.rst)"
+            f"no Ray runs on this machine: begin with ray start --head --resources '{{\"{RESOURCE}\": 4}}' "
+            "(docs/other_machines.rst)"
         )
     return (
-        f"--cluster {address}: nobody answered within {PROBE_WITHIN_S:.0f} s: is Ray started there (ray start --head), "
-        "is the port open to this machine, and do both sides use RAY_USE_TLS, or neither?"
+        f"nobody answered within {PROBE_WITHIN_S:.0f} s: is Ray started there (ray start --head), is the port open to "
+        "this machine, and do both sides use RAY_USE_TLS, or neither?"
     )
 
 
@@ -152,8 +149,8 @@ def _made_here(n_nodes: int, closing: contextlib.ExitStack) -> str:
     if n_nodes < 1:
         raise UserError("--cluster local:N needs at least one node: local:2 is a learner's machine and a collector's")
     places = {RESOURCE: COLLECTORS_PER_LOCAL_NODE}
-    others = descendants_of(os.getpid())
-    of_cluster: list[psutil.Process] = []
+    others = set(descendants_of(os.getpid()))
+    of_cluster: set[psutil.Process] = set()
     closing.callback(end_processes, of_cluster)  # after Ray's own end, which leaves agents of nodes that died before
     node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": LOCAL_STORE_BYTES}
     with _own_signals():
@@ -163,15 +160,14 @@ def _made_here(n_nodes: int, closing: contextlib.ExitStack) -> str:
         for _ in range(n_nodes - 1):
             made.add_node(**node, resources=places)
         made.wait_for_nodes()
-    of_cluster += [one for one in descendants_of(os.getpid()) if one not in others]
+    of_cluster |= set(descendants_of(os.getpid())) - others
     return str(made.address)
 
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
     """Keep this process's handlers: Ray takes SIGTERM for itself."""
-    numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not None]
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
