@@ -107,7 +107,7 @@ def _open_ray(settings, slots, games):
         return SimpleNamespace(sink=ends.sink, take=take)
 
     run_state = RayRunState(settings, {"exploration": network_of(0.5), "evaluation": network_of(0.5)})
-    rollouts = RayRollouts(start, run_state, BOUNDS.frames_shape, games, slots)
+    rollouts = RayRollouts(start, BOUNDS.frames_shape, run_state, slots, games)
     open_actor = rollouts.open_collector
     rollouts.open_collector = lambda collector: open_actor(collector).sink
     return Channels(rollouts, run_state)

@@ -29,7 +29,7 @@ def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(open_chann
         with got(source) as rollout:
             order.append(rollout.collector)
             assert_is_race(rollout, *children.make_rollout(seeds[rollout.collector].pop(0), 7 + rollout.collector))
-    if isinstance(source, SharedRolloutSource | LocalRollouts):  # others take a moment to arrive, in any order
+    if type(source) in (SharedRolloutSource, LocalRollouts):  # others take a moment to arrive, in any order
         assert order == [0, 1, 0, 1, 0]
     assert source.get(timeout_s=0) is None
 
@@ -133,7 +133,7 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
     acquired(sink)
     answers = []
     waiting = [threading.Thread(target=lambda: answers.append(sink.acquire_frames(game=1)))]
-    if isinstance(channels.rollouts, SharedRolloutSource | LocalRollouts):
+    if type(channels.rollouts) in (SharedRolloutSource, LocalRollouts):
         waiting.append(threading.Thread(target=lambda: answers.append(sink.await_turn())))
     for thread in waiting:
         thread.start()
@@ -257,7 +257,7 @@ def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(o
     assert source.heartbeat(0).n_waiting == 0
     assert source.heartbeat(1).at_s == 0
     waits = [(lambda: sink.acquire_frames(0), lambda: got(source).release())]
-    if isinstance(source, SharedRolloutSource | LocalRollouts):
+    if type(source) in (SharedRolloutSource, LocalRollouts):
         waits.append((sink.await_turn, lambda: source.give_turn(0, 5)))
     for wait, end in waits:
         waiting = threading.Thread(target=wait)

@@ -47,7 +47,7 @@ def test_races_come_from_an_actor_until_it_is_lost_and_from_its_replacement(sett
     monkeypatch.setattr("trackmania_rl.channels.over_ray.WEIGHTS_EVERY_S", 3600.0)
     run_state = RayRunState(settings, {"exploration": network_of(1.0)})
     actor = ray.remote(Playing).options(num_cpus=0, max_concurrency=3)
-    rollouts = RayRollouts(actor.remote, run_state, SHAPE, games_per_collector=1, slots_per_collector=3)
+    rollouts = RayRollouts(actor.remote, SHAPE, run_state, slots_per_collector=3, games_per_collector=1)
 
     def receive(number):
         rollout = rollouts.get(timeout_s=60)

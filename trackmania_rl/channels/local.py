@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from typing_extensions import override
@@ -16,6 +16,7 @@ from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import (
     NO_WEIGHTS,
     WAIT_FOREVER_S,
+    Published,
     ReceivedRollout,
     RolloutSink,
     RolloutSource,
@@ -38,25 +39,16 @@ class LocalRunState:
         self.stop_requested = False
         self._weights: dict[WeightsKind, tuple[int, Tensor]] = {}  # version and vector
 
-    def publish(
-        self,
-        *,
-        weights: Mapping[WeightsKind, nn.Module] | None = None,
-        settings: Settings | None = None,
-        frames_total: int | None = None,
-        stop: bool = False,
-    ) -> None:
+    def publish(self, **values: Unpack[Published]) -> None:
         """Publish the given values; see `RunState`."""
         from trackmania_rl.agents.flat_parameters import flatten_parameters
 
-        for kind, network in (weights or {}).items():
+        for kind, network in (values.get("weights") or {}).items():
             version, _ = self._weights.get(kind, (NO_WEIGHTS, None))
             self.set_weights(kind, version + 1, flatten_parameters(network).clone())
-        if settings is not None:
-            self._published_settings = settings
-        if frames_total is not None:
-            self.frames_total = frames_total
-        self.stop_requested |= stop
+        self._published_settings = values.get("settings") or self._published_settings
+        self.frames_total = values.get("frames_total") or self.frames_total
+        self.stop_requested |= values.get("stop", False)
 
     def pull(self) -> bool:
         """Take over published settings; see `RunState`."""
@@ -79,16 +71,37 @@ class LocalRunState:
         self._weights[kind] = version, vector
 
 
-class QueuedRollouts(RolloutSource):
-    """`RolloutSource` that threads of this process fill, but for opening and turns.
+class LocalRollouts(RolloutSource):
+    """`RolloutSource` of collectors that are threads of this process.
 
-    A subclass keeps in `_queues` an object with `waiting` rollouts and a `heartbeat` for each collector.
+    Args:
+        frames_shape: of the room for one race, (states of the longest race, 1, H, W).
+        run_state: holds the stop request.
+        slots_per_collector: races that a collector may have under way or put before it waits.
+        games_per_collector: races that it drives at the same time; each beyond the first adds a room.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        frames_shape: tuple[int, int, int, int],
+        run_state: RunState,
+        slots_per_collector: int = 2,
+        games_per_collector: int = 1,
+    ) -> None:
         self.waited_s = 0.0
+        self.run_state = run_state
+        self.n_games = games_per_collector
         self.changed = threading.Condition()
-        self._queues: dict[int, Any] = {}
+        self._frames_shape = frames_shape
+        self._n_slots = slots_per_collector
+        self._queues: dict[int, Any] = {}  # objects with `waiting` rollouts and a `heartbeat`, by collector
+
+    @override
+    def open_collector(self, collector: int) -> RolloutSink:
+        n_rooms = self._n_slots + self.n_games - 1
+        rooms = [Room(np.empty(self._frames_shape, dtype=np.uint8), number) for number in range(n_rooms)]
+        sink = self._queues[collector] = LocalSink(collector, self, rooms)
+        return sink
 
     @override
     def close_collector(self, collector: int) -> None:
@@ -109,46 +122,6 @@ class QueuedRollouts(RolloutSource):
         return None
 
     @override
-    def heartbeat(self, collector: int) -> Heartbeat:
-        heartbeat: Heartbeat = self._queues[collector].heartbeat
-        return heartbeat
-
-    @override
-    def close(self) -> None:
-        with self.changed:
-            self._queues.clear()
-
-
-class LocalRollouts(QueuedRollouts):
-    """`RolloutSource` of collectors that are threads of this process.
-
-    Args:
-        frames_shape: of the room for one race, (states of the longest race, 1, H, W).
-        run_state: holds the stop request.
-        slots_per_collector: races that a collector may have under way or put before it waits.
-        games_per_collector: races that it drives at the same time; each beyond the first adds a room.
-    """
-
-    def __init__(
-        self,
-        frames_shape: tuple[int, int, int, int],
-        run_state: RunState,
-        slots_per_collector: int = 2,
-        games_per_collector: int = 1,
-    ) -> None:
-        super().__init__()
-        self.run_state = run_state
-        self.n_games = games_per_collector
-        self._frames_shape = frames_shape
-        self._n_rooms = slots_per_collector + games_per_collector - 1
-
-    @override
-    def open_collector(self, collector: int) -> LocalSink:
-        rooms = [Room(np.empty(self._frames_shape, dtype=np.uint8), number) for number in range(self._n_rooms)]
-        sink = self._queues[collector] = LocalSink(collector, self, rooms)
-        return sink
-
-    @override
     def give_turn(self, collector: int, number: int) -> None:
         with self.changed:
             if collector in self._queues:
@@ -159,6 +132,16 @@ class LocalRollouts(QueuedRollouts):
     def is_at_turn(self, collector: int) -> bool:
         with self.changed:
             return collector in self._queues and self._queues[collector].turn is not None
+
+    @override
+    def heartbeat(self, collector: int) -> Heartbeat:
+        heartbeat: Heartbeat = self._queues[collector].heartbeat
+        return heartbeat
+
+    @override
+    def close(self) -> None:
+        with self.changed:
+            self._queues.clear()
 
 
 class LocalSink(RolloutSink):

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import numpy as np
 import ray
@@ -23,14 +23,13 @@ from ray.exceptions import RayError
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.local import LocalRollouts, LocalRunState, QueuedRollouts
+from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import (
     NO_WEIGHTS,
-    ROLLOUT_SLOTS_PER_COLLECTOR,
+    Published,
     ReceivedRollout,
     RolloutSink,
     WeightsKind,
-    settings_as_json,
 )
 from trackmania_rl.settings import Settings
 
@@ -50,7 +49,7 @@ WEIGHTS_BYTES_PER_S: Final = 5 << 20
 class News:
     """Published state of the run."""
 
-    settings: bytes  # in force, as JSON
+    settings: Settings  # in force
     frames_total: int = 0  # of the run
     stop: bool = False  # whether the run is to end
     weights: Mapping[WeightsKind, tuple[int, Any]] = field(default_factory=dict)  # version, and reference to a vector
@@ -66,22 +65,20 @@ class Taken:
 
 
 class CollectorEnds:
-    """A collector's ends of both channels, in its actor. Methods may be called from several threads.
+    """A collector's ends of both channels, `sink` and `run_state`, in its actor.
 
     Args:
-        frames_shape: of the room for one race, (states of the longest race, 1, H, W).
-        n_slots: races that the collector may have under way or unreleased before it waits.
-        n_games: races that it drives at the same time; each beyond the first adds a room.
+        frames_shape: see `LocalRollouts`, likewise the next two.
+        n_slots: slots of the collector.
+        n_games: games of the collector.
         news: the first.
 
     Attributes:
-        sink: of the collector.
-        run_state: of the run.
         asked_s: time of the learner's last call, by `time.monotonic`.
     """
 
     def __init__(self, frames_shape: tuple[int, int, int, int], n_slots: int, n_games: int, news: News) -> None:
-        self.run_state = LocalRunState(Settings.model_validate_json(news.settings))
+        self.run_state = LocalRunState(news.settings)
         self._news = replace(news, weights={})
         self._receive(news)
         self._rollouts = LocalRollouts(frames_shape, self.run_state, n_slots, n_games)
@@ -101,7 +98,8 @@ class CollectorEnds:
         if rollout is not None:
             self._taken.append(rollout)
             rollout = replace(rollout, give_back=None)
-        return Taken((self.sink.heartbeat.at_s, self.sink.heartbeat.n_waiting), self.take_logs(), rollout)
+        heartbeat = self._rollouts.heartbeat(0)
+        return Taken((heartbeat.at_s, heartbeat.n_waiting), self.take_logs(), rollout)
 
     def send(self, record: logging.LogRecord, /) -> None:
         """Keep a log record for the next `take`."""
@@ -114,57 +112,36 @@ class CollectorEnds:
     def _receive(self, news: News) -> None:
         from torch import from_numpy
 
-        if news.settings != self._news.settings:
-            self.run_state.publish(settings=Settings.model_validate_json(news.settings))
         for kind, (version, vector) in news.weights.items():
             if version != self._news.weights.get(kind, (NO_WEIGHTS, None))[0]:
                 self.run_state.set_weights(kind, version, from_numpy(np.array(ray.get(vector))))
-        self.run_state.publish(frames_total=news.frames_total, stop=news.stop)
+        settings = None if news.settings == self._news.settings else news.settings
+        self.run_state.publish(settings=settings, frames_total=news.frames_total, stop=news.stop)
         self._news = news
 
 
 class RayRunState(LocalRunState):
-    """Learner's end of `RunState`; `publish` puts weights into the object store, at limited intervals.
-
-    Args:
-        settings: in force.
-        networks: by kind; the first weights.
-
-    Attributes:
-        news: newest state; another object after each change.
-    """
+    """Learner's end of `RunState`. Its `news` are replaced at each change; weights in them at limited intervals."""
 
     def __init__(self, settings: Settings, networks: Mapping[WeightsKind, nn.Module]) -> None:
         super().__init__(settings)
         self._weights_due_s: dict[WeightsKind, float] = {}
-        self.news = News(settings_as_json(settings))
+        self.news = News(settings)
         self.publish(weights=networks)
 
     @override
-    def publish(
-        self,
-        *,
-        weights: Mapping[WeightsKind, nn.Module] | None = None,
-        settings: Settings | None = None,
-        frames_total: int | None = None,
-        stop: bool = False,
-    ) -> None:
+    def publish(self, **values: Unpack[Published]) -> None:
         from trackmania_rl.agents.flat_parameters import flatten_parameters
 
         vectors = dict(self.news.weights)
-        for kind, network in (weights or {}).items():
+        for kind, network in (values.pop("weights", None) or {}).items():
             now_s = time.monotonic()
             if now_s >= self._weights_due_s.get(kind, now_s):
                 flat = flatten_parameters(network).cpu().numpy()
                 self._weights_due_s[kind] = now_s + max(WEIGHTS_EVERY_S, flat.nbytes / WEIGHTS_BYTES_PER_S)
                 vectors[kind] = vectors.get(kind, (NO_WEIGHTS, None))[0] + 1, ray.put(flat)
-        text = self.news.settings
-        if settings is not None and settings is not self._published_settings:
-            text = settings_as_json(settings)
-        super().publish(settings=settings, frames_total=frames_total, stop=stop)
-        news = News(text, self.frames_total, self.stop_requested, vectors)
-        if news != self.news:
-            self.news = news
+        super().publish(**values)
+        self.news = News(self._published_settings, self.frames_total, self.stop_requested, vectors)
 
 
 @dataclass
@@ -178,47 +155,40 @@ class _Followed:
     thread: threading.Thread | None = None
 
 
-class RayRollouts(QueuedRollouts):
-    """Learner's end of `Rollouts`. There are no turns.
+class RayRollouts(LocalRollouts):
+    """Learner's end of `Rollouts`, whose queues are filled by threads that follow the actors. There are no turns.
 
     Args:
         start: starts the actor of a collector with the arguments of `CollectorEnds`, and returns its handle.
+        frames_shape: see `LocalRollouts`, likewise the others.
         run_state: of the run.
-        frames_shape: of the room for one race.
-        games_per_collector: races that leave a collector independently; 1 if it steps its games together.
-        slots_per_collector: races that a collector may have under way or unreleased before it waits.
+        slots_per_collector: races of a collector that may be under way or unreleased.
+        games_per_collector: races that it drives at the same time.
     """
+
+    run_state: RayRunState
 
     def __init__(
         self,
         start: Callable[..., Any],
-        run_state: RayRunState,
         frames_shape: tuple[int, int, int, int],
+        run_state: RayRunState,
+        slots_per_collector: int,
         games_per_collector: int,
-        slots_per_collector: int = ROLLOUT_SLOTS_PER_COLLECTOR,
     ) -> None:
-        super().__init__()
-        self._run_state = run_state
+        super().__init__(frames_shape, run_state, slots_per_collector, games_per_collector)
         self._start = functools.partial(start, frames_shape, slots_per_collector, games_per_collector)
 
     @override
     def open_collector(self, collector: int) -> RolloutSink:
         """Start the actor of a collector and return its handle, in place of the sink that is in the actor."""
-        news = self._run_state.news
+        news = self.run_state.news
         followed = _Followed(self._start(news))
         with self.changed:
             self._queues[collector] = followed
         followed.thread = threading.Thread(target=self._follow, args=(collector, followed, news), daemon=True)
         followed.thread.start()
         return cast("RolloutSink", followed.actor)
-
-    @override
-    def give_turn(self, collector: int, number: int) -> None:
-        raise NotImplementedError
-
-    @override
-    def is_at_turn(self, collector: int) -> bool:
-        raise NotImplementedError
 
     @override
     def close(self) -> None:
@@ -233,7 +203,7 @@ class RayRollouts(QueuedRollouts):
         while self._queues.get(collector) is followed:
             with self.changed:
                 n_released, followed.n_released = followed.n_released, 0
-            news = self._run_state.news
+            news = self.run_state.news
             try:
                 taken: Taken = ray.get(
                     followed.actor.take.remote(None if news is sent else news, n_released, TAKE_WITHIN_S)

@@ -25,8 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -105,9 +104,7 @@ class ReceivedRollout:
     def __enter__(self) -> ReceivedRollout:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -266,6 +263,15 @@ class RolloutSource(Protocol):
         ...
 
 
+class Published(TypedDict, total=False):
+    """Arguments of `RunState.publish`. None is the same as no value."""
+
+    weights: Mapping[WeightsKind, nn.Module] | None  # copied
+    settings: Settings | None  # the same object again costs nothing; too large ones are logged and left out
+    frames_total: int | None  # of the run
+    stop: bool  # True is final
+
+
 class RunState(Protocol):
     """Weights, settings, frame count and stop request of a run: the learner publishes them, collectors pull them.
 
@@ -295,18 +301,8 @@ class RunState(Protocol):
         """Copy weights newer than `known_version` into `network`, on any device; return the version that it has now."""
         ...
 
-    def publish(
-        self,
-        *,
-        weights: Mapping[WeightsKind, nn.Module] | None = None,
-        settings: Settings | None = None,
-        frames_total: int | None = None,
-        stop: bool = False,
-    ) -> None:
-        """Publish the given values; the others stay. Networks are copied. `stop` is final.
-
-        The same settings object again costs nothing. Settings that are too large are logged and left out.
-        """
+    def publish(self, **values: Unpack[Published]) -> None:
+        """Publish the given values; the others stay."""
         ...
 
 
@@ -316,8 +312,3 @@ class Channels:
 
     rollouts: RolloutSource
     run_state: RunState
-
-
-def settings_as_json(settings: Settings) -> bytes:
-    """Return the text that `Settings.model_validate_json` reads back."""
-    return settings.model_dump_json(warnings=False).encode()  # pydantic would warn of each `NamedPart`

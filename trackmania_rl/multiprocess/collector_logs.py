@@ -13,13 +13,11 @@ import multiprocessing
 import threading
 import time
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
 LAST_RECORDS_WITHIN_S: Final = 3.0
-"""Longest wait for the last log records of processes that have ended."""
 
 
 class LogPipe(Protocol):
@@ -45,18 +43,13 @@ def send_logs_to(pipe: LogPipe) -> None:
 
 
 class CollectorLogs:
-    """Context in which this process's own handlers handle the collectors' log records."""
+    """Threads in which this process handles the collectors' log records; a context that waits for the last ones."""
 
     def __init__(self) -> None:
-        self._handlers: list[logging.Handler] = []
         self._readers: list[threading.Thread] = []
 
     def open(self, name: str) -> Connection:
-        """Make a pipe for the records of a process and read it in a thread.
-
-        Returns:
-            The end for the process; close it here once the process is spawned.
-        """
+        """Read a pipe of a process in a thread; return the end for the process, to be closed after its spawn."""
         reading, writing = multiprocessing.get_context("spawn").Pipe(duplex=False)
         self._readers = [reader for reader in self._readers if reader.is_alive()]
         self._readers.append(threading.Thread(target=self._read, args=(reading,), name=f"logs of {name}", daemon=True))
@@ -64,12 +57,9 @@ class CollectorLogs:
         return writing
 
     def __enter__(self) -> CollectorLogs:
-        self._handlers = logging.getLogger().handlers
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         deadline_s = time.monotonic() + LAST_RECORDS_WITHIN_S
         for reader in self._readers:
             reader.join(max(0.0, deadline_s - time.monotonic()))
@@ -77,7 +67,4 @@ class CollectorLogs:
     def _read(self, pipe: Connection) -> None:
         with pipe, contextlib.suppress(EOFError, OSError):  # until the process ends, in whatever way
             while True:
-                record: logging.LogRecord = pipe.recv()
-                for handler in self._handlers:
-                    if record.levelno >= handler.level:
-                        handler.handle(record)
+                logging.getLogger().handle(pipe.recv())

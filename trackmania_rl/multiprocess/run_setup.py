@@ -113,13 +113,7 @@ def check_machine(settings: Settings, folder: Path) -> None:
 def placed(
     cluster: str | None, settings: Settings, spaces: Spaces, builder: AgentBuilder
 ) -> Iterator[tuple[Channels, Placement]]:
-    """Open the channels between the learner and its collectors, and make the placement of these.
-
-    Args:
-        cluster: Ray cluster to join; None for processes of this machine.
-        settings: in force at the beginning.
-        spaces: of the games.
-        builder: makes the networks with the first weights.
+    """Open the channels between the learner and its collectors, on this machine or on a Ray `cluster`.
 
     Raises:
         UserError: if there is no such cluster, or no Ray on this machine.

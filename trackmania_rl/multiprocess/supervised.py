@@ -44,13 +44,7 @@ DEFAULT_SILENCE_S: Final = 300.0
 DEFAULT_STALL_S: Final = 3600.0
 """Until the training loop begins: it reads a checkpoint, and compiles."""
 LOOK_EVERY_S: Final = 0.5
-FINAL: Final = (
-    ExitCode.DONE,
-    ExitCode.MISUSED,
-    ExitCode.NOT_SAVED,
-    ExitCode.NEEDS_A_PERSON,
-    ExitCode.INTERRUPTED,
-)
+FINAL: Final = (ExitCode.DONE, ExitCode.MISUSED, ExitCode.NOT_SAVED, ExitCode.NEEDS_A_PERSON, ExitCode.INTERRUPTED)
 """Exit codes after which a training is not started again."""
 SHOW_CURSOR: Final = "\x1b[?25h"
 OWN_PROCESS_GROUP: Final = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
@@ -108,7 +102,7 @@ def supervise(command: Sequence[str]) -> int:
     """
     training = TrainingJob(command)
     supervisor = Supervisor([training], POLICY, say=lambda line: _say(f"WARNING {line}"))
-    with _signals_to(training.stop), training:
+    with _signals_to(training.stop):
         try:
             supervisor.start()
             while training.exit_code is None:
@@ -117,18 +111,13 @@ def supervise(command: Sequence[str]) -> int:
         except KeepsFailingError as error:
             _say(f"error: {error}; a person is needed")
             return ExitCode.NEEDS_A_PERSON
+        finally:
+            training.end()
     return training.exit_code
 
 
 class TrainingJob(Job):
-    """Training as a `Job`, and a context that ends it.
-
-    Args:
-        command: starts it.
-
-    Attributes:
-        exit_code: of the last training; None while it is to be kept running.
-    """
+    """Training as a `Job`. `exit_code` is that of the last training; None while it is to be kept running."""
 
     name = "the training"
 
@@ -143,12 +132,6 @@ class TrainingJob(Job):
         self._because = ""
         self._is_stopped = False
         self._began_s = time.monotonic()
-
-    def __enter__(self) -> TrainingJob:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
 
     @property
     @override

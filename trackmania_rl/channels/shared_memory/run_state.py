@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,9 @@ from trackmania_rl.channels.protocols import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
     ChannelError,
     Channels,
+    Published,
     RunState,
     WeightsKind,
-    settings_as_json,
 )
 from trackmania_rl.channels.shared_memory.rollouts import (
     SHARED_MEMORY_FOLDER,
@@ -94,11 +94,9 @@ class SharedVector:
 
 
 class SharedRunState(RunState):
-    """`RunState` of spawned processes. Settings are JSON, padded with spaces.
+    """`RunState` of spawned processes. The networks' parameters are moved into shared memory.
 
-    Args:
-        settings: in force at the beginning.
-        uncompiled_shared_networks: by kind; their parameters are moved into shared memory.
+    Settings are JSON, padded with spaces.
     """
 
     def __init__(self, settings: Settings, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module]) -> None:
@@ -107,7 +105,7 @@ class SharedRunState(RunState):
             kind: SharedVector(flatten_parameters(network), "the network's weights")
             for kind, network in uncompiled_shared_networks.items()
         }
-        text = settings_as_json(settings)
+        text = _as_json(settings)
         self._settings_bytes = max(LEAST_SETTINGS_BYTES, ROOM_TO_GROW * len(text))
         self._settings = SharedVector(self._padded(text), "the settings")
         self._published = settings
@@ -115,23 +113,16 @@ class SharedRunState(RunState):
         self._frames_total = SPAWN.RawValue(ctypes.c_int64, 0)
 
     @override
-    def publish(
-        self,
-        *,
-        weights: Mapping[WeightsKind, nn.Module] | None = None,
-        settings: Settings | None = None,
-        frames_total: int | None = None,
-        stop: bool = False,
-    ) -> None:
-        for kind, network in (weights or {}).items():
+    def publish(self, **values: Unpack[Published]) -> None:
+        for kind, network in (values.get("weights") or {}).items():
             self._weights[kind].write(flatten_parameters(network))
-        if frames_total is not None:
-            self._frames_total.value = frames_total
-        if stop:
+        self._frames_total.value = values.get("frames_total") or self._frames_total.value
+        if values.get("stop"):
             self.stop_flag.value = True
+        settings = values.get("settings")
         if settings is not None and settings is not self._published:
             self._published = settings
-            text = settings_as_json(settings)
+            text = _as_json(settings)
             if len(text) <= self._settings_bytes:
                 self._settings.write(self._padded(text))
             else:  # an edit never ends a run
@@ -177,15 +168,16 @@ class SharedRunState(RunState):
         return torch.frombuffer(bytearray(text.ljust(self._settings_bytes)), dtype=torch.uint8)
 
 
+def _as_json(settings: Settings) -> bytes:
+    return settings.model_dump_json(warnings=False).encode()  # pydantic would warn of each `NamedPart`
+
+
 def open_channels(
     settings: Settings, spaces: Spaces, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module]
 ) -> Channels:
     """Open the channels of a run whose processes are spawned on this machine.
 
-    Args:
-        settings: in force at the beginning; they bound the size of a race.
-        spaces: of the games.
-        uncompiled_shared_networks: their parameters are moved into shared memory; the first weights.
+    The parameters of the networks, the first weights, are moved into shared memory.
 
     Raises:
         ChannelError: if there is no shared memory, or too little.

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.over_ray import CollectorEnds, RayRollouts, RayRunState, handle_logs
-from trackmania_rl.channels.protocols import Channels, WeightsKind
+from trackmania_rl.channels.protocols import ROLLOUT_SLOTS_PER_COLLECTOR, Channels, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.multiprocess.cluster.connecting import RESOURCE, connected, environment
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 0.2
 """Shortest interval between questions to an actor: the supervisor looks hundreds of times a second."""
 LONELY_LOOK_EVERY_S: Final = 0.5
-CALLS_AT_A_TIME: Final = 2
-"""Threads of an actor: one plays, and one answers calls."""
 KILLED: Final = -9
 ASK_HEAD_EVERY_S: Final = 2.0
 HEAD_LOST_AFTER_S: Final = 15.0
@@ -75,22 +73,15 @@ def _on_this_machine(task: CollectorTask, folder: Path) -> CollectorTask:
 
 
 def start_host(*ends: Any) -> Any:
-    """Start a collector's actor where there is room, and return its handle.
-
-    Args:
-        ends: arguments of `CollectorEnds`.
-    """
-    return (
-        ray.remote(CollectorHost)
-        .options(
-            num_cpus=0,
-            resources={RESOURCE: 1},
-            max_restarts=0,  # the supervisor restarts it, with another task
-            max_concurrency=CALLS_AT_A_TIME,
-            runtime_env={"env_vars": environment()},
-        )
-        .remote(*ends)
+    """Start a collector's actor where there is room, with the arguments of `CollectorEnds`; return its handle."""
+    actor = ray.remote(CollectorHost).options(
+        num_cpus=0,
+        resources={RESOURCE: 1},
+        max_restarts=0,  # the supervisor restarts it, with another task
+        max_concurrency=2,  # it plays and answers calls
+        runtime_env={"env_vars": environment()},
     )
+    return actor.remote(*ends)
 
 
 class RemoteCollector:
@@ -139,11 +130,7 @@ class HeadLostError(PassingError):
 
 
 class OnCluster(Placement):
-    """`Placement` on the machines of a cluster.
-
-    Args:
-        rollouts: the collectors' channel.
-    """
+    """`Placement` on the machines of a cluster."""
 
     def __init__(self, rollouts: RayRollouts) -> None:
         super().__init__(rollouts)
@@ -196,13 +183,7 @@ class OnCluster(Placement):
 def on_cluster(
     cluster: str, settings: Settings, spaces: Spaces, networks: Mapping[WeightsKind, nn.Module]
 ) -> Iterator[tuple[Channels, OnCluster]]:
-    """Join a cluster and open a run's channels over it.
-
-    Args:
-        cluster: see `connected`.
-        settings: in force at the beginning.
-        spaces: of the games.
-        networks: the first weights.
+    """Join a cluster (see `connected`) and open a run's channels over it; `networks` have the first weights.
 
     Raises:
         UserError: if the cluster cannot be joined, or the sampling is synchronous.
@@ -216,5 +197,5 @@ def on_cluster(
         run_state = RayRunState(settings, networks)
         frames_shape = RolloutBounds.of_game(settings.game, spaces).frames_shape
         n_apart = 1 if settings.game.is_in_process else settings.game.games_per_collector
-        rollouts = RayRollouts(start_host, run_state, frames_shape, n_apart)
+        rollouts = RayRollouts(start_host, frames_shape, run_state, ROLLOUT_SLOTS_PER_COLLECTOR, n_apart)
         yield Channels(rollouts, run_state), OnCluster(rollouts)
