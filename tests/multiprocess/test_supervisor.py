@@ -17,10 +17,10 @@ from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
-from trackmania_rl.multiprocess import supervisor as supervisor_module
 from trackmania_rl.multiprocess.collectors import CollectorJob, Collectors, limits_of_collectors
 from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.settings import load_settings
+from trackmania_rl.tmi_interaction.launchers import game_processes
 
 NO_SIGSTOP = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
 PATIENT = Limits(1e9, 1e9, 1e9, 1e9)
@@ -228,7 +228,7 @@ def hang_with_a_game(pipe):
 def test_a_collector_that_does_not_end_is_killed_with_its_games(is_stopped, monkeypatch):
     owners_of_ended_games = []
     records = SimpleNamespace(end_games_of=owners_of_ended_games.append)
-    monkeypatch.setattr(supervisor_module, "GameRecords", lambda: records)
+    monkeypatch.setattr(game_processes, "GameRecords", lambda: records)
     here, there = FORK.Pipe(duplex=False)
     process = FORK.Process(target=hang_with_a_game, args=(there,))
     process.start()

@@ -34,9 +34,9 @@ from trackmania_rl.multiprocess.supervisor import (
     RestartPolicy,
     Supervisor,
     descendants_of,
+    end_games_of,
     end_processes,
 )
-from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 
 POLICY: Final = RestartPolicy(first_delay_s=2.0, longest_delay_s=300.0, most_failures=10)
 DEFAULT_SILENCE_S: Final = 300.0
@@ -189,9 +189,8 @@ class TrainingJob(Job):
             process.kill()
             process.wait()
             end_processes(family)
-            records = GameRecords()
-            for one in (process, *family):
-                records.end_games_of(one.pid)
+            if family:
+                end_games_of(*(one.pid for one in family))
         self._most_saved = max(self._most_saved, self._heartbeat.saved)
         self._heartbeat = Heartbeat()  # unmaps the file, which Windows removes only then
         self._heartbeat_file.close()

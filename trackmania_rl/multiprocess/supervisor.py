@@ -17,7 +17,6 @@ import psutil
 
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.errors import PassingError
-from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 
 log = logging.getLogger(__name__)
 
@@ -207,16 +206,21 @@ def descendants_of(pid: int) -> list[psutil.Process]:
 
 
 def end_with_games(process: BaseProcess) -> None:
-    """Kill a process of ours, its descendants, and the real games on record as its own.
-
-    Simulated games are its children. Real ones are started by Wine or TMLoader, and no descendants.
-    """
+    """Kill a process of ours with its descendants and their games."""
     assert process.pid is not None
     descendants = descendants_of(process.pid)
     process.kill()
     process.join(ENDS_WITHIN_S)
     end_processes(descendants)
-    GameRecords().end_games_of(process.pid)
+    end_games_of(process.pid)
+
+
+def end_games_of(*pids: int) -> None:
+    """End the real games on record as those of processes. Started by Wine or TMLoader, they are no descendants."""
+    from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords  # imports numba
+
+    for pid in pids:
+        GameRecords().end_games_of(pid)
 
 
 def end_processes(processes: Iterable[psutil.Process]) -> None:
