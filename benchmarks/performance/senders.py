@@ -50,7 +50,6 @@ def send_through_slots(connection: Connection, sink: RolloutSink, n_frames: int)
         sink.put(0, race | {"sent_at_s": time.perf_counter()}, {})
         seed += 1
     del race, frames  # views of the slot
-    sink.close()
 
 
 def send_through_queue(connection: Connection, queue: Any, n_frames: int, image_size_px: tuple[int, int]) -> None:

@@ -142,22 +142,12 @@ def open_channels(request, settings):
         patch("trackmania_rl.channels.over_ray.TAKE_WITHIN_S", 0.02)
         patch("trackmania_rl.channels.over_ray.WEIGHTS_EVERY_S", 0.0)
     opened = []
-    sinks = []
 
     def open_them(slots_per_collector=2, games_per_collector=1):
         channels = IMPLEMENTATIONS[request.param](settings, slots_per_collector, games_per_collector)
-        open_collector = channels.rollouts.open_collector
-
-        def open_one(collector):
-            sinks.append(open_collector(collector))
-            return sinks[-1]
-
-        channels.rollouts.open_collector = open_one
         opened.append(channels)
         return channels
 
     yield open_them
-    for sink in sinks:
-        sink.close()
     for channels in opened:
         channels.rollouts.close()

@@ -121,7 +121,6 @@ def test_a_collector_that_is_opened_again_begins_with_all_its_room(open_channels
         acquired(sink)
         sink.put(0, *children.make_rollout(1, 4))
         acquired(sink)
-        sink.close()
     source.close_collector(0)
     source.close_collector(0)
     assert source.get(timeout_s=0) is None, "what was not received is dropped"

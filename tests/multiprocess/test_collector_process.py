@@ -36,7 +36,7 @@ def task_of(live, name, **changes):
         "maps_folder": Path("maps"),
         "tracks_folder": Path("tracks"),
         "live_folder": Path("live"),
-        "rollouts": SimpleNamespace(close=lambda: None),
+        "rollouts": SimpleNamespace(),
         "run_state": LocalRunState(live.current),
         "make_games_builder": make_games_builder,
         "make_agent_builder": make_agent_builder,

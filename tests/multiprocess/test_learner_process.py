@@ -32,6 +32,7 @@ def test_however_training_ends_everything_is_closed_in_order(live, failing):
     with contextlib.nullcontext() if failing is None else pytest.raises(RuntimeError, match=failing):
         learner_process_fn(trainer, asked.collectors, contextlib.nullcontext(), asked.interruptibly)
     assert [name for name, _, _ in asked.mock_calls] == [
+        "collectors.register",
         "collectors.start",
         "agent.rehearse_update",  # compiles while collectors start
         "train",

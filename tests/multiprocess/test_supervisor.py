@@ -110,7 +110,7 @@ def test_a_run_ends_when_no_collector_delivers_any_more(collectors_of):
             collectors.pass_time(1.0)
 
     for index in (0, 1):
-        collectors.supervisor.delivered(index)
+        collectors.supervisor.jobs[index].n_delivered += 1
     with pytest.raises(KeepsFailingError, match=r"\(exit code -9\): it has failed 6 times in a row, and so has each"):
         all_die_for_an_hour()
 
@@ -140,7 +140,7 @@ def watched(collectors_of):
     """One that has delivered."""
     collectors = collectors_of(1, LIMITS)
     assert not collectors.go_on(10)
-    collectors.supervisor.delivered(0)
+    collectors.supervisor.jobs[0].n_delivered += 1
     return collectors
 
 

@@ -183,10 +183,6 @@ class RolloutSink:
         """End the turn, after all its rollouts were put."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """Drop the rooms. The learner still receives what was put."""
-        self._held.clear()
-
     @property
     def _run_ends(self) -> bool:
         raise NotImplementedError

@@ -89,7 +89,6 @@ def run_collector(task: CollectorTask, log_pipe: LogPipe) -> None:
             needs_a_person = isinstance(error, EnvironmentFaultError)
             raise SystemExit(ExitCode.NEEDS_A_PERSON if needs_a_person else ExitCode.FAILED) from None
         finally:
-            task.rollouts.close()
             gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from tensordict import TensorDictBase
 from typing_extensions import override
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
@@ -27,7 +28,7 @@ from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
 from trackmania_rl.tmi_interaction.race_machine import START_WITHIN_S
 from trackmania_rl.training.demonstrations import Demonstration
-from trackmania_rl.training.hooks.hook import RunContext
+from trackmania_rl.training.hooks.hook import Hook, RunContext
 
 log = logging.getLogger(__name__)
 
@@ -151,16 +152,29 @@ class CollectorJob(Job):
         self._channels.rollouts.close_collector(self._index)
 
 
-class Collectors(Supervisor[CollectorJob]):
-    """Supervisor of a run's collectors, with one job for each."""
+class Collectors(Supervisor[CollectorJob], Hook):
+    """Supervisor of a run's collectors, with one job for each; a hook of the training loop."""
+
+    takes_fragments = True
 
     def __init__(self, jobs: Sequence[CollectorJob], channels: Channels) -> None:
         super().__init__(jobs, POLICY, log.warning, lambda: time.monotonic())
         self._channels = channels
 
-    def delivered(self, index: int) -> None:
-        """Note that a rollout of a collector has come in."""
-        self.jobs[index].n_delivered += 1
+    @override
+    def batch_process(self, _: TensorDictBase) -> None:
+        self.jobs[self.run.race.collector].n_delivered += 1
+
+    @override
+    def tick(self) -> None:
+        """Restart failed collectors.
+
+        Raises:
+            KeepsFailingError: if no collector can be kept running.
+        """
+        self.check()
+        self.run.statistics.collector_restarts = self.restarts
+        self.run.statistics.collectors_alive = self.n_alive
 
     @property
     def n_alive(self) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 
-from tensordict import TensorDictBase
-
 from trackmania_rl.agents.agent import CarryOut
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
@@ -15,29 +13,6 @@ from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.trainer import RunTrainer
 
 log = logging.getLogger(__name__)
-
-
-class WatchCollectors(Hook):
-    """Supervision of the collectors from the training loop."""
-
-    takes_fragments = True
-
-    def __init__(self, collectors: Collectors) -> None:
-        self._collectors = collectors
-
-    def batch_process(self, _: TensorDictBase) -> None:
-        """Count a delivery of a collector."""
-        self._collectors.delivered(self.run.race.collector)
-
-    def tick(self) -> None:
-        """Restart failed collectors.
-
-        Raises:
-            KeepsFailingError: if no collector can be kept running.
-        """
-        self._collectors.check()
-        self.run.statistics.collector_restarts = self._collectors.restarts
-        self.run.statistics.collectors_alive = self._collectors.n_alive
 
 
 class BeatForSupervisor(Hook):
@@ -68,11 +43,7 @@ def learner_process_fn(
 ) -> None:
     """Learn until the run ends; then end the collectors and write a last checkpoint.
 
-    Args:
-        trainer: with all its hooks, see `make_trainer`.
-        collectors: not started yet.
-        logs: of the collectors.
-        interruptibly: compiles the update, so that a stop interrupts it.
+    Work of seconds is done `interruptibly`, so that a stop interrupts it.
 
     Raises:
         KeepsFailingError: if no collector can be kept running; what was learned is saved first.
@@ -86,7 +57,7 @@ def learner_process_fn(
         for hook in trainer.hooks:
             at_end.callback(hook.end)
         at_end.callback(run.channels.run_state.publish, stop=True)  # collectors end meanwhile
-        WatchCollectors(collectors).register(trainer)
+        collectors.register(trainer, "WatchCollectors")  # as earlier versions named it
         collectors.start()
         if run.settings.run.use_torch_compile:
             log.info("compiling the update", extra={"phase": "compiling the update"})
