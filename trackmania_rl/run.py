@@ -184,7 +184,7 @@ def train(
         begin()
         with contextlib.suppress(OSError):  # an error of the disk is logged where it matters
             seeds.write_json(folder.seeds)  # all parts of the learner have drawn theirs
-        learner_process_fn(trainer, collectors, placement.logs, should_stop.interruptibly)
+        learner_process_fn(trainer, collectors, placement, should_stop.interruptibly)
     return statistics
 
 

@@ -9,8 +9,9 @@ import sys
 import psutil
 import pytest
 
-from trackmania_rl.multiprocess import collector_logs
-from trackmania_rl.multiprocess.collector_logs import CollectorLogs, send_logs_to
+from trackmania_rl.multiprocess import collectors
+from trackmania_rl.multiprocess.collector_process import send_logs_to
+from trackmania_rl.multiprocess.collectors import Placement
 
 from ..keep_games_command import wait_until
 
@@ -36,15 +37,15 @@ def say_half_a_record(pipe, word):
 
 
 def start(logs, target, argument):
-    with logs.open("collector 0") as pipe:
+    with logs.open_log_pipe("collector 0") as pipe:
         process = FORK.Process(target=target, args=(pipe, argument), daemon=True)
         process.start()
     return process
 
 
 def test_records_are_handled_to_the_last(caplog, monkeypatch):
-    monkeypatch.setattr(collector_logs, "LAST_RECORDS_WITHIN_S", 60.0)
-    with CollectorLogs() as logs:
+    monkeypatch.setattr(collectors, "LAST_RECORDS_WITHIN_S", 60.0)
+    with Placement(None) as logs:
         start(logs, say, 500).join(60)
     assert said(caplog) == [f"race {number}" for number in range(500)]
 
@@ -54,7 +55,7 @@ def test_records_are_handled_to_the_last(caplog, monkeypatch):
 def test_the_main_process_waits_for_no_collector_that_is_stopped_or_killed_within_a_record(
     caplog, monkeypatch, is_killed
 ):
-    with CollectorLogs() as logs:
+    with Placement(None) as logs:
         stuck = start(logs, say_half_a_record, "begun")
         try:
             wait_until(lambda: psutil.Process(stuck.pid).status() == psutil.STATUS_STOPPED)
@@ -62,7 +63,7 @@ def test_the_main_process_waits_for_no_collector_that_is_stopped_or_killed_withi
                 stuck.kill()
             start(logs, say, 3).join(60)
             wait_until(lambda: said(caplog) == ["begun", "race 0", "race 1", "race 2"])
-            monkeypatch.setattr(collector_logs, "LAST_RECORDS_WITHIN_S", 0.5)
+            monkeypatch.setattr(collectors, "LAST_RECORDS_WITHIN_S", 0.5)
         except BaseException:
             stuck.kill()
             raise

@@ -11,14 +11,16 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from logging.handlers import QueueHandler
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import psutil
 import torch
 from numba.core import event
+from typing_extensions import override
 
 from trackmania_rl.agents.builder import MakeAgentBuilder
 from trackmania_rl.agents.devices import pick_playing_device
@@ -27,7 +29,6 @@ from trackmania_rl.channels.protocols import RolloutSink, RunState, WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError
 from trackmania_rl.games.race_games import MakeGamesBuilder
-from trackmania_rl.multiprocess.collector_logs import LogPipe, send_logs_to
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
@@ -60,6 +61,28 @@ class CollectorTask:
     demonstrations: tuple[Demonstration, ...] = ()  # races to drive first
     progress: CollectorProgress = field(default_factory=CollectorProgress)  # place at which it resumes
     n_starts_before: int = 0  # starts in this session since its last race came in
+
+
+class LogPipe(Protocol):
+    """Destination of log records."""
+
+    def send(self, record: Any, /) -> None:
+        """Send a record."""
+        ...
+
+
+class _PipeHandler(QueueHandler):
+    @override
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # the main process is gone
+            self.queue.send(record)  # type: ignore[attr-defined]
+
+
+def send_logs_to(pipe: LogPipe) -> None:
+    """Send this process's log records to the main process from now on."""
+    root = logging.getLogger()
+    root.handlers = [_PipeHandler(pipe)]  # type: ignore[arg-type]
+    root.setLevel(logging.INFO)
 
 
 def collector_process_fn(task: CollectorTask, log_pipe: LogPipe) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from tensordict import TensorDictBase
@@ -18,7 +21,6 @@ from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import Channels, RolloutSource
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
-from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
@@ -39,6 +41,7 @@ FIRST_RACE_LATER_S: Final = 600.0
 """Extra time for a new process's first race, since it compiles."""
 STARTS_OF_A_GAME: Final = 3
 """Starts of a failing game before its collector ends by itself."""
+LAST_RECORDS_WITHIN_S: Final = 3.0
 ENDS_WITHIN_S: Final = 2.0
 """A collector that runs so long after the end of the run is killed."""
 SLOWEST_SPEED: Final = 0.5
@@ -57,16 +60,24 @@ def limits_of_collectors(settings: Settings) -> Limits:
 class Placement:
     """Starts collectors as processes of this machine; a subclass starts them on others.
 
+    Each has a pipe for its log records, which a thread handles here: a collector that is killed or stopped within a
+    record blocks only that thread. The context waits at its end for the last records.
+
     Args:
         rollouts: their channel.
-
-    Attributes:
-        logs: handles their log records.
     """
 
     def __init__(self, rollouts: RolloutSource) -> None:
-        self.logs = CollectorLogs()
         self._rollouts = rollouts
+        self._log_readers: list[threading.Thread] = []
+
+    def __enter__(self) -> Placement:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        deadline_s = time.monotonic() + LAST_RECORDS_WITHIN_S
+        for reader in self._log_readers:
+            reader.join(max(0.0, deadline_s - time.monotonic()))
 
     def start(self, task: CollectorTask) -> Any:
         """Start a collector; return its process, a `multiprocessing.Process` or alike.
@@ -75,12 +86,20 @@ class Placement:
             OSError: if it cannot be started.
         """
         name = f"collector {task.index}"
-        with hold_back_ctrl_c(), self.logs.open(name) as pipe:  # only the collector keeps this end
+        with hold_back_ctrl_c(), self.open_log_pipe(name) as pipe:  # only the collector keeps this end
             process = multiprocessing.get_context("spawn").Process(
                 target=collector_process_fn, args=(task, pipe), name=name, daemon=False
             )
             process.start()
         return process
+
+    def open_log_pipe(self, name: str) -> Connection:
+        """Return the end of a log pipe for a process."""
+        reading, writing = multiprocessing.get_context("spawn").Pipe(duplex=False)
+        reader = threading.Thread(target=_handle_logs, args=(reading,), name=f"logs of {name}", daemon=True)
+        self._log_readers = [*(one for one in self._log_readers if one.is_alive()), reader]
+        reader.start()
+        return writing
 
     def end_by_force(self, process: Any) -> None:
         """Kill a process with its games."""
@@ -89,6 +108,12 @@ class Placement:
     def heartbeat(self, collector: int) -> Heartbeat:
         """Return the heartbeat of a collector that was started."""
         return self._rollouts.heartbeat(collector)
+
+
+def _handle_logs(pipe: Connection) -> None:
+    with pipe, contextlib.suppress(EOFError, OSError):  # until the process ends, in whatever way
+        while True:
+            logging.getLogger().handle(pipe.recv())
 
 
 class CollectorJob(Job):

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 
 from trackmania_rl.agents.agent import CarryOut
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.multiprocess.collector_logs import CollectorLogs
-from trackmania_rl.multiprocess.collectors import Collectors
+from trackmania_rl.multiprocess.collectors import Collectors, Placement
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.trainer import RunTrainer
 
@@ -38,7 +37,7 @@ class BeatForSupervisor(Hook):
 def learner_process_fn(
     trainer: RunTrainer,
     collectors: Collectors,
-    logs: CollectorLogs,
+    placement: Placement,
     interruptibly: CarryOut = lambda work: work(),
 ) -> None:
     """Learn until the run ends; then end the collectors and write a last checkpoint.
@@ -51,7 +50,7 @@ def learner_process_fn(
     """
     run = trainer.run
     with ExitStack() as at_end:  # entered last is done first, and everything is done whatever fails
-        at_end.enter_context(logs)
+        at_end.enter_context(placement)
         at_end.callback(run.channels.rollouts.close)
         at_end.callback(collectors.stop)
         for hook in trainer.hooks:

@@ -125,10 +125,6 @@ class RemoteCollector:
         self.exitcode = KILLED if self.exitcode is None else self.exitcode
 
 
-class HeadLostError(PassingError):
-    """The cluster's head does not answer: no actor could be placed, and Ray would end this process by itself."""
-
-
 class OnCluster(Placement):
     """`Placement` on the machines of a cluster."""
 
@@ -151,10 +147,10 @@ class OnCluster(Placement):
         """Return a collector's heartbeat. A collector that waits for a machine is well.
 
         Raises:
-            HeadLostError: if the cluster's head no longer answers.
+            PassingError: if the cluster's head no longer answers: Ray would end this process by itself.
         """
         if time.monotonic() - self._head_answered_s > HEAD_LOST_AFTER_S:
-            raise HeadLostError(
+            raise PassingError(
                 f"the head of the Ray cluster has not answered for {HEAD_LOST_AFTER_S:.0f} s: start it again, and then "
                 "the same command, which goes on from the last checkpoint"
             )

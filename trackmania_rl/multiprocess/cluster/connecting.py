@@ -63,7 +63,7 @@ def connected(cluster: str) -> Iterator[None]:
             try:
                 ray.init(address, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
             except (ConnectionError, RuntimeError) as error:
-                raise UserError(f"--cluster {cluster}: {_reason(cluster, str(error))}") from error
+                raise UserError(_refusal(cluster, str(error))) from error
         closing.callback(ray.shutdown)
         log.info("joined the cluster: room for %d collectors on %d machines", n_places(), len(ray.nodes()))
         yield
@@ -88,7 +88,7 @@ def require_answer(cluster: str) -> None:
     """
     said = _said_by_probe(cluster, {})
     if HEAD not in said:
-        raise UserError(f"--cluster {cluster}: {_reason(cluster, said)}")
+        raise UserError(_refusal(cluster, said))
     head = said.rsplit(HEAD, 1)[1].split()[0]
     if not _is_loopback(head) and REFUSED not in _said_by_probe(head, {"RAY_AUTH_MODE": "disabled"}):
         raise UserError(
@@ -111,6 +111,10 @@ def _said_by_probe(address: str, variables: dict[str, str]) -> str:
         child.kill()  # Ray goes on asking where it was refused
         child.wait()
         return said
+
+
+def _refusal(cluster: str, said: str) -> str:
+    return f"--cluster {cluster}: {_reason(cluster, said)}"
 
 
 def _reason(cluster: str, said: str) -> str:
