@@ -17,6 +17,7 @@ from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
+from trackmania_rl.multiprocess import supervisor as supervisor_module
 from trackmania_rl.multiprocess.collectors import CollectorJob, Collectors, limits_of_collectors
 from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.settings import load_settings
@@ -38,7 +39,7 @@ class FakeCollectors:
         self.killed = []
         self.reported_dead = []
         self.failing_starts = []
-        monkeypatch.setattr(collectors_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(collectors_module, "limits_of_collectors", lambda _: limits)
         placement = SimpleNamespace(
             start=self._start, end_by_force=self._kill, heartbeat=lambda index: self.heartbeats[index]
@@ -190,28 +191,35 @@ def test_the_limits_follow_from_the_longest_race_and_from_a_games_start(reposito
     assert stall_s(game_transport="socket", tmi_protection_timeout_s=10.0) == 30 + 60 * 2 + 3 * (120 + 120 + 10)
 
 
-def failures(n_failures, every_s, *, succeeds=False):
-    """Lines of a job that fails so often, under the policy of `--supervised`."""
-    now_s, lines = [0.0], list[str]()
-    job = SimpleNamespace(name="the training", start=lambda: None, end=lambda: None, has_succeeded=succeeds)
-    job.failure = lambda passed_s: "ended"
-    supervisor = Supervisor([job], RestartPolicy(2.0, 300.0, most_failures=10), lines.append, lambda: now_s[0])
-    supervisor.start()
-    while len(lines) < n_failures:
-        supervisor.check()
-        now_s[0] += every_s
-        supervisor.check()
-    return lines
+@pytest.fixture
+def failures(monkeypatch):
+    """`failures(n_failures, every_s)`: lines of a job that fails so often, under the policy of `--supervised`."""
+    now_s = [0.0]
+    monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    def fail(n_failures, every_s, *, succeeds=False):
+        lines = list[str]()
+        job = SimpleNamespace(name="the training", start=lambda: None, end=lambda: None, has_succeeded=succeeds)
+        job.failure = lambda passed_s: "ended"
+        supervisor = Supervisor([job], RestartPolicy(2.0, 300.0, most_failures=10), lines.append)
+        supervisor.start()
+        while len(lines) < n_failures:
+            supervisor.check()
+            now_s[0] += every_s
+            supervisor.check()
+        return lines
+
+    return fail
 
 
-def test_the_delay_doubles_up_to_the_longest_and_the_tenth_failure_within_a_day_is_the_last():
+def test_the_delay_doubles_up_to_the_longest_and_the_tenth_failure_within_a_day_is_the_last(failures):
     delays_s = [2, 4, 8, 16, 32, 64, 128, 256, 300]
     assert failures(9, every_s=600.0) == [f"the training ended; it starts again in {delay} s" for delay in delays_s]
     with pytest.raises(KeepsFailingError, match="the training ended: it has failed 10 times in a row; the messages"):
         failures(10, every_s=600.0)
 
 
-def test_a_job_that_succeeds_between_its_failures_or_fails_rarely_is_started_for_ever():
+def test_a_job_that_succeeds_between_its_failures_or_fails_rarely_is_started_for_ever(failures):
     assert set(failures(1000, 60.0, succeeds=True)) == {"the training ended; it starts again in 2 s"}
     assert len(failures(1000, every_s=43_200.0)) == 1000
 

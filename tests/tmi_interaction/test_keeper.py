@@ -1,11 +1,13 @@
 """The keeper of one game, with a game, connections and a clock that the test controls."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from scripts.keep_games import POLICY
 from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess import supervisor as supervisor_module
 from trackmania_rl.multiprocess.supervisor import Supervisor
 from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.tmi_interaction.launchers import keeper as keepers
@@ -83,8 +85,9 @@ def keeper(game):
 
 
 @pytest.fixture
-def supervisor(keeper, game):
-    supervisor = Supervisor([keeper], POLICY, clock=lambda: game.now_s)
+def supervisor(keeper, game, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: game.now_s))
+    supervisor = Supervisor([keeper], POLICY)
     supervisor.start()
     return supervisor
 

@@ -77,7 +77,7 @@ class LocalRollouts(RolloutSource):
     Args:
         frames_shape: of the room for one race, (states of the longest race, 1, H, W).
         run_state: holds the stop request.
-        slots_per_collector: races that a collector may have under way or put before it waits.
+        slots_per_collector: races of a collector that may be under way or unreleased.
         games_per_collector: races that it drives at the same time; each beyond the first adds a room.
     """
 

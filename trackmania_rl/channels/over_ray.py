@@ -1,9 +1,9 @@
 """Both channels to collectors that are actors of a Ray cluster. Only `--cluster` imports it: it needs that extra.
 
 The actor of a collector holds both channels as they are within one process (`CollectorEnds`). A thread of the learner
-calls its `take` again and again: a call brings the news of the run and returns the heartbeat and a race. Ray moves
-races and weights through the object stores of the machines, and reports the loss of an actor as an error of the call.
-Neither `get` nor `publish` waits for a network.
+calls its `take` repeatedly: a call brings the news of the run and returns the heartbeat and a race. Ray moves races and
+weights through the object stores of the machines, and reports the loss of an actor as an error of the call. Neither
+`get` nor `publish` waits for a network.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ class CollectorEnds:
     """A collector's ends of both channels, `sink` and `run_state`, in its actor.
 
     Args:
-        frames_shape: see `LocalRollouts`, likewise the next two.
-        n_slots: slots of the collector.
-        n_games: games of the collector.
+        frames_shape: see `LocalRollouts`, likewise slots and games.
         news: the first.
 
     Attributes:
@@ -161,9 +159,6 @@ class RayRollouts(LocalRollouts):
     Args:
         start: starts the actor of a collector with the arguments of `CollectorEnds`, and returns its handle.
         frames_shape: see `LocalRollouts`, likewise the others.
-        run_state: of the run.
-        slots_per_collector: races of a collector that may be under way or unreleased.
-        games_per_collector: races that it drives at the same time.
     """
 
     run_state: RayRunState

@@ -1,4 +1,4 @@
-"""Process of a collector: it builds the collector and its games, and plays until the run ends."""
+"""Process of a collector: it makes the collector and its games, and plays until the run ends."""
 
 from __future__ import annotations
 
@@ -192,9 +192,9 @@ class _Compilations(event.Listener):
 
 @contextlib.contextmanager
 def beating_until_it_plays(beat: Callable[[], None], every_s: float = BEAT_EVERY_S) -> Iterator[Callable[[], None]]:
-    """Beat from a thread until the main thread first calls the yielded function, and while numba compiles.
+    """Beat from a thread until the first call of the yielded function, and while numba compiles.
 
-    A main thread that hangs later is silent, one that loads or compiles for minutes is not.
+    A main thread that hangs later is silent.
     """
     compilations = _Compilations()
     plays = threading.Event()

@@ -32,8 +32,6 @@ from trackmania_rl.tmi_interaction.race_machine import START_WITHIN_S
 from trackmania_rl.training.demonstrations import Demonstration
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 
-log = logging.getLogger(__name__)
-
 POLICY: Final = RestartPolicy(first_delay_s=1.0, longest_delay_s=30.0, most_failures=6)
 FIRST_BEAT_WITHIN_S: Final = 300.0
 """A new process loads its libraries, perhaps from a cold disk with a virus scanner."""
@@ -80,7 +78,7 @@ class Placement:
             reader.join(max(0.0, deadline_s - time.monotonic()))
 
     def start(self, task: CollectorTask) -> Any:
-        """Start a collector; return its process, a `multiprocessing.Process` or alike.
+        """Start a collector; return its process, a `multiprocessing.Process` or an object like it.
 
         Raises:
             OSError: if it cannot be started.
@@ -183,7 +181,7 @@ class Collectors(Supervisor[CollectorJob], Hook):
     takes_fragments = True
 
     def __init__(self, jobs: Sequence[CollectorJob], channels: Channels) -> None:
-        super().__init__(jobs, POLICY, log.warning, lambda: time.monotonic())
+        super().__init__(jobs, POLICY)
         self._channels = channels
 
     @override

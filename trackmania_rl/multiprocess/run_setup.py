@@ -34,9 +34,9 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def own_folder(folder: RunFolder) -> Iterator[Callable[[], None]]:
-    """Make a run's folder and lock it. An error before the run has begun removes what was made here.
+    """Make a run's folder and lock it. An error before the run has begun removes new folders.
 
-    The live state of games is removed before, of a training that was killed, and at the end.
+    The live state of games is removed before, of a killed training, and at the end.
 
     Yields:
         A function to call when the run has begun.
@@ -98,7 +98,7 @@ def _locked(folder: RunFolder) -> Iterator[None]:
 
 
 def check_machine(settings: Settings, folder: Path) -> None:
-    """Check the machine, and put the plugin of the real game in place.
+    """Check the machine, and install the plugin of the real game.
 
     Raises:
         UserError: if the folder, the disk, the device, the game or a game's port cannot be used.
@@ -146,8 +146,7 @@ def require_ray() -> None:
 def count_session(folder: RunFolder) -> int:
     """Count the starts of this run, this one included, in the run's folder.
 
-    The number is above those of all checkpoints and races, also if the file is damaged, as by a power cut: no random
-    numbers repeat.
+    The count exceeds the sessions of all checkpoints and races, also after a power cut: no random numbers repeat.
     """
     known = [0, *(manifest.session for manifest in find_manifests(folder.path).values())]
     with contextlib.suppress(OSError):

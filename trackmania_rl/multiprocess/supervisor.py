@@ -69,12 +69,12 @@ class HangWatch:
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """Delays of restarts, and when restarting ends.
+    """Delays of restarts, and the limit of failures.
 
     Attributes:
-        first_delay_s: after the first failure, and after a success. Each further failure doubles the delay.
+        first_delay_s: after the first failure since a success. Each further failure doubles the delay.
         longest_delay_s: largest delay.
-        most_failures: restarting ends when every job has failed so often within a day without a success.
+        most_failures: of every job within a day without a success, after which restarting ends.
     """
 
     first_delay_s: float
@@ -83,7 +83,7 @@ class RestartPolicy:
 
 
 class KeepsFailingError(PassingError):
-    """Every job has failed too often; the log holds the messages of each."""
+    """Every job has failed too often."""
 
 
 class Job(Protocol):
@@ -126,30 +126,22 @@ class Supervisor(Generic[AJob]):
         jobs: to keep running.
         policy: of the restarts.
         say: logs a line.
-        clock: returns seconds.
 
     Attributes:
         restarts: number of starts beyond the first ones.
     """
 
-    def __init__(
-        self,
-        jobs: Sequence[AJob],
-        policy: RestartPolicy,
-        say: Callable[[str], object] = log.warning,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, jobs: Sequence[AJob], policy: RestartPolicy, say: Callable[[str], object] = log.warning) -> None:
         self.jobs = jobs
         self.restarts = 0
         self._posts = [_Post(job) for job in jobs]
         self._policy = policy
         self._say = say
-        self._clock = clock
-        self._last_look_s = clock()
+        self._last_look_s = time.monotonic()
 
     def start(self) -> None:
         """Start every job."""
-        self._last_look_s = self._clock()
+        self._last_look_s = time.monotonic()
         for post in self._posts:
             self._start(post)
 
@@ -159,7 +151,7 @@ class Supervisor(Generic[AJob]):
         Raises:
             KeepsFailingError: if every job has failed too often. The others keep a run going.
         """
-        now_s = self._clock()
+        now_s = time.monotonic()
         passed_s, self._last_look_s = now_s - self._last_look_s, now_s
         for post in self._posts:
             if post.restart_at_s is None:
@@ -177,7 +169,7 @@ class Supervisor(Generic[AJob]):
             self._fail(post, how)
 
     def _fail(self, post: _Post[AJob], how: str) -> None:
-        now_s = self._clock()
+        now_s = time.monotonic()
         for one in self._posts:
             if one.job.has_succeeded:
                 one.failed_at_s.clear()

@@ -1,13 +1,12 @@
 """`Rollouts` in shared memory: arrays in slots, a small header in a pipe.
 
-The learner creates a `_Link` for each collector: a few slots of memory, and pipes. The collector takes the number of a
-free slot from one pipe, pickles the race into the slot with its arrays as out-of-band buffers, and sends the places of
-the buffers through another. The learner unpickles the race from views of the slot, and returns the slot when it has
-copied what it needs. Without a free slot the collector waits, which bounds the memory.
+The learner creates a `_Link` for each collector: a few slots of memory, and pipes. The collector receives the number of
+a free slot, pickles the race into the slot with its arrays as out-of-band buffers, and sends the places of the buffers.
+The learner unpickles the race from views of the slot, and returns the slot after copying the race. Without a free slot
+the collector waits.
 
-A collector may be killed at any moment. A message is small enough to enter its pipe whole, no lock is shared, and the
-link is made anew when the collector is started again. The memory has no name, so none is left by killed processes.
-Processes are spawned, with a `SharedRolloutSink` as an argument.
+A collector may be killed at any moment: a message enters its pipe whole, no lock is shared, and a restarted collector
+gets another link. The memory has no name, so killed processes leave none. Processes are spawned.
 """
 
 from __future__ import annotations
@@ -85,19 +84,19 @@ class RolloutBounds:
 
     @property
     def frames_bytes(self) -> int:
-        """Size of the frames of the longest race (uint8), aligned."""
+        """Size of these frames (uint8), aligned."""
         return _aligned(self.max_actions * self.image_height_px * self.image_width_px)
 
     @property
     def slot_bytes(self) -> int:
-        """Size of one slot. The system provides pages when they are first written, so unused length costs nothing."""
+        """Size of one slot. The system provides pages at the first write, so unused length costs nothing."""
         bytes_per_action = 4 * (self.n_floats + self.n_values) + OTHER_BYTES_PER_ACTION
         return self.frames_bytes + _aligned((self.max_actions + 1) * bytes_per_action) + OTHER_BYTES_PER_RACE
 
 
 @dataclass(frozen=True)
 class _Link:
-    """Everything that one collector and the learner share; picklable while a process is being spawned."""
+    """Memory and pipes of one collector and the learner; picklable while a process is being spawned."""
 
     collector: int
     bounds: RolloutBounds
@@ -132,7 +131,7 @@ class SharedRolloutSink(RolloutSink):
         self._link = link
 
     def __reduce__(self) -> tuple[type[SharedRolloutSink], tuple[_Link]]:
-        return SharedRolloutSink, (self._link,)  # it holds no slot before it reaches the spawned process
+        return SharedRolloutSink, (self._link,)
 
     @override
     def await_turn(self) -> int | None:
@@ -196,8 +195,8 @@ class SharedRolloutSource(RolloutSource):
 
     Args:
         bounds: size of the largest rollout.
-        slots_per_collector: at least 1. With 2, a collector drives into one slot while the learner reads the other.
-        games_per_collector: races that a collector drives at the same time; each beyond the first adds a slot.
+        slots_per_collector: races of a collector that may be under way or unreleased.
+        games_per_collector: races that it drives at the same time; each beyond the first adds a slot.
         stop: see `make_stop_flag`.
     """
 
