@@ -207,7 +207,8 @@ class RayRollouts(LocalRollouts):
                 log.debug("collector %d: %s", collector, error)
                 return
             sent = news
-            handle_logs(taken.logs)
+            for record in taken.logs:
+                logging.getLogger().handle(record)
             with self.changed:
                 followed.heartbeat.at_s, followed.heartbeat.n_waiting = taken.heartbeat
                 if taken.rollout is not None:
@@ -218,9 +219,3 @@ class RayRollouts(LocalRollouts):
     def _give_back(self, followed: _Followed) -> None:
         with self.changed:
             followed.n_released += 1
-
-
-def handle_logs(records: list[logging.LogRecord]) -> None:
-    """Log the records of a collector in this process."""
-    for record in records:
-        logging.getLogger().handle(record)

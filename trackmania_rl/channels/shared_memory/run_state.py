@@ -69,11 +69,6 @@ class SharedVector:
             ) from error
         self._sequence = SPAWN.RawValue(ctypes.c_int64, 2)
 
-    @property
-    def version(self) -> int:
-        """Number of the last write that began."""
-        return int(self._sequence.value + 1) // 2
-
     def write(self, values: Tensor) -> None:
         """Overwrite the vector."""
         values = values.to(self._vector.device)  # a copy from a GPU waits for the GPU: before the write begins
@@ -84,8 +79,10 @@ class SharedVector:
 
     def read_newer(self, known_version: int) -> tuple[int, Tensor] | None:
         """Return the version and a copy of the vector; None without a newer one, or if each attempt met a write."""
-        for _ in range(MOST_LOOKS if self.version != known_version else 0):
+        for _ in range(MOST_LOOKS):
             before = self._sequence.value
+            if before == 2 * known_version:
+                break
             copied = self._vector.clone() if before % 2 == 0 else None
             if copied is not None and self._sequence.value == before:
                 return before // 2, copied

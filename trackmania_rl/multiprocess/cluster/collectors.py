@@ -18,7 +18,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.over_ray import CollectorEnds, RayRollouts, RayRunState, handle_logs
+from trackmania_rl.channels.over_ray import CollectorEnds, RayRollouts, RayRunState
 from trackmania_rl.channels.protocols import ROLLOUT_SLOTS_PER_COLLECTOR, Channels, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
 from trackmania_rl.errors import PassingError, UserError, one_line
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 0.2
 """Shortest interval between questions to an actor: the supervisor looks hundreds of times a second."""
 LONELY_LOOK_EVERY_S: Final = 0.5
-KILLED: Final = -9
 ASK_HEAD_EVERY_S: Final = 2.0
 HEAD_LOST_AFTER_S: Final = 15.0
 
@@ -108,7 +107,8 @@ class RemoteCollector:
             return
         try:
             self.exitcode, records = ray.get(self._end, timeout=timeout)
-            handle_logs(records)
+            for record in records:
+                logging.getLogger().handle(record)
         except GetTimeoutError:
             return
         except RayTaskError as error:
@@ -122,7 +122,6 @@ class RemoteCollector:
     def kill(self) -> None:
         """Kill it with its children, also a stopped one. On a machine that is out of reach it ends by itself."""
         ray.kill(self._actor)
-        self.exitcode = KILLED if self.exitcode is None else self.exitcode
 
 
 class OnCluster(Placement):
