@@ -1,5 +1,6 @@
 """Input scripts: written, read, against the tminterface package's reader, and whatever bytes a file holds."""
 
+import itertools
 import random
 from itertools import pairwise
 
@@ -15,7 +16,7 @@ from trackmania_rl.protocol.input_script import (
     Input,
     InputEvent,
     InputScriptError,
-    events_from_actions,
+    events_of_keys,
     parse_input_script,
     read_input_script,
     write_input_script,
@@ -82,7 +83,7 @@ def test_errors_name_line_text_and_reason(line, reason):
 
 def test_actions_become_changes():
     straight, left = KeyState(False, False, True, False), KeyState(True, False, True, False)
-    assert events_from_actions([straight, straight, left, NO_KEYS], 50) == [
+    assert events_of_keys(zip(itertools.count(0, 50), [straight, straight, left, NO_KEYS])) == [
         InputEvent(0, Input.ACCELERATE, 1),
         InputEvent(100, Input.LEFT, 1),
         InputEvent(150, Input.LEFT, 0),
@@ -172,7 +173,7 @@ def test_extremes_are_read_or_refused(tmp_path, content, monkeypatch):
 
 
 def test_a_folder_and_a_missing_file_are_named(tmp_path):
-    with pytest.raises(InputScriptError, match="is not a file"):
+    with pytest.raises(InputScriptError, match="is a folder"):
         read_input_script(tmp_path)
     with pytest.raises(InputScriptError, match="cannot be read: No such file"):
         read_input_script(tmp_path / "absent.inputs")

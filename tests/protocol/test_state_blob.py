@@ -12,13 +12,11 @@ from tminterface.util import analog_value_to_data
 from trackmania_rl.protocol.state_blob import (
     BLOB_FIXED_BYTES,
     HEAD_BYTES,
-    STATE_HEAD_DTYPE,
     StateBlobError,
     StateView,
     decode_analog,
     encode_analog,
     new_state_blob,
-    parse_state_blob,
     with_last_checkpoint_time_cleared,
 )
 
@@ -47,19 +45,21 @@ def test_what_the_client_reads_lies_where_the_oracle_reads_it(noise_blob):
     dyna, car = state.dyna.current_state, state.scene_mobil
     np.testing.assert_array_equal(view.position_m, dyna.position)
     np.testing.assert_array_equal(view.head["quaternion"], dyna.quat)
-    np.testing.assert_array_equal(view.rotation, dyna.rotation.to_numpy())
+    np.testing.assert_array_equal(view.head["rotation"], dyna.rotation.to_numpy())
     np.testing.assert_array_equal(view.velocity_m_s, dyna.linear_speed)
-    np.testing.assert_array_equal(view.angular_velocity_rad_s, dyna.angular_speed)
+    np.testing.assert_array_equal(view.head["angular_velocity_rad_s"], dyna.angular_speed)
     assert view.race_time_ms == state.player_info.race_time
-    assert view.gearbox_state == car.gearbox_state
+    assert view.head["gearbox_state"] == car.gearbox_state
     assert view.gear == car.engine.gear
-    assert view.rpm == car.engine.actual_rpm
-    assert view.is_freewheeling == car.is_freewheeling
+    assert view.head["engine_actual_rpm"] == car.engine.actual_rpm
+    assert view.head["is_freewheeling"] == car.is_freewheeling
     wheels = [wheel.real_time_state for wheel in state.simulation_wheels]
-    assert list(view.wheel_damper_absorb_m) == [wheel.damper_absorb for wheel in wheels]
-    assert list(view.wheel_has_ground_contact) == [wheel.has_ground_contact for wheel in wheels]
-    assert list(view.wheel_is_sliding) == [wheel.is_sliding for wheel in wheels]
-    assert list(view.wheel_material) == [wheel.contact_material_id & 0xFFFF for wheel in wheels]
+    assert list(view.head["wheels"]["damper_absorb_m"]) == [wheel.damper_absorb for wheel in wheels]
+    assert list(view.head["wheels"]["has_ground_contact"] != 0) == [wheel.has_ground_contact for wheel in wheels]
+    assert list(view.head["wheels"]["is_sliding"] != 0) == [wheel.is_sliding for wheel in wheels]
+    assert list(view.head["wheels"]["contact_material_id"] & 0xFFFF) == [
+        wheel.contact_material_id & 0xFFFF for wheel in wheels
+    ]
     assert list(view.checkpoint_times_ms) == [entry.time for entry in state.cp_data.cp_times]
 
 
@@ -136,31 +136,10 @@ def test_counts_that_contradict_the_size_are_refused(state_count, time_count):
             StateView(blob)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("position_m", np.nan, "position_m"),
-        ("rotation", np.inf, "rotation"),
-        ("velocity_m_s", -np.inf, "velocity_m_s"),
-        ("angular_velocity_rad_s", np.nan, "angular_velocity_rad_s"),
-        ("flags", 0x7F, "lacks parts"),
-    ],
-)
-def test_wild_numbers_and_missing_parts_are_refused(name, value, message):
-    blob = new_state_blob(1, 1)
-    np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[name].flat[-1] = value
-    with pytest.raises(StateBlobError, match=message):
-        parse_state_blob(blob)
-
-
 @pytest.mark.parametrize("size", [0, 1, BLOB_FIXED_BYTES - 1, (1 << 20) + 1])
-def test_impossible_sizes_and_materials_are_refused(size):
+def test_impossible_sizes_are_refused(size):
     with pytest.raises(StateBlobError, match=f"{size} bytes"):
         StateView(bytes(size))
-    blob = new_state_blob(1, 1)
-    StateView(blob).head["wheels"]["contact_material_id"][2] = 0x70000 + 31
-    with pytest.raises(StateBlobError, match="materials"):
-        parse_state_blob(blob)
 
 
 @given(st.integers(-65536, 65536))

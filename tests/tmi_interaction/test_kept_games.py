@@ -146,7 +146,7 @@ def test_a_kept_game_of_another_version_is_told_once(monkeypatch, caplog):
 def test_a_port_in_use_ends_the_command_in_one_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept = KeepGames(tmp_path, server.getsockname()[1])
-        assert kept.process.wait(60) == 1
+        assert kept.process.wait(60) == 75
     assert "error: port" in kept.output
     assert "--ports N (keep_games.py)" in kept.output
     assert "Traceback" not in kept.output

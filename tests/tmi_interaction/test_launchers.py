@@ -268,7 +268,7 @@ def test_games_end_with_their_owner_and_no_others(make, game, records, records_f
         file.write_text(json.dumps({**json.loads(file.read_text()), "owner": owner}))
     records.end_games_of(DEAD_PID)
     assert [launcher.is_alive() for launcher in (of_the_dead, own, of_another)] == [False, True, True]
-    records.end_own()
+    records.end_games_of(os.getpid())
     assert [launcher.is_alive() for launcher in (of_the_dead, own, of_another)] == [False, False, True]
     other.kill()
     other.wait()

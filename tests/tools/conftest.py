@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
+from trackmania_rl.protocol.input_script import events_of_keys, write_input_script
 from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.simulator.physics.scripted_driver import DECISION_MS, FAST_DRIVER, DriverSettings, drive
 from trackmania_rl.simulator.tracks.track_file import load_track
@@ -44,7 +45,7 @@ def write_race(repository_root: Path) -> Callable[..., int]:
         race = drive(load_track(repository_root / "maps" / f"{track}.toml"), driver)
         keys = [KeyState(accelerate=gas, brake=brake, left=left, right=right) for gas, brake, left, right in race.keys]
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(write_input_script(events_from_actions(keys, DECISION_MS)))
+        file.write_text(write_input_script(events_of_keys(zip(itertools.count(0, DECISION_MS), keys))))
         return race.race_time_ms
 
     return write

@@ -1,5 +1,6 @@
 """Demonstrations: inputs become the agent's actions, are driven, and are in the memory before learning starts."""
 
+import itertools
 import logging
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.protocol.input_script import events_from_actions, parse_input_script, write_input_script
-from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.protocol.input_script import events_of_keys, parse_input_script, write_input_script
+from trackmania_rl.protocol.messages import KeyState, key_states
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DemonstrationEntry
@@ -31,7 +32,7 @@ def demonstrated(tmp_path_factory, repository_root):
     track = load_track(repository_root / "maps" / "valley.toml")
     keys = [KeyState(left, right, up, down) for up, down, left, right in drive(track).keys.tolist()]
     file = tmp_path_factory.mktemp("inputs") / "scripted.inputs"
-    file.write_text(write_input_script(events_from_actions(keys, 50)))
+    file.write_text(write_input_script(events_of_keys(zip(itertools.count(0, 50), keys))))
     race = SimulatedRace(track)
     race.play_script(parse_input_script(file.read_text()))
     while not race.is_finished:
@@ -96,7 +97,7 @@ def test_the_agents_own_actions_are_driven_exactly(live):
     rng = np.random.default_rng(3)
     actions = rng.integers(0, len(game.inputs), 77)
     keys = [game.inputs[action] for action in actions]
-    events = events_from_actions([KeyState(k.left, k.right, k.accelerate, k.brake) for k in keys], game.ms_per_action)
+    events = events_of_keys(zip(itertools.count(0, game.ms_per_action), key_states(keys)))
     # Left and right together are left, and no action holds both, so all others come back as they were.
     found, n_exact = actions_of_inputs(events, game)
     assert list(found) == actions[: len(found)].tolist()

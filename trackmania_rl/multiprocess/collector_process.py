@@ -219,7 +219,7 @@ def end_at_once(*_: object) -> None:
 
 def _kill_children() -> None:
     """Kill the game instances: simulated ones are children, real ones are on record."""
-    GameRecords().end_own()
+    GameRecords().end_games_of(os.getpid())
     for game in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             game.kill()

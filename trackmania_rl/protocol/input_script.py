@@ -16,7 +16,6 @@ A time is the race time of the state in which the input changes. The next tick i
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import re
 from collections.abc import Iterable
@@ -139,16 +138,6 @@ def read_input_script(path: Path) -> list[InputEvent]:
 def write_input_script(events: Iterable[InputEvent]) -> str:
     """Return a script that `parse_input_script` reads as the same events."""
     return "".join(f"{_format_time(event.time_ms)} {_format_change(event.input, event.value)}\n" for event in events)
-
-
-def events_from_actions(actions: Iterable[KeyState], ms_per_action: int) -> list[InputEvent]:
-    """Return the changes of keys that a race's actions make, from race time 0.
-
-    Args:
-        actions: The keys held during each action.
-        ms_per_action: Duration of an action.
-    """
-    return events_of_keys(zip(itertools.count(0, ms_per_action), actions))  # the times have no end
 
 
 def events_of_keys(keys_from: Iterable[tuple[int, KeyState]]) -> list[InputEvent]:

@@ -219,59 +219,14 @@ class StateView:
         return self._head["position_m"]
 
     @property
-    def rotation(self) -> npt.NDArray[np.float32]:
-        """(3, 3) matrix from car axes (x left, y up, z forward) to world axes."""
-        return self._head["rotation"]
-
-    @property
     def velocity_m_s(self) -> npt.NDArray[np.float32]:
         """(3,) linear velocity, world axes."""
         return self._head["velocity_m_s"]
 
     @property
-    def angular_velocity_rad_s(self) -> npt.NDArray[np.float32]:
-        """(3,) angular velocity, world axes."""
-        return self._head["angular_velocity_rad_s"]
-
-    @property
     def gear(self) -> int:
         """1 to 5, 0 for reverse."""
         return int(self._head["engine_gear"])
-
-    @property
-    def rpm(self) -> float:
-        """Engine speed, 0 to about 11000 per minute."""
-        return float(self._head["engine_actual_rpm"])
-
-    @property
-    def gearbox_state(self) -> int:
-        """1 while the gear changes, 2 at the start, else 0."""
-        return int(self._head["gearbox_state"])
-
-    @property
-    def is_freewheeling(self) -> bool:
-        """Whether the engine is cut off until the next checkpoint."""
-        return bool(self._head["is_freewheeling"])
-
-    @property
-    def wheel_is_sliding(self) -> npt.NDArray[np.bool_]:
-        """(4,) flags, wheels in the game's order."""
-        return self._head["wheels"]["is_sliding"] != 0
-
-    @property
-    def wheel_has_ground_contact(self) -> npt.NDArray[np.bool_]:
-        """(4,) flags, wheels in the game's order."""
-        return self._head["wheels"]["has_ground_contact"] != 0
-
-    @property
-    def wheel_damper_absorb_m(self) -> npt.NDArray[np.float32]:
-        """(4,) travel of the dampers."""
-        return self._head["wheels"]["damper_absorb_m"]
-
-    @property
-    def wheel_material(self) -> npt.NDArray[np.int32]:
-        """(4,) material ids of the ground, the lower 16 bits of the field."""
-        return self._head["wheels"]["contact_material_id"] & MATERIAL_ID_MASK
 
     @property
     def checkpoint_times_ms(self) -> npt.NDArray[np.int32]:
@@ -281,21 +236,10 @@ class StateView:
         ).reshape(-1, 2)
         return pairs[:, 0]
 
-
-def parse_state_blob(blob: bytes | bytearray | memoryview) -> StateView:
-    """Return a view of a blob. Raise `StateBlobError` if it is incomplete or holds impossible numbers."""
-    view = StateView(blob)
-    head = view.head
-    if int(head["flags"]) & ALL_PARTS_PRESENT != ALL_PARTS_PRESENT:
-        raise StateBlobError(
-            f"state blob with flags {int(head['flags']):#x} lacks parts; {ALL_PARTS_PRESENT:#x} expected"
-        )
-    for name in ("position_m", "rotation", "velocity_m_s", "angular_velocity_rad_s", "engine_actual_rpm"):
-        if not np.isfinite(head[name]).all():
-            raise StateBlobError(f"state blob whose {name} is not finite: {head[name]}")
-    if (view.wheel_material >= MATERIAL_COUNT).any():
-        raise StateBlobError(f"state blob with wheel materials {view.wheel_material}; 0 to {MATERIAL_COUNT - 1} exist")
-    return view
+    @property
+    def times_passed_ms(self) -> tuple[int, ...]:
+        """Those of the checkpoints passed."""
+        return tuple(time_ms for time_ms in self.checkpoint_times_ms.tolist() if time_ms >= 0)
 
 
 def with_last_checkpoint_time_cleared(blob: bytes | bytearray) -> bytes:

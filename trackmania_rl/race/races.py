@@ -70,11 +70,6 @@ class RaceEnd:
         return self.cutoff_reason is None
 
 
-def times_passed(times_ms: Iterable[int]) -> tuple[int, ...]:
-    """Return the checkpoint times without NOT_PASSED."""
-    return tuple(time_ms for time_ms in times_ms if time_ms >= 0)
-
-
 @dataclass
 class GameTimings:
     """Wall-clock time of a race in seconds, by activity."""

@@ -145,8 +145,8 @@ class GameInstanceManager:
     def ensure_running(self) -> RaceMachine:
         """Return the machine of a running game; start one if there is none, or if it is old or slow.
 
-        Old is a game that has run for `REBOOT_INTERVAL_S`, slow one at less than `game_reboot_below_speed_share`
-        of its best speed. Kept games are restarted by their keeper only.
+        Old is after `REBOOT_INTERVAL_S`, slow is below `game_reboot_below_speed_share` of its best speed. Kept games
+        are restarted by their keeper only.
 
         Raises:
             UserError: if the game can't be started.
@@ -228,10 +228,7 @@ class GameInstanceManager:
 
 
 class SpeedWatch:
-    """Speed of one game instance: race time per time spent waiting for the game, averaged over the last races.
-
-    The real game becomes slow over hours, until it is restarted.
-    """
+    """Speed of one game instance: race time per time spent waiting for the game, averaged over the last races."""
 
     def __init__(self) -> None:
         self._races: deque[tuple[float, float]] = deque(maxlen=RACES_AVERAGED)  # (race time, waited), both in s

@@ -29,7 +29,7 @@ from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import GOING_ON, NOT_FINITE
 from trackmania_rl.race.policy import PolicyDecision
-from trackmania_rl.race.races import GameTimings, Observation, RaceEnd, Races, times_passed
+from trackmania_rl.race.races import GameTimings, Observation, RaceEnd, Races
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.tminterface2 import GameEvent, GameProtocolError, GameTimeoutError, TMInterface
 from trackmania_rl.track.game_map import GameMap
@@ -184,7 +184,7 @@ class RaceMachine:
         if not is_cut_off:
             return self.races.newest(0)
         self._leave_waiting()
-        return self.races.cut_off(0, times_passed(state.checkpoint_times_ms.tolist()))
+        return self.races.cut_off(0, state.times_passed_ms)
 
     def _observe(self, clock_ms: int, state: StateView) -> bool:
         """Write the race's newest state; return whether the race is cut off in it."""
@@ -250,7 +250,7 @@ class RaceMachine:
         elif self._seen_row < n_actions:
             self.races.stand_still(0)
         self._leave_waiting()
-        return self.races.finish(0, clock_ms, times_passed(state.checkpoint_times_ms.tolist()))
+        return self.races.finish(0, clock_ms, state.times_passed_ms)
 
     def _leave_waiting(self) -> None:
         """Let the game wait for the answer to the held report until the next race."""

@@ -41,12 +41,6 @@ SILENCE_S: Final = 120.0
 """Longest silence of the game. A simulated game compiles on its first use."""
 FULL_SPEED: Final = 1000.0
 
-OnFrame = Callable[[npt.NDArray[np.uint8]], None]
-"""Takes a frame (H, W, 4) uint8, BGRA, valid only during the call."""
-
-OnState = Callable[[StateView], None]
-"""Takes the state of a reported step."""
-
 
 @dataclass(frozen=True)
 class Filming:
@@ -54,12 +48,12 @@ class Filming:
 
     Attributes:
         size_px: width and height of the frames; 1 to 4096.
-        on_frame: takes each frame.
+        on_frame: takes each frame (H, W, 4) uint8, BGRA, valid only during the call.
         interval_ms: a multiple of the game's 10 ms.
     """
 
     size_px: tuple[int, int]
-    on_frame: OnFrame
+    on_frame: Callable[[npt.NDArray[np.uint8]], None]
     interval_ms: int = FRAME_INTERVAL_MS
 
 
@@ -116,7 +110,7 @@ class ScriptPlayer:
         script: Path,
         filming: Filming | None = None,
         until_ms: int | None = None,
-        on_state: OnState | None = None,
+        on_state: Callable[[StateView], None] | None = None,
         speed: float = FULL_SPEED,
         load_name: str | None = None,
         ask_for_inputs: bool = False,
@@ -129,8 +123,7 @@ class ScriptPlayer:
             filming: of the race; None for no pictures, which is faster.
             until_ms: race time at which an unfinished race is ended; None for `PATIENCE_MS` after the last input, at
                 most `LONGEST_RACE_MS`.
-            on_state: called every `FRAME_INTERVAL_MS` of race time, or before each frame of a film, until before the
-                finish.
+            on_state: takes the state of each step reported before the finish.
             speed: game speed, a factor of real time.
             load_name: argument of the game's `load` command; None for the script's absolute path.
             ask_for_inputs: whether to request the recorded inputs at the end.
@@ -160,7 +153,7 @@ def _watch(
     commands: tuple[str, ...],
     filming: Filming | None,
     until_ms: int,
-    on_state: OnState | None,
+    on_state: Callable[[StateView], None] | None,
     speed: float,
 ) -> ScriptedRace:
     """Send the commands, then watch the race that they begin. Its countdown separates it from an earlier race."""
@@ -188,7 +181,7 @@ def _watch(
         elif event.is_finish:
             return _result(transport, event, is_finished=True)
         elif event.id == MessageId.CHECKPOINT_COUNT_CHANGED:
-            passed_ms = _passed_ms(_state(transport))
+            passed_ms = _state(transport).times_passed_ms
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= until_ms:
             return _result(transport, event, is_finished=False)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= 0:
@@ -206,11 +199,7 @@ def _watch(
 def _result(transport: TMInterface, event: GameEvent, is_finished: bool) -> ScriptedRace:
     state = _state(transport)
     race_time_ms = finish_time_ms(state) if is_finished else event.race_time_ms
-    return ScriptedRace(is_finished, race_time_ms, _passed_ms(state))
-
-
-def _passed_ms(state: StateView) -> tuple[int, ...]:
-    return tuple(int(time_ms) for time_ms in state.checkpoint_times_ms if time_ms >= 0)
+    return ScriptedRace(is_finished, race_time_ms, state.times_passed_ms)
 
 
 def _state(transport: TMInterface) -> StateView:

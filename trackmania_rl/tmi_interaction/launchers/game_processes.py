@@ -67,17 +67,11 @@ class ProcessIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class GameProcess:
-    """A running TmForever.exe.
-
-    Attributes:
-        identity: number and start time.
-        command_line: empty if unreadable.
-        mark: value of `MARK_VARIABLE`; None if absent or unreadable.
-    """
+    """A running TmForever.exe."""
 
     identity: ProcessIdentity
-    command_line: str = ""
-    mark: str | None = None
+    command_line: str = ""  # empty if unreadable
+    mark: str | None = None  # value of `MARK_VARIABLE`; None if absent or unreadable
 
     @property
     def named_port(self) -> int | None:
@@ -88,19 +82,12 @@ class GameProcess:
 
 @dataclass(frozen=True)
 class Launch:
-    """Evidence of a game just started.
+    """Evidence of a game just started."""
 
-    Attributes:
-        port: in the command line as `custom_port`.
-        mark: in the environment as `MARK_VARIABLE`.
-        at_s: seconds since 1970.
-        before: games that ran already.
-    """
-
-    port: int
-    mark: str
-    at_s: float
-    before: frozenset[ProcessIdentity]
+    port: int  # in the command line as `custom_port`
+    mark: str  # in the environment as `MARK_VARIABLE`
+    at_s: float  # seconds since 1970
+    before: frozenset[ProcessIdentity]  # games that ran already
 
 
 def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProcess]:
@@ -154,11 +141,6 @@ def end_processes(processes: Collection[psutil.Process], within_s: float = END_W
     return running
 
 
-def records_folder() -> Path:
-    """Return the folder of this user's records and locks. Raise `UserError` if other users could write to it."""
-    return user_folder("games")
-
-
 class GameRecords:
     """Records of running games by port, shared by all processes of this user.
 
@@ -171,9 +153,7 @@ class GameRecords:
 
     @functools.cached_property
     def _folder(self) -> Path:
-        folder = self._own_folder or records_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder
+        return self._own_folder or user_folder("games")
 
     @contextlib.contextmanager
     def starting(self, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
@@ -213,10 +193,6 @@ class GameRecords:
         end_processes([game])
         self.remove(port)
         return game.pid
-
-    def end_own(self) -> None:
-        """End every game of this process."""
-        self.end_games_of(os.getpid())
 
     def end_games_of(self, owner_pid: int) -> None:
         """End every game of a process that may hang or have ended."""

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from trackmania_rl.errors import warn_once
 
@@ -31,29 +31,6 @@ INSTALL: Final = 'python -m pip install "trackmania-rl[game-window]"'
 
 class WindowError(Exception):
     """The window system cannot be used, refuses, or the window is gone."""
-
-
-class WindowSystem(Protocol):
-    """A desktop's windows. All methods may raise `WindowError`.
-
-    None waits for the game, which ignores its window while it waits for an answer of its client.
-    """
-
-    def find(self, pid: int) -> int | None:
-        """Return the game window of a process; None if there is none yet."""
-        ...
-
-    def is_minimised(self, window: int) -> bool:
-        """Return whether a window is minimised."""
-        ...
-
-    def restore(self, window: int) -> None:
-        """Ask for a minimised window to be shown."""
-        ...
-
-    def focus(self, window: int) -> None:
-        """Bring a window to the front and give it the keyboard."""
-        ...
 
 
 def open_windows(platform: str = sys.platform) -> WindowSystem:
@@ -130,6 +107,8 @@ class _Win32Windows:
         ImportError: if pywin32 is missing.
     """
 
+    # All methods may raise WindowError. None waits for the game, which may be waiting for its client.
+
     def __init__(self) -> None:
         modules = ("win32api", "win32con", "win32gui", "win32process", "pywintypes", "ctypes")
         self._api, self._constants, self._gui, self._process, types, c_types = map(importlib.import_module, modules)
@@ -180,7 +159,7 @@ class _Win32Windows:
 
 
 class _X11Windows:
-    """Windows of the X11 display in DISPLAY, through python-xlib and Extended Window Manager Hints 1.5.
+    """The same of the X11 display in DISPLAY, through python-xlib and Extended Window Manager Hints 1.5.
 
     Raises:
         ImportError: if python-xlib is missing.
@@ -250,3 +229,6 @@ class _X11Windows:
             yield
         except self._error_types as error:
             raise WindowError(f"X11: {error}") from error
+
+
+WindowSystem = _Win32Windows | _X11Windows

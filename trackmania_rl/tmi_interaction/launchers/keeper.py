@@ -63,23 +63,16 @@ def clients_by_port(ports: Collection[int]) -> dict[int, list[Client]]:
 
 @dataclass
 class _Game:
-    """State of the running game.
-
-    Attributes:
-        heard_at_s: when it greeted last, or was played on.
-        silent_since_s: since when a greeting is awaited.
-        first_seen_s: of each connection, by the port of its other end.
-        over_since_s: likewise, since when it should be closed.
-    """
+    """State of the running game."""
 
     started_at_s: float
     listens: bool = False
     has_greeted: bool = False
-    heard_at_s: float = 0.0
-    silent_since_s: float | None = None
+    heard_at_s: float = 0.0  # its last greeting or race
+    silent_since_s: float | None = None  # since when a greeting is awaited
     error: GameError | None = None
-    first_seen_s: dict[int, float] = field(default_factory=dict)
-    over_since_s: dict[int, float] = field(default_factory=dict)
+    first_seen_s: dict[int, float] = field(default_factory=dict)  # of each connection, by the port of its other end
+    over_since_s: dict[int, float] = field(default_factory=dict)  # likewise, since when it should be closed
 
     def heard(self, now_s: float) -> None:
         self.has_greeted, self.heard_at_s, self.silent_since_s = True, now_s, None

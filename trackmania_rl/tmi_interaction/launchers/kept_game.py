@@ -16,9 +16,9 @@ from typing import Final
 from filelock import FileLock, Timeout
 from typing_extensions import override
 
+from trackmania_rl.places import user_folder
 from trackmania_rl.protocol.messages import LINK_VERSION, MessageId
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.tmi_interaction.launchers.game_processes import records_folder
 from trackmania_rl.tmi_interaction.launchers.launcher import GameLauncher
 from trackmania_rl.tmi_interaction.tminterface2 import (
     GameConnectionError,
@@ -167,9 +167,8 @@ class KeptGame(GameLauncher):
 
 def lock_of_kept_game(port: int, folder: Path | None = None) -> FileLock:
     """Return the lock of the collector that plays on the kept game at a port."""
-    folder = folder or records_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return FileLock(folder / f"kept_{port}.lock", thread_local=False)  # `close` may come from another thread
+    file = (folder or user_folder("games")) / f"kept_{port}.lock"
+    return FileLock(file, thread_local=False)  # `close` may come from another thread
 
 
 def taken_text(port: int) -> str:
