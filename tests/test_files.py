@@ -13,7 +13,6 @@ import pytest
 from trackmania_rl import files
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import (
-    as_file_name,
     check_file_name,
     parse_json,
     read_bounded,
@@ -25,6 +24,7 @@ from trackmania_rl.files import (
 )
 from trackmania_rl.settings import MapEntry, SettingsError, load_settings
 from trackmania_rl.simulator.tracks.track_file import MAX_TRACK_BYTES
+from trackmania_rl.track.named_maps import as_file_name
 
 
 @contextmanager

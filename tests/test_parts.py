@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.parts import load_part
@@ -21,7 +20,6 @@ def config_file(tmp_path, repository_root, monkeypatch):
     (tmp_path / "own_parts.py").write_text("class LogSpeed: pass\n")
     (tmp_path / "broken_parts.py").write_text("import a_library_that_is_missing\n")
     (tmp_path / "failing_parts.py").write_text("1 / 0\n")
-    (tmp_path / "double_parts.py").write_text("import torch\ntorch.set_default_dtype(torch.float64)\nHook = int\n")
     return file
 
 
@@ -46,15 +44,10 @@ def test_parts_are_found_beside_the_configuration_and_in_the_current_folder(conf
         ("own_parts:LogSped", r"own_parts\.py has no LogSped; did you mean LogSpeed\?"),
         ("own_parts:Zebra", r"own_parts\.py has no Zebra; define it there"),
         ("broken_parts:Hook", r"broken_parts fails as it is imported: .*'a_library_that_is_missing'"),
-        (
-            "double_parts:Hook",
-            r"hooks = 'double_parts:Hook': torch's default dtype is torch.float64.*set_default_dtype",
-        ),
         ("failing_parts:Hook", r"failing_parts fails as it is imported: ZeroDivisionError: division by zero"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(config_file, text, message, request):
-    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+def test_what_is_missing_or_wrong_is_named(config_file, text, message):
     (name,) = load_settings(config_file, [f"hooks={text}"]).run.hooks
     with pytest.raises(SettingsError, match=message):
         load_part(name, "hooks")

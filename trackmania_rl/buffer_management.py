@@ -31,9 +31,9 @@ def fill_buffer_from_rollout_with_n_steps_rule(
 ) -> int:
     """Store the T + 1 rows of a race or fragment, and add its T transitions to the train or the test side.
 
-    From every state but the last starts a transition of `n_steps` actions. It is shorter at the race's end and, if so
-    configured, before the first exploratory action after its own, whose rewards are not the policy's. The last state of
-    a finished race is terminal (but for `no_done_at_end`); that of a race that was cut off is bootstrapped.
+    A transition of `n_steps` actions starts from every state but the last. It is shorter at the race's end and, if so
+    configured, before the first exploratory action after its own. The last state of a finished race is terminal (but
+    for `no_done_at_end`); that of a race that was cut off is bootstrapped.
 
     Args:
         buffer: train side.
@@ -76,53 +76,27 @@ def rows_of_rollout(
     `race_row` is the number of the rollout's first state in its race.
     """
     actions = np.asarray(rollout_results["actions"])
-    state_float = np.asarray(rollout_results["state_float"], dtype=np.float32)
-    n_steps = n_steps_of_transitions(
-        np.asarray(rollout_results["action_was_greedy"], dtype=bool),
-        replay_settings.n_steps,
-        replay_settings.discard_non_greedy_actions_in_nsteps,
-    )
+    n_actions, n_most = len(actions), replay_settings.n_steps
+    n_steps = np.minimum(n_most, np.arange(n_actions, 0, -1))
+    if replay_settings.discard_non_greedy_actions_in_nsteps:
+        is_exploratory = ~np.asarray(rollout_results["action_was_greedy"], dtype=bool)
+        for step in range(n_most - 1, 0, -1):
+            n_steps[:-step][is_exploratory[step:]] = step
     if soft_horizon_actions is not None:
-        driven_since_cut = (race_row + np.arange(len(actions))) % soft_horizon_actions
+        driven_since_cut = (race_row + np.arange(n_actions)) % soft_horizon_actions
         n_steps = np.minimum(n_steps, soft_horizon_actions - driven_since_cut)
-    n_states = len(actions) + 1
-    if rewarded.rewards.shape != (n_states - 1,) or rewarded.potentials.shape != (n_states,):
-        raise ValueError(
-            f"the reward gave {rewarded.rewards.shape} rewards and {rewarded.potentials.shape} potentials for a race "
-            f"of {n_states - 1} actions: it takes ({n_states - 1},) and ({n_states},)"
-        )
     is_finished = "race_time" in rollout_results or rollout_results.get("terminated", False)
     is_done = is_finished and not replay_settings.no_done_at_end
     columns: dict[str, Any] = {
         "frames": np.asarray(rollout_results["frames"]),
-        "state_floats": state_float,
+        "state_floats": np.asarray(rollout_results["state_float"], dtype=np.float32),
         "actions": _with_last(actions),
         "rewards": _with_last(rewarded.rewards),
         "potentials": rewarded.potentials,
         "n_steps": _with_last(n_steps),
-        "steps_to_finish": np.arange(n_states - 1, -1, -1) if is_done else np.full(n_states, NEVER_FINISHES),
+        "steps_to_finish": np.arange(n_actions, -1, -1) if is_done else np.full(n_actions + 1, NEVER_FINISHES),
     }
     return RowColumns(**columns)
-
-
-def n_steps_of_transitions(
-    action_was_greedy: npt.NDArray[np.bool_], n_steps_max: int, discard_non_greedy: bool
-) -> npt.NDArray[np.int64]:
-    """Count the actions that the transition from each state of a race spans.
-
-    Args:
-        action_was_greedy: (T,).
-        n_steps_max: configured n.
-        discard_non_greedy: end a transition before the first exploratory action after its own.
-
-    Returns:
-        (T,) int64, from 1 to n_steps_max.
-    """
-    n_steps = np.minimum(n_steps_max, np.arange(len(action_was_greedy), 0, -1))
-    if discard_non_greedy:
-        for step in range(n_steps_max - 1, 0, -1):
-            n_steps[:-step][~action_was_greedy[step:]] = step
-    return n_steps
 
 
 def draw_test_side(n: int, test_ratio: float, block: int, generator: torch.Generator) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,6 @@ import errno
 import io
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -211,14 +210,6 @@ def check_file_name(name: str) -> str:
     if name.strip(". ") != name:
         raise ValueError(f"it is no name of a file on all systems: {FORM}")
     return name
-
-
-def as_file_name(text: str) -> str | None:
-    """Return the name of a run or map that is nearest to a text; None if nothing is left of it."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:MOST_LETTERS].strip("-._")
-    with contextlib.suppress(ValueError):
-        return check_file_name(name)
-    return None
 
 
 def portable(path: str) -> str:

@@ -6,7 +6,6 @@ import difflib
 import functools
 import importlib
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
         setting: name of the setting, for errors.
 
     Raises:
-        SettingsError: if the module is not found or fails, lacks the attribute, or changes torch's default dtype.
+        SettingsError: if the module is not found or fails, or lacks the attribute.
     """
     if isinstance(part, NamedPart):
         args = [_resolved(argument, setting) for argument in part.args]
@@ -51,7 +50,6 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
             ) from None
         problem = f"{module_name} fails as it is imported: {type(error).__name__}: {error}"
         raise SettingsError(f"{prefix}: {problem}") from error
-    _require_float32(prefix)
     if not hasattr(module, attribute):
         nearest = difflib.get_close_matches(attribute, vars(module), n=1, cutoff=0.5)
         hint = f"did you mean {nearest[0]}?" if nearest else "define it there, or name another one"
@@ -68,30 +66,14 @@ def make_part(
         SettingsError: likewise, or if it does not take the arguments, or makes none of `kinds`.
     """
     make = load_part(part, setting)
-    prefix = f"{setting} = {str(part)!r}"
     try:
         inspect.signature(make).bind(*arguments)
     except TypeError as error:
         how = f"with ({takes})" if takes else "without arguments"
-        raise SettingsError(f"{prefix} cannot be called {how}: {error}") from error
+        raise SettingsError(f"{setting} = {str(part)!r} cannot be called {how}: {error}") from error
     except ValueError:  # built in, without a signature
         pass
-    made = make(*arguments)
-    _require_float32(prefix)
-    if not isinstance(made, kinds):
-        kind = kinds[0]
-        where = f"{kind.__module__.replace('.', '/')}.py"
-        raise SettingsError(f"{prefix} made a {type(made).__name__}; derive it from {kind.__name__} ({where})")
-    return made
-
-
-def _require_float32(prefix: str) -> None:
-    torch = sys.modules.get("torch")  # games need no torch
-    if torch is not None and torch.get_default_dtype() is not torch.float32:
-        raise SettingsError(
-            f"{prefix}: torch's default dtype is {torch.get_default_dtype()}, and training needs torch.float32: take "
-            "torch.set_default_dtype out, and give dtype=torch.float64 to the tensors that need it"
-        )
+    return make(*arguments)
 
 
 def _resolved(argument: Any, setting: str) -> Any:

@@ -22,7 +22,7 @@ def staircase(schedule: Sequence[tuple[int, Value]], frame_count: int) -> Value:
     Raises:
         ValueError: if `frame_count` is before the first entry; also below.
     """
-    return schedule[_last_reached(schedule, frame_count)][1]
+    return _segment(schedule, frame_count)[0]
 
 
 def linear(schedule: ScheduleEntries, frame_count: int) -> float:
@@ -39,18 +39,13 @@ def exponential(schedule: ScheduleEntries, frame_count: int) -> float:
     return begin_value * math.exp(math.log(end_value / begin_value) * share)
 
 
-def _last_reached(schedule: ScheduleEntries, frame_count: int) -> int:
-    index = bisect_right(schedule, frame_count, key=lambda entry: entry[0]) - 1
-    if index < 0:
-        raise ValueError(f"frame {frame_count} lies before the schedule's first entry, {schedule[0]}")
-    return index
-
-
-def _segment(schedule: ScheduleEntries, frame_count: int) -> tuple[float, float, float]:
+def _segment(schedule: Sequence[tuple[int, Value]], frame_count: int) -> tuple[Value, Value, float]:
     """Return the values at both ends of the segment around `frame_count`, and its elapsed share (0..1)."""
-    index = _last_reached(schedule, frame_count)
-    begin_frame, begin_value = schedule[index]
-    if index == len(schedule) - 1:
+    index = bisect_right(schedule, frame_count, key=lambda entry: entry[0])
+    if index == 0:
+        raise ValueError(f"frame {frame_count} lies before the schedule's first entry, {schedule[0]}")
+    begin_frame, begin_value = schedule[index - 1]
+    if index == len(schedule):
         return begin_value, begin_value, 0.0
-    end_frame, end_value = schedule[index + 1]
+    end_frame, end_value = schedule[index]
     return begin_value, end_value, (frame_count - begin_frame) / (end_frame - begin_frame)

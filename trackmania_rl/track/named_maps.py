@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import as_file_name
+from trackmania_rl.files import MOST_LETTERS, check_file_name
 from trackmania_rl.gbx.challenge import CHALLENGE_SUFFIX, is_challenge_file
 from trackmania_rl.places import command_line_of
 from trackmania_rl.settings import MapEntry, Settings
@@ -226,3 +227,11 @@ def _in_folder(file: Path, maps_folder: Path) -> str:
         return str(file.relative_to(maps_folder.resolve()))
     except ValueError:
         return str(file)
+
+
+def as_file_name(text: str) -> str | None:
+    """Return the name of a run or map that is nearest to a text; None if nothing is left of it."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:MOST_LETTERS].strip("-._")
+    with contextlib.suppress(ValueError):
+        return check_file_name(name)
+    return None

@@ -21,7 +21,6 @@ import psutil
 from filelock import FileLock, Timeout
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import parse_json, read_bounded
 from trackmania_rl.places import user_folder
 from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
@@ -37,7 +36,6 @@ NAMED_PORT: Final = re.compile(r"custom_port\D{0,3}(\d+)")
 LOCK_WITHIN_S: Final = 300.0
 """Longest wait for other launchers, each of which takes up to a minute."""
 END_WITHIN_S: Final = 10.0
-LARGEST_RECORD_BYTES: Final = 10_000
 
 
 class ProcessIdentity(NamedTuple):
@@ -211,8 +209,8 @@ class GameRecords:
     def _read(self, file: Path) -> tuple[psutil.Process | None, ProcessIdentity | None]:
         """Return (game, owner) of a record: the game None if it has ended, both None if the record is unusable."""
         try:
-            record = parse_json(read_bounded(file, LARGEST_RECORD_BYTES))
+            record = json.loads(file.read_text())
             game, owner = ProcessIdentity(*record["game"]).open(), ProcessIdentity(*record["owner"])
             return (game if game is not None and _is_game(game) else None), owner
-        except (UserError, ValueError, KeyError, TypeError, psutil.Error):
+        except (OSError, ValueError, KeyError, TypeError, psutil.Error):
             return None, None
