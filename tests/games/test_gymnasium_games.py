@@ -181,9 +181,9 @@ def test_a_part_that_makes_no_games_is_named(settings):
     ("env", "fault"),
     [
         (OldReset, r"OldReset: reset\(seed=...\) raises TypeError: .*'seed'"),
-        (OldStep, r"OldStep breaks Gymnasium's API: step\(\) returns a tuple of 4 instead of \(observation, reward,"),
+        (OldStep, r"OldStep breaks Gymnasium's API: step\(\) returns .* \(tuple\) instead of \(observation, reward,"),
         (ObservesTooMuch, r"ObservesTooMuch breaks Gymnasium's API: the observation .* does not fit Dict"),
-        (RewardsAnArray, r"RewardsAnArray breaks .*: step\(\) returns reward = an array of shape \(1,\)"),
+        (RewardsAnArray, r"RewardsAnArray breaks .*: step\(\) returns reward = shape \(1,\) \(ndarray\)"),
         (LacksAnEntry, r"LacksAnEntry breaks Gymnasium's API: the observation .* does not fit Dict.*'began'"),
     ],
 )

@@ -218,7 +218,6 @@ class SteppedEnvs(Games):
         return True
 
     def _checked(self, game: int, call: str, result: Any, form: str) -> tuple[Any, ...]:
-        """Validate the result of an environment's method, a tuple of this form."""
         if not isinstance(result, tuple) or len(result) != len(form.split(", ")):
             self._refuse(game, f"{call} returns {_described(result)} instead of {form}")
         return result
@@ -296,12 +295,8 @@ def own_action(spaces: Spaces, action: Any) -> Any:
 
 
 def _described(value: Any) -> str:
-    """Describe a value in a message: type and size, or the number itself."""
-    if isinstance(value, tuple):
-        return f"a tuple of {len(value)}"
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape}"
-    return f"{value!r:.40} ({type(value).__name__})"
+    size = f"shape {value.shape}" if isinstance(value, np.ndarray) else f"{value!r:.40}"
+    return f"{size} ({type(value).__name__})"
 
 
 def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:

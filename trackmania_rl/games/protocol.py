@@ -1,7 +1,6 @@
-"""Interface of games: begin races, receive the states that wait for a decision, send decisions.
+"""Interface of games, in this process (`in_process`) and behind sockets (`socket_games`).
 
-The same loop plays games that are stepped together in this process (`in_process`) and games that answer one by one
-through their sockets (`socket_games`)::
+One loop plays both::
 
     for game in range(games.n_games):
         games.begin(game, map_entry)
@@ -16,7 +15,7 @@ through their sockets (`socket_games`)::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,7 +28,7 @@ from trackmania_rl.settings import GameSettings, MapEntry
 GameIds = npt.NDArray[np.int64]
 """(n,) numbers of games, each once."""
 FramesRoom = Callable[[], npt.NDArray[np.uint8] | None]
-"""Waits for room for the frames of a race, (longest race's states, 1, H, W), and returns it; None if the run ends."""
+"""Waits for room for a race's frames, (states of the longest race, 1, H, W), and returns it; None if the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +36,11 @@ class Received:
     """News from games; all of it may be empty."""
 
     ids: GameIds  #: (n,) games that wait for a decision
-    images: npt.NDArray[np.uint8]  #: (n, S, H, W), the last S frames; a race's first frame stands for those before it
+    images: npt.NDArray[np.uint8]  #: (n, S, H, W), the last S frames; a race's first one is repeated before it
     floats: npt.NDArray[np.float32]  #: (n, F), see `ObservationLayout`
-    is_first: npt.NDArray[np.bool_]  #: (n,) whether it is a race's first state, also after a restart in another game
+    is_first: npt.NDArray[np.bool_]  #: (n,) whether it is a race's first state, also after a restart
     ended: Mapping[int, EndedRace]  #: by game; the game's next race may overwrite the arrays
-    lost: tuple[int, ...] = field(default=())  #: games that could not play their race and are free for another one
+    lost: tuple[int, ...] = ()  #: games that could not play their race
 
 
 class Motion(NamedTuple):
@@ -64,7 +63,7 @@ class Games(Protocol):
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
         """Begin a race at the start line; a race in progress in this game is dropped.
 
-        `frames` returns room for the race's frames, and is called from any thread. After None the game does nothing.
+        `frames` is called from any thread. If it returns None, the game does nothing.
 
         Raises:
             UserError: if map or line can't be used; possibly raised by `recv` instead.
@@ -87,10 +86,7 @@ class Games(Protocol):
         ...
 
     def under_way(self, game: int, states: range) -> dict[str, Any]:
-        """Return some states of a waiting game's race as `rollout_results`; arrays may be views.
-
-        A decision was made in each of the states.
-        """
+        """Return some decided states of a waiting game's race as `rollout_results`; arrays may be views."""
         ...
 
     def motion(self, ids: GameIds) -> Motion:
@@ -111,7 +107,7 @@ class Games(Protocol):
 
 
 class Listener(Protocol):
-    """Reads the states and decisions of a collector's games, such as for the live page."""
+    """Reader of a collector's states and decisions, such as for the live page."""
 
     def begins(self, game: int, map_entry: MapEntry) -> None:
         """Called before `Games.begin`."""
@@ -133,18 +129,14 @@ def rollout(
     frames: FramesRoom | None = None,
     listeners: Sequence[Listener] = (),
 ) -> EndedRace:
-    """Play one race in the first game.
+    """Play one race in the first game, without another race in progress. Errors are as of `Games`.
 
     Args:
-        games: without another race in progress.
+        games: play it.
         map_entry: the map.
         make_policy: makes the race's policy; called again if the race restarts in another game.
         frames: as of `Games.begin`.
         listeners: read the race.
-
-    Raises:
-        UserError: if map, line or port can't be used.
-        GameError: if the game keeps failing.
     """
     for listener in listeners:
         listener.begins(0, map_entry)

@@ -41,13 +41,7 @@ class GamesBuilder(Protocol):
     spaces: Spaces
 
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
-        """Make the games of a collector, in its process.
-
-        Args:
-            collector: its number, from 0.
-            maps_folder: folder of tracks and reference lines.
-            rng: for games with randomness.
-        """
+        """Make the games of collector number `collector` in its process; `rng` is for games with randomness."""
         ...
 
 
@@ -172,10 +166,7 @@ def make_games_builder(settings: Settings) -> GamesBuilder:
 def games_for(sync: SyncSettings, members: Sequence[Member], make: Callable[[Sequence[Member]], Games]) -> Games:
     """Make a collector's games by the setting `sampling`: all together, or in halves that take turns.
 
-    Args:
-        sync: has the setting.
-        members: one for each game, such as launchers; at least two for halves.
-        make: makes games for some of them.
+    `make` makes the games of some of the `members`, such as launchers.
     """
     if sync.sampling != "alternating":
         return make(members)
@@ -187,10 +178,6 @@ class AlternatingGames(Games):
     """Two halves as one. `recv` returns the states of one half, then those of the other, and so on.
 
     A thread sends decisions to a half and plays it, until that half is received again.
-
-    Args:
-        first: the games from number 0 on.
-        second: the others.
     """
 
     def __init__(self, first: Games, second: Games) -> None:

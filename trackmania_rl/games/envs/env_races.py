@@ -281,17 +281,6 @@ class EnvRaces:
             self.position_m[game], self.speed_m_s[game] = last.position_m, last.speed_m_s
 
 
-def check_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:
-    """Check the names in `reset(options=...)`.
-
-    Raises:
-        UserError: if one of them is not `known`.
-    """
-    for name in options or {}:
-        if name not in known:
-            raise UserError(f"reset(options={{{name!r}: ...}}): the options of this environment are {', '.join(known)}")
-
-
 def _maps_by_name(maps: Sequence[MapEntry], weights: Sequence[float]) -> tuple[dict[str, MapEntry], Array]:
     """Return the maps by name, and the share of races of each."""
     by_name: dict[str, MapEntry] = {}

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs.env_races import MAP_OPTION, Array, EnvRaces, Shown, check_options
+from trackmania_rl.games.envs.env_races import Array, EnvRaces, Shown
 from trackmania_rl.race.races import RaceEnd
 from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
@@ -78,12 +78,11 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
             options: `{"map": name}` to choose the map.
 
         Raises:
-            UserError: if map or line can't be used, or the map or an option is unknown.
+            UserError: if map or line can't be used, or the map is unknown.
             GameError: if the game keeps failing.
         """
         self.races.check_open()
         super().reset(seed=seed)
-        check_options(options, (MAP_OPTION,))
         self.races.begin(self._game, self.np_random, options)
         self.races.receive()
         return self.races.show(0), self.races.infos({})[0]
@@ -189,7 +188,6 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         races = self.races
         races.check_open()
         super().reset(seed=seed[0] if isinstance(seed, list) else seed)
-        check_options(options, (MAP_OPTION, MASK_OPTION))
         mask = self._reset_mask(options)
         if not (mask | races.has_race).all():
             raise ResetNeeded(f"games {np.flatnonzero(~mask & ~races.has_race).tolist()} have no race: reset them, too")
