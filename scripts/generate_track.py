@@ -20,8 +20,8 @@ sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
 from trackmania_rl.cli import command, png_file  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.places import folder_to_add_to  # noqa: E402
 from trackmania_rl.simulator.tracks.track_generator import GeneratedTrack, TrackRecipe, generate_track  # noqa: E402
+from trackmania_rl.track.named_maps import folder_to_add_to  # noqa: E402
 
 
 @command

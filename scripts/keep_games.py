@@ -20,7 +20,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
 
-from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, ports, whole_number  # noqa: E402
+from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, port, whole_number  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.multiprocess.supervisor import RestartPolicy, Supervisor  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
@@ -34,6 +34,15 @@ log = logging.getLogger("keep_games")
 POLICY = RestartPolicy(first_delay_s=1.0, longest_delay_s=60.0)
 LOOK_EVERY_S = 1.0
 LOOK_EVERY_WHILE_STARTING_S = 0.1
+
+
+def ports(text: str) -> range:
+    """Parse one or more consecutive TCP ports, written 8478 or 8478-8481."""
+    first, dash, last = text.partition("-")
+    found = range(port(first), port(last if dash else first) + 1)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} ends before it begins")
+    return found
 
 
 @command

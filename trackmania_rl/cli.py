@@ -108,15 +108,6 @@ port = whole_number(1024, 65535)
 """A TCP port that needs no privileges."""
 
 
-def ports(text: str) -> range:
-    """Parse one or more consecutive TCP ports, written 8478 or 8478-8481."""
-    first, dash, last = text.partition("-")
-    found = range(port(first), port(last if dash else first) + 1)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} ends before it begins")
-    return found
-
-
 def size_px(text: str) -> tuple[int, int]:
     """Parse width and height of a video, written 640x480."""
     width, _, height = text.lower().partition("x")

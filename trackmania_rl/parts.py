@@ -66,14 +66,20 @@ def make_part(
         SettingsError: likewise, or if it does not take the arguments, or makes none of `kinds`.
     """
     make = load_part(part, setting)
+    prefix = f"{setting} = {str(part)!r}"
     try:
         inspect.signature(make).bind(*arguments)
     except TypeError as error:
         how = f"with ({takes})" if takes else "without arguments"
-        raise SettingsError(f"{setting} = {str(part)!r} cannot be called {how}: {error}") from error
+        raise SettingsError(f"{prefix} cannot be called {how}: {error}") from error
     except ValueError:  # built in, without a signature
         pass
-    return make(*arguments)
+    made = make(*arguments)
+    if not isinstance(made, kinds):
+        kind = kinds[0]
+        where = f"{kind.__module__.replace('.', '/')}.py"
+        raise SettingsError(f"{prefix} made a {type(made).__name__}; derive it from {kind.__name__} ({where})")
+    return made
 
 
 def _resolved(argument: Any, setting: str) -> Any:

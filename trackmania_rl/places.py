@@ -34,20 +34,6 @@ PROJECT_FOLDER: Final = WORKING_FOLDER if (WORKING_FOLDER / CONFIG_FILES / "conf
 """Folder of the configurations, and base of a relative `maps_folder`."""
 
 
-def folder_to_add_to() -> Path:
-    """Return the project's folder, to write maps or settings.
-
-    Raises:
-        UserError: if it is an installed package, which the next installation overwrites.
-    """
-    if PROJECT_FOLDER == SHIPPED_FOLDER and not IS_CHECKOUT:
-        raise UserError(
-            f"{WORKING_FOLDER} has no config_files/ and maps/ of its own to add to: copy those that ship with "
-            "python -m trackmania_rl init, and give the command again"
-        )
-    return PROJECT_FOLDER
-
-
 def shown_path(path: Path) -> str:
     """Return a path as typed in the current folder, quoted if needed."""
     path = path.absolute()

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import MOST_LETTERS, check_file_name
 from trackmania_rl.gbx.challenge import CHALLENGE_SUFFIX, is_challenge_file
-from trackmania_rl.places import command_line_of
+from trackmania_rl.places import IS_CHECKOUT, PROJECT_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, command_line_of
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
@@ -235,3 +235,17 @@ def as_file_name(text: str) -> str | None:
     with contextlib.suppress(ValueError):
         return check_file_name(name)
     return None
+
+
+def folder_to_add_to() -> Path:
+    """Return the project's folder, to write maps or settings.
+
+    Raises:
+        UserError: if it is an installed package, which the next installation overwrites.
+    """
+    if PROJECT_FOLDER == SHIPPED_FOLDER and not IS_CHECKOUT:
+        raise UserError(
+            f"{WORKING_FOLDER} has no config_files/ and maps/ of its own to add to: copy those that ship with "
+            "python -m trackmania_rl init, and give the command again"
+        )
+    return PROJECT_FOLDER

@@ -30,9 +30,9 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import FORM, NAME_PATTERN, check_file_name, write_durably
 from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
-from trackmania_rl.places import PROJECT_FOLDER, folder_to_add_to
+from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import MapEntry, load_settings, settings_from_flat
-from trackmania_rl.track.named_maps import as_file_name, training_entries
+from trackmania_rl.track.named_maps import as_file_name, folder_to_add_to, training_entries
 
 Entries = list[dict[str, Any]]
 HEADING = "# Written by scripts/tools/maps.py add."
