@@ -1,8 +1,7 @@
-"""Progress of races towards the learner: fragments of a race, and the place of a race in its collector's map cycle.
+"""Fragments of a race, and the place of a race in its collector's map cycle.
 
-A race may reach the learner in parts (`Fragment`) while it continues. Each part has a `RacePosition`. The learner keeps
-the newest position of each collector in its checkpoints (`CollectorProgress`) and passes it to a new process, in a
-later session or after a crash.
+A race may reach the learner in parts (`Fragment`), each with a `RacePosition`. The learner keeps the newest position of
+each collector in its checkpoints (`CollectorProgress`) and passes it to a new collector process.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ from trackmania_rl.settings import Settings, shifts_of
 
 
 class Fragment(NamedTuple):
-    """The new part of a rollout. Rows are the rollout's, from 0.
-
-    The last rollout of a race contains the whole race again, for statistics and records.
-    """
+    """The new part of a rollout. Rows are the rollout's, from 0. The last rollout of a race contains the whole race."""
 
     is_last: bool  # the race has ended
     race_row: int  # the race's state in the first row
@@ -37,8 +33,7 @@ class Fragment(NamedTuple):
 class RaceInFragments:
     """Counts of a race in progress that is sent in fragments.
 
-    A transition is sent together with its next state. Each fragment begins with the rows that its first transition
-    needs.
+    Each fragment begins with the rows that its first transition needs, and ends with the last one's next state.
     """
 
     n_steps: int  # the most actions of a transition, or of the views of its state
@@ -63,16 +58,12 @@ class RaceInFragments:
     def n_to_hand_on(self) -> int:
         """Number of actions that can be sent while the game waits for a decision.
 
-        The state in which the game waits is left out: it may be the race's end, because a finish at that very time is
-        reported with the next action only.
+        The state in which it waits is left out: a finish at that very time is reported with the next action only.
         """
         return self.n_decided - 1 - self.n_actions
 
     def cut(self) -> tuple[range, Fragment]:
-        """Return the states of the next rollout of the race in progress, and its new part.
-
-        `n_to_hand_on` must be above 0.
-        """
+        """Return the states of the next rollout, and its new part, if `n_to_hand_on` is above 0."""
         first, last = self._first_row_needed(), self.n_decided - 1
         end_transition = max(self.n_transitions, last - self.n_steps + 1)
         fragment = Fragment(

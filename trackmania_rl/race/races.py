@@ -1,7 +1,7 @@
-"""Races: arrays of K races in progress, the ends of races, and the rollouts made of them.
+"""Arrays of K races in progress, the ends of races, and the rollouts made of them.
 
-All games in this process share one `Races` of K rows. A game behind a socket has one with K = 1. Compiled code
-(`observation_kernel`) writes each state of the game into a row of the columns.
+Games in this process share one `Races`; a game behind a socket has one with K = 1. `observation_kernel` writes each
+state of the game into a row of the columns.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RaceEnd:
     furthest_zone_idx: int  #: the highest zone reached, or the finish's own index
     furthest_m: float  #: metres along the line at the furthest point reached
     checkpoint_times_ms: tuple[int, ...]  #: of the checkpoints passed, the finish included
-    #: The state after the last action. A socket gives no picture of the finish; the one before is repeated.
+    #: After the last action. A socket gives no picture of the finish; the one before is repeated.
     last: Observation = field(compare=False, repr=False)
 
     @property
@@ -136,7 +136,7 @@ class Races:
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Races:
-        """Copy the races with the rows written so far; maps and other constants are shared."""
+        """Copy the rows written so far; share constants."""
         for shared in (self.layout, self._actions, self._views, self._picture_range_finder, *self._maps.values()):
             memo[id(shared)] = shared
         n_rows = int(self.rows.max()) + 1
@@ -228,7 +228,7 @@ class Races:
         )
 
     def pictures(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Return the destination of pictures of the newest states: an array (K, R, H, W), and the row (K,) of each."""
+        """Return the destination of the newest pictures: an array (K, R, H, W), and the row (K,) of each."""
         if self._game.has_image:
             return self.columns.frames[:, :, 0], self.rows
         return self._unseen_pictures, np.zeros_like(self.rows)
@@ -243,7 +243,7 @@ class Races:
             self.columns.floats[race, self.rows[race], self.layout[RANGE_FINDER]] = ranges_m
 
     def add_extra_floats(self, races: RaceIds) -> None:
-        """Compute the user's own floats of the newest states, once states and pictures are complete."""
+        """Compute the user's own floats of the newest states, after states and pictures."""
         extra, end = self.layout.extra, self.layout.n_own_floats
         if extra is not None:
             at = races, self.rows[races]
@@ -270,7 +270,7 @@ class Races:
         )
 
     def finish(self, race: int, race_time_ms: int, checkpoint_times_ms: tuple[int, ...]) -> RaceEnd:
-        """End a race in its newest state, the finish. A decision at that very time had no effect and is dropped."""
+        """End a race in its newest state, the finish. A decision at that very time is dropped."""
         columns, row = self.columns, self.rows[race]
         columns.race_time_ms[race, row] = race_time_ms
         if columns.race_time_ms[race, row - 1] < race_time_ms:
@@ -295,8 +295,8 @@ class Races:
     def ended(self, race: int, end: RaceEnd, timings: GameTimings) -> EndedRace:
         """Return a race that has ended; its arrays are views of the columns.
 
-        In `end_race_stats`, `meters` reach from the start of the line to the furthest point, `first_value` is the
-        highest Q value of the first state, `timings_ms` are per action, and `inputs` is the script.
+        In `end_race_stats`, `meters` are to the furthest point, `first_value` is the highest Q value of the first
+        state, `timings_ms` are per action, and `inputs` is the script.
         """
         states = range(int(self.rows[race]) + 1)
         columns = self._of_race(race, states)
@@ -369,7 +369,7 @@ class Races:
                 column[race, target] = column[race, source]
 
     def _room(self, n_races: int, n_states: int, frames: npt.NDArray[np.uint8] | None) -> RaceColumns:
-        """Return room for the longest race; the operating system provides a page when it is first written."""
+        """Return room for the longest race; memory is used when it is first written."""
         extra = self.layout.extra
 
         def room(dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:

@@ -34,9 +34,8 @@ NEOSLIDE_SIDEWAYS_SPEED_M_S = 2.0
 
 SPEEDSLIDE_FORWARD_SPEEDS_M_S = np.array([0, 100, 200, 300, 400, 500]) / 3.6
 SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S = np.array([8.0, 8.0, 7.5, 6.7, 6.0, 5.5])
-"""Sideways speed at which the slide drives the car hardest, by forward speed. In the game, a wheel's grip ends at
-S / 20 (S its side friction limit: 80 m/s^2, falling to 55 at 500 km/h). From there to twice that sideways speed the
-engine's drive, which fades with speed, is blended into a constant 10 m/s^2."""
+"""Sideways speed at which the slide drives the car hardest, by forward speed: twice S / 20, where a wheel's grip ends.
+S is the side friction limit, 80 m/s^2, falling to 55 at 500 km/h."""
 
 
 class RewardedRace(NamedTuple):
@@ -51,13 +50,7 @@ class Reward(Protocol):
     """The part `reward`: a class or function called with (settings, spaces, seeds) that makes one of these."""
 
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
-        """Reward a race.
-
-        Args:
-            rollout_results: see `Races.rollout_results`.
-            settings: those in force.
-            frames_total: actions collected by the run, for schedules.
-        """
+        """Reward a race (`Races.rollout_results`); `frames_total` counts the run's actions, for schedules."""
         ...
 
 
@@ -76,11 +69,8 @@ class StepReward(Protocol):
     def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
         """Reward n actions (n,) of any races that did not lead to the finish.
 
-        Args:
-            before: (n, F) states before the actions.
-            reached: (n, F) states after them.
-            advanced_m: (n,) along the line.
-            n_actions_made: so far, for schedules.
+        `before` and `reached` (n, F) are the states around them, `advanced_m` (n,) is along the line, and
+        `n_actions_made` is for schedules.
         """
         ...
 
@@ -90,11 +80,7 @@ class StepReward(Protocol):
 
 
 def as_stored(column: Any) -> npt.NDArray[np.float32]:
-    """Return numbers as the replay memory stores them; those beyond float32's range become infinite.
-
-    Raises:
-        ValueError: if they are not real numbers.
-    """
+    """Return numbers as float32, beyond its range as infinite. Raise `ValueError` if they are not real numbers."""
     try:
         array = np.asarray(column)
         if array.dtype.kind not in "biufO":
@@ -106,7 +92,7 @@ def as_stored(column: Any) -> npt.NDArray[np.float32]:
 
 
 def is_finite_as_stored(column: Any) -> bool:
-    """Return whether a column holds numbers that are finite in the replay memory; whole numbers always are."""
+    """Return whether a column holds numbers that are finite in float32; whole numbers always are."""
     try:
         return np.asarray(column).dtype.kind in "biu" or bool(np.isfinite(as_stored(column)).all())
     except ValueError:
@@ -114,11 +100,7 @@ def is_finite_as_stored(column: Any) -> bool:
 
 
 def reward_as_stored(rewarded: object, n_actions: int) -> RewardedRace:
-    """Validate the result of a reward and return it as the replay memory stores it.
-
-    Raises:
-        UserError: if it is not a number for each action and a potential for each state.
-    """
+    """Return the validated result of a reward. Raise `UserError` unless it has a number per action and state."""
     form = (
         f"a RewardedRace (trackmania_rl/race/rewards.py) of ({n_actions},) rewards and ({n_actions + 1},) potentials "
         f"for a race of {n_actions} actions"
@@ -137,7 +119,7 @@ def reward_as_stored(rewarded: object, n_actions: int) -> RewardedRace:
 
 
 def brought_along(rollout_results: Mapping[str, Any]) -> RewardedRace | None:
-    """Return the rewards among a race's columns, from a user's own environment; None without."""
+    """Return the rewards of a user's own environment; None without."""
     if "rewards" not in rollout_results:
         return None
     rewards = as_stored(rollout_results["rewards"])

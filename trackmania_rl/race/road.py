@@ -1,8 +1,7 @@
 """The road beside the line: its borders and qualities, and the range finder that measures the borders.
 
-The range finder measures the distance to the road's borders in 19 directions, from right over ahead to left.
-`measure_ranges` reads the track's own borders, seen from above. `PictureRangeFinder` follows each beam along the ground
-of a picture until a pixel has a gray level of `BORDER_GRAY`; it assumes a flat road and the chase camera.
+The range finder measures the distance to the road's borders in 19 directions, from right over ahead to left, on the
+track from above (`measure_ranges`) or in a picture (`PictureRangeFinder`), assuming a flat road and the chase camera.
 
 Shapes: Q points along the road, Z zones of the map.
 """
@@ -36,8 +35,8 @@ ROAD_QUALITIES: Final = (
 )
 """Floats that describe the road at one place.
 
-Half its width, or the distance to the nearer border; walls at its borders; grass beside them; a dirt-like or grass-like
-surface; 0 in a jump's gap; the sine of its banking, positive with the left border up.
+`half_width_m` is the distance to the nearer border, `is_there` is 0 in a jump's gap, and `banking` is a sine, positive
+with the left border up.
 """
 N_QUALITIES: Final = len(ROAD_QUALITIES)
 

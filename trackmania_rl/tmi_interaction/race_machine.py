@@ -1,8 +1,7 @@
 """A race as a step machine over the game's reports: `reset(map)`, then `step(decision)` until the race ends.
 
-Between two calls the game waits, because one of its reports is held unanswered. With a picture a decision takes two
-reports: at the step the game is frozen and a frame requested, and the decision is made while the frame's report is
-held. Without a picture the step's own report is held, and one exchange is enough.
+Between two calls the game waits for the answer to one of its reports: the step's, or with a picture the frame's, for
+which the game is frozen at the step.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def finish_time_ms(state: StateView) -> int:
 
 
 def compile_ahead(settings: GameSettings, layout: ObservationLayout, game_map: GameMap) -> None:
-    """Compile the functions of a decision. It takes seconds, and a waiting game drops its client after 10 s."""
+    """Compile the functions of a decision, which takes seconds; a waiting game drops its client after 10 s."""
     races = Races(1, settings, layout)
     races.begin(0, game_map.zones, game_map.road, settings)
     races.observe(ONLY_RACE, 0, np.zeros((1, HEAD_WORDS), dtype=np.uint32))
@@ -281,8 +280,7 @@ def _state_errors_as_protocol_errors() -> Iterator[None]:
 class RaceStart:
     """Brings the car of one connected game to race time 0 of a map.
 
-    The first race on a map begins with a countdown. The state at its end is kept, and later races rewind to it in the
-    same report.
+    The first race on a map begins with a countdown. Later races rewind to the state at its end.
     """
 
     def __init__(self, transport: TMInterface, commands_on_connect: tuple[str, ...]) -> None:

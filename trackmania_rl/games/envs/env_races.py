@@ -44,7 +44,7 @@ MAP_OPTION: Final = "map"
 class TemporaryFolder:
     """Folder of generated tracks, made when its path is first read (`os.fspath`) and removed by `close`.
 
-    A copy, by `copy.deepcopy` or `pickle`, has no folder, so closing it does not affect the original.
+    A copy, by `copy.deepcopy` or `pickle`, has no folder.
     """
 
     def __init__(self) -> None:

@@ -37,15 +37,13 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
     * `terminated`: the finish was reached.
     * `truncated`: the race was cut off, or the game was lost; the next `reset` starts another one.
 
-    The last observation is the state at the finish or the cut-off. The finish has no picture; the one before is
-    repeated.
+    The last observation is the state at the finish, with the picture before it, or the cut-off.
 
     `info` holds `map`, `meters` (since the race began), `race_time_ms`, `position_m` (3,) float32 in world axes and
     `speed_m_s` (float32). At a race's end `race_time_ms` is its result, and `race_finished` and `cutoff_reason` (None,
     a reason or "game_lost") are added.
 
-    `copy.deepcopy` works for a game in this process. The copy reads the original's generated tracks, which are removed
-    when the original is closed.
+    `copy.deepcopy` works for a game in this process. It reads the original's generated tracks until that is closed.
 
     Args:
         races: on one game; closed with the environment.

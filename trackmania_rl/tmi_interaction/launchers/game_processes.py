@@ -1,7 +1,7 @@
 """Processes of the real game, and a record of the game and its owner for each port.
 
-The game is seldom a child of the launcher: TMLoader may end after starting it, Wine hands it over to init, Lutris asks
-a service. So it is searched after its start, and it outlives its owner until the record lets the next start end it.
+The game is seldom a child of the launcher (TMLoader, Wine, Lutris). So it is searched after its start, and the next
+start ends it by its record if it has outlived its owner.
 """
 
 from __future__ import annotations
@@ -89,11 +89,7 @@ class Launch:
 
 
 def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProcess]:
-    """Return the games that may be the one started, by the best evidence that any of them has.
-
-    The order is mark, port, being new. Starts exclude each other by a lock, so only a game started by hand can
-    interfere.
-    """
+    """Return the games that may be the one started, by the best evidence that any has: mark, port, being new."""
     new = [
         game
         for game in games
