@@ -35,7 +35,7 @@ from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings  # noqa: E402
 
 if TYPE_CHECKING:
-    from trackmania_rl.race.observation_statistics import ObservationStatistics
+    from trackmania_rl.race.observation import ObservationStatistics
     from trackmania_rl.race.spaces import Spaces
 
 MOST_NAMED = 8
@@ -82,8 +82,7 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
     """Drive races; return their statistics and a description."""
     from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import RaceGames
-    from trackmania_rl.race.observation import ObservationLayout
-    from trackmania_rl.race.observation_statistics import ObservationStatistics
+    from trackmania_rl.race.observation import ObservationLayout, ObservationStatistics
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.demonstrations import load_demonstrations, replayed
@@ -127,8 +126,7 @@ def random_actions(spaces: Spaces, rng: np.random.Generator, n_actions: int) -> 
 
 def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
     """Measure the states in a run's checkpoint; return the run's settings, the statistics and a description."""
-    from trackmania_rl.race.observation import ObservationLayout
-    from trackmania_rl.race.observation_statistics import ObservationStatistics
+    from trackmania_rl.race.observation import ObservationLayout, ObservationStatistics
     from trackmania_rl.runs import load_checkpoint
     from trackmania_rl.training.driver_loading import load_run_settings
 
