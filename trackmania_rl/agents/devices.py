@@ -34,16 +34,11 @@ KEPT_BYTES: Final = 2**31 - 1
 """The largest value that `mallopt` takes."""
 GROWS_BY_BYTES: Final = 64 << 20
 MOST_COMPILATIONS: Final = 64
-"""Compilations of one function, for other settings or shapes, before it runs eagerly. Torch's default of 8 is reached
-by the configuration edits of a run of weeks."""
+"""Compilations of one function, for edited settings, before it runs eagerly. Torch's default is 8."""
 
 
 def pick_device(torch_device: str, setting: str = "torch_device") -> torch.device:
     """Return the device that a setting names, and make it current; "auto" is a GPU if one works.
-
-    Args:
-        torch_device: the setting's value.
-        setting: its name, for errors.
 
     Raises:
         UserError: if torch cannot use the named device.
@@ -132,21 +127,17 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
                 return results if mode is None else tree_map(Tensor.clone, results)
             except (TorchDynamoException, FailOnRecompileLimitHit) as error:  # the second is not one of the first
                 works = False
-                reason = str(error).splitlines()[0]
-                if isinstance(error, FailOnRecompileLimitHit):  # its text names torch's options only
-                    reason = f"it was compiled {MOST_COMPILATIONS} times, for edited settings; the next start compiles"
-                    reason += " it again"
-                warn_once(f"use_torch_compile: it runs without, since: {reason}", log)
+                warn_once(f"use_torch_compile: it runs without, since: {str(error).splitlines()[0]}", log)
         return function(*args, **kwargs)
 
     return call
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory for the next update, with the GNU C library; elsewhere nothing changes.
+    """Keep freed memory for the next update, with the GNU C library.
 
-    By default it returns large tensors to the system, and gets them again page by page, filled with zeros. That takes a
-    seventh of a full-size update on a processor.
+    By default it returns large tensors to the system, and gets them again filled with zeros. That takes a seventh of a
+    full-size update on a processor.
     """
     if platform.libc_ver()[0] != "glibc":
         return

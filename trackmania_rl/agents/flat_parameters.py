@@ -70,12 +70,8 @@ class RAdam(torch.optim.AdamW):
     RAdam is Adam with a step size that depends on the number of steps. So this is torch's fused Adam, which takes a
     third of the time of `torch.optim.RAdam` and makes the same steps.
 
-    Args:
-        weights: (P,), with `grad`.
-
-    Attributes:
-        learning_rate, epsilon, decay: of the next steps. A step takes the share `learning_rate * decay` of the weights.
-        n_steps: number of steps made.
+    `learning_rate`, `epsilon` and `decay` are those of the next steps; a step takes the share `learning_rate * decay`
+    of the weights (P,).
     """
 
     def __init__(self, weights: Tensor) -> None:

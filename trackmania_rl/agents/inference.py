@@ -63,16 +63,9 @@ class Actor(Protocol):
 class Inferer(Actor):
     """Actor by a quantile network's values.
 
-    A value is the mean over fixed taus, the midpoints (i + 1/2) / n. So it is a function of the state alone, and a
-    greedy race can be repeated exactly.
-
-    Args:
-        network: on its device.
-        n_quantiles: n (`iqn_k`).
-        throttle_actions: actions that accelerate and do not brake.
-        exploration_settings: see `Actor`.
-        rng: source of exploration.
-        dtype: precision of the network's large products.
+    A value is the mean over fixed taus, the midpoints (i + 1/2) / `n_quantiles`. So it is a function of the state
+    alone, and a greedy race can be repeated exactly. `throttle_actions` accelerate and do not brake; `dtype` is the
+    precision of the network's large products.
     """
 
     network: QuantileNetwork
@@ -107,12 +100,7 @@ class Inferer(Actor):
         self._exploration = self.exploration_of_race(is_explo=is_explo, frame_count=frame_count)
 
     def act(self, frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-        """Decide in one state.
-
-        Args:
-            frame: (S, H, W) uint8.
-            floats: (F,) float32.
-        """
+        """Decide in one state of a frame (S, H, W) uint8 and floats (F,) float32."""
         decision = self.act_batch(frame[np.newaxis], floats[np.newaxis], [self._exploration])
         return PolicyDecision(int(decision.actions[0]), bool(decision.is_greedy[0]), decision.q_values[0])
 
@@ -131,13 +119,7 @@ class Inferer(Actor):
 
 
 class MeanValues:
-    """Mean returns of all actions over K fixed taus, by the network's own `forward`.
-
-    Args:
-        network: on its device.
-        n_quantiles: K.
-        dtype: precision of the large products; the others stay in float32.
-    """
+    """Mean returns of all actions over K fixed taus, by the network's own `forward`."""
 
     def __init__(self, network: QuantileNetwork, n_quantiles: int, dtype: torch.dtype) -> None:
         self._network = network

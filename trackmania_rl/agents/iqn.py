@@ -9,8 +9,6 @@ time of the mini-race, so gamma may be 1.
 
 Shapes, in all comments: B batch, N taus of the prediction, M taus of the target, A actions, F floats, D features,
 E cosines, U units of one head's hidden layer, S frames of a state, H and W the image's height and width, P weights.
-
-Collectors import this module, but not tensordict, whose import takes two seconds.
 """
 
 from __future__ import annotations
@@ -132,9 +130,6 @@ class IQN_Network(QuantileNetwork):
     All before the last layers is then computed once for a state, not once for each of its taus.
 
     At full size the keys and shapes of `state_dict()` are those of Linesight's published network: 6,578,333 parameters.
-
-    Raises:
-        ValueError: if the image is too small for the convolutions.
     """
 
     cosine_frequencies: Tensor
@@ -278,15 +273,11 @@ class SelfLossScaling(nn.Module):
     transition's loss by its square root keeps states with an uncertain future from dominating. The divisor is clamped
     below at its running mean / `SELF_LOSS_CLAMP_RATIO`, and the running mean of the clamped divisors multiplies,
     which keeps the scale of the loss.
-
-    Attributes:
-        mean, clamped_mean: () running means of the divisors before and after clamping; plain means at first.
-        batches: () number of batches in the means.
     """
 
-    mean: Tensor
-    clamped_mean: Tensor
-    batches: Tensor
+    mean: Tensor  # () running mean of the divisors; a plain mean at first
+    clamped_mean: Tensor  # () likewise, after clamping
+    batches: Tensor  # () number of batches in the means
 
     def __init__(self) -> None:
         super().__init__()
@@ -315,18 +306,11 @@ class SelfLossScaling(nn.Module):
 
 
 class IQNLoss(nn.Module):
-    """Loss of a batch of transitions, as torchrl's losses: a TensorDict in, a TensorDict of losses out.
+    """Loss of a batch of transitions, as torchrl's losses: a TensorDict in, a TensorDict of losses out."""
 
-    Attributes:
-        online, target: the network that learns, and its slow copy, which values the next states.
-        settings: of the algorithm; may be replaced, sizes excepted.
-        generator: source of the taus.
-        reduction: the loss is the sum over the batch.
-    """
-
-    online: QuantileNetwork
-    target: QuantileNetwork
-    reduction = "sum"
+    online: QuantileNetwork  # learns
+    target: QuantileNetwork  # its slow copy, which values the next states
+    reduction = "sum"  # over the batch
     figure = "mean_q"
 
     def __init__(self, network: QuantileNetwork, settings: AgentSettings, device: torch.device, seed: int) -> None:
@@ -385,7 +369,7 @@ class IQNLoss(nn.Module):
 
 
 def _tensordict(entries: dict[str, Tensor]) -> TensorDict:
-    from tensordict import TensorDict
+    from tensordict import TensorDict  # takes two seconds, which collectors do not need
 
     return TensorDict(entries)
 
@@ -398,10 +382,6 @@ class IQNAgent(Agent):
 
     The seed is that of the taus and of the fresh networks at resets. `use_torch_compile` compiles the functions that
     `update` calls, which takes half a minute.
-
-    Attributes:
-        weights, target_weights: (P,), of the online and the target network (`flat_parameters`).
-        scaler: of the loss in float16, which would round small gradients to 0.
     """
 
     loss_class: ClassVar[type[IQNLoss]] = IQNLoss
@@ -418,13 +398,14 @@ class IQNAgent(Agent):
     ) -> None:
         loss = self.loss_class(network, settings, device, seed)
         super().__init__(loss, loss.online, settings)
-        self.weights = nn.Parameter(flatten_parameters(loss.online))
-        self.target_weights = flatten_parameters(loss.target)
+        self.weights = nn.Parameter(flatten_parameters(loss.online))  # (P,)
+        self.target_weights = flatten_parameters(loss.target)  # (P,)
         self._differentiate, self._clip_gradient = loss.differentiate, clip_gradient
         if use_torch_compile:
             mode = "reduce-overhead" if device.type == "cuda" else None
             self._differentiate, self._clip_gradient = compiled(loss.differentiate, mode), compiled(clip_gradient)
         self.optimizer = RAdam(self.weights)
+        # float16 would round small gradients to 0.
         self.scaler = torch.amp.GradScaler(device.type, enabled=loss.dtype == torch.float16)
         self._unscaled = torch.ones((), device=device)
         self._transitions_due = 0

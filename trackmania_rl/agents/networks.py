@@ -20,23 +20,14 @@ IMAGES_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Sizes:
-    """Inputs and outputs of a network.
+    """Inputs and outputs of a network."""
 
-    Attributes:
-        float_mean: F means of the state's floats.
-        float_std: F standard deviations.
-        n_actions: A.
-        image_shape: (S, H, W); H and W are 0 without an image.
-        mini_race_duration_actions: length of a mini-race; None for no mini-races.
-        waves: (float's index, wavelength in its unit) pairs for `FourierFeatures`.
-    """
-
-    float_mean: Sequence[float]
-    float_std: Sequence[float]
+    float_mean: Sequence[float]  # F, of the state's floats
+    float_std: Sequence[float]  # F
     n_actions: int
-    image_shape: tuple[int, int, int]
-    mini_race_duration_actions: int | None
-    waves: Sequence[tuple[int, float]] = ()
+    image_shape: tuple[int, int, int]  # (S, H, W); H and W are 0 without an image
+    mini_race_duration_actions: int | None  # None for no mini-races
+    waves: Sequence[tuple[int, float]] = ()  # (float's index, wavelength in its unit) pairs for `FourierFeatures`
 
 
 class QuantileNetwork(nn.Module):
@@ -188,14 +179,7 @@ class FourierFeatures(nn.Module):
 
     A network learns sharp variations of a function late (Rahaman et al. 2019, arXiv:1806.08734), and returns have
     sharp ones: 20 cm decide between a corner and a wall, and are a fortieth of the normalized unit. Wavelengths of some
-    metres resolve them (Tancik et al. 2020, arXiv:2006.10739; Yang et al. 2022, arXiv:2206.04672). The papers draw
-    frequencies at random; here each float has its own, in its own unit.
-
-    Args:
-        waves: W pairs of a float's index and a wavelength.
-
-    Attributes:
-        n_features: 2 W.
+    metres resolve them (Tancik et al. 2020, arXiv:2006.10739; Yang et al. 2022, arXiv:2206.04672).
     """
 
     float_indices: Tensor
@@ -203,7 +187,7 @@ class FourierFeatures(nn.Module):
 
     def __init__(self, waves: Sequence[tuple[int, float]]) -> None:
         super().__init__()
-        self.n_features = 2 * len(waves)
+        self.n_features = 2 * len(waves)  # 2 W
         indices = torch.tensor([index for index, _ in waves], dtype=torch.int64)
         frequencies = torch.tensor([2 * math.pi / wavelength for _, wavelength in waves])
         self.register_buffer("float_indices", indices, persistent=False)

@@ -80,12 +80,7 @@ EXPLORATION_NOISE: Final = 0.1
 
 
 class OwnRandomState:
-    """Random stream that replaces torch's global generators within a context.
-
-    Args:
-        seed: its beginning.
-        device: of the second global generator, if it is a GPU.
-    """
+    """Random stream that replaces torch's global generators, with a GPU's, within a context."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._gpus = [device] if device.type == "cuda" else []
@@ -180,18 +175,11 @@ class TorchRLAgent:
 
 
 class TorchRLActor(Actor):
-    """Actor by a torchrl actor.
+    """Actor by a torchrl actor, a network that reads the entries of `actor_critic.state_keys`.
 
     Exploration draws from the actor's distribution, or adds noise to its action; actors of values explore by the
     schedules of the settings. The values of a decision are the actor's values or logits, and NaN for continuous
     actions.
-
-    Args:
-        network: reads the entries of `actor_critic.state_keys`, on its device.
-        spaces: of the games.
-        exploration_settings: see `Actor`.
-        device: where it computes.
-        rng: source of exploration.
     """
 
     def __init__(
@@ -260,20 +248,9 @@ class TorchRLActor(Actor):
 
 
 class OffPolicyLoss(LossModule):
-    """A torchrl loss on batches of the replay memory.
+    """A torchrl loss on batches of the replay memory."""
 
-    Args:
-        loss: of torchrl.
-        spaces: of the games.
-        device: where to compute.
-        seed: of the loss's random numbers.
-
-    Attributes:
-        loss, device: as given.
-        reduction: the loss is the mean over the batch.
-    """
-
-    reduction = "mean"
+    reduction = "mean"  # over the batch
 
     def __init__(self, loss: LossModule, spaces: Spaces, device: torch.device, seed: int) -> None:
         super().__init__()
@@ -309,13 +286,7 @@ class OffPolicyLoss(LossModule):
 
 
 class TorchRLLearner(Agent):
-    """Agent of a torchrl loss with its networks, Adam and torchrl's soft update.
-
-    Args:
-        loss: on its device.
-        network: the actor's, whose parameters the loss holds.
-        settings: of the agent.
-    """
+    """Agent of a torchrl loss with its networks, Adam and torchrl's soft update; the network is the loss's actor."""
 
     loss_module: OffPolicyLoss
 

@@ -133,9 +133,7 @@ class RingBuffer:
     def append(self, race: RowColumns, from_row: int = 0) -> range:
         """Store a race after the others, over the oldest rows; of a race longer than the ring, store the end.
 
-        Args:
-            race: arrays on the ring's device or the host.
-            from_row: leaves out the race's rows before this one.
+        The race's rows before `from_row` are left out.
 
         Returns:
             The numbers of its rows; those below `first_row` did not fit.

@@ -87,10 +87,6 @@ class TransitionStorage(Storage):
         ring: the rows.
         n_steps_max: the largest `n_steps` in the ring buffer.
         views: views of the rows around a transition.
-
-    Attributes:
-        ring, n_steps_max, views: as given.
-        new_priority: () float32 on the ring's device, the priority of new transitions (see `ProportionalSampler`).
     """
 
     def __init__(self, ring: RingBuffer, n_steps_max: int, views: Views = NO_VIEWS) -> None:
@@ -110,7 +106,7 @@ class TransitionStorage(Storage):
         self._start = 0
         self._end = 0
         self._first_row_seen = self.ring.first_row
-        self.new_priority = torch.ones((), dtype=torch.float32, device=self.device)
+        self.new_priority = torch.ones((), device=self.device)  # of new transitions, see `ProportionalSampler`
 
     @property
     def index(self) -> torch.Tensor:
@@ -240,11 +236,8 @@ class ProportionalSampler(RandomSampler):
     multiplied by min(p) / p_i, which corrects the bias fully (beta = 1); the minimum is that of the batch. A new
     transition has the largest priority so far, at least 1.
 
-    Drawing is one cumulative sum and one binary search over all priorities, on any device, which is short beside an
-    update even for a million transitions.
-
-    Attributes:
-        alpha: 0 draws evenly. A changed one applies to a transition when it is trained on again.
+    Drawing is one cumulative sum and one binary search over all priorities, which is short beside an update even for a
+    million transitions. `alpha` = 0 draws evenly; a changed one applies to a transition when it is trained on again.
     """
 
     def __init__(self, alpha: float) -> None:
