@@ -22,14 +22,10 @@ RENORM_WARM_UP_UPDATES = 10_000
 
 
 class StateNetwork(nn.Module):
-    """Perceptron of a state, and optionally of an action.
+    """Perceptron of a state, and of an action of `n_action_numbers` > 0 numbers.
 
-    Args:
-        settings: `float_hidden_dim` is the width of both hidden layers; the convolutions.
-        spaces: of the games.
-        n_outputs: width of the last layer.
-        n_action_numbers: D; 0 without an action.
-        is_renormalized: normalize hidden layers over the batch (CrossQ, Bhatt et al. 2024, arXiv:1902.05605).
+    Both hidden layers are `float_hidden_dim` wide; if `is_renormalized`, they are normalized over the batch (CrossQ,
+    Bhatt et al. 2024, arXiv:1902.05605).
     """
 
     float_mean: Tensor
@@ -63,12 +59,7 @@ class StateNetwork(nn.Module):
         )
 
     def forward(self, floats: Tensor, *others: Tensor) -> Tensor:
-        """Compute the outputs (B, n_outputs).
-
-        Args:
-            floats: (B, F) float32, not normalized.
-            others: (B, S, H, W) uint8, if there is an image; (B, D) float32, if the network reads an action.
-        """
+        """Compute the outputs (B, n_outputs) of floats (B, F), not normalized, the image and the action, if read."""
         parts = [(floats - self.float_mean) / self.float_std]
         if self.img_head is not None:
             img, *others = others  # type: ignore[assignment]

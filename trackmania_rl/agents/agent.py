@@ -84,14 +84,9 @@ class Agent(ABC):
 
     @abstractmethod
     def update(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDictBase:
-        """Make one update with a batch; set its `td_error` (B,), if the loss has one.
+        """Make one update with B transitions; return the losses () and `grad_norm` ().
 
-        Args:
-            batch: B transitions.
-            process_losses: changes the losses before the backward pass.
-
-        Returns:
-            The losses (), and `grad_norm` (), without gradient.
+        The batch gets `td_error` (B,), if the loss has one. `process_losses` changes losses before the backward pass.
         """
 
     def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut = lambda work: work()) -> None:
@@ -123,16 +118,10 @@ class Agent(ABC):
 
     @abstractmethod
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
-        """Return the returns that the evaluation network expects in B states; draws no random numbers.
+        """Return the returns (B, N, A) that the evaluation network expects in B states at taus (N,).
 
-        Args:
-            img: (B, S, H, W) uint8, on any device, like the others.
-            floats: (B, F) float32.
-            taus: (N,) in [0, 1].
-
-        Returns:
-            (B, N, A), the returns of all actions at these taus; (B, 1, A), their means, for an agent without
-            distributions; None if it does not value single actions.
+        An agent without distributions returns means (B, 1, A), one that does not value single actions None. The inputs
+        are on any device. Draws no random numbers.
         """
 
     @abstractmethod

@@ -18,19 +18,12 @@ BOLTZMANN_STD: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """Departures of a race from the greedy action.
+    """Departures of a race from the greedy action."""
 
-    Attributes:
-        epsilon: probability of a random action.
-        epsilon_boltzmann: probability, in addition to `epsilon`, of the best action by values with noise.
-        boltzmann_std: standard deviation of that noise, in units of reward.
-        throttle_probability: probability that a random action accelerates and does not brake; None draws evenly.
-    """
-
-    epsilon: float
-    epsilon_boltzmann: float
-    boltzmann_std: float
-    throttle_probability: float | None
+    epsilon: float  # probability of a random action
+    epsilon_boltzmann: float  # probability, in addition, of the best action by values with noise
+    boltzmann_std: float  # standard deviation of that noise, in units of reward
+    throttle_probability: float | None  # that a random action accelerates and does not brake; None draws evenly
 
     @classmethod
     def scheduled(cls, settings: ExplorationSettings, frame_count: int) -> Exploration:
@@ -48,13 +41,7 @@ GREEDY = Exploration(epsilon=0.0, epsilon_boltzmann=0.0, boltzmann_std=0.0, thro
 
 
 class ActionChooser:
-    """Draws actions by the values of states.
-
-    Args:
-        n_actions: A.
-        throttle_actions: actions that accelerate and do not brake.
-        rng: source of randomness.
-    """
+    """Draws actions by the values of states; `throttle_actions` accelerate and do not brake."""
 
     def __init__(self, n_actions: int, throttle_actions: Sequence[int], rng: np.random.Generator) -> None:
         self._throttle_actions = np.array(throttle_actions, dtype=np.int64)

@@ -143,9 +143,8 @@ class MeanValues:
 class PreparedMeanValues(MeanValues):
     """The same for an `IQN_Network`, several times as fast: all that depends only on the weights is computed once.
 
-    The taus' factors are constants, and so is the last layer with dueling in its weights; the heads' first layers are
-    one matrix. The last layers are linear, so the mean is taken before them. Products are computed transposed, which is
-    faster for few rows. Where factors multiply hidden layers, their mean is part of the last layer.
+    The heads' first layers are one matrix, and the mean is taken before the last layers, which are linear. Products are
+    transposed, which is faster for few rows. Where factors multiply hidden layers, their mean is in the last layer.
 
     Shapes as in `iqn`; K taus.
     """

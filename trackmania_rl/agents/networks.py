@@ -33,12 +33,8 @@ class Sizes:
 class QuantileNetwork(nn.Module):
     """Base class of networks that return quantiles of returns; subclasses implement `forward`.
 
-    The setting `network = "module:Class"` names another class, which is called with the arguments below and a generator
-    for its initial weights. Constants are buffers outside of `state_dict()`.
-
-    Args:
-        settings: of the agent.
-        sizes: inputs and outputs.
+    The setting `network = "module:Class"` names a class, which is called with settings, sizes and a generator for its
+    initial weights. Constants are buffers outside of `state_dict()`.
     """
 
     float_mean: Tensor
@@ -69,9 +65,6 @@ class QuantileNetwork(nn.Module):
         """Draw all weights: orthogonal, with the gain that compensates the activation.
 
         A layer with no more outputs than inputs keeps the variance; a wider one lowers it by inputs / outputs.
-
-        Args:
-            generator: on the device of the parameters.
         """
         gain = nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
         for name, layer in self.named_modules():

@@ -82,15 +82,7 @@ def describe_spaces(observation: Space[Any], action: Space[Any]) -> str:
 def check_fits(
     name: str, observation: Space[Any], action: Space[Any], spec: EnvSpec | None, settings: Settings, form: EpisodeForm
 ) -> None:
-    """Check that a data set fits a run's memory.
-
-    Args:
-        name: of the data set, for errors.
-        observation: space of the data set.
-        action: likewise.
-        spec: of its environment; None if unknown.
-        settings: of the run.
-        form: of the run.
+    """Check that a data set with these spaces and environment fits a run with these settings and form.
 
     Raises:
         UserError: with both sides' shapes, or the settings that differ.

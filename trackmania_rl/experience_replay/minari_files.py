@@ -96,11 +96,7 @@ def _part(group: Any, name: str) -> Any:
 
 
 def open_dataset(text: str, folder: Path) -> DataSet:
-    """Open a data set.
-
-    Args:
-        text: an id in Minari's folder ($MINARI_DATASETS_PATH, or ~/.minari/datasets), or a folder.
-        folder: base of a relative path.
+    """Open a data set, named by its folder, relative to `folder`, or by its id in Minari's.
 
     Raises:
         UserError: if it does not exist or is damaged, or Minari is missing.
@@ -125,15 +121,9 @@ def write_dataset(
     description: str,
     folder: Path | None = None,
 ) -> DataSet:
-    """Write a data set, atomically.
+    """Write a data set, atomically, one episode after the other.
 
-    Args:
-        dataset_id: NAMESPACE/NAME-vNUMBER.
-        episodes: written one by one.
-        form: of all episodes.
-        spec: of the environment; None if unknown.
-        description: of the data set.
-        folder: parent of the data set's folder; None for Minari's.
+    Its id is NAMESPACE/NAME-vNUMBER, and its folder of that name in `folder`, or in Minari's for None.
 
     Raises:
         UserError: if the id is invalid or exists, there is no episode, or writing fails.
@@ -198,7 +188,7 @@ def _find(text: str, folder: Path) -> Path:
 
 
 def _root() -> Path:
-    """Return Minari's folder, without creating it."""
+    """Return Minari's folder, without creating it as Minari does."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
 
 
@@ -233,9 +223,6 @@ def _minari() -> tuple[Any, Any]:
 
 def _check_files(data: Path) -> None:
     """Check the files of a data set before Minari reads them.
-
-    Args:
-        data: their folder.
 
     Raises:
         UserError: if they are not regular, or too large.

@@ -71,12 +71,9 @@ class MiniRaceRules:
 
 
 def cut_to_mini_races(transitions: Transitions, elapsed: torch.Tensor, rules: MiniRaceRules) -> TensorDict:
-    """Cut transitions to mini-races, see `buffer_collate_function`.
+    """Cut B transitions, of which `elapsed` (B,) actions are over, to mini-races, see `buffer_collate_function`.
 
-    Args:
-        transitions: B of them; changed, and used in the batch.
-        elapsed: (B,) int64, elapsed actions of the mini-race at each state.
-        rules: discount and mini-races.
+    The transitions are changed, and used in the batch.
     """
     discounts, of_rewards, is_beyond = _discounts(rules.gamma, transitions.rewards.shape[1], elapsed.device)
     duration_actions = NEVER_FINISHES if rules.duration_actions is None else rules.duration_actions

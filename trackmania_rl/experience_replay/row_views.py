@@ -14,23 +14,14 @@ class RowsAround(NamedTuple):
     """Rows around B rows, within their races. Where a race has no row, the nearest one replaces it.
 
     The first row of a race whose beginning was overwritten is its oldest row in the ring.
-
-    Attributes:
-        position: (B, K) in the ring: the own row, those before it, the nearest first, those after it.
-        is_missing: (B, .) True for rows before the race's first one.
     """
 
-    position: torch.Tensor
-    is_missing: torch.Tensor
+    position: torch.Tensor  # (B, K) in the ring: the own row, those before it, the nearest first, those after it
+    is_missing: torch.Tensor  # (B, .) True for rows before the race's first one
 
 
 class RowViews:
-    """Reader of views.
-
-    Args:
-        ring: the rows.
-        views: the views to read.
-    """
+    """Reader of the views of a ring's rows."""
 
     def __init__(self, ring: RingBuffer, views: Views) -> None:
         self.views = views

@@ -83,10 +83,7 @@ class TransitionStorage(Storage):
     `storage[i]` takes places in the list, the oldest first. Transitions whose rows were overwritten are dropped at the
     next reading.
 
-    Args:
-        ring: the rows.
-        n_steps_max: the largest `n_steps` in the ring buffer.
-        views: views of the rows around a transition.
+    `n_steps_max` is the largest `n_steps` in the ring buffer.
     """
 
     def __init__(self, ring: RingBuffer, n_steps_max: int, views: Views = NO_VIEWS) -> None:
@@ -162,11 +159,7 @@ class TransitionStorage(Storage):
         return bool((self.index == index).any())
 
     def append(self, index: npt.ArrayLike) -> int:
-        """Add transitions whose rows are in the ring; return their number.
-
-        Args:
-            index: (n,), ascending and above all present ones.
-        """
+        """Add an index (n,), ascending and above the present one; return the number of those still in the ring."""
         index = np.asarray(index, dtype=np.int64)
         if len(index) and index[0] < self.ring.first_row:  # a race longer than the ring
             index = index[index >= self.ring.first_row]
@@ -245,10 +238,7 @@ class ProportionalSampler(RandomSampler):
         self.alpha = alpha
 
     def sample(self, storage: TransitionStorage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Draw transitions.
-
-        Returns:
-            Their index, (batch_size,) int64, and when drawing by priority `weight`: (batch_size,) float32.
+        """Draw an index (batch_size,); by priority with its `weight` (batch_size,).
 
         Raises:
             RuntimeError: if there is nothing to draw.
@@ -269,12 +259,9 @@ class ProportionalSampler(RandomSampler):
     def update_priority(
         self, index: Any, priority: torch.Tensor, *, storage: TransitionStorage | None = None
     ) -> dict[str, Any] | None:
-        """Set priorities by errors.
+        """Set the priorities of an index (B,) by absolute errors (B,).
 
-        Args:
-            index: (B,) int64. Overwritten transitions are ignored. The larger error of a transition drawn twice counts.
-            priority: (B,) absolute errors.
-            storage: the replay buffer passes it.
+        Overwritten transitions are ignored. The larger error of a transition drawn twice counts.
         """
         assert storage is not None
         if self.alpha == 0 or len(storage) == 0:
