@@ -195,7 +195,7 @@ class SaveCheckpoints(Hook):
         try:
             learned = load_weights(source, self.run.settings)
         except CheckpointError as error:
-            raise CheckpointError(f"--weights-from: {error}") from error
+            raise CheckpointError(f"--weights-from cannot be read: {error}") from error
         try:
             self.run.agent.load_weights(first_weights(learned, self.run.spaces))
         except (KeyError, RuntimeError) as error:
