@@ -30,6 +30,7 @@ from pathlib import Path
 
 import torch
 from torchrl.trainers.trainers import TrainerHookBase
+from typing_extensions import override
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_decision, make_agent_builder
 from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
@@ -196,6 +197,15 @@ def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, 
     return builder
 
 
+class _LogFile(WatchedFileHandler):
+    """Log file that is made again after it was deleted or rotated; without its folder, records are lost."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+
 @contextlib.contextmanager
 def _logging_to(file: Path) -> Iterator[None]:
     """Log to the run's file, with dates, also the error that ends the run.
@@ -203,7 +213,7 @@ def _logging_to(file: Path) -> Iterator[None]:
     Raises:
         PassingError: in place of an `OutOfMemoryError`.
     """
-    handler = WatchedFileHandler(file, encoding="utf-8")  # makes a file again that was deleted or rotated
+    handler = _LogFile(file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     root = logging.getLogger()
     root.addHandler(handler)

@@ -252,7 +252,8 @@ def _delete_run_folder(folder: Path) -> str:
     with run.start() as command:
         command.wait_for_races(4)
         wait_for_checkpoint(command)
-        shutil.rmtree(command.run_folder)
+        deleted = command.run_folder.rename(folder / "deleted")  # nothing is written into it meanwhile
+        shutil.rmtree(deleted)
         back_s = wait_for_checkpoint(command)
         end_in_order(command)
     _require_resuming(run)

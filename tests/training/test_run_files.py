@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import own_folder
 from trackmania_rl.race.progress import CollectorProgress, RacePosition
 from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.run import _logging_to
 from trackmania_rl.runs import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
 from trackmania_rl.runs.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES, state_files
@@ -177,6 +179,18 @@ def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_
         "valley_3000",
         "valley_2500",
     }
+
+
+def test_a_run_folder_that_was_deleted_is_made_again_for_the_next_checkpoint(begin_run):
+    run = begin_run()
+    folder = run.context.folder.path
+    with _logging_to(run.context.folder.log):
+        shutil.rmtree(folder)
+        logging.warning("a record without a folder for it")
+        assert run.hook(SaveCheckpoints).try_to_save()
+        logging.warning("a record of the folder")
+    assert load_checkpoint(folder) is not None
+    assert "a record of the folder" in run.context.folder.log.read_text()
 
 
 def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_without_it(begin_run, monkeypatch, caplog):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Collection, Sequence
@@ -125,6 +126,8 @@ class SaveCheckpoints(Hook):
 
     def _save(self) -> None:
         run, state = self.run, self.trainer.state_dict()
+        with contextlib.suppress(UserError):  # which the checkpoint names
+            run.folder.make()  # it may have been deleted
         try:
             self.trainer.save_checkpoint(state)
         except DiskTooFullError:
