@@ -40,7 +40,7 @@ class LocalRunState:
         self._weights: dict[WeightsKind, tuple[int, Tensor]] = {}  # version and vector
 
     def publish(self, **values: Unpack[Published]) -> None:
-        """Publish the given values; see `RunState`."""
+        """Publish the given values."""
         from trackmania_rl.agents.flat_parameters import flatten_parameters
 
         for kind, network in (values.get("weights") or {}).items():
@@ -51,13 +51,13 @@ class LocalRunState:
         self.stop_requested |= values.get("stop", False)
 
     def pull(self) -> bool:
-        """Take over published settings; see `RunState`."""
+        """Take over published settings."""
         is_new = self.settings is not self._published_settings
         self.settings = self._published_settings
         return is_new
 
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        """Copy newer weights; see `RunState`."""
+        """Copy newer weights."""
         from trackmania_rl.agents.flat_parameters import flatten_parameters
 
         if kind not in self._weights or self._weights[kind][0] == known_version:

@@ -95,11 +95,7 @@ def _end_with_supervisor(has_ended: threading.Event) -> None:
 
 
 def supervise(command: Sequence[str]) -> int:
-    """Keep the training of a command running until it is done, stopped, or needs a person; return the exit code.
-
-    Raises:
-        PassingError: if there is no memory for the training's heartbeat.
-    """
+    """Keep the training of a command running until it is done, stopped, or needs a person; return the exit code."""
     training = TrainingJob(command)
     supervisor = Supervisor([training], POLICY, say=lambda line: _say(f"WARNING {line}"))
     with _signals_to(training.stop):

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.2
-"""Shortest interval between questions to an actor: the supervisor looks hundreds of times a second."""
-LONELY_LOOK_EVERY_S: Final = 0.5
+"""Also between questions to an actor: the supervisor looks hundreds of times a second."""
 ASK_HEAD_EVERY_S: Final = 2.0
 HEAD_LOST_AFTER_S: Final = 15.0
 
@@ -59,7 +58,7 @@ class CollectorHost(CollectorEnds):
 
     def _end_when_alone(self, silence_s: float) -> None:
         while time.monotonic() - self.asked_s <= silence_s:
-            time.sleep(LONELY_LOOK_EVERY_S)
+            time.sleep(LOOK_EVERY_S)
         end_at_once()
 
 
