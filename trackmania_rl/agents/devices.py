@@ -87,6 +87,13 @@ def why_unusable(device: str) -> str | None:
     return None
 
 
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; from pinned memory, as the copy from pageable memory would synchronize with the GPU."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 def arithmetic_dtype(device: torch.device, settings: AgentSettings) -> torch.dtype:
     """Return the precision of the networks' large products.
 
