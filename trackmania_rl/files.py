@@ -105,11 +105,12 @@ def read_bounded(file: Path, most_bytes: int, error: type[UserError] = UserError
     require_regular(file, error)  # a pipe would keep `open` waiting for its writer
     try:
         with file.open("rb") as opened:
-            content = bytearray(opened.read(min(os.fstat(opened.fileno()).st_size, most_bytes + 1)))
+            content = bytearray(min(os.fstat(opened.fileno()).st_size, most_bytes + 1))
+            if len(content) > most_bytes:
+                raise error(f"{file}: is larger than {most_bytes:,} bytes, the most that are read of such a file")
+            del content[opened.readinto(content) :]  # it may have been cut
     except OSError as cause:
         raise error(f"{file}: cannot be read: {cause.strerror}") from cause
-    if len(content) > most_bytes:
-        raise error(f"{file}: is larger than {most_bytes:,} bytes, the most that are read of such a file")
     return content
 
 
