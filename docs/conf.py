@@ -38,7 +38,7 @@ suppress_warnings = ["ref.python"]  # a name that a package hands on has two pla
 html_theme = "furo"
 html_title = "TrackMania trainer"
 html_show_sourcelink = False
-html_search_scorer = "scorer.js"
+html_search_scorer = str(ROOT / "docs" / "scorer.js")
 
 autosummary_generate = True
 autodoc_member_order = "bysource"
