@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
@@ -128,8 +129,10 @@ def _is_like(given: Space[Any], wanted: Space[Any]) -> bool:
 
 
 def _values(settings: Settings) -> dict[str, Any]:
-    """Return the settings of an environment by name, in JSON's types and without folders of this machine."""
+    """Return the settings of an environment by name, in JSON's types and without folders of this machine's user."""
     values = settings.model_dump(mode="json", include=set(GROUPS_OF_AN_ENVIRONMENT))
     flat = {name: value for group in values.values() for name, value in group.items() if name not in OF_MACHINES}
     without_folders: dict[str, Any] = json.loads(paths_cut(json.dumps(flat)))
+    if not Path(flat["maps_folder"]).is_relative_to(Path("~").expanduser()):
+        without_folders["maps_folder"] = flat["maps_folder"]  # so that the environment is made again on this machine
     return without_folders
