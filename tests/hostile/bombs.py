@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 Make = Callable[[Path], object]
 
@@ -73,19 +72,11 @@ def gbx(unpacked_bytes: int, packed: bytes) -> Make:
     return content(head + struct.pack("<II", unpacked_bytes, len(packed)) + packed)
 
 
-def the_same_numbers_often(file: Path) -> None:
-    base = torch.zeros(1 << 20)
-    torch.save({str(i): base[i:] for i in range(4000)}, file)
-
-
 def bytes_of_nothing(file: Path) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02cbuiltins\nbytearray\nK\x01\x8a\x05\x00\x00\x00\x00\x04\x85R.")
         archive.writestr("archive/byteorder", "little")
         archive.writestr("archive/version", "3\n")
-
-
-FAR_MEMO = b"\x80\x02}r\xff\xff\xff\x7f."
 
 
 def dataset(change: Callable[[Any, dict[str, Any]], object]) -> Make:
@@ -160,9 +151,7 @@ BOMBS: dict[str, tuple[str, str, Make]] = {
     "driver: a shape of terabytes": ("driver", "a.driver", driver({"w": tensor(1 << 40)}, bytes(64))),
     "driver: all tensors are the same": ("driver", "a.driver", driver(THE_SAME, n_bytes=5 << 20)),
     "gbx: unpacks to 2 GB": ("gbx", "a.Challenge.Gbx", gbx(1 << 31, b"\x12\x00" + bytes(900_000))),
-    "weights: the same numbers often": ("weights", "a.torch", the_same_numbers_often),
     "weights: 16 GB of no bytes": ("weights", "a.torch", bytes_of_nothing),
-    "statistics: a far place": ("statistics", "a.joblib", content(FAR_MEMO)),
     "dataset: a pipe": ("dataset", "a", _pipe_for_data),
     "dataset: another file": ("dataset", "a", dataset(_external_link)),
     "dataset: a column of terabytes": ("dataset", "a", dataset(_column_of_terabytes)),
