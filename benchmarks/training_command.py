@@ -132,10 +132,10 @@ class TrainCommand:
         self.wait_for(lambda: PAGE_ADDRESS.search(self.output), "address of the page", FIRST_RACE_WITHIN_S)
         return PAGE_ADDRESS.findall(self.output)[0]
 
-    def shared_memory(self) -> set[str]:
-        """Return paths of the shared memory that the main process maps."""
+    def shared_memory_bytes(self) -> int:
+        """Return the size of the shared memory that the main process maps. It has no names in `/dev/shm`."""
         maps = psutil.Process(self.process.pid).memory_maps()
-        return {entry.path for entry in maps if entry.path.startswith("/dev/shm/trackmania_rl_")}
+        return sum(entry.size for entry in maps if entry.path.startswith("/dev/shm/"))
 
     def wait_for(self, condition: Callable[[], object], what: str, within_s: float = 60.0) -> float:
         """Wait until a condition is true; return the seconds.

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,9 +117,10 @@ def test_a_killed_game_is_replaced_and_the_race_driven_again(training):
     training.wait_for_races(2)
 
 
-def test_a_killed_collector_is_replaced_and_its_shared_memory_freed(training):
+def test_a_killed_collector_is_replaced_and_its_shared_memory_used_again(training):
     training.wait_for(lambda: len(training.collectors()) == 2 and len(training.games()) == 2, "both games")
-    shared_memory = training.shared_memory()
+    shared_memory_bytes = training.shared_memory_bytes()
+    assert shared_memory_bytes > 0
     victim = training.collectors()[0]
     (game,) = [game for game in training.games() if game.ppid() == victim.pid]
     number = training.output.count("died (exit code -9)")
@@ -128,9 +128,8 @@ def test_a_killed_collector_is_replaced_and_its_shared_memory_freed(training):
     training.wait_for(lambda: training.output.count("died (exit code -9)") > number, "line that says so")
     training.wait_for(lambda: len({*training.collectors()} - {victim}) == 2, "another collector")
     training.wait_for(lambda: not game.is_running(), "end of its game")
-    training.wait_for(lambda: shared_memory - training.shared_memory(), "end of its shared memory")
     training.wait_for_races(2)
-    assert not [path for path in shared_memory - training.shared_memory() if Path(path).exists()]
+    assert training.shared_memory_bytes() <= shared_memory_bytes
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
@@ -149,13 +148,10 @@ def test_a_stopped_collector_is_replaced_with_its_game_while_the_other_drives_on
 
 def test_it_ends_with_ctrl_c_and_the_same_command_resumes_it(training, start_training):
     training.wait_for(lambda: len(training.games()) == 2, "games of the replaced collector as well")
-    training.wait_for(training.shared_memory, "shared memory")
-    shared_memory = training.shared_memory()
     reader = LiveReader(training.run_folder)
     training.stop(signal.SIGINT, whole_group=True)
     assert training.process.returncode == 0
     assert not training.survivors()
-    assert not [path for path in shared_memory if Path(path).exists()]
     assert reader.cars() == []
     assert not (training.run_folder / "live").exists()
     assert health_of(training.run_folder)[1]["problem"] == "the training has ended"

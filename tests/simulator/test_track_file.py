@@ -122,7 +122,7 @@ def _with_point(index, value):
         (_with_point(7, np.nan), "point 7 is not finite"),
         (_with_point(7, 5.0), "points 6 and 7 are 5.500 m apart"),
         (2.0 * STRAIGHT_LINE, "are 1.000 m apart.* line --resample"),
-        (np.full((401, 3), "x"), "no array of numbers"),
+        (np.full((401, 3), "x"), "no .npy file of numbers"),
     ],
 )
 def test_lines_that_are_no_lines_are_refused(tmp_path, array, expected):
@@ -142,7 +142,7 @@ def test_damaged_npy_files_are_refused(tmp_path):
     whole = path.read_bytes()
     for damaged in (b"", whole[:100], whole[:-50], b"not an array at all"):
         path.write_bytes(damaged)
-        with pytest.raises(TrackFileError, match=r"line\.npy: .*damaged or no \.npy"):
+        with pytest.raises(TrackFileError, match=r"line\.npy: .*damaged, or no \.npy"):
             read_line(path)
 
 
