@@ -1,8 +1,7 @@
 """Map in a `.Challenge.Gbx` file: author, blocks, gates, reference times.
 
-Facts (reference/observation.md): a block is 32 x 8 x 32 m; start, finish and checkpoint blocks have "Line" or
-"Checkpoint" in their name; "High" ones carry their road 7 m up. This holds for Stadium; other environments have blocks
-of other sizes.
+In Stadium (reference/observation.md) a block is 32 x 8 x 32 m; start, finish and checkpoint blocks have "Line" or
+"Checkpoint" in their name; "High" ones carry their road 7 m up. Other environments have blocks of other sizes.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ import numpy.typing as npt
 from trackmania_rl.gbx.reading import CGameChallenge, CGameHeader, GbxError, GbxFile, MapBlock, read_gbx
 
 BLOCK_SIZE_M: Final = (32.0, 8.0, 32.0)
-BLOCK_CENTER_M: Final = (16.0, 0.0, 16.0)  # the middle of a block's floor, from its corner
+BLOCK_CENTER_M: Final = (16.0, 0.0, 16.0)  # middle of a block's floor, from its corner
 
 HIGH_BLOCK_RAISE_M: Final = 7.0
 CHALLENGE_SUFFIX: Final = ".challenge.gbx"
 STADIUM: Final = "Stadium"
-"""The environment of TrackMania Nations Forever, and the only one whose car is simulated."""
+"""Environment of TrackMania Nations Forever, the only one whose car is simulated."""
 
 _HIGH: Final = re.compile("High(?![Ww]ay)")
 _FORMAT_CODE: Final = re.compile(r"\$(?:\$|[0-9a-fA-F][0-9a-zA-Z]{0,2}|[lhpLHP](?:\[[^\]]*\])?|.)?")
@@ -54,9 +53,9 @@ class Gate(Enum):
 class Block:
     """Block of a map."""
 
-    name: str  # of the block's model, for example "StadiumRoadMain"
+    name: str  # model, for example "StadiumRoadMain"
     cell: tuple[int, int, int]  # (x, y, z) in the map's grid; y counts upwards
-    # 0 to 3, how it is turned: 0 looks along +z, each further one a right angle to the right (1: -x)
+    # 0 to 3: 0 is along +z, each further one a right angle to the right (1: -x)
     quarter_turns: int
     flags: int
 
@@ -67,14 +66,14 @@ class Block:
 
     @property
     def floor_center_m(self) -> npt.NDArray[np.float64]:
-        """(3,) the middle of a Stadium block's road, or of its floor, in world axes."""
+        """(3,) middle of a Stadium block's road, or of its floor, in world axes."""
         raise_m = HIGH_BLOCK_RAISE_M if _HIGH.search(self.name) else 0.0
         return np.array(self.cell) * BLOCK_SIZE_M + BLOCK_CENTER_M + (0.0, raise_m, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class MedalTimes:
-    """Reference times of a map in ms, None where it has none."""
+    """Reference times of a map in ms; None for missing ones."""
 
     author_ms: int | None
     gold_ms: int | None
@@ -83,12 +82,12 @@ class MedalTimes:
 
     @classmethod
     def of_author(cls, author_ms: int) -> MedalTimes:
-        """Return the editor's medals for an author's time: 6, 20 and 50 % longer, up to the whole second."""
+        """Return the editor's medals for an author's time: 6, 20 and 50 % longer, rounded up to whole seconds."""
         gold, silver, bronze = (-(-author_ms * percent // 100_000) * 1000 for percent in (106, 120, 150))
         return cls(author_ms, gold, silver, bronze)
 
     def medal(self, race_time_ms: int) -> str | None:
-        """Return the best of "author", "gold", "silver" and "bronze" that a race time reaches, or None."""
+        """Return the best medal ("author", "gold", "silver" or "bronze") that a race time reaches, or None."""
         for name in ("author", "gold", "silver", "bronze"):
             limit_ms = getattr(self, f"{name}_ms")
             if limit_ms is not None and race_time_ms <= limit_ms:
@@ -100,24 +99,24 @@ class MedalTimes:
 class Challenge:
     """Map."""
 
-    uid: str  # the game's own name for it, unique
-    name: str  # with the game's colour codes; `plain_name` is without
+    uid: str  # the game's unique id
+    name: str  # with the game's colour codes
     author: str
-    environment: str  # "Stadium" in TrackMania Nations Forever
+    environment: str
     mood: str
-    size_cells: tuple[int, int, int]  # (x, y, z) size of the grid
+    size_cells: tuple[int, int, int]  # (x, y, z)
     n_laps: int  # 1 or more
     times: MedalTimes
-    blocks: tuple[Block, ...]  # all of them, in the file's order
+    blocks: tuple[Block, ...]  # in the file's order
 
     @property
     def plain_name(self) -> str:
-        """The name without codes."""
+        """Name without colour codes."""
         return plain_text(self.name)
 
     @property
     def gates(self) -> list[Block]:
-        """Start, checkpoints and finish, in the file's order, which is not the order of driving."""
+        """Start, checkpoints and finish, in the file's order (not that of driving)."""
         return [block for block in self.blocks if block.gate is not None]
 
 
@@ -144,7 +143,7 @@ def challenge_of(file: GbxFile) -> Challenge:
     """Return the map of a parsed `.Challenge.Gbx` file.
 
     Raises:
-        GbxError: if there is none, or it makes no sense.
+        GbxError: if it holds no map of TrackMania Nations Forever.
     """
     nodes = file.nodes(CGameChallenge)
     if not nodes:
@@ -191,7 +190,7 @@ def _block(block: MapBlock) -> Block:
 
 
 def _medal_times(nodes: list[CGameHeader]) -> MedalTimes:
-    """Return the times, which are in a node of their own; -1 and 0 mean none.
+    """Return the times; -1 and 0 mean none.
 
     Medals below the author's time mean none too: on platform maps they count respawns.
     """

@@ -1,8 +1,8 @@
 """Reader of `.Gbx` files through pygbx, guarded so that no file crashes, hangs or fills the memory.
 
 A `.Gbx` file is a head (its class; often a line of XML) and a body of chunks, packed with LZO. pygbx unpacks and parses
-the body without checks. So its byte reader is replaced meanwhile: reads stay within the file, and their number and the
-size of unpacked data are bounded.
+the body without checks. So its byte reader is replaced: reads stay within the file, and their number and the size of
+unpacked data are bounded.
 
 pygbx depends on python-lzo, which needs a compiler and liblzo2's headers. It is therefore optional, and installed
 without its dependencies (`HOW_TO_INSTALL`); lzallright replaces python-lzo's one function.
@@ -35,7 +35,7 @@ IS_INSTALLED: Final = importlib.util.find_spec("pygbx") is not None
 
 
 if IS_INSTALLED:
-    if importlib.util.find_spec("lzo") is None:  # imported by pygbx, but not called: see `reading`
+    if importlib.util.find_spec("lzo") is None:  # imported by pygbx, but not called
         sys.modules["lzo"] = ModuleType("lzo")
     import pygbx.gbx as gbx_module
     from pygbx import STADIUM_BLOCK_OFFSETS, Gbx
@@ -51,7 +51,7 @@ if IS_INSTALLED:
 else:
 
     class _Missing:
-        """Placeholder for pygbx's classes; nothing is an instance of it."""
+        """Placeholder for pygbx's classes, without instances."""
 
     gbx_module, STADIUM_BLOCK_OFFSETS = None, {}
     Gbx = ByteReader = _Missing
@@ -59,11 +59,10 @@ else:
 
 MAX_FILE_BYTES: Final = 8 << 20
 MAX_PACKED_BYTES: Final = 1 << 20
-"""LZO and zlib unpack to at most a few hundred times as much. Real packed parts are 10 to 300 kB."""
+"""LZO and zlib unpack to at most a few hundred times as much. Real packed parts have 10 to 300 kB."""
 MAX_UNPACKED_BYTES: Final = 16 << 20
 MAX_READS: Final = 1_000_000
-"""Values in one file; maps and replays have some thousands, an hour in a ghost has 400,000. It bounds the time to a few
-seconds."""
+"""Limit of values in a file, a few seconds' reading. Maps and replays have some thousands, an hour's ghost 400,000."""
 KINDS: Final = {
     0x03043000: "a map",
     0x24003000: "a map of an older game",
@@ -76,7 +75,7 @@ KINDS: Final = {
 }
 SUPPORTED: Final = "supported are maps, replays and ghosts of TrackMania Nations Forever and United Forever"
 _LATER_GAME: Final = re.compile(rb'<header [^>]{0,400}exever="([3-9]\.[\d.]{1,20})"(?: exebuild="(\d{4})-)?')
-"""The program that wrote a file of ManiaPlanet or of Trackmania 2020; both have versions from 3 on."""
+"""Program that wrote a file of ManiaPlanet or of Trackmania 2020; both have versions from 3 on."""
 _pygbx_is_guarded = threading.Lock()
 
 
@@ -93,17 +92,17 @@ class GbxFile:
     """Parsed file."""
 
     path: Path
-    class_id: int  # what kind of file it is; see `kind`
+    class_id: int
     content: Gbx
-    header: ElementTree.Element | None  # the XML of its head, or None where it has none
+    header: ElementTree.Element | None  # XML of its head
 
     @property
     def kind(self) -> str:
-        """The kind of file, in words."""
+        """Kind of file, in words."""
         return kind_of(self.class_id)
 
     def nodes(self, node_type: type[Any]) -> list[Any]:
-        """Return the parts of the body that are of one of pygbx's classes, in the file's order."""
+        """Return the body's nodes of one of pygbx's classes, in the file's order."""
         return [node for node in self.content.classes.values() if isinstance(node, node_type)]
 
 
@@ -127,7 +126,7 @@ def parse_gbx(data: bytes, path: Path) -> GbxFile:
     """Parse the bytes of a file; `path` is for errors.
 
     Raises:
-        GbxError: if they are not a `.Gbx` file, or damaged; also without pygbx.
+        GbxError: if they are not a `.Gbx` file, or damaged, or pygbx is not installed.
     """
     class_id = _check_head(data, path)
     if (later := _LATER_GAME.search(data, 17, 17 + int.from_bytes(data[13:17], "little"))) is not None:
@@ -139,7 +138,7 @@ def parse_gbx(data: bytes, path: Path) -> GbxFile:
         with _guarded_pygbx():
             content = Gbx(data)
         header = _header_xml(data)
-    except Exception as error:  # pygbx checks nothing: a damaged file surfaces as whatever its misread bytes run into
+    except Exception as error:  # pygbx checks nothing: a damaged file may raise any error
         reason = str(error) if isinstance(error, _DamagedError) else f"{type(error).__name__}: {error}"
         raise GbxError(
             f"{path}: {kind_of(class_id)}, but not a readable one ({reason}); {SUPPORTED}. Get the file again "
@@ -170,7 +169,7 @@ def _header_xml(data: bytes) -> ElementTree.Element | None:
 
 
 class _BoundedReader(ByteReader):  # type: ignore[misc]  # pygbx has no types
-    """pygbx's reader, with bounded reads; `budget` bounds their number."""
+    """pygbx's reader with bounded reads; `budget` holds the number of reads left."""
 
     def __init__(self, budget: list[int], data: bytes) -> None:
         super().__init__(data)
@@ -215,7 +214,7 @@ def _check_sizes(packed_bytes: int, unpacked_bytes: int) -> None:
 
 @contextmanager
 def _guarded_pygbx() -> Iterator[None]:
-    """Guard pygbx's reads, and suppress its logs about unknown chunks."""
+    """Bound pygbx's reads, and suppress its logs about unknown chunks."""
     guards = {
         "ByteReader": partial(_BoundedReader, [MAX_READS]),
         "lzo": SimpleNamespace(decompress=_unpack_lzo),

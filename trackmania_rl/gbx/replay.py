@@ -28,19 +28,19 @@ from trackmania_rl.gbx.reading import (
 REPLAY_SUFFIXES: Final = (".replay.gbx", ".ghost.gbx")
 NO_TIME: Final = 0xFFFFFFFF  # a race time that was never set
 
-_NO_SPEED: Final = -(1 << 15)  # the logarithm of a speed of zero
+_NO_SPEED: Final = -(1 << 15)  # logarithm of a speed of zero
 _MAX_SAMPLE_M: Final = 1e6  # a position beyond it was misread
 
 
 @dataclass(frozen=True)
 class GhostSamples:
-    """Samples of a car; S in number."""
+    """S samples of a car."""
 
-    period_ms: int  # race time from one sample to the next
+    period_ms: int  # race time between samples
     time_ms: npt.NDArray[np.int64]  # (S,) race time
-    position_m: npt.NDArray[np.float64]  # (S, 3) the car's origin in world axes
+    position_m: npt.NDArray[np.float64]  # (S, 3) car's origin, world axes
     rotation: npt.NDArray[np.float64]  # (S, 4) unit quaternions w, x, y, z
-    speed_m_s: npt.NDArray[np.float64]  # (S,) to about a thousandth of itself
+    speed_m_s: npt.NDArray[np.float64]  # (S,) to about a thousandth
 
     @property
     def axes(self) -> npt.NDArray[np.float64]:
@@ -54,17 +54,17 @@ class GhostSamples:
         return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
-RACE_RUNNING = "_FakeIsRaceRunning"  # the event at which a race begins
+RACE_RUNNING = "_FakeIsRaceRunning"  # event at which a race begins
 
 
 @dataclass(frozen=True, slots=True)
 class ControlEvent:
     """One change of one input."""
 
-    time_ms: int  # on the ghost's own clock, see `Ghost.inputs_begin_ms`
-    # of the input, for example "Accelerate", "SteerLeft", "Steer"; names beginning with "_" are the game's own
+    time_ms: int  # on the ghost's own clock (`Ghost.inputs_begin_ms`)
+    # for example "Accelerate", "SteerLeft", "Steer"; names beginning with "_" are the game's own
     name: str
-    value: int  # 1 pressed and 0 released; for analog inputs -65536 to 65536, positive to the right (or forwards)
+    value: int  # 1 pressed, 0 released; for analog inputs -65536 to 65536, positive to the right (or forwards)
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,15 @@ class Ghost:
     login: str
     race_time_ms: int | None
     checkpoint_times_ms: tuple[int, ...]  # of each checkpoint passed; the last one is the finish
-    n_respawns: int  # how often the driver went back to a checkpoint
-    samples: GhostSamples | None  # where the car was; None in a ghost that holds none
-    # changes of inputs, in order, on a clock of their own; () in a ghost that holds none
+    n_respawns: int
+    samples: GhostSamples | None  # None if the ghost holds none
+    # changes of inputs, in order; () if the ghost holds none
     events: tuple[ControlEvent, ...]
     game_version: str
 
     @property
     def inputs_begin_ms(self) -> int:
-        """Race time 0 on the clock of the events: that of TMInterface's replays begins a minute earlier."""
+        """Race time 0 on the events' clock: that of TMInterface's replays begins a minute earlier."""
         return next((event.time_ms for event in self.events if event.name == RACE_RUNNING and event.value), 0)
 
 
@@ -91,13 +91,13 @@ class Replay:
     """One or more races on a map."""
 
     path: Path
-    nickname: str  # of the player who saved it, without colour codes; "" in a `.Ghost.Gbx`
-    challenge: Challenge | None  # the map; None in a `.Ghost.Gbx`, and where the embedded map can't be read
-    ghosts: tuple[Ghost, ...]  # the races, the fastest first
+    nickname: str  # of the player that saved it, without colour codes; "" in a `.Ghost.Gbx`
+    challenge: Challenge | None  # None in a `.Ghost.Gbx`, and if the embedded map can't be read
+    ghosts: tuple[Ghost, ...]  # fastest first
 
     @property
     def best(self) -> Ghost:
-        """The fastest race."""
+        """Fastest race."""
         return self.ghosts[0]
 
 
@@ -110,7 +110,7 @@ def read_replay(path: Path) -> Replay:
     """Read a replay or a ghost.
 
     Raises:
-        GbxError: if the file is missing, damaged, neither of the two, or holds no race.
+        GbxError: if the file is missing, damaged, neither of the two, or without a race.
     """
     file = read_gbx(path)
     records, nodes = file.nodes(CGameReplayRecord), file.nodes(CGameCtnGhost)
@@ -133,7 +133,7 @@ def read_replay(path: Path) -> Replay:
 
 
 def read_embedded_map(path: Path) -> bytes:
-    """Return the bytes of the map's file in a replay.
+    """Return the bytes of the map file in a replay.
 
     Raises:
         GbxError: if the replay is missing or damaged, or has no readable map.
@@ -172,7 +172,7 @@ def _samples(node: CGameCtnGhost, path: Path) -> GhostSamples:
     if not 1 <= period_ms <= 10_000:
         raise GbxError(f"{path}: damaged: a sample every {period_ms} ms, which no ghost has")
     position_m = np.array([record.position.as_array() for record in records], dtype=np.float64)
-    if not (np.abs(position_m) < _MAX_SAMPLE_M).all():  # NaN is not smaller either
+    if not (np.abs(position_m) < _MAX_SAMPLE_M).all():  # also false for NaN
         raise GbxError(f"{path}: damaged: its car is at places where no car can be")
     packed = np.array(
         [(record.angle, record.axis_heading, record.axis_pitch, record.speed) for record in records], dtype=np.float64
@@ -203,6 +203,6 @@ def _event(entry: ControlEntry) -> ControlEvent:
 
 
 def _analog_value(entry: ControlEntry) -> int:
-    """Return the value of an analog input: a signed number of 24 bits with the sign inverted."""
+    """Return an analog input's value: a signed number of 24 bits with the sign inverted."""
     raw = (entry.flags << 16 | entry.enabled) & 0xFFFFFF
     return -(raw - (1 << 24) if raw >= 1 << 23 else raw)

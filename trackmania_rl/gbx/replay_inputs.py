@@ -1,7 +1,7 @@
 """Conversion of a ghost's inputs to an input script of TMInterface, and back.
 
 A ghost's clock and a script's differ by one tick: an event at 10 ms in a ghost first acts in the tick that begins at
-race time 0, and is 0.00 in a script (`EVENT_TIME_ORIGIN_MS`). The ghost's own clock starts at its event
+race time 0, and is 0.00 in a script (`EVENT_TIME_ORIGIN_MS`). The ghost's clock starts at its event
 `_FakeIsRaceRunning`, usually at 0; replays recorded by TMInterface have it at 65,535 ms.
 
 Lost in ghost -> script -> ghost, because a script has no form for it:
@@ -9,8 +9,8 @@ Lost in ghost -> script -> ghost, because a script has no form for it:
 * the game's own events (names beginning with "_"): `_FakeIsRaceRunning` and `_FakeFinishLine` are made again, and
 `_FakeDontInverseAxis` is applied to the analog values;
 * milliseconds within a tick, which only respawns have (and all inputs of some older games);
-* inputs before the start: they become one event per input at the start, the last value of each;
-* `AccelerateReal` and `BrakeReal`, the keys' other names, which come back as `Accelerate` and `Brake`.
+* inputs before the start: they become one event per input at the start, with its last value;
+* `AccelerateReal` and `BrakeReal`, the keys' other names, which become `Accelerate` and `Brake`.
 
 The rules are those of gbxtools' `generate_input_file.py`, by TMInterface's author.
 """
@@ -41,7 +41,7 @@ _NAMES: Final = {
     Input.STEER: "Steer",
     Input.GAS: "Gas",
 }
-"""The game's names; a script's "delete" (give up) begins a new race, so that no ghost holds it."""
+"""The game's names. A script's "delete" (give up) begins a new race, so no ghost holds it."""
 _INPUTS: Final = {name: input_ for input_, name in _NAMES.items()} | {
     "AccelerateReal": Input.ACCELERATE,
     "BrakeReal": Input.BRAKE,
@@ -55,23 +55,19 @@ class ReplayInputsError(UserError):
 
 @dataclass(frozen=True)
 class GhostScript:
-    """Events of a script, with counts of what was lost."""
+    """Events of a script, with counts of lost events."""
 
     events: tuple[InputEvent, ...]
-    n_rounded: int  # how many lost milliseconds within a tick
-    n_before_start: int  # how many from before the start were left out or moved to it
-    unknown: dict[str, int]  # how many events of each name that a script has no word for were left out
+    n_rounded: int  # events that lost milliseconds within a tick
+    n_before_start: int  # events before the start, left out or moved to it
+    unknown: dict[str, int]  # counts by name of events that scripts cannot express
 
 
 def ghost_of_driver(replay: Replay, driver: str | None = None) -> Ghost:
-    """Return the fastest ghost, or a driver's fastest one.
-
-    Args:
-        replay: the replay.
-        driver: a login, upper or lower case; None for the fastest of all.
+    """Return the fastest ghost, or that of a driver (a login in upper or lower case).
 
     Raises:
-        ReplayInputsError: if there is no ghost of that driver; names those there are.
+        ReplayInputsError: if there is no ghost of that driver; the text lists the drivers.
     """
     for ghost in replay.ghosts:
         if driver is None or ghost.login.lower() == driver.lower():
@@ -81,11 +77,7 @@ def ghost_of_driver(replay: Replay, driver: str | None = None) -> Ghost:
 
 
 def script_of_ghost(ghost: Ghost, path: Path) -> GhostScript:
-    """Return the inputs of a ghost as a script.
-
-    Args:
-        ghost: the ghost.
-        path: of its file, for errors.
+    """Return the inputs of a ghost as a script; `path` is for errors.
 
     Raises:
         ReplayInputsError: if the ghost holds no inputs, or impossible times or values.
@@ -93,7 +85,7 @@ def script_of_ghost(ghost: Ghost, path: Path) -> GhostScript:
     if not ghost.events:
         raise ReplayInputsError(f"{path}: the ghost of {ghost.login or 'an unknown driver'} holds no inputs")
     start_ms = ghost.inputs_begin_ms
-    # The values were turned round as those of every other ghost; here they already were what they should be.
+    # Such a ghost's values already have a script's sign; `_analog_value` inverted them like all others.
     sign = -1 if any(event.name == AXIS_NOT_INVERTED and event.value for event in ghost.events) else 1
     before: dict[Input, InputEvent] = {}
     events: list[InputEvent] = []
@@ -125,8 +117,8 @@ def ghost_events_of_script(events: Sequence[InputEvent], race_time_ms: int | Non
     """Return the events in the ghost of a race driven by a script.
 
     Args:
-        events: the script's, in order of time.
-        race_time_ms: the finish time, or None for a race that was not finished.
+        events: in order of time.
+        race_time_ms: the finish time, or None for an unfinished race.
 
     Raises:
         ReplayInputsError: if the script gives up the race, which then leaves no ghost.

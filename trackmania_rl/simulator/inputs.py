@@ -38,7 +38,7 @@ _SLOTS: Final = {
 
 _ANALOG: Final = (Input.STEER, Input.GAS)
 _LEAST_STEER_BESIDE_KEYS: Final = ANALOG_FULL // 100
-"""Wheel angle beyond which the wheel counts if it changes at the same time as a key."""
+"""Wheel angle above which the wheel counts if it changes at the same time as a key."""
 _OTHER_KEYS_RELEASED: Final = dict.fromkeys((Input.LEFT, Input.RIGHT, Input.ACCELERATE), 0)
 """Keys that an AnalogInput does not set."""
 _NO_EVENT: Final = (0, 0)
@@ -47,14 +47,14 @@ Controls = tuple[float, float, float]  # gas 0 or 1, brake 0 or 1, steer -1 (lef
 
 
 class RaceInputs:
-    """The inputs of one race.
+    """Inputs of one race.
 
     Args:
-        slots: (8, 2) uint32, one (time, data) pair per InputSlot as in a state blob; kept up to date in place.
+        slots: (8, 2) uint32, one (time, data) pair per InputSlot as in a state blob; updated in place.
 
     Attributes:
-        controls: What the car feels from the next tick on.
-        keys: Which keys are held.
+        controls: Controls of the car from the next tick on.
+        keys: The held keys.
         log: Every change since the race began, in order.
     """
 

@@ -1,4 +1,4 @@
-"""Simulated race: clock, car, gates, inputs, and the state blob of all of them. It uses no sockets and no real time."""
+"""Simulated race: clock, car, gates, inputs, and the state blob of all of them, without sockets and real time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _KM_H_PER_M_S: Final = 3.6
 class SimulatedRace:
     """Race on one track, from the countdown on; it continues after the finish until it is given up.
 
-    Saving, driving on, restoring and driving on again gives identical blobs and events.
+    A race driven on from a restored state gives identical blobs and events.
 
     Args:
         track: The track.
@@ -61,7 +61,7 @@ class SimulatedRace:
         self._spawned_car = spawn_vehicle(track)
         self._renderer: Renderer | None = None
         self._script: list[InputEvent] = []
-        # The race's own counters live in this blob, so that saving a state is little more than copying it.
+        # The race's counters live in this blob, so saving a state is little more than a copy.
         self._layout = CheckpointLayout(self._gates.per_lap, self._gates.total)
         self._blob = new_state_blob(self._layout.state_count, self._layout.time_count)
         self._words, self._head, self._gate_is_passed, self._times_ms = _views(self._blob, self._layout)
@@ -82,19 +82,19 @@ class SimulatedRace:
 
     @property
     def race_time_ms(self) -> int:
-        """The race's clock; it stops at the official finish time once the finish was reported, not in its tick."""
+        """Race clock; it stops at the official finish time once the finish was reported, not in its tick."""
         if self.is_finished and self._reported_count == self._passed_count:
             return int(self._times_ms[-1])
         return self._tick_time_ms
 
     @property
     def is_finished(self) -> bool:
-        """Whether all gates are passed."""
+        """True once all gates are passed."""
         return self._passed_count == self.checkpoint_target
 
     @property
     def is_over(self) -> bool:
-        """Whether the clock stands while the physics continues."""
+        """True if the clock is stopped while the physics continues."""
         return self._tick_time_ms > self.race_time_ms
 
     @property
@@ -123,7 +123,7 @@ class SimulatedRace:
         return self._car
 
     def give_up(self) -> None:
-        """Begin again with the countdown and no key pressed."""
+        """Restart with the countdown and no key pressed."""
         self._car = self._spawned_car.copy()
         self._tick_time_ms = -COUNTDOWN_MS
         self._gate_is_passed[:] = 0
@@ -181,7 +181,7 @@ class SimulatedRace:
     def play_script(self, events: Sequence[InputEvent]) -> None:
         """Apply these inputs in the rest of this race and in all later ones; () ends that.
 
-        A respawn puts the car back to the gate passed last, which takes one tick; before the first gate it restarts the
+        A respawn puts the car back to the gate passed last, which takes one tick. Before the first gate it restarts the
         race.
         """
         self._script = list(events)
@@ -225,8 +225,8 @@ class SimulatedRace:
     def restore_state(self, blob: bytes) -> None:
         """Restore a saved state of this track; the next tick follows the blob's race time.
 
-        If the blob's last checkpoint time is NOT_PASSED, the finish is undone. No event reports the change itself;
-        gates that were not reported when the blob was saved are reported again.
+        If the blob's last checkpoint time is NOT_PASSED, the finish is undone. Restoring reports no event, but gates
+        not yet reported when the blob was saved are reported again.
 
         Raises:
             StateBlobError: If the blob has another shape, is of another track, or holds impossible numbers; the race is
@@ -257,7 +257,7 @@ class SimulatedRace:
             self._forget_finish()
 
     def _forget_finish(self) -> None:
-        """Make the counters fit the checkpoint times, in which the finish is not passed."""
+        """Clear the finish from the counters, as in the checkpoint times."""
         self._gate_is_passed[-1] = 0
         self._passed_count = int(np.count_nonzero(self._times_ms != NOT_PASSED))
         self._reported_count = min(self._reported_count, self._passed_count)
@@ -294,7 +294,7 @@ class SimulatedRace:
         """Apply the script's changes of this instant.
 
         Returns:
-            Whether they put the car back, and the ticks until the script's next change, at most `max_ticks`.
+            True if they put the car back; and the ticks until the script's next change, at most `max_ticks`.
         """
         if not self._script or self._tick_time_ms < 0:
             return False, max_ticks

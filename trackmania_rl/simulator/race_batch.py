@@ -1,7 +1,7 @@
-"""Many races stepped by one call of compiled code, as `race.SimulatedRace` is for one.
+"""Batch of races stepped by one call of compiled code.
 
-A race here begins at race time 0 and ends at its finish. It is driven by the same `gates.drive`, so the same inputs
-give the same car and the same times, bit for bit.
+A race here begins at race time 0 and ends at its finish. Like `race.SimulatedRace` it is driven by `gates.drive`, so
+the same inputs give the same car and times, bit for bit.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class TrackForBatch:
 
     @cached_property
     def renderer(self) -> Renderer:
-        """The renderer, made on first use: scenery costs more than all else here."""
+        """Renderer, made on first use: scenery costs more than all else here."""
         return Renderer(self._track)
 
 
 class RaceBatch:
-    """K races, each on a track of its own.
+    """K races, each on its own track.
 
     Args:
         n_races: K.
@@ -59,10 +59,10 @@ class RaceBatch:
 
     Attributes:
         cars: (K,) VEHICLE_DTYPE.
-        heads: (K, HEAD_WORDS) uint32, the cars at their places in the head of a state blob; its other words are zero.
+        heads: (K, HEAD_WORDS) uint32, the cars at their places in the head of a state blob; other words are zero.
         passed_count: (K,) int64, gates passed.
         times_ms: (K, most gates of any track so far) int32, official times of the passed gates in order.
-        ticks: (K,) int64, how many ticks the last `advance` made; fewer than it was asked for where the race finished.
+        ticks: (K,) int64, ticks made by the last `advance`; fewer than requested if the race finished.
     """
 
     def __init__(self, n_races: int, parameters: npt.NDArray[np.void] = STADIUM_CAR) -> None:
@@ -97,7 +97,7 @@ class RaceBatch:
 
         Args:
             races: (n,) numbers of races, all on `track`.
-            track: theirs.
+            track: Their track.
             controls: (n, 3) gas 0..1, brake 0..1, steer -1 (left) .. 1 (right), held all the time.
             n_ticks: At least 1.
         """
@@ -116,7 +116,7 @@ class RaceBatch:
         )
 
     def write_heads(self) -> None:
-        """Update `heads`."""
+        """Update `heads` from `cars`."""
         write_cars(self.cars, self.heads)
 
     def checkpoint_times_ms(self, race: int) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ class RaceBatch:
 
         Args:
             races: (n,) int64, their numbers.
-            track: theirs.
+            track: Their track.
             frames: (K, R, H, W) uint8, C order; the picture of race r is written to `frames[r, rows[r]]`.
             rows: (K,) int64.
         """

@@ -1,7 +1,7 @@
-"""Car in a state blob: every 32-bit word of VEHICLE_DTYPE has its place, so that a blob restores a car bit for bit.
+"""Car in a state blob, restored bit for bit: every 32-bit word of VEHICLE_DTYPE has its place.
 
-Fields that the game's format knows are at its offsets; the rest fills the blob's private part. Both directions are one
-indexed copy of words.
+Fields of the game's format are at its offsets; the rest is in the blob's private part. Both directions are one indexed
+copy of words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trackmania_rl.simulator.tracks.world import Track
 WORD_BYTES: Final = 4
 
 PRIVATE_HEADER_WORDS: Final = 5
-"""Magic number, signature, reported checkpoints and laps, and the number of the respawn gate, from 1; 0 for none."""
+"""Magic number, signature, reported checkpoints and laps, and the respawn gate's number, from 1; 0 for none."""
 
 _HEAD_FIELDS: Final = {
     "position_m": "position_m",
@@ -52,7 +52,7 @@ _WHEEL_FIELDS: Final = {
 }
 """Field of VEHICLE_DTYPE -> field of WHEEL_DTYPE."""
 
-MAX_RACE_MS: Final = 24 * 60 * 60 * 1000  # a race of a day is given up, so that clocks fit 32 bits
+MAX_RACE_MS: Final = 24 * 60 * 60 * 1000  # a race is given up after a day, so that clocks fit 32 bits
 
 _FLAG: Final = (0.0, 1.0)
 _RANGES: Final = {
@@ -75,7 +75,7 @@ _RANGES: Final = {
     "clock_ms": (0.0, float(MAX_RACE_MS)),
 }
 """Bounds of a car's fields; `_ANY` for others."""
-_ANY: Final = (-1e9, 1e9)  # wide enough for a car that falls for as long as a race may last
+_ANY: Final = (-1e9, 1e9)  # wide enough for a car that falls during a whole race
 
 _QUATERNION_NORM_TOLERANCE: Final = 0.01
 
@@ -123,7 +123,7 @@ def signature(track: Track) -> int:
     checksum = zlib.crc32(repr(VEHICLE_DTYPE).encode())
     if track.mesh_world is not None:
         columns = [track.world.records[name] for name in ("corners_m", "surface", "forward")]
-    else:  # the columns of plain numbers say all; records have padding of no meaning
+    else:  # numeric columns hold everything; records have padding
         columns = [column for column in track.ribbon if column.dtype.names is None]
     for column in columns:
         checksum = zlib.crc32(np.ascontiguousarray(column).tobytes(), checksum)
@@ -148,7 +148,7 @@ def read_car(blob_words: npt.NDArray[np.uint32], section_count: int) -> npt.NDAr
     """
     words = blob_words[_HEAD_WORD_OF_CAR_WORD]
     values = np.where(_IS_FLOAT, words.view(np.float32), words.view(np.int32))
-    is_possible = (values >= _LOWEST) & (values <= _HIGHEST)  # false for not-a-number as well
+    is_possible = (values >= _LOWEST) & (values <= _HIGHEST)  # false for NaN too
     car = words.view(VEHICLE_DTYPE)
     if not is_possible.all():
         word = int(np.argmin(is_possible))

@@ -20,26 +20,26 @@ from trackmania_rl.track.line_building import BEYOND_FINISH_M, LINE_SPACING_M, a
 from trackmania_rl.track.pieces import Side, lanes_of
 from trackmania_rl.track.placed_blocks import BlockGrid, Joint, Road, roads_of, side_direction
 
-CAR_HEIGHT_M: Final = 0.36  # a standing car's origin above the road, as in reference lines
+CAR_HEIGHT_M: Final = 0.36  # of a standing car's origin, as in reference lines
 SPAWN_M: Final = 11.2
-"""Place of the start, from the back of the start block: 4.8 m before its middle, as in every replay at hand."""
-FINISH_M: Final = 16.0 + BEYOND_FINISH_M  # End of a line, from the border over which it enters the finish block
+"""Start, from the back of the start block: 4.8 m before its middle, as in replays."""
+FINISH_M: Final = 16.0 + BEYOND_FINISH_M  # end of a line, from the border over which it enters the finish block
 MOST_SEARCH_STEPS: Final = 100_000
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class BlockLineError(UserError):
-    """A map's blocks do not give one whole way; the text names where the known one ends, the reason and the remedy."""
+    """A map's blocks do not give one whole way; the text names the way's end, the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class BlockLine:
     """Line along the middle of a map's roads; N points."""
 
-    # (N, 3) where a car's origin passes, world axes, about 0.5 m apart; all laps, one after the other
+    # (N, 3) of a car's origin, world axes, about 0.5 m apart; all laps in a row
     points_m: FloatArray
-    blocks: tuple[Block, ...]  # that it passes, in order; a block that is crossed twice appears twice
+    blocks: tuple[Block, ...]  # in the line's order, repeated if crossed twice
     gap: str | None  # why the line ends before the finish; None for a whole one
 
 
@@ -48,7 +48,7 @@ def line_from_blocks(challenge: Challenge, *, as_far_as_possible: bool = False) 
 
     Args:
         challenge: the map.
-        as_far_as_possible: whether to return the unambiguous part from the start if no whole way is found.
+        as_far_as_possible: return the unambiguous part from the start if no whole way is found.
 
     Raises:
         BlockLineError: if the map is of another environment or has no start; without `as_far_as_possible` also if the
@@ -143,7 +143,7 @@ class _RoadNetwork:
         return ways
 
     def certain_part(self, first: Road) -> tuple[list[Road], str]:
-        """Return the way from the start until it ends or branches, and the reason for its end."""
+        """Return the way from the start to its end or first branch, and the reason for the end."""
         way, used = [first], {_key(first)}
         while True:
             following = self._next_roads(way[-1])

@@ -1,6 +1,6 @@
 """Picture of a world of blocks: roads with their lines and marks, walls, loops, pads, pools and gates.
 
-It is built from the same pieces as the driven surface, with fewer and longer faces and with paint.
+It is built from the pieces of the driven surface, with fewer and longer faces and with paint.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from trackmania_rl.track.piece_mesh import Way, ways_of
 from trackmania_rl.track.pieces import SHAPE_BITS, CrossSection, Piece, Polygon, footprint, stadium_pieces
 from trackmania_rl.track.placed_blocks import to_world
 
-BAND_M: Final = 8.0  # length along a road after which its shade changes, so that speed is visible
+BAND_M: Final = 8.0  # a road's shade changes after this length, so that speed is visible
 NEAR_STRAIGHT_M: Final = 8.0
 NEAR_BENT_M: Final = 4.0
 FAR_STRAIGHT_M: Final = 16.0
-FAR_BENT_M: Final = 8.0  # length of a face along a road, as seen from near and from afar
-TILE_M: Final = 16.0  # size of the tiles of flat ground
+FAR_BENT_M: Final = 8.0  # length of a face along a road, near and far
+TILE_M: Final = 16.0  # of flat ground
 COARSEST_M: Final = 0.1  # tolerance of a drawn cross-section
 STEEP: Final = 1.0  # rise per metre across a road from which on it is a wall
 CAP_ABOVE_M: Final = 0.5  # a level surface this far above the road is the top of a wall
-LINE_M: Final = (10.45, 11.05)  # The white line of a road with borders, from its middle: its raised strip
-LEAST_BORDERED_M: Final = 12.9  # A wider cross-section has borders; the line of another is at its edge
+LINE_M: Final = (10.45, 11.05)  # white line of a road with borders (its raised strip), from its middle
+LEAST_BORDERED_M: Final = 12.9  # a wider cross-section has borders; others have the line at their edge
 LINE_WIDTH_M: Final = 0.6
-DASH_M: Final = 0.25  # half width of the dashes in the middle of a road
+DASH_M: Final = 0.25  # half width of dashes
 ARROW_M: Final = (8.4, 0.8)  # half width of a pad's arrow at its begin and at its point
 MARK_ABOVE_M: Final = 0.04
 POST_M: Final = 0.9
 BANNER_M: Final = (6.3, 8.7)
-"""Height of a gate's banner above its trigger's lowest corner, which is some 1.3 m below the road."""
+"""Above a trigger's lowest corner, which is some 1.3 m below the road."""
 CHECKS: Final = 12  # columns of a finish's banner
 WATER_BELOW_GRASS_M: Final = 0.6
 
@@ -63,7 +63,7 @@ class _Painter:
         (self._marks if is_mark else self._faces).append((corners_m.reshape(-1, 4, 3), paints))
 
     def quads(self, gate: int = NO_GATE) -> Quads:
-        """Return all of them, marks first, between distinct points."""
+        """Return the quadrilaterals, marks first, between distinct points."""
         parts = self._marks + self._faces
         corners_m = np.concatenate([np.zeros((0, 4, 3)), *(part[0] for part in parts)])
         paint = np.concatenate([np.zeros(0, dtype=np.int64), *(part[1] for part in parts)])

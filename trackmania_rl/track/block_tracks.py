@@ -35,17 +35,17 @@ class BlockTrackError(UserError):
 
 
 def require_known(world: BlockWorld, name: str) -> None:
-    """Check that all blocks that may be driven on are known.
+    """Check that all drivable blocks are known.
 
     Raises:
-        BlockTrackError: if there are others.
+        BlockTrackError: if some are not.
     """
     if world.unknown:
         raise BlockTrackError(f"map {name}: {lack_of(world)}")
 
 
 def lack_of(world: BlockWorld) -> str:
-    """Return a text on the unknown blocks of a world."""
+    """Return a text on a world's unknown blocks."""
     names = ", ".join(f"{count} {block}" for block, count in world.unknown_names[:5])
     others = " and others" if len(world.unknown_names) > 5 else ""
     return f"{100.0 * world.known_share:.0f} % of its blocks are in the catalogue; not {names}{others}"
@@ -56,7 +56,7 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
 
     Args:
         challenge: the map.
-        world: of its blocks.
+        world: world of its blocks.
         line_m: (N, 3) metres, start to finish, about 0.5 m apart.
 
     Raises:
@@ -117,13 +117,13 @@ def normals_along(mesh: SurfaceMesh, line_m: FloatArray) -> FloatArray:
 def write_block_track(
     challenge: Challenge, arrays: MeshWorld, line_m: FloatArray, track_file: Path
 ) -> tuple[Path, ...]:
-    """Write a track's world, line and track file, the latter last; return all three.
+    """Write a track's world, line and track file, in this order; return all three.
 
     Args:
         challenge: the map.
         arrays: its world.
         line_m: (N, 3) the way through it.
-        track_file: the .toml to write; its folder exists.
+        track_file: .toml in an existing folder.
 
     Raises:
         OSError: if writing fails.
@@ -154,7 +154,7 @@ def _start(world: BlockWorld, name: str) -> GateBox:
 
 
 def _spawn(gate: GateBox, name: str) -> tuple[FloatArray, FloatArray]:
-    """Return a gate's spawn (3,) and the rotation (3, 3) car to world there: level, along the block."""
+    """Return a gate's spawn (3,) and its rotation (3, 3), car to world: level, along the block."""
     if gate.spawn_m is None:
         raise BlockTrackError(f"map {name}: where cars are put in {gate.block.name} is not known")
     ahead, up = forward_of(gate.block), np.array((0.0, 1.0, 0.0))
@@ -168,6 +168,6 @@ def _trigger_m(gate: GateBox, name: str) -> FloatArray:
 
 
 def _place_on_line(gate: GateBox, line_m: FloatArray) -> int:
-    """Return the point of a line that is nearest to a gate."""
+    """Return the index of the line's point nearest to a gate."""
     middle_m = gate.block.floor_center_m if gate.trigger_m is None else gate.trigger_m.mean(axis=0)
     return int(np.linalg.norm(line_m - middle_m, axis=1).argmin())

@@ -17,10 +17,10 @@ from trackmania_rl.track.pieces import SHAPE_BITS, Piece, stadium_pieces
 from trackmania_rl.track.placed_blocks import forward_of, to_world
 
 GRASS_HEIGHT_M: Final = 9.0  # of the stadium's grass
-MOST_CELLS: Final = 256  # a map's grid is at most so large in each direction; files have a byte for each
+MOST_CELLS: Final = 256  # per direction of a map's grid; files have a byte for each
 MOST_BLOCKS: Final = 50_000
-MOST_TRIANGLES: Final = 400_000  # more than ten times the largest maps'
-ON_GRASS_CELL: Final = 1  # highest layer of blocks that stand on the stadium's ground, or in it
+MOST_TRIANGLES: Final = 400_000  # ten times the largest maps'
+ON_GRASS_CELL: Final = 1  # highest layer of blocks on or in the stadium's ground
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -35,28 +35,28 @@ class GateBox:
 
     block: Block
     kind: Gate
-    # (2, 3) lowest and highest corner of what a car must touch; None where it is not known
+    # (2, 3) lowest and highest corner of the box that a car must touch; None if unknown
     trigger_m: FloatArray | None
-    spawn_m: FloatArray | None  # (3,) where cars are put, facing as the block does; None where it is not known
+    spawn_m: FloatArray | None  # (3,) of a car that faces as the block does; None if unknown
 
 
 @dataclass(frozen=True)
 class BlockWorld:
     """World of a map's blocks; T triangles in world axes."""
 
-    corners_m: FloatArray  # (T, 3, 3) counter-clockwise as seen by who drives on them
+    corners_m: FloatArray  # (T, 3, 3) counter-clockwise from the side that is driven on
     surface: npt.NDArray[np.int64]  # (T,) of `Surface`
     block: npt.NDArray[np.int64]  # (T,) index into `blocks`
-    blocks: tuple[Block, ...]  # of the map, in the file's order
-    has_grass: npt.NDArray[np.bool_]  # (X, Z) whether the stadium's grass lies in a column of cells
+    blocks: tuple[Block, ...]  # in the file's order
+    has_grass: npt.NDArray[np.bool_]  # (X, Z) True if the stadium's grass is in a column of cells
     gates: tuple[GateBox, ...]  # starts, checkpoints and finishes, in the file's order
     water: tuple[Block, ...]  # a car that falls in is out
-    scenery: tuple[Block, ...]  # blocks that are known to be none to drive on, and are not built
-    unknown: tuple[Block, ...]  # blocks that are not in the catalogue: there is nothing where they stand
+    scenery: tuple[Block, ...]  # known blocks that are not driven on and not built
+    unknown: tuple[Block, ...]  # blocks not in the catalogue; there is nothing in their place
 
     @property
     def forward(self) -> FloatArray:
-        """(T, 3) the direction of each triangle's block, in which its pad pushes."""
+        """(T, 3) direction of each triangle's block, in which its pad pushes."""
         forwards = np.array([forward_of(block) for block in self.blocks]).reshape(-1, 3)
         return np.asarray(forwards[self.block])
 

@@ -1,4 +1,4 @@
-"""Path of a car in one race, without what came after the finish and without abandoned stretches.
+"""Path of a car in one race, without the part after the finish and without abandoned stretches.
 
 A respawn puts the car back to the middle of the last checkpoint. The samples since that checkpoint are cut out.
 """
@@ -18,7 +18,7 @@ RESPAWN_REACH_M: Final = 24.0
 """Largest distance between a checkpoint's passage and its respawn: gates are 32 m wide."""
 JUMP_FACTOR: Final = 1.3
 JUMP_SLACK_M: Final = 1.0
-"""Between two samples a car moves at most JUMP_FACTOR times what its higher speed allows, and JUMP_SLACK_M."""
+"""Between two samples a car moves at most JUMP_FACTOR times its higher speed's distance, plus JUMP_SLACK_M."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -35,17 +35,13 @@ class DrivenPath:
     time_ms: FloatArray  # (S,) race time
     position_m: FloatArray  # (S, 3) world axes
     speed_m_s: FloatArray  # (S,)
-    # (C, 3) where the car was at each of its checkpoint times, the finish not included
+    # (C, 3) car's place at each of its checkpoint times, without the finish
     checkpoint_m: FloatArray
     notes: tuple[str, ...] = ()
 
 
 def path_of_ghost(ghost: Ghost, name: str) -> DrivenPath:
-    """Return the path of a ghost, from the start to its race time.
-
-    Args:
-        ghost: the race.
-        name: for errors.
+    """Return the path of a ghost, from the start to its race time; `name` is for errors.
 
     Raises:
         DrivenPathError: if it has no samples or too few, or its car jumps without a respawn.
@@ -71,7 +67,7 @@ def path_of_ghost(ghost: Ghost, name: str) -> DrivenPath:
 
 
 def position_at(samples: GhostSamples, time_ms: float) -> FloatArray:
-    """Return the car's position (3,) at a race time, extrapolated from the last two samples after the end."""
+    """Return the car's position (3,) at a race time, extrapolated after the end from the last two samples."""
     after = int(np.clip(np.searchsorted(samples.time_ms, time_ms), 1, len(samples.time_ms) - 1))
     share = (time_ms - samples.time_ms[after - 1]) / samples.period_ms
     before_m, after_m = samples.position_m[after - 1], samples.position_m[after]
@@ -84,7 +80,7 @@ def _until_finish(samples: GhostSamples, race_time_ms: int | None) -> GhostSampl
         return samples
     kept = samples.time_ms < race_time_ms
     if kept.sum() < 2 or race_time_ms - samples.time_ms[kept][-1] > 2 * samples.period_ms:
-        return samples  # the samples end long before the race: nothing is known about its end
+        return samples  # the samples end long before the race, so its end is unknown
     return GhostSamples(
         samples.period_ms,
         np.append(samples.time_ms[kept], race_time_ms),
@@ -95,7 +91,7 @@ def _until_finish(samples: GhostSamples, race_time_ms: int | None) -> GhostSampl
 
 
 def _without_abandoned(samples: GhostSamples, ghost: Ghost, name: str) -> tuple[list[int], tuple[str, ...]]:
-    """Return the indices of the path's samples, and notes on what was cut out."""
+    """Return the indices of the path's samples, and notes on the cut ones."""
     kept: list[int] = []
     notes: list[str] = []
     next_index = 0
@@ -162,7 +158,7 @@ def _joined(position_m: FloatArray, kept: list[int], respawn: int, name: str) ->
         at -= 1
     offset_m = float(distance_m[at])
     kept, onward = kept[: at + 1], respawn
-    # The car respawns in the middle of the gate. The way moves over to there along as many metres as it is far away.
+    # The car respawns in the middle of the gate: shift the path there gradually, over as many metres as the shift.
     if _goes_on(position_m, kept, respawn):
         while len(kept) > 2 and np.linalg.norm(position_m[kept[-1]] - position_m[respawn]) < 2.0 * offset_m:
             kept = kept[:-1]

@@ -1,4 +1,4 @@
-"""Map of the client: what the game is asked to load, the zones along its line, its road, its times to beat.
+"""Map of the client: path for the game, zones along its line, road, times to beat.
 
 The road of a simulated track is read from the map's file, as the reference line is: a game behind a socket reports no
 walls, and both transports must give the same observation.
@@ -37,12 +37,11 @@ ZONES_BEFORE_START: Final = 20
 SMOOTHING_REACH_POINTS: Final = 5
 """A smoothed point is the mean of the points this many places before and behind it."""
 REAL_CHECKPOINT_RADIUS_M: Final = 12.0
-"""Distance within which a zone with a real checkpoint is left."""
+"""Distance at which a zone with a real checkpoint is left."""
 SAME_CHECKPOINT_REACH_M: Final = 50.0
 """Zones closer than this along the line to a real checkpoint's zone belong to the same lap."""
 NARROWEST_M: Final = 4.0
-"""Lower bound of the half width that is reported of a way through blocks: a human's line passes borders closely, and is
-not the middle of the road."""
+"""Lower bound of the reported half width of a way through blocks: a human's line passes close to borders."""
 
 
 def zones_of_line(line: FloatArray, real_checkpoints_m: FloatArray | None = None) -> VirtualCheckpoints:
@@ -158,7 +157,7 @@ def _distance_squared(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) ->
 
 
 def profile_of(track: Track) -> RoadProfile:
-    """Return the width and kind of a track's road: as of its file, or measured in its world of blocks."""
+    """Return the width and kind of a track's road: from its file, or measured in its world of blocks."""
     ribbon = track.ribbon
     if track.mesh_world is not None:
         return measure_road(ribbon, track.mesh_world.mesh)
@@ -190,7 +189,7 @@ class GameMap:
     """Map, ready to be driven."""
 
     name: str
-    path: str  # what the game's `map` command is given
+    path: str  # argument of the game's `map` command
     zones: VirtualCheckpoints
     road: KnownRoad | None = None
 
@@ -218,13 +217,13 @@ def named_maps(settings: Settings) -> list[MapEntry]:
 
 
 def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> npt.NDArray[np.float64]:
-    """Read the files of a map.
+    """Read the reference line of a map, and check the track of the simulated game.
 
     Returns:
         (N, 3) points of the reference line, in metres.
 
     Raises:
-        UserError: if the reference line, or the track of the simulated game, is missing or damaged.
+        UserError: if either is missing or damaged.
     """
     if settings.game.game == "simulated":
         load_track(maps_folder / entry.map_path)
@@ -248,8 +247,8 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
 
     Raises:
         ReferenceLineError: if there is no usable line.
-        GbxError: if the map's file is there, but can't be read.
-        TrackFileError: likewise of a track file, if the observation needs the road.
+        GbxError: if the map's file can't be read.
+        TrackFileError: if the observation needs the road and the track file can't be read.
     """
     line = load_reference_line(maps_folder / entry.reference_line)
     challenge = map_file(entry, maps_folder)
@@ -268,10 +267,10 @@ def load_reference_times(entries: Iterable[MapEntry], maps_folder: Path) -> dict
     """Read the times of each map that has any: in its `.Challenge.Gbx`, or in `[times]` of its track file.
 
     Returns:
-        By the map cycle's name, without maps without times or file.
+        Times by the map cycle's name, without maps without times or file.
 
     Raises:
-        UserError: if a map's file is there, but can't be read.
+        UserError: if a map's file can't be read.
     """
     times: dict[str, MedalTimes] = {}
     for entry in entries:

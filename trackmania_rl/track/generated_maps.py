@@ -24,8 +24,7 @@ from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate
 log = logging.getLogger(__name__)
 
 MOST_TRACKS_KEPT: Final = 1000
-"""Tracks whose files stay, some 25 MB: far more than are driven at a time, since a game that failed loads its map
-again."""
+"""Some 25 MB of files: far more than are in use, since a restarted game loads its map again."""
 
 
 class GeneratedMaps:
@@ -35,7 +34,7 @@ class GeneratedMaps:
     races.
 
     Args:
-        folder: for the files of this object alone; made when needed, emptied at first.
+        folder: for this object alone; made when needed, emptied at first.
         seeds: source of each track's seed and difficulty.
         most_kept: limit of kept tracks; those used last stay.
         n_begun: number of earlier races on each generator's tracks, by `generator_key`.
@@ -52,15 +51,15 @@ class GeneratedMaps:
         self._seeds = seeds
         self._most_kept = most_kept
         self._n_begun = dict(n_begun)
-        self._driven: dict[str, TrackRecipe] = {}  # the last track of each generator
-        self._kept: OrderedDict[TrackRecipe, Path] = OrderedDict()  # the one used last is last
+        self._driven: dict[str, TrackRecipe] = {}  # last track of each generator
+        self._kept: OrderedDict[TrackRecipe, Path] = OrderedDict()  # least recently used first
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def draw(self, entry: MapEntry) -> MapEntry:
         """Return the map of the next race: a track of the generator's range, under the entry's name.
 
-        The same track comes `races_per_track` times in a row; equal generators share their tracks. If a new track
-        cannot be written (disk full), the generator's last one is driven once more.
+        Each track comes `races_per_track` times in a row; equal generators share their tracks. If a new track cannot be
+        written (disk full), the generator's last one is driven once more.
 
         Raises:
             UserError: if the track cannot be written, and there is none before it.
@@ -151,7 +150,7 @@ def write_generated_track(recipe: TrackRecipe, track_file: Path) -> None:
         generate_track(recipe).write(track_file)
     except OSError as error:
         with contextlib.suppress(OSError):
-            _line_file(track_file).unlink(missing_ok=True)  # which is written first
+            _line_file(track_file).unlink(missing_ok=True)  # written first
         raise UserError(f"cannot write the generated track {track_file}: {error.strerror}") from error
 
 

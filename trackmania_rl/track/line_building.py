@@ -21,14 +21,14 @@ from trackmania_rl.track.driven_path import DrivenPath
 from trackmania_rl.track.pieces import hermite
 from trackmania_rl.track.placed_blocks import forward_of
 
-LINE_SPACING_M: Final = 0.5  # distance of two neighbouring points of a line
+LINE_SPACING_M: Final = 0.5  # between points of a line
 SMOOTHING_M: Final = 2.0
 """Width of the moving average over a line. In a bend of radius R it moves the line inwards by SMOOTHING_M²/(24 R)."""
-MAX_LENGTH_M: Final = 50_000.0  # a longer race is refused; the longest maps have some 10 km a lap
-BEYOND_FINISH_M: Final = 1.0  # distance of a line's end behind the plane in the middle of the finish block
+MAX_LENGTH_M: Final = 50_000.0  # limit of a race; the longest maps have some 10 km a lap
+BEYOND_FINISH_M: Final = 1.0  # line's end behind the plane in the middle of the finish block
 GATE_REACH_M: Final = 60.0
 """A line that ends this near to the finish, or begins this near to the start, is extended to it."""
-MAX_MEAN_OFFSET_M: Final = 32.0  # Races further apart than this took different ways, which have no mean
+MAX_MEAN_OFFSET_M: Final = 32.0  # races further apart took different ways, which have no mean
 
 _FINE_M: Final = 0.1
 _LEAST_CHORD_M: Final = 0.5
@@ -46,7 +46,7 @@ class BuiltLine:
     """New reference line of N points."""
 
     points_m: FloatArray  # (N, 3) metres, world axes, start to finish, at equal distances of about the spacing
-    # (N,) of the car that drove there, the first of several; None for a line that nobody drove
+    # (N,) of the car, the first of several; None for a line that was not driven
     speed_m_s: FloatArray | None
     notes: tuple[str, ...] = ()
 
@@ -75,7 +75,7 @@ def build_line(
     if len(lines) > 1:
         mean_m = mean_line(line.points_m, [other.points_m for other in lines[1:]], [path.name for path in paths])
         mean_m = resample(_moving_average(mean_m, smoothing_m, spacing_m), spacing_m)
-        assert line.speed_m_s is not None  # it was driven
+        assert line.speed_m_s is not None  # a driven line has speeds
         speed_m_s = np.interp(np.linspace(0, 1, len(mean_m)), np.linspace(0, 1, len(line.points_m)), line.speed_m_s)
         line = BuiltLine(mean_m, speed_m_s)
     notes = tuple(note for path in paths for note in path.notes)
@@ -107,7 +107,7 @@ def curve_through(knots_m: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int64
     """Lay a smooth curve through points (K, 3), K >= 3, no two neighbours at the same place.
 
     Returns:
-        (F, 3) points of the curve at most `_FINE_M` of chord apart, and (K,) the index among them of each knot.
+        (F, 3) points of the curve at most `_FINE_M` of chord apart, and (K,) indices of the knots among them.
     """
     chord_m = np.linalg.norm(np.diff(knots_m, axis=0), axis=1)  # (K - 1,)
     slope = np.diff(knots_m, axis=0) / chord_m[:, None]  # (K - 1, 3)
@@ -190,7 +190,7 @@ def _moves_on(position_m: FloatArray) -> npt.NDArray[np.bool_]:
     for index, here in enumerate(position_m):
         if last < 0 or np.linalg.norm(here - position_m[last]) >= _LEAST_CHORD_M:
             is_kept[index], last = True, index
-    if last != len(position_m) - 1 and is_kept.sum() > 2:  # the end itself counts more than the sample before it
+    if last != len(position_m) - 1 and is_kept.sum() > 2:  # the end replaces the sample before it
         is_kept[last], is_kept[-1] = False, True
     return is_kept
 
@@ -208,7 +208,7 @@ def _moving_average(points_m: FloatArray, width_m: float, spacing_m: float) -> F
 
 
 def _pass_points(base_m: FloatArray, direction: FloatArray, other_m: FloatArray) -> FloatArray:
-    """Return where a line passes through the plane across each point of another, (N, 3), side by side."""
+    """Return a line's passages (N, 3) through the planes across each point of another line."""
     reach = 80  # points looked ahead: 40 m, more than two lines drift apart from one point to the next
     passing_m, at = np.empty_like(base_m), 0
     for index, here in enumerate(base_m):

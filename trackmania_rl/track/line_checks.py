@@ -1,7 +1,7 @@
 """Checks of a reference line before training: spacing, jumps, ways back, the map's gates.
 
-A *problem* makes a line useless (the car could not follow it, or the race would never count). A *warning* is worth a
-look at the picture.
+A *problem* makes a line useless (the car could not follow it, or the race would never count). A *warning* should be
+checked in the picture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trackmania_rl.track.line_building import LINE_SPACING_M, arc_length, direct
 from trackmania_rl.track.placed_blocks import forward_of
 from trackmania_rl.track.reference_line import uneven_steps
 
-GATE_HALF_WIDTH_M: Final = 17.0  # a gate is a block of 32 m width, and cars pass at its very edge
+GATE_HALF_WIDTH_M: Final = 17.0  # half of a block; cars pass at its very edge
 GATE_DEPTH_M: Final = 4.0
 GATE_HEIGHT_M: Final = 16.0
 RING_REACH_M: Final = 24.0
@@ -27,7 +27,7 @@ RING_REACH_M: Final = 24.0
 reach further, both ways."""
 START_REACH_M: Final = 20.0  # the car begins some 5 m before the middle of the start block
 CHECKPOINT_RADIUS_M: Final = 12.0
-"""A checkpoint further from the line than this belongs to no zone (`track.game_map.REAL_CHECKPOINT_RADIUS_M`)."""
+"""A checkpoint further from the line belongs to no zone (`track.game_map.REAL_CHECKPOINT_RADIUS_M`)."""
 NARROW_MARGIN_M: Final = 2.0
 TOLERATED_SPACING_M: Final = 0.2
 """The simulated game refuses lines with steps further than this from their nominal length."""
@@ -69,10 +69,10 @@ class GatePassage:
 
     gate: Block
     station_m: float  # metres along the line
-    point_m: tuple[float, float, float]  # (x, y, z) of the passage
+    point_m: tuple[float, float, float]  # (x, y, z)
     beside_m: float  # level distance from the middle of the block, to the right of its direction positive
-    above_m: float  # height above the block's floor
-    plane_distance_m: float  # of the nearest point of the line from the block's centre plane
+    above_m: float  # above the block's floor
+    plane_distance_m: float  # from the line's nearest point to the block's centre plane
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class LineReport:
 
     @property
     def warnings(self) -> list[Finding]:
-        """Findings that are worth a look."""
+        """Findings to check in the picture."""
         return [finding for finding in self.findings if finding.verdict is Verdict.WARNING]
 
 
@@ -116,7 +116,7 @@ def check_line(
     if not np.isfinite(line_m).all():
         n_bad = int((~np.isfinite(line_m).all(axis=1)).sum())
         return LineReport((Finding("numbers", Verdict.PROBLEM, f"{n_bad} points are not finite"),), (), 0.0, 0.0, 0.0)
-    if challenge is not None and challenge.environment != STADIUM:  # its gates can't be compared with anything
+    if challenge is not None and challenge.environment != STADIUM:  # other environments' gates have unknown sizes
         return _report(line_m, [_check_environment(challenge)], ())
     findings = [
         _check_length(line_m),
@@ -141,7 +141,7 @@ def check_line(
 
 
 def gate_passages(line_m: FloatArray, challenge: Challenge) -> tuple[GatePassage, ...]:
-    """Return where a line (N, 3) passes through the centre planes of a map's gates, in the line's order."""
+    """Return the passages of a line (N, 3) through the centre planes of a map's gates, in the line's order."""
     stations_m = arc_length(line_m)
     passages = [passage for gate in challenge.gates for passage in _passages_of(gate, line_m, stations_m)]
     return tuple(sorted(passages, key=lambda passage: passage.station_m))
@@ -253,8 +253,7 @@ def _near_pairs(
     """Find points near each other that are `after_m` to `before_m` apart along the line.
 
     Returns:
-        Stations of the first such pair, and the metres of the line with such a partner before them; None without a
-        pair.
+        Stations of the first such pair, and the metres of the line with such a partner before them; or None.
     """
     every = max(1, round(1.0 / LINE_SPACING_M), -(-len(line_m) // _MAX_COMPARED_POINTS))
     stations_m, points_m, direction = arc_length(line_m)[::every], line_m[::every], directions(line_m)[::every]

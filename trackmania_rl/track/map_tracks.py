@@ -1,8 +1,8 @@
-"""Tracks for the simulated game from real maps: a road along a reference line, as wide and as made as the map's blocks.
+"""Tracks for the simulated game from real maps: a road along a reference line, as wide as the map's blocks.
 
 The road's middle is the line, so that it and the track agree to the metre; a line driven near a border therefore gives
-a road that reaches further to that side than the real one. Under the line, each block says width, surface and bank
-where it is known; elsewhere a default road is laid. Where the line turns tightly, the road is narrower.
+a road that reaches further to that side than the real one. Under the line, each known block gives width, surface and
+bank; elsewhere a default road is laid. In tight turns of the line the road is narrower.
 
 A ribbon is no loop and no wall: where the line is steeper than 60 degrees or upside down, it is rolled out to a level
 road of the same length, and all that follows moves with it.
@@ -31,13 +31,13 @@ from trackmania_rl.track.pieces import CELL_M, road_kind
 from trackmania_rl.track.placed_blocks import BlockGrid, Road, roads_of
 
 ROAD_WIDTH_M: Final = 26.0
-OPEN_WIDTH_M: Final = 32.0  # widths of an asphalt road, between its borders, and of open ground
+OPEN_WIDTH_M: Final = 32.0  # asphalt road, between its borders; open ground
 SMOOTHING_M: Final = 10.0
 """Moving average over the line: recorded points are rounded, and a driven line has the car's own wobble."""
 GRASS_BELOW_M: Final = 10.0
-"""The stadium's grass lies at 9 m: a line lower than this with no block below drives on it."""
-ON_ROAD_M: Final = 1.5  # a line further above its block's road flies over it, and takes no bank from it
-GATE_REACH_M: Final = 24.0  # distance on the plan within which a line passes a checkpoint
+"""A line lower than this with no block below drives on the stadium's grass, which is at 9 m."""
+ON_ROAD_M: Final = 1.5  # a line further above its block's road flies over it, without its bank
+GATE_REACH_M: Final = 24.0  # on the plan, of a line that passes a checkpoint
 START_REACH_M: Final = 64.0  # largest distance of a line's first point from its map's start
 LEAST_WIDTH_M: Final = 4.0
 LEAST_LENGTH_M: Final = 30.0
@@ -66,7 +66,7 @@ class MapTrack:
 
     design: TrackDesign
     laid_out: LaidOutTrack
-    notes: tuple[str, ...]  # what is only approximately as in the game, in words
+    notes: tuple[str, ...]  # differences from the game, in words
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
     gate_points, missed = _gate_points(challenge, line_m)
     road_m, rolled_out = roll_out(line_m)
     final_m = resample(_smoothed(road_m, SMOOTHING_M), LINE_SPACING_M)
-    # Smoothing shortens bends a little: the point of the old line for each of the new one's, and the other way round.
+    # Smoothing shortens bends a little, so points and distances of the two lines are converted by their shares.
     old_points = np.rint(np.linspace(0, len(line_m) - 1, len(final_m))).astype(int)
     to_new_m = LINE_SPACING_M * (len(final_m) - 1) / (len(line_m) - 1)
     design = TrackDesign(
@@ -133,7 +133,7 @@ def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
     smooth_direction = smooth_m / np.maximum(np.linalg.norm(smooth_m, axis=1, keepdims=True), 1e-9)
     up = _normals(smooth_direction)[:, 1]
     margin = round(_ROLL_OUT_MARGIN_M / LINE_SPACING_M)
-    # From where it is nearly level to where it is so again.
+    # between nearly level places
     stretches = [
         (begin, end)
         for begin, end in _runs(_least_within(up, margin) < NEARLY_LEVEL_UP)
@@ -193,7 +193,7 @@ def check_line(challenge: Challenge, line_m: FloatArray) -> None:
 
 
 def _normals(direction: FloatArray) -> FloatArray:
-    """Return normals (K, 3) of a road along unit directions (K, 3), as of `roll_out`."""
+    """Return normals (K, 3) of a road along unit directions (K, 3), as in `roll_out`."""
     normals = np.empty_like(direction)
     up = np.array((0.0, 1.0, 0.0))
     for index, ahead in enumerate(direction):
@@ -235,7 +235,7 @@ def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
         assert kind is not None, "the grid holds only road pieces"
         width_m[index], surface[index] = kind
         is_known[index] = True
-        if "Turbo" in block.name:  # its pad covers all of it
+        if "Turbo" in block.name:  # the pad covers the whole block
             surface[index] = "turbo"
         if block not in roads:
             roads[block] = roads_of(block)

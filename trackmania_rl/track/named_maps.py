@@ -21,7 +21,7 @@ from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import first_recipes, write_in_folder
 
 TRACKS_OF_A_GENERATOR: Final = 10
-"""Number of tracks that stand for a generator of the map cycle."""
+"""Tracks that represent a generator of the map cycle."""
 MOST_GENERATED_TRACKS: Final = 1000
 
 
@@ -34,10 +34,10 @@ def map_entries(
     """Return the maps of some names.
 
     Args:
-        settings: of a run, whose map cycle gives names to maps.
+        settings: of a run; its map cycle names maps.
         maps_folder: folder of tracks.
         names: names of the map cycle, track files with a reference line, or generated tracks as
-            `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none for the whole map cycle. A generator stands for its first
+            `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none for the whole map cycle. A generator gives its first
             `TRACKS_OF_A_GENERATOR` seeds.
         tracks_folder: for generated tracks, evaluated only when needed; None for a folder of this name in the maps
             folder.
@@ -68,14 +68,13 @@ def map_entries(
 
 
 def explored_maps(settings: Settings, tracks_folder: str | os.PathLike[str]) -> tuple[list[MapEntry], list[float]]:
-    """Return the maps of the map cycle that are explored, and their weights.
+    """Return the exploration maps of the map cycle, and their weights.
 
-    An entry's races (`repeat`) are shared evenly among its tracks. A cycle of evaluation races alone counts as
-    explored.
+    An entry's races (`repeat`) are shared evenly among its tracks. In a cycle of evaluation races alone, these count.
 
     Args:
         settings: of a run.
-        tracks_folder: as of `map_entries`.
+        tracks_folder: as in `map_entries`.
 
     Raises:
         UserError: if a track cannot be written.
@@ -119,7 +118,7 @@ def _written(recipes: Iterable[TrackRecipe], tracks_folder: str | os.PathLike[st
 
 
 def _entry_of_track(track_file: Path) -> MapEntry:
-    """Return a track file as a line of a map cycle, named like the file."""
+    """Return a track file as a map cycle entry, named like the file."""
     line_file = reference_line_file(track_file)
     try:
         return MapEntry(
@@ -143,7 +142,7 @@ def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[st
     """Return `map_cycle` and `run_name` of a training on maps by name (`train.py --map`).
 
     Args:
-        settings: of the configuration, whose own maps keep their names and races.
+        settings: of the configuration; its own maps keep their names and races.
         maps_folder: folder of tracks and lines.
         names: of the configuration's maps, tracks of the maps folder, track files, lines, or generated tracks as
             `generated:DIFFICULTY:SEED` (or `...:FIRST_SEED-LAST_SEED`); with the real game, of maps in the maps folder.
@@ -164,7 +163,7 @@ def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[st
 
 
 def training_entries(of_map: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the map cycle's entries of a map: exploration races, and an evaluation race.
+    """Return a map's entries for the map cycle: exploration races, and an evaluation race.
 
     Args:
         of_map: `map_name`, and `map_path` with `reference_line` or a `generator`.
@@ -230,7 +229,7 @@ def _in_folder(file: Path, maps_folder: Path) -> str:
 
 
 def as_file_name(text: str) -> str | None:
-    """Return the name of a run or map that is nearest to a text; None if nothing is left of it."""
+    """Return the nearest name of a run or map to a text; None if nothing is left of it."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:MOST_LETTERS].strip("-._")
     with contextlib.suppress(ValueError):
         return check_file_name(name)

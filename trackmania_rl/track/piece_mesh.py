@@ -14,7 +14,7 @@ from trackmania_rl.track.pieces import ArcSweep, CrossSection, Lane, LaneSweep, 
 from trackmania_rl.track.placed_blocks import lane_points, port_place, side_direction
 
 SURFACE_ABOVE_LANE_M: Final = 0.3446
-"""Lanes are so far below the surface: 1.0 m above a cell's floor, where the surface is at 1.3446 m."""
+"""Lanes are 1.0 m above a cell's floor, the surface 1.3446 m."""
 LEAST_AREA_M2: Final = 1e-6  # smaller triangles have no normal and are left out
 
 FloatArray = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ FloatArray = npt.NDArray[np.float64]
 class PieceMesh:
     """T triangles."""
 
-    corners_m: FloatArray  # (T, 3, 3) counter-clockwise as seen by who drives on them
+    corners_m: FloatArray  # (T, 3, 3) counter-clockwise from the side that is driven on
     surface: npt.NDArray[np.int64]  # (T,) of `Surface`
 
 
@@ -33,10 +33,10 @@ class Way:
     """Path of a swept cross-section: N places, in the block's own axes."""
 
     cross_section: CrossSection
-    center_m: FloatArray  # (N, 3) its points at 0
-    left: FloatArray  # (N, 3) its first axis in the world, not of length 1 where the road is banked
+    center_m: FloatArray  # (N, 3) points at 0
+    left: FloatArray  # (N, 3) the cross-section's first axis, not of length 1 where the road is banked
     up: FloatArray  # (N, 3) its second axis
-    is_straight: bool  # whether the places lie on a straight line
+    is_straight: bool
 
 
 def mesh_of(piece: Piece, block: Block) -> PieceMesh:
@@ -145,7 +145,7 @@ def _swept(section: CrossSection, center_m: FloatArray, left: FloatArray, up: Fl
     right, left_on = grid_m[:-1, :-1], grid_m[1:, 1:]
     on, beside = grid_m[1:, :-1], grid_m[:-1, 1:]
     first, second = np.stack((right, on, left_on), axis=2), np.stack((right, left_on, beside), axis=2)
-    # The two of a quadrilateral follow each other, so that what is flat becomes one face.
+    # The two triangles of a quadrilateral are neighbours, so that flat ones become one face.
     return _mesh(np.stack((first, second), axis=2).reshape(-1, 3, 3), section.surface)
 
 

@@ -1,8 +1,7 @@
 """Catalogue of Stadium pieces, read from `pieces/*.toml`: roads through each kind of block, surfaces, gates, spawns.
 
 Coordinates are the block's own axes: z forwards, x to the left, y up, metres from the corner of its lowest cell. Cells
-are 32 x 8 x 32 m. Each file states where its numbers are from, and each piece what of it is assumed. Footprints are
-pygbx's.
+are 32 x 8 x 32 m. Each file names the sources of its numbers, and each piece its assumptions. Footprints are pygbx's.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from trackmania_rl.simulator.tracks.world import Surface
 
 CELL_M: Final = 32.0
 SHAPE_BITS: Final = 0x3F
-"""Bits of a block's flags that hold the shape of a StadiumRoadMain, which depends on its neighbours."""
+"""Bits of a block's flags for the shape of a StadiumRoadMain, which depends on its neighbours."""
 
 FloatArray = npt.NDArray[np.float64]
 SurfaceName = Literal["asphalt", "concrete", "dirt", "grass"]
@@ -43,10 +42,10 @@ class Side(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Place where a road crosses the border of a block, in the middle of a cell's edge."""
+    """Crossing of a road and a block's border, in the middle of a cell's edge."""
 
     side: Side
-    place: int  # number of the cell along that side, from the corner at x = z = 0
+    place: int  # cell along that side, from the corner at x = z = 0
     height_m: float  # of the road's middle above the floor of the block's lowest cell
     gradient: tuple[float, float]  # (x, z) rise per metre of the road's surface
 
@@ -90,7 +89,7 @@ class ArcSweep:
     cross_section: CrossSection  # above the way is towards the axis
     center_m: FloatArray  # (2,) z and height of the axis
     radius_m: float
-    angles_rad: FloatArray  # (2,) of its ends; 0 is straight down, a quarter turn on it points along z
+    angles_rad: FloatArray  # (2,) of its ends; 0 is straight down, a quarter turn is along z
     across_m: FloatArray  # (2,) x of its ends
     facets: int  # straight pieces in all
 
@@ -99,7 +98,7 @@ class ArcSweep:
 class Polygon:
     """Flat, convex surface."""
 
-    points_m: FloatArray  # (K, 3) counter-clockwise as seen from the side that is driven on
+    points_m: FloatArray  # (K, 3) counter-clockwise from the side that is driven on
     surface: Surface
 
 
@@ -107,26 +106,26 @@ class Polygon:
 class Piece:
     """Kind of block."""
 
-    lanes: tuple[Lane, ...] = ()  # roads through it; none where its way is open (fields) or leaves the ground (loops)
+    lanes: tuple[Lane, ...] = ()  # roads; none if the way is open (fields) or leaves the ground (loops)
     sweeps: tuple[LaneSweep | ProfileSweep | ArcSweep, ...] = ()
     polygons: tuple[Polygon, ...] = ()
     trigger_m: FloatArray | None = None  # (2, 3) lowest and highest corner of a gate's trigger; None for other blocks
-    spawn_m: FloatArray | None = None  # (3,) the car's origin at a start, or after a respawn at a checkpoint
-    replaces_grass: bool = False  # whether the stadium's grass has a hole where the block stands on it
-    is_water: bool = False  # whether a car that falls into it is out until the respawn
-    is_scenery: bool = False  # whether it stands beside the roads; it is not driven on, and its shape is not known
+    spawn_m: FloatArray | None = None  # (3,) car's origin at a start, or after a respawn at a checkpoint
+    replaces_grass: bool = False  # the stadium's grass has a hole under the block
+    is_water: bool = False  # a car that falls in is out until the respawn
+    is_scenery: bool = False  # beside the roads; not driven on, and of unknown shape
 
 
 @dataclass(frozen=True)
 class Catalogue:
     """All pieces."""
 
-    # pieces by name and shape; the shape is None where all shapes are the same
+    # by name and shape; the shape is None if all shapes are the same
     by_name: dict[tuple[str, int | None], Piece]
     patterns: tuple[tuple[str, Piece], ...]  # (pattern, piece) of names with a `*`
-    # (beginning of a name, width of the road in m, surface); the first that fits a block holds
+    # (beginning of a name, width of the road in m, surface); the first match applies
     roads: tuple[tuple[str, float, SurfaceName], ...]
-    seen_driven: frozenset[str]  # names of pieces whose lanes were compared with where real cars drove
+    seen_driven: frozenset[str]  # names of pieces whose lanes were compared with real cars' paths
 
     def find(self, block: Block) -> Piece | None:
         """Return a block's piece, or None if it is not in the catalogue."""
@@ -157,7 +156,7 @@ def lanes_of(block: Block) -> tuple[Lane, ...]:
 def road_kind(block: Block) -> tuple[float, SurfaceName] | None:
     """Return the width (m) and the surface of a block's road; None for blocks without one.
 
-    This covers blocks that are not in the catalogue too. Turbo pads are not told apart.
+    Blocks outside the catalogue are included. Turbo pads are not distinguished.
     """
     for beginning, width_m, surface in stadium_pieces().roads:
         if block.name.startswith(beginning) and not block.name.endswith("Clip"):

@@ -13,22 +13,22 @@ import numpy.typing as npt
 from trackmania_rl.gbx.challenge import BLOCK_CENTER_M, BLOCK_SIZE_M, Block
 from trackmania_rl.track.pieces import CELL_M, Lane, Port, Side, footprint, hermite, lanes_of, road_kind, size_cells
 
-MOST_ABOVE_M: Final = 16.0  # a car this far above a cell's floor no longer drives over its block
-LEAST_ABOVE_M: Final = 0.3  # a car lower than this above a cell's floor drives under its block
+MOST_ABOVE_M: Final = 16.0  # a car further above a cell's floor no longer drives over its block
+LEAST_ABOVE_M: Final = 0.3  # a car lower above a cell's floor drives under its block
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Place where a road crosses a block's border, in the world."""
+    """Crossing of a road and a block's border, in the world."""
 
     position_m: tuple[int, int, int]  # (x, y, z) whole metres
     heading: int  # out of the block, in quarter turns to the right of +z
 
     @property
     def opposite(self) -> Joint:
-        """The joint of the block on the other side of the border, if its road meets this one."""
+        """Joint of the block on the other side of the border, if its road meets this one."""
         return Joint(self.position_m, (self.heading + 2) % 4)
 
 
@@ -37,11 +37,11 @@ class Road:
     """One road through one block, in one of its two directions; K points."""
 
     block: Block
-    lane: int  # which of the block's roads, by its number
+    lane: int  # index of the block's road
     enters: Joint
     leaves: Joint
-    points_m: FloatArray  # (K, 3) its middle, world axes
-    bank: FloatArray  # (K,) rise of the road per metre to the left of who drives
+    points_m: FloatArray  # (K, 3) middle, world axes
+    bank: FloatArray  # (K,) rise of the road per metre to the left of its direction
 
 
 def roads_of(block: Block) -> list[Road]:
@@ -160,7 +160,7 @@ def _left(direction: FloatArray) -> FloatArray:
 
 
 def _plan(begin_m: FloatArray, inwards: FloatArray, end_m: FloatArray, outwards: FloatArray) -> FloatArray:
-    """Return the way (K, 2) from one port to another, seen from above."""
+    """Return the way (K, 2) from one port to another in plan view."""
     way_m = end_m - begin_m
     ahead_m, aside = float(np.dot(way_m, inwards)), way_m - np.dot(way_m, inwards) * inwards
     aside_m = float(np.linalg.norm(aside))

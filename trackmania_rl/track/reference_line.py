@@ -39,7 +39,7 @@ class ReferenceLineError(UserError):
 
 
 def load_reference_line(path: Path, spacing_m: float = LINE_SPACING_M) -> npt.NDArray[np.float64]:
-    """Read a reference line; resample it if single steps are too short or long, which the main process logs once.
+    """Read a reference line. Resample it if single steps are too short or long; the main process logs this once.
 
     Args:
         path: the `.npy` file; pickled objects in it are refused.

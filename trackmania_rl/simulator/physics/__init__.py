@@ -1,1 +1,1 @@
-"""The car and the world it touches, one tick after the other."""
+"""Physics of the car and its contacts with the world."""

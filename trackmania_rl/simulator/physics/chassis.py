@@ -1,7 +1,7 @@
 """Springs, steering, lateral grip, yaw, air control, and the bumps of grass and dirt.
 
-The game's texture of bumps is not public. This one resembles it as far as ghosts show: smooth, and dark for the most
-part. It repeats over the whole world.
+The game's texture of bumps is not public. This one resembles it as far as ghosts show: smooth, mostly dark, repeated
+over the whole world.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from trackmania_rl.simulator.physics.vehicle_parameters import linear_value, ste
 from trackmania_rl.simulator.physics.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.tracks.world import Surface
 
-CELLS: Final = 128  # cells of the texture on each side
+CELLS: Final = 128  # per side of the texture
 BRIGHTEST: Final = 255
 DARK_SHARE: Final = 0.7  # share of the texture that is 0
 _BLUR_CELLS: Final = 5
 _BLURS: Final = 3
-"""Averaging over 5 cells three times is nearly a Gaussian with a standard deviation of 2.4 cells."""
+"""Three averages over 5 cells are nearly a Gaussian with a standard deviation of 2.4 cells."""
 _SEED: Final = 1
 
 _GRASS, _DIRT = int(Surface.GRASS), int(Surface.DIRT)
@@ -33,7 +33,7 @@ _GRASS, _DIRT = int(Surface.GRASS), int(Surface.DIRT)
 def make_texture(seed: int = _SEED) -> npt.NDArray[np.uint8]:
     """Return a (128, 128) texture of bumps by cell in x and z, 0 to 255.
 
-    It is smooth noise of integers, so that every machine makes the same; one standard deviation is 255.
+    It is smooth noise of integers, so it is the same on every machine; one standard deviation is 255.
     """
     x, z = np.meshgrid(np.arange(CELLS, dtype=np.uint64), np.arange(CELLS, dtype=np.uint64), indexing="ij")
     bits = (x * np.uint64(73856093) ^ z * np.uint64(19349663) ^ np.uint64(seed * 83492791)) & np.uint64(0xFFFFFFFF)
@@ -64,7 +64,7 @@ def add_bumps(car: CarRecord, parameters: ParametersRecord) -> None:
             continue
         material = car.wheel_material[wheel]
         if material != _GRASS and material != _DIRT:
-            break  # so does the game: a wheel on the road ends it for those after it
+            break  # as in the game: a wheel on the road ends it for those after it
         if not begun:
             begun = True
             velocity, spin = car.velocity_m_s, car.angular_velocity_rad_s
@@ -103,7 +103,7 @@ def update_steering(car: CarRecord, parameters: ParametersRecord, dt: float) -> 
 
 @compiled
 def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Add gravity, and drag in flight, by the regime of the substep before."""
+    """Add gravity, and drag in flight, by the contacts of the substep before."""
     velocity = car.velocity_m_s
     drag = 0.0 if car.was_grounded else parameters.air_drag_per_s
     scale = parameters.gravity_scale_ground if car.was_grounded else parameters.gravity_scale_air
@@ -114,7 +114,7 @@ def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def add_wall_slow_down(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Add the lasting deceleration after a wheel touched a wall."""
+    """Add the deceleration that lasts after a wheel touched a wall."""
     if car.clock_ms - car.last_lateral_contact_time_ms >= 1000.0 * parameters.side_contact_slow_down_s:
         return
     velocity = car.local_speed_m_s
@@ -213,7 +213,7 @@ def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
     torque = linear_value(parameters.steer_torque_curve_kmh, KMH_PER_M_S * forward_m_s) * growth * car.turning_rate
     if car.is_reversing:
         torque = -torque
-    # The wheels' sideways speeds cancel between the axles; what is left damps the yaw rate.
+    # The wheels' sideways speeds cancel between the axles; the rest damps the yaw rate.
     lever_m = parameters.half_wheel_base_m
     damping = WHEELS * lever_m * lever_m * parameters.yaw_friction
     add_torque(car, 0.0, -damping * car.spin_rad_s[1] - FRONT_WHEELS * lever_m * torque, 0.0)
@@ -232,7 +232,7 @@ def add_air_control(car: CarRecord, parameters: ParametersRecord) -> None:
     else:
         if car.steer * stored[1] != 0.0:
             argument_factor = parameters.air_counter_steer_factor
-        stored[1] = spin[1]  # without steering as well: a turn that died away does not come back with the key
+        stored[1] = spin[1]  # also without steering: steering does not restore a turn that died away
     if car.brake > parameters.key_threshold and stored[0] > 0.0:
         spin[0] = 0.0
     stored[0] = spin[0]

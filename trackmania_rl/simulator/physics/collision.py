@@ -1,8 +1,8 @@
 """Collision of the car with either kind of world, and with the ground and the walls of a ribbon.
 
-A collision pass follows every substep. It sets the contact flags for the next substep, takes speed away and moves the
-body out. Wheels and body are ellipsoids; a ribbon's ground and walls are planes near the part that touches. Vectors are
-in car axes unless they say otherwise.
+A collision pass follows every substep. It sets the contact flags for the next substep, reduces speed and moves the body
+out. Wheels and body are ellipsoids; a ribbon's ground and walls are planes near the touching part. Vectors are in car
+axes unless noted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from trackmania_rl.simulator.tracks.world import (
 )
 
 World = Road | SurfaceMesh
-"""What cars drive on. Both have `records`; a car's state holds the number of one of them (`ribbon_index`)."""
+"""World that cars drive on. Both have `records`; a car's `ribbon_index` is the number of one."""
 
 
 def collide(car: CarRecord, parameters: ParametersRecord, world: World) -> None:
@@ -80,7 +80,7 @@ def _collide_wheel(car: CarRecord, parameters: ParametersRecord, sections: npt.N
     car.wheel_has_ground_contact[wheel] = 0
     car.wheel_material[wheel] = 0
     ground = ground_at(sections, place)
-    # A wheel whose centre is below the surface has missed the road: it passes underneath.
+    # A wheel whose centre is below the surface passes underneath.
     if ground.exists and ground.height_m > 0.0:
         normal = to_car(car, ground.normal[0], ground.normal[1], ground.normal[2])
         extent_m = extent(radii_m, normal)

@@ -1,4 +1,4 @@
-"""Effects of a contact on the car: corrections that move it out, impulses that take speed away; car axes."""
+"""Effects of a contact on the car, in car axes: corrections that move it out, impulses that reduce its speed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def set_vector(target: npt.NDArray[np.float64], vector: Vector) -> None:
 
 @compiled
 def add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
-    """Add one correction to the pass's sum: only what the sum lacks along it."""
+    """Add the part of a correction that the pass's sum lacks along it."""
     length_m = math.sqrt(x * x + y * y + z * z)
     if length_m < 1e-12:
         return
@@ -98,7 +98,7 @@ def touch_ground(
     if bottomed_out:
         approach_m_s = speed_at(car, arm, normal)
     else:
-        # The damper also takes the upward part of the approach speed, which on level ground is all of it.
+        # The damper also takes the upward part of the approach speed, on level ground all of it.
         mass = parameters.center_of_mass_m
         arm = (center[0] - mass[0], center[1] - mass[1], center[2] - mass[2])
         approach_m_s = speed_at(car, arm, normal) * (1.0 - normal[1] * normal[1])

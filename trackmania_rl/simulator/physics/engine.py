@@ -1,6 +1,6 @@
 """Engine, gearbox, drive, brakes and coasting.
 
-While the gearbox changes gear the car has no drive, for as long as the engine needs to reach the new gear's speed.
+The car has no drive during a gear change, which lasts until the engine reaches the new gear's speed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def driving_input(car: CarRecord) -> float:
 
 @compiled
 def adherence(car: CarRecord, none: float, full: float) -> float:
-    """Return the share of the tyre forces that is left where the car's up leans away from the world's."""
+    """Return the share of the tyre forces that is left when the car's up leans away from the world's."""
     uprightness = abs(car.rotation[1, 1])
     if uprightness >= full:
         return 1.0
@@ -67,7 +67,7 @@ def _change_gear(car: CarRecord, parameters: ParametersRecord, gear: int) -> Non
 
 @compiled
 def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float) -> None:
-    """Start a gear change or a take-off if the wheels' speed asks for one."""
+    """Start a gear change or a take-off by the wheels' speed."""
     pressed = driving_input(car) > 0.0
     if car.is_reversing:
         if pressed and -parameters.take_off_below_m_s < speed_m_s < -parameters.take_off_above_m_s:
@@ -92,7 +92,7 @@ def _rpm_fall_per_s(car: CarRecord, parameters: ParametersRecord, pressed: bool)
 def _turn_direction(car: CarRecord, parameters: ParametersRecord, pressed: bool, dt: float) -> None:
     """Slow the engine down between forward gears and reverse, without drive.
 
-    [engine] in two public reconstructions; no replay at hand shows it.
+    [engine] in two public reconstructions; no replay shows it.
     """
     car.gearbox_state = _CHANGING
     car.actual_rpm = 0.0
@@ -145,7 +145,7 @@ def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, 
 
 @compiled
 def update_reversing(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Decide whether the brake key drives backwards."""
+    """Set whether the brake key drives backwards."""
     forward_m_s, sideways_m_s = car.local_speed_m_s[2], abs(car.local_speed_m_s[0])
     gas, brake = car.gas > parameters.key_threshold, car.brake > parameters.key_threshold
     if car.turbo_remaining_s > 0.0 and forward_m_s > 0.0:
@@ -222,9 +222,9 @@ def _brake_force(
 
 @compiled
 def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Add the pedals' force along the car; only with a wheel on the ground.
+    """Add the pedals' force along the car, if a wheel is on the ground.
 
-    The surface's factors are those under the front-left wheel (of asphalt while it is lifted), as in the game.
+    The surface's factors are those under the front-left wheel (asphalt while it is lifted), as in the game.
     """
     forward_m_s = car.local_speed_m_s[2]
     forward_kmh = KMH_PER_M_S * forward_m_s

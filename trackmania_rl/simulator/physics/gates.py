@@ -1,8 +1,8 @@
 """Checkpoints and finish: planes across a road or boxes in a world of blocks, and driving until one is passed.
 
-A gate counts once per lap, in any order. A lap's line counts when the lap's other gates are passed, and the last lap's
-line is the finish. A gate is passed in the tick in whose interval a part of the car touches it. Its time is the race
-time at the beginning of that tick (reference/tmnf_physics.md 1.15: floor to 10 ms, no interpolation).
+A gate counts once per lap, in any order. A lap's line counts when the lap's other gates are passed; the last lap's line
+is the finish. A gate is passed in the tick in whose interval a part of the car touches it. Its time is the race time at
+the beginning of that tick (reference/tmnf_physics.md 1.15: floor to 10 ms, no interpolation).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from trackmania_rl.simulator.tracks.world import Track
 _NOSE_M: Final = 2.14
 _TAIL_M: Final = 1.94
 _SIDE_M: Final = 1.07
-_REACH_M: Final = 3.0  # upper bound of the distance of any part from the car's origin
+_REACH_M: Final = 3.0  # upper bound of any part's distance from the car's origin
 
-_LOWEST_M: Final = -3.0  # a plane reaches this far below the road, for a car that bottoms out
-_HIGHEST_M: Final = 12.0  # a plane reaches this far above the road, for a car that flies
+_LOWEST_M: Final = -3.0  # a plane's lower end below the road, for a car that bottoms out
+_HIGHEST_M: Final = 12.0  # a plane's upper end above the road, for a car that flies
 
 
 class Gates(NamedTuple):
-    """Gates of a race, the finish last; numba takes it as it is.
+    """Gates of a race, the finish last; a type that numba accepts.
 
     A road has one plane per gate of the race (G), a world of blocks one or more boxes per gate of a lap (B). The other
     kind's arrays are empty.
@@ -39,13 +39,13 @@ class Gates(NamedTuple):
     station_m: npt.NDArray[np.float64]  # (G,) arc length along the line, all laps
     sections: npt.NDArray[np.void]  # (G,) SECTION_DTYPE, nearest cross-sections
     boxes_m: npt.NDArray[np.float64]  # (B, 2, 3) lowest and highest corners, world axes
-    gate_of_box: npt.NDArray[np.int64]  # (B,) number of the gate within a lap; the lap's line is the last
-    per_lap: int  # Gates of one lap, its line included
-    total: int  # Gates of the race, all laps
+    gate_of_box: npt.NDArray[np.int64]  # (B,) number within a lap; the lap's line is the last
+    per_lap: int  # including the lap's line
+    total: int  # all laps
 
 
 def gates_of_track(track: Track) -> Gates:
-    """Lay out a track's gates.
+    """Return a track's gates.
 
     Raises:
         ValueError: If the laps would not have equally many.
@@ -84,7 +84,7 @@ def drive(
         controls: Gas 0..1, brake 0..1, steer -1 (left) .. 1 (right), held all the time.
         world: The road or the mesh.
         parameters: The car's constants.
-        gates: All gates, of the world's kind.
+        gates: Of the world's kind.
         gate_is_passed: (per_lap,) 0/1 for the gates of the current lap, changed in place.
         times_ms: (total,) times of the passed gates in the order of passing, changed in place.
         passed_count: Gates passed so far.
@@ -111,7 +111,7 @@ def _pass_gates(
     times_ms: npt.NDArray[np.int32],
     passed_count: int,
 ) -> int:
-    """Count the gates of the current lap that the car touched in the tick from `station_before_m` on."""
+    """Count the current lap's gates that the car touched in the tick from `station_before_m` on."""
     n_gates = len(times_ms)
     if passed_count == n_gates:
         return passed_count
@@ -149,8 +149,8 @@ def _is_in_box(car: npt.NDArray[np.void], parameters: npt.NDArray[np.void], gate
 def touches_box(boxes_m: npt.NDArray[np.float64], box: int, car: CarRecord, parameters: ParametersRecord) -> bool:
     """Return whether a car touches a box.
 
-    A part counts as the smallest box along the world's axes around it, which differs from the part itself only beyond
-    a box's edges. Wheels count with their dampers pressed in.
+    A part counts as its bounding box along the world's axes, which differs only beyond a box's edges. Wheels count with
+    their dampers pressed in.
     """
     position_m = car.position_m
     for axis in range(3):
@@ -173,7 +173,7 @@ def _reaches(
     center: npt.NDArray[np.float64],
     radii: npt.NDArray[np.float64],
 ) -> bool:
-    """Return whether an ellipsoid, given in car axes, overlaps a box along each of the world's axes."""
+    """Return whether an ellipsoid in car axes overlaps a box along each of the world's axes."""
     position_m, rotation = car.position_m, car.rotation
     for axis in range(3):
         middle_m, reach_m2 = position_m[axis], 0.0
@@ -188,7 +188,7 @@ def _reaches(
 
 @compiled
 def _sweeps_over(car: npt.NDArray[np.void], station_before_m: float, gates: Gates, gate: int) -> bool:
-    """Return whether the car, an ellipse seen from above, swept over a plane and between its posts."""
+    """Return whether the car, an ellipse in plan view, swept over a plane and between its posts."""
     gate_station_m = gates.station_m[gate]
     here_m = float(car[0].station_m)
     nearest_m, furthest_m = min(station_before_m, here_m) - _NOSE_M, max(station_before_m, here_m) + _NOSE_M

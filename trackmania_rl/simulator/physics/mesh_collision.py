@@ -2,8 +2,8 @@
 
 A part touches a face if its deepest point is over it. It also touches a face if it overlaps the face's edge, unless
 that edge is in the plane of another face that it touches (a seam). It is then pushed along the face's normal too, as
-cars are at the step between grass and road. For each wheel the deepest contact with the ground counts and the deepest
-with a wall; for each of the body's ellipsoids likewise. Vectors are in car axes unless they say otherwise.
+cars are at the step between grass and road. For each wheel and each of the body's ellipsoids, the deepest contact with
+the ground counts and the deepest with a wall. Vectors are in car axes unless noted.
 
 Most functions are inlined: a call with a mesh counts the references of its arrays, which costs more than the geometry.
 """
@@ -43,19 +43,19 @@ from trackmania_rl.simulator.tracks.surface_mesh import (
 from trackmania_rl.simulator.tracks.world import Surface
 
 SLACK_M: Final = 1.0
-"""Faces are gathered within this distance beyond the car's reach, and anew when the car has moved that far."""
+"""Faces are gathered within this distance beyond the car's reach, and again when the car has moved that far."""
 SHELL_M: Final = 0.25
-"""A part whose centre is less than this behind a face is pushed back through it; further behind, it has missed it."""
-SEAM_M: Final = 0.02  # an edge that stands out less than this from a face that is touched is a seam
+"""A part whose centre is less than this behind a face is pushed back through it; further behind, it missed it."""
+SEAM_M: Final = 0.02  # an edge that stands out less than this from a touched face is a seam
 PARALLEL: Final = 1.0 - 1e-9
 """Cosine of the angle between planes that part less than 0.1 mm within a car's reach."""
 LEAST_BODY_UP: Final = 0.7
-"""Vertical part, in car axes, of the normal of the body's ground; the rest are its walls."""
+"""Vertical part, in car axes, of the normals of the body's ground; other faces are its walls."""
 
 _GRASS: Final = int(Surface.GRASS)
 _TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surface.TURBO_ROULETTE)
 _NONE: Final = -1
-_ON_GRASS: Final = -2  # numbers in place of a face's
+_ON_GRASS: Final = -2  # in place of a face's number
 
 
 Faces = npt.NDArray[np.void]  # (T,) of FACE_DTYPE
@@ -66,7 +66,7 @@ class _Contact(NamedTuple):
 
     depth_m: float  # 0 for none
     normal: Vector  # of the surface, car axes
-    face: int  # its number, or `_ON_GRASS`
+    face: int  # number, or `_ON_GRASS`
 
 
 @compiled(inline="always")
@@ -88,7 +88,7 @@ def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, mesh: Surfac
 
 @compiled(inline="always")
 def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> None:
-    """Write the numbers of the faces that a car may touch, unless those written last still hold."""
+    """Write the numbers of the faces that a car may touch, unless the last ones still hold."""
     at, moved_m2, is_same = near.gathered_at_m, 0.0, True
     for axis in range(3):
         moved_m2 += (position[axis] - at[axis]) ** 2
@@ -123,7 +123,7 @@ def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> 
 
 @compiled(inline="always")
 def _see_from_car(faces: Faces, near: Any, car: CarRecord, parameters: ParametersRecord) -> None:
-    """Write which of the gathered faces the car may touch now, in car axes."""
+    """Write which gathered faces the car may touch now, in car axes."""
     position, normals = car.position_m, near.normals
     middle_m, half_m = _box_of_body(parameters)
     count = n_at_body = 0
@@ -188,7 +188,7 @@ def _collide_wheel(
             surface = faces[ground.face].surface
             car.wheel_material[wheel] = surface
             if surface in (_TURBO, _TURBO2, _ROULETTE):
-                car.ribbon_index = ground.face  # whose pad pushes
+                car.ribbon_index = ground.face  # the face whose pad pushes
     if wall.depth_m > 0.0:
         arm = touching_arm(parameters, center, radii_m, wall.normal, extent(radii_m, wall.normal))
         touch_wall(car, parameters, arm, wall.normal, wall.depth_m)
@@ -222,7 +222,7 @@ def _contacts(
     """Return the deepest contacts of an ellipsoid with ground and wall.
 
     `limit`, of the normal's component along the car's `axis`, separates them: the body's ground is above it (upwards),
-    a wheel's below it (sideways). `floor_m` is the height of the grass, -inf where there is none.
+    a wheel's below it (sideways). `floor_m` is the height of the grass, -inf for none.
     """
     normals, edges = near.normals, near.edges
     ground = _Contact(0.0, (0.0, 1.0, 0.0), _NONE)
@@ -244,7 +244,7 @@ def _contacts(
         face = faces[number]
         if not _is_within_reach(face, x, y, z, reach_m):
             continue
-        # The deepest point of the plane within the ellipsoid, as the ellipsoid's own metric has it.
+        # The plane's deepest point within the ellipsoid, in the ellipsoid's metric.
         share = height_m / (extent_m * extent_m)
         down_x, down_y, down_z = to_world(
             car,
@@ -277,7 +277,7 @@ def _contacts(
 
 @compiled(inline="always")
 def _is_within_reach(face: Any, x: float, y: float, z: float, reach_m: float) -> bool:
-    """Return whether a place is within a distance of the box around a face."""
+    """Return whether a point is within a distance of a face's bounding box."""
     low, high = face.low_m, face.high_m
     if x < low[0] - reach_m or x > high[0] + reach_m or z < low[2] - reach_m or z > high[2] + reach_m:
         return False
@@ -297,7 +297,7 @@ def _deepest(
 
 @compiled
 def _is_level_with(contact: _Contact, normal: Vector, height_m: float, radii_m: npt.NDArray[np.float64]) -> bool:
-    """Return whether a face is in the plane of a contact; its edges are then seams."""
+    """Return whether a face is in the plane of a contact, so that its edges are seams."""
     if contact.depth_m <= 0.0 or dot(normal, contact.normal) < PARALLEL:
         return False
     return abs(extent(radii_m, contact.normal) - contact.depth_m - height_m) < 0.5 * SEAM_M
@@ -317,7 +317,7 @@ def _is_seam(contact: _Contact, point: Vector, radii_m: npt.NDArray[np.float64])
 def _deeper_grass(
     car: CarRecord, ground: _Contact, center: Vector, radii_m: npt.NDArray[np.float64], grass_height_m: float
 ) -> _Contact:
-    """Return the contact with the grass, if it is deeper than that with the ground."""
+    """Return the deeper one of the contacts with the grass and with the ground."""
     _, above_m, _ = to_world(car, center[0], center[1], center[2])
     height_m = car.position_m[1] + above_m - grass_height_m
     normal = to_car(car, 0.0, 1.0, 0.0)
@@ -367,6 +367,6 @@ def _edge_contact(
 def _in_ball(
     car: CarRecord, corner: Any, number: int, x: float, y: float, z: float, radii_m: npt.NDArray[np.float64]
 ) -> Vector:
-    """Return a face's corner from an ellipsoid's centre, in its radii."""
+    """Return a face's corner from an ellipsoid's centre, in units of its radii."""
     own = to_car(car, corner[number, 0] - x, corner[number, 1] - y, corner[number, 2] - z)
     return own[0] / radii_m[0], own[1] / radii_m[1], own[2] / radii_m[2]

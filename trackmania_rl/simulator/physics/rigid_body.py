@@ -75,7 +75,7 @@ def _limit_length(vector: npt.NDArray[np.float64], limit: float) -> None:
 
 @compiled
 def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
-    """Make one explicit Euler step. The body turns about its centre of mass, the position is that of its origin."""
+    """Make one explicit Euler step. The body turns about its centre of mass; the position is that of its origin."""
     center = parameters.center_of_mass_m
     before_x, before_y, before_z = to_world(car, center[0], center[1], center[2])
     force_x, force_y, force_z = to_world(car, car.force_m_s2[0], car.force_m_s2[1], car.force_m_s2[2])
@@ -127,7 +127,7 @@ def push_at(
 ) -> None:
     """Change the speed of the body's point `arm` along `direction` by an impulse there; car axes.
 
-    The body yields by turning as well as by moving; of the turn the game keeps only `contact_spin_factor`.
+    The body yields by turning as well as by moving; the game keeps only `contact_spin_factor` of the turn.
     """
     inverse_inertia = parameters.inverse_inertia
     turn_x = inverse_inertia[0] * (arm[1] * direction[2] - arm[2] * direction[1])

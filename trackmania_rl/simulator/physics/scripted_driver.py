@@ -1,12 +1,12 @@
 """Scripted driver: follows the middle of the road with keyboard keys and brakes for corners.
 
-It is the yardstick for tracks and learners. It drives `vehicle.tick` directly, one decision per 50 ms, with exact
-knowledge of the road.
+It is the yardstick for tracks and learners. It drives `vehicle.tick` directly, one decision per 50 ms, with exact data
+of the road.
 
-Speed: for every cross-section a speed is planned: in a corner that at which full steering holds the radius; before it,
-that from which a planned deceleration still reaches it. Steering: pure pursuit gives the curvature to a point ahead.
-Keys are all or nothing, so the wanted share of full steering is emitted as whole key presses (first-order sigma-delta
-modulation), smoothed by the car's own yaw delay of some 0.15 s.
+Speed: every cross-section has a planned speed: in a corner the one at which full steering holds the radius, before it
+the one from which a planned deceleration reaches it. Steering: pure pursuit gives the curvature to a point ahead. Keys
+are all or nothing, so the share of full steering is emitted as whole key presses (first-order sigma-delta modulation),
+smoothed by the car's yaw delay of some 0.15 s.
 """
 
 import math
@@ -29,7 +29,7 @@ _STEER_SPEED_KMH = np.array([40.0, 60, 80, 100, 120, 140, 160, 180, 200, 220, 25
 _STEER_RADIUS_M = np.array(
     [8.4, 10.4, 12.5, 15.7, 20.4, 26.1, 32.5, 39.7, 48.3, 55.6, 68.1, 82.6, 93.7, 105, 117, 133, 177]
 )
-# What the surface leaves of the four wheels' side force (about 4 x 75 m/s^2 on asphalt) and of the brakes.
+# Surface factors of the four wheels' side force (about 4 x 75 m/s^2 on asphalt) and of the brakes.
 _SIDE_FORCE_M_S2 = 300.0
 _GRIP_OF_SURFACE = {Surface.GRASS: 0.15, Surface.DIRT: 0.25, Surface.ICE: 0.0, Surface.SAND: 0.5}
 _BRAKE_OF_SURFACE = {Surface.GRASS: 0.05, Surface.DIRT: 0.4, Surface.ICE: 0.0}
@@ -41,7 +41,7 @@ _DEEPEST_M = 20.0  # a car this far below its road has fallen off
 
 _LOG_DTYPE = np.dtype(
     [
-        ("keys", np.uint8, (4,)),  # 0/1; numba knows no arrays of bools inside a record
+        ("keys", np.uint8, (4,)),  # 0/1; numba has no arrays of bools in records
         ("speed_m_s", np.float64),
         ("lateral_m", np.float64),
         ("position_m", np.float64, (3,)),
@@ -59,10 +59,10 @@ class DriverSettings(NamedTuple):
 
     cornering: float  # share of the radius-limited corner speed that is driven; above 1 relies on the road's width
     braking_m_s2: float  # planned deceleration on asphalt
-    brake_tolerance_m_s: float  # speed above the plan that is only coasted off; beyond it the brake is pressed
-    lookahead_s: float  # the point steered for is this far ahead in time
-    lookahead_min_m: float  # ... and at least this far in distance
-    inside_share: float  # share of the half-width by which the driven line moves to a corner's inside
+    brake_tolerance_m_s: float  # speed above the plan that is only coasted off; above it the brake is pressed
+    lookahead_s: float  # time to the point steered for
+    lookahead_min_m: float  # least distance of that point
+    inside_share: float  # share of the half-width by which the line moves to a corner's inside
 
 
 CAREFUL_DRIVER = DriverSettings(
@@ -82,21 +82,21 @@ FAST_DRIVER = DriverSettings(
     lookahead_min_m=6.0,
     inside_share=0.8,
 )
-"""Found by search: near the best of this driver on every shipped track, touching no wall either."""
+"""Found by search: near the best of this driver on every shipped track, without touching a wall."""
 
 
 @dataclass(frozen=True)
 class DriveReport:
     """One race of the scripted driver, T decisions."""
 
-    race_time_ms: int | None  # time of the finish, or None where the car did not get there
+    race_time_ms: int | None  # time of the finish, or None
     reached_m: float
     wall_contact_ms: int
     off_road_ms: int  # time with the car's origin beyond the road's border, or fallen off it
-    keys: npt.NDArray[np.bool_]  # (T, 4) the keys of each 50 ms: accelerate, brake, left, right
-    speed_m_s: FloatArray  # (T,) speed at each decision
-    lateral_m: FloatArray  # (T,) distance from the road's middle at each decision, positive to the left
-    position_m: FloatArray  # (T, 3) where the car was at each decision
+    keys: npt.NDArray[np.bool_]  # (T, 4) accelerate, brake, left, right
+    speed_m_s: FloatArray  # (T,)
+    lateral_m: FloatArray  # (T,) distance from the road's middle, positive to the left
+    position_m: FloatArray  # (T, 3)
 
 
 def plan_speed_m_s(ribbon: Ribbon, settings: DriverSettings) -> FloatArray:
@@ -145,7 +145,7 @@ def drive(
 
 
 def _by_surface(surface: npt.NDArray[np.int64], factors: dict[Surface, float]) -> FloatArray:
-    """Return each cross-section's factor, 1 for surfaces that are not listed."""
+    """Return each cross-section's factor (1 for surfaces not listed)."""
     values = np.ones(len(surface))
     for kind, factor in factors.items():
         values[surface == kind] = factor
@@ -154,7 +154,7 @@ def _by_surface(surface: npt.NDArray[np.int64], factors: dict[Surface, float]) -
 
 @compiled
 def _with_braking_zones(speed_m_s: FloatArray, braking_m_s2: FloatArray) -> FloatArray:
-    """Lower speeds before each corner to what the planned deceleration can lose until there."""
+    """Lower speeds before each corner to values that the planned deceleration can brake from."""
     planned = speed_m_s.copy()
     for k in range(len(planned) - 2, -1, -1):
         reachable = math.sqrt(planned[k + 1] ** 2 + 2.0 * braking_m_s2[k] * RIBBON_SPACING_M)
@@ -164,7 +164,7 @@ def _with_braking_zones(speed_m_s: FloatArray, braking_m_s2: FloatArray) -> Floa
 
 @compiled
 def _wanted_steer(car, ribbon: Ribbon, settings: DriverSettings, speed: float) -> float:  # type: ignore[no-untyped-def]
-    """Return the share of full steering that leads to the point ahead, positive to the left."""
+    """Return the share of full steering towards the point ahead, positive to the left."""
     ahead_m = max(settings.lookahead_min_m, settings.lookahead_s * speed)
     here = car[0].ribbon_index
     there = min(here + int(ahead_m / RIBBON_SPACING_M), ribbon.station_m.shape[0] - 1)

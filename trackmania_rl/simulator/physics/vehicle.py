@@ -47,7 +47,7 @@ from trackmania_rl.simulator.tracks.world import Surface, Track, locate
 
 __all__ = ["NEVER_MS", "TICK_MS", "VEHICLE_DTYPE", "respawn_vehicle", "spawn_vehicle", "tick"]
 
-TICK_MS = 10  # length of one tick of the game
+TICK_MS = 10
 
 _TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surface.TURBO_ROULETTE)
 _FREE_WHEEL = int(Surface.FREE_WHEEL)
@@ -58,7 +58,7 @@ def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
 
     Args:
         track: the track.
-        station_m: its place; the start line by default, which in a world of blocks is the start block's.
+        station_m: by default the start line; in a world of blocks that is the start block's.
 
     Raises:
         ValueError: if the station is not on the ribbon.
@@ -106,7 +106,7 @@ def _placed_vehicle(position_m: npt.NDArray[np.float64], rotation: npt.NDArray[n
 def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the (w, x, y, z) unit quaternion, w >= 0, of a (3, 3) rotation matrix.
 
-    Each component's square is a combination of the diagonal; the largest gives the others without loss of precision.
+    It starts from the largest component, so that no precision is lost.
     """
     m = rotation
     squares = 0.25 * np.array(
@@ -134,8 +134,8 @@ def tick(
 
     Args:
         car: (1,) array of `VEHICLE_DTYPE`, changed in place.
-        gas: throttle, 0..1.
-        brake: brake, 0..1.
+        gas: 0..1.
+        brake: 0..1.
         steer: -1 left .. 1 right.
         world: the road or the mesh.
         parameters: the car's constants, `vehicle_parameters.STADIUM_CAR`.
@@ -188,7 +188,7 @@ def _substep(car: CarRecord, parameters: ParametersRecord, world: World, dt: flo
 
 @compiled(inline="always")
 def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, world: World, dt: float) -> None:
-    """Apply pads: turbo pads push for a while after they were left, free-wheel pads cut the engine."""
+    """Apply pads: turbo pads push for a while after the car left them, free-wheel pads cut the engine."""
     car.turbo_remaining_s = max(car.turbo_remaining_s - dt, 0.0)
     for wheel in range(WHEELS):
         material = car.wheel_material[wheel]

@@ -1,13 +1,13 @@
 """The StadiumCar's constants.
 
-The car has unit mass, so forces are accelerations. Where the name says `kmh` the argument of a curve is in km/h, as in
-the game's tuning file; everything else is in metres, seconds, radians.
+The car has unit mass, so forces are accelerations. `kmh` in a name means that a curve's argument is in km/h, as in the
+game's tuning file; all else is in metres, seconds, radians.
 
-Every value says where it comes from:
+Sources of values:
     [tuning] the car's tuning values, read alike by the public projects ForeverValidator, tmnf-physics and tmuf_physics;
     [replay] the same, and confirmed by open-loop runs against human replays or a published tick trace;
     [engine] read in one reconstruction of the game's engine only;
-    [own] chosen here, where the game's own value needs what this simulator leaves out.
+    [own] chosen here, where the game's own value needs parts that this simulator leaves out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SAME_AS_ASPHALT = (1.0, 1.0, 1.0, 1.0)
 
 
 def _material_factors() -> tuple[tuple[float, float, float, float], ...]:
-    """Factors (max speed, drive, brake, grip) by material id [replay: 2, 6, 7, 16]; others are like asphalt."""
+    """Return factors (max speed, drive, brake, grip) by material id [replay: 2, 6, 7, 16]; others are like asphalt."""
     special = {
         2: (0.5, 0.4, 0.05, 0.15),  # grass
         3: (1.0, 0.1, 0.0, 0.0),  # ice
@@ -40,7 +40,7 @@ def _material_factors() -> tuple[tuple[float, float, float, float], ...]:
 
 @dataclass(frozen=True)
 class VehicleParameters:
-    """All constants of the car; the defaults are the StadiumCar's."""
+    """Constants of the car; the defaults are the StadiumCar's."""
 
     # Body. Car axes: x left, y up, z forward, from the body's origin.
     inverse_inertia: tuple[float, ...] = (0.48, 0.48, 1.2)  # 1/m^2, about x (pitch), y (yaw), z (roll) [tuning]
@@ -74,8 +74,8 @@ class VehicleParameters:
     air_drag_per_s: float = 0.03  # linear, in flight only [replay]
     air_spin_drag: float = 0.4  # torque per rad/s in flight [engine]
     air_spin_drag_quadratic: float = 0.2  # torque per (rad/s)^2 in flight [engine]
-    air_counter_steer_factor: float = 3.0  # steering against the turn multiplies the spin's drag argument [engine]
-    air_yaw_hold_limit_rad_s: float = 3.14  # beyond it, steering with the turn brakes it too [engine]
+    air_counter_steer_factor: float = 3.0  # multiplies the spin's drag argument when steering against the turn [engine]
+    air_yaw_hold_limit_rad_s: float = 3.14  # above it, steering with the turn brakes it too [engine]
 
     # Wheels: front-left, front-right, rear-right, rear-left.
     wheel_points_m: tuple[tuple[float, ...], ...] = (  # where the spring's force acts; the wheel hangs below [tuning]
@@ -89,7 +89,7 @@ class VehicleParameters:
 
     # Suspension.
     damper_travel_m: float = 0.2  # of a hanging wheel [tuning]
-    damper_relaxation_per_s: float = 5.0  # how fast the wheel falls back to hanging [tuning]
+    damper_relaxation_per_s: float = 5.0  # speed of the wheel's return to hanging [tuning]
     spring_per_s2: float = 40.0  # force per metre short of hanging [tuning]
     damping_per_s: float = 1.0  # force per m/s of damper speed [tuning]
     landing_loss: float = 0.2  # share of the approach speed lost by a bottomed-out wheel [engine]
@@ -133,7 +133,7 @@ class VehicleParameters:
     sliding_grip_factor: float = 0.35  # of a wheel that already slides [tuning]
     sliding_brake_grip_factor: float = 0.2  # and once more while it is braked [tuning]
     sliding_excess_share: float = 0.018  # of the requested force beyond the limit [tuning]
-    adherence_none: float = 0.3  # lateral grip vanishes where the road's up is this far from vertical... [engine]
+    adherence_none: float = 0.3  # lateral grip vanishes if the road's up is this far from vertical... [engine]
     adherence_none_longitudinal: float = 0.4  # ...drive and brake here... [engine]
     adherence_full: float = 0.7  # ...and both are whole from here on [engine]
 
@@ -203,7 +203,7 @@ class VehicleParameters:
     body_contact_friction: float = 0.3  # tangential part as a share of the normal part [engine]
 
     # Surfaces.
-    material_factors: tuple[tuple[float, ...], ...] = _material_factors()  # (31, 4): see there
+    material_factors: tuple[tuple[float, ...], ...] = _material_factors()  # (31, 4)
     turbo_factor: float = 5.0  # times the drive curve [replay]
     turbo_duration_s: float = 0.25  # after the last contact with the pad [replay]
     turbo2_factor: float = 20.0  # [engine]
@@ -214,13 +214,13 @@ class VehicleParameters:
     bump_limit_dirt_m_s: float = 0.3  # [replay: heights]
     dirt_min_speed_m_s: float = 6.0  # the next three act above it, with all wheels on dirt [engine]
     dirt_brake_per_s: float = 0.4  # drag while braking [engine]
-    dirt_slide_drive: float = 360.0  # scale of what a sliding wheel adds forwards [engine]
-    dirt_slide_side: float = 0.2  # what it adds sideways, times the sine of the slip angle [engine]
-    dirt_slide_side_gas: float = 0.05  # weakens that with the throttle [engine]
+    dirt_slide_drive: float = 360.0  # scale of a sliding wheel's forward part [engine]
+    dirt_slide_side: float = 0.2  # sideways part, times the sine of the slip angle [engine]
+    dirt_slide_side_gas: float = 0.05  # reduces it with the throttle [engine]
     dirt_slide_front_factor: float = 1.5  # [engine]
 
     def packed(self) -> npt.NDArray[np.void]:
-        """Read-only (1,) record array with one float64 field per parameter, as `vehicle.tick` takes it."""
+        """Return a read-only (1,) record array with one float64 field per parameter, for `vehicle.tick`."""
         record = np.zeros(1, PARAMETERS_DTYPE)
         for field in fields(self):
             record[field.name] = getattr(self, field.name)
@@ -232,12 +232,12 @@ PARAMETERS_DTYPE = np.dtype(
     [(field.name, np.float64, np.shape(np.asarray(field.default))) for field in fields(VehicleParameters)]
 )
 
-STADIUM_CAR = VehicleParameters().packed()  # the car of TrackMania Nations Forever, as `vehicle.tick` takes it
+STADIUM_CAR = VehicleParameters().packed()  # the car of TrackMania Nations Forever
 
 
 @compiled
 def step_value(curve: npt.NDArray[np.float64], argument: float) -> float:
-    """Value of the last key at or below the argument."""
+    """Return the value of the last key at or below the argument."""
     value = curve[0, 1]
     for i in range(1, curve.shape[0]):
         if argument < curve[i, 0]:
@@ -248,7 +248,7 @@ def step_value(curve: npt.NDArray[np.float64], argument: float) -> float:
 
 @compiled
 def linear_value(curve: npt.NDArray[np.float64], argument: float) -> float:
-    """Value between the keys around the argument."""
+    """Return the value between the keys around the argument."""
     if argument <= curve[0, 0]:
         return curve[0, 1]
     for i in range(1, curve.shape[0]):

@@ -1,4 +1,4 @@
-"""Car's state in memory: rounded between ticks, in double precision while one is computed."""
+"""Car's state in memory: rounded between ticks, in double precision within one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numba import literal_unroll
 
 from trackmania_rl.simulator.compiled import compiled
 
-WHEELS = 4  # front-left, front-right, rear-right, rear-left: the game's order in every per-wheel field
-FRONT_WHEELS = 2  # the wheels before this one steer
+WHEELS = 4  # front-left, front-right, rear-right, rear-left, as in the game
+FRONT_WHEELS = 2  # wheels before this one steer
 
 VEHICLE_DTYPE = np.dtype(
     [
         ("position_m", np.float32, (3,)),  # of the body's origin, 1 cm above the road at rest
         ("quaternion", np.float32, (4,)),  # (w, x, y, z) car to world
-        ("rotation", np.float32, (3, 3)),  # the same turn as a matrix; its columns are the car's left, up and forward
+        ("rotation", np.float32, (3, 3)),  # the same as a matrix; columns are the car's left, up and forward
         ("velocity_m_s", np.float32, (3,)),  # of the centre of mass, world axes
         ("angular_velocity_rad_s", np.float32, (3,)),  # world axes
         ("force_m_s2", np.float32, (3,)),  # sum of the last substep's forces per unit mass, car axes
@@ -25,28 +25,28 @@ VEHICLE_DTYPE = np.dtype(
         ("stored_angular_velocity_rad_s", np.float32, (3,)),  # car axes, at the last ground contact
         ("wheel_damper_absorb_m", np.float32, (WHEELS,)),  # 0 = compressed, 0.2 = hanging
         ("wheel_push_m", np.float32, (WHEELS,)),  # upward correction that the next substep takes out of the damper
-        ("wheel_is_sliding", np.int32, (WHEELS,)),  # 0/1; keeps its last value in the air
+        ("wheel_is_sliding", np.int32, (WHEELS,)),  # 0/1; unchanged in the air
         ("wheel_has_ground_contact", np.int32, (WHEELS,)),  # 0/1
         ("wheel_material", np.int32, (WHEELS,)),  # TMNF material id under the wheel, 0 in the air
         ("wheel_contact_normal", np.float32, (WHEELS, 3)),  # of the ground, car axes
         ("gear", np.int32),  # 0 reverse, 1..5
         ("gearbox_state", np.int32),  # one of engine.GearboxState
         ("gear_timer_s", np.float32),  # rest of the first phase of a gear change
-        ("actual_rpm", np.float32),  # what the speed asks for
-        ("clamped_rpm", np.float32),  # what the engine turns at, 0..11000
+        ("actual_rpm", np.float32),  # from the speed
+        ("clamped_rpm", np.float32),  # of the engine, 0..11000
         ("slide_factor", np.float32),  # 1..1.15, of the wheels' speed over the road's
         ("is_reversing", np.int32),  # 0/1: the brake key drives backwards
-        ("is_freewheeling", np.int32),  # 0/1; the race clears it at a checkpoint
+        ("is_freewheeling", np.int32),  # 0/1; cleared at a checkpoint
         ("is_sliding", np.int32),  # 0/1, the car as a whole
         ("was_grounded", np.int32),  # 0/1: chose gravity and drag in the last substep
         ("turning_rate", np.float32),  # the steering ramp, -1 left .. 1 right
         ("turbo_boost_factor", np.float32),  # of the last turbo pad
         ("turbo_remaining_s", np.float32),
         ("has_any_lateral_contact", np.int32),  # 0/1: a wheel touched a wall in the last collision pass
-        ("last_lateral_contact_time_ms", np.int32),  # clock_ms of it, NEVER_MS for never
-        ("clock_ms", np.int32),  # driven so far: the label of this state
+        ("last_lateral_contact_time_ms", np.int32),  # by clock_ms; NEVER_MS for never
+        ("clock_ms", np.int32),  # time driven
         ("ribbon_index", np.int32),  # cross-section at or before the car
-        ("station_m", np.float32),  # arc length of the car along the line, 0 at the start
+        ("station_m", np.float32),  # arc length along the line, 0 at the start
     ]
 )
 """One car between ticks. All floats are float32 and all integers int32: copied fields restore it bit for bit."""
@@ -67,7 +67,7 @@ def _widened(dtype: np.dtype) -> list[tuple[str, type, tuple[int, ...]]]:
 WORK_DTYPE = np.dtype(
     [
         *_widened(VEHICLE_DTYPE),
-        ("gas", np.float64),  # the inputs held during this tick
+        ("gas", np.float64),  # inputs during this tick
         ("brake", np.float64),
         ("steer", np.float64),
         ("spin_rad_s", np.float64, (3,)),  # angular velocity in car axes
@@ -77,7 +77,7 @@ WORK_DTYPE = np.dtype(
         ("any_wheel_over_limit", np.int64),  # 0/1: a wheel reached its lateral limit in this substep
     ]
 )
-"""The same car while a tick is computed, with the sums of the current substep."""
+"""The same car within a tick, with the sums of the current substep."""
 
 _SCALAR_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTYPE[name].ndim == 0)
 _VECTOR_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTYPE[name].ndim == 1)
@@ -86,7 +86,7 @@ _MATRIX_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTY
 
 @compiled
 def copy_state(source: CarRecord, target: CarRecord) -> None:
-    """Copy every field of `VEHICLE_DTYPE` between records, rounding where the target is narrower."""
+    """Copy every field of `VEHICLE_DTYPE` between records, rounded where the target is narrower."""
     for field in literal_unroll(_SCALAR_FIELDS):
         target[field] = source[field]
     for field in literal_unroll(_VECTOR_FIELDS):

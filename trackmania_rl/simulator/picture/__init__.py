@@ -1,1 +1,1 @@
-"""The picture of the simulated game."""
+"""Pictures of the simulated game."""

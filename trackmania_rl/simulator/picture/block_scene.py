@@ -1,7 +1,7 @@
-"""Picture of a world of blocks: groups of coloured quadrilaterals, each as seen from near and from afar.
+"""Picture of a world of blocks: groups of coloured quadrilaterals, each with a near and a far version.
 
-A group is a block. Groups are culled by the view, so a picture's cost does not grow with the map. A quadrilateral has
-its paint on the side from which its corners go round counter-clockwise; the other side is an underside.
+A group is a block. Groups are culled by the view, so a picture's cost does not grow with the map. A quadrilateral's
+painted side is the one from which its corners go counter-clockwise; the other side is an underside.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from trackmania_rl.simulator.picture.palette import LIGHT_LEVELS, LIGHT_STEP, PL
 from trackmania_rl.simulator.picture.rasterizer import Camera, Mesh
 from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
-VIEW_M: Final = 300.0  # groups farther than this from the camera are not drawn
+VIEW_M: Final = 300.0  # groups farther from the camera are not drawn
 FAR_M_PER_PX: Final = 0.9
-"""Metres per pixel of focal length from which on a group is drawn as seen from afar: a road's line is thinner than a
+"""Metres per pixel of focal length beyond which a group's far version is drawn: a road's line is thinner than a
 pixel there."""
-MOST_DRAWN: Final = 1 << 15  # limit of a picture's quadrilaterals; groups beyond it are left out
+MOST_DRAWN: Final = 1 << 15  # limit per picture; groups beyond it are left out
 NO_GATE: Final = -1
-NEVER_PASSED: Final = np.iinfo(np.int64).max  # number of the finish as a gate
+NEVER_PASSED: Final = np.iinfo(np.int64).max  # gate number of the finish
 
 _SUN = np.array((0.35, 0.85, 0.40)) / math.sqrt(0.35**2 + 0.85**2 + 0.40**2)
 _LIGHT_LEVELS_PER_COSINE: Final = 0.45 / LIGHT_STEP
@@ -39,34 +39,34 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Quads:
-    """Q quadrilaterals of one group between P points, those on others first."""
+    """Q quadrilaterals of one group between P points, marks first."""
 
     points_m: FloatArray  # (P, 3) world metres
-    corners: npt.NDArray[np.int64]  # (Q, 4) rows of `points_m`, counter-clockwise as seen from their painted side
+    corners: npt.NDArray[np.int64]  # (Q, 4) rows of `points_m`, counter-clockwise from the painted side
     paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
-    # number of the checkpoint that they are, `NO_GATE` for all that is no gate. A gate has both sides painted
+    # number of the checkpoint, or `NO_GATE`; gates have both sides painted
     gate: int = NO_GATE
 
 
 class BlockScene(NamedTuple):
-    """G groups of quadrilaterals; numba takes it as it is."""
+    """G groups of quadrilaterals; a type that numba accepts."""
 
     points_m: FloatArray  # (3, P) world metres
     corners: npt.NDArray[np.int32]  # (Q, 4) columns of `points_m`
     paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
-    light: npt.NDArray[np.int64]  # (Q,) levels of brightness
-    normal: FloatArray  # (Q, 3) unit vectors to the painted side; 0 for what has no area
+    light: npt.NDArray[np.int64]  # (Q,) levels
+    normal: FloatArray  # (Q, 3) unit vectors to the painted side; 0 without area
     gate: npt.NDArray[np.int64]  # (Q,) number of a checkpoint or `NO_GATE`
-    # (G, 3) where in `points_m` a group begins as seen from near, from afar, and where it ends
+    # (G, 3) columns of `points_m`: begin of a group's near version, of its far version, and end
     first_point: npt.NDArray[np.int64]
     first_quad: npt.NDArray[np.int64]  # (G, 3) likewise in `corners`
-    center_m: FloatArray  # (G, 3) middle of a ball around the group
-    radius_m: FloatArray  # (G,) of that ball
+    center_m: FloatArray  # (G, 3) middle of a group's bounding ball
+    radius_m: FloatArray  # (G,)
     ground_height_m: float
 
 
 def make_block_scene(groups: list[tuple[Quads, Quads]], ground_height_m: float) -> BlockScene:
-    """Prepare groups for drawing, each as seen from near and from afar; empty groups are left out."""
+    """Prepare groups, each a near and a far version, for drawing; leave out empty groups."""
     groups = [(near, far) for near, far in groups if len(near.paint) > 0]
     both = [quads for group in groups for quads in group]
     points_before = np.cumsum([0, *(len(quads.points_m) for quads in both)])
@@ -94,7 +94,7 @@ def prepare_scene(
     first_quad: npt.NDArray[np.int64],
     ground_height_m: float,
 ) -> BlockScene:
-    """Prepare a scene's arrays for drawing; they are as of `MeshWorld`."""
+    """Prepare a scene's arrays, as in `MeshWorld`, for drawing."""
     a, b, c, d = points_m[corners.T]
     normal = np.cross(c - a, d - b)
     length = np.linalg.norm(normal, axis=1, keepdims=True)
@@ -132,12 +132,12 @@ def scene_of_world(world: MeshWorld) -> BlockScene:
 
 
 def _ranges(before: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return (G, 3) as of `BlockScene.first_point` from (2 G + 1,) counts before each part."""
+    """Return (G, 3) as in `BlockScene.first_point` from (2 G + 1,) counts before each part."""
     return np.ascontiguousarray(np.stack((before[:-1:2], before[1::2], before[2::2]), axis=1))
 
 
 def room_of(scene: BlockScene) -> tuple[int, int]:
-    """Return the room for points and quadrilaterals that a picture of a scene needs."""
+    """Return the room for points and quadrilaterals that a scene's picture needs."""
     most_quads = min(len(scene.corners), MOST_DRAWN)
     return min(scene.points_m.shape[1], 4 * most_quads), most_quads
 
@@ -148,7 +148,7 @@ def add_blocks(
 ) -> None:
     """Add the groups in view; checkpoints with a number below `passed_checkpoints` are drawn as passed."""
     position, axes, center, radius = camera.position_m, camera.axes, scene.center_m, scene.radius_m
-    # A ball is beside the view where its middle is farther than its radius outside of the view's side.
+    # A ball is out of view if its middle is farther than its radius beyond a side of the view.
     height_per_m, width_per_m = 0.5 * size_px[0] / focal_px, 0.5 * size_px[1] / focal_px
     far_m = FAR_M_PER_PX * focal_px
     across, down = math.sqrt(1.0 + width_per_m * width_per_m), math.sqrt(1.0 + height_per_m * height_per_m)
@@ -224,7 +224,7 @@ def add_block_shadow(mesh: Mesh, scene: BlockScene, position_m: FloatArray, rota
             squares_m2 += away_m * away_m
             above_m += away_m * rotation[axis, 1]
         if squares_m2 - above_m * above_m > radius_m * radius_m or not -radius_m < above_m < radius_m + nearest_m:
-            continue  # what is straight below the car passes the group's ball, or it is too far
+            continue  # the line straight below the car misses the group's ball, or the ball is too far
         for number in range(scene.first_quad[group, 0], scene.first_quad[group, 1]):
             over_m = _over_quad_m(scene, number, position_m, rotation)
             if -_FEET_M < over_m < nearest_m:
@@ -239,7 +239,7 @@ def add_block_shadow(mesh: Mesh, scene: BlockScene, position_m: FloatArray, rota
 
 @compiled
 def _over_quad_m(scene: BlockScene, number: int, position_m: FloatArray, rotation: FloatArray) -> float:
-    """Return the car's height above a quadrilateral, along its own up; infinite if it is not above the painted side."""
+    """Return the car's height above a quadrilateral, along its own up; infinite if not above the painted side."""
     points_m, corners, normal = scene.points_m, scene.corners, scene.normal[number]
     against, over_m = 0.0, 0.0
     for axis in range(3):

@@ -25,7 +25,7 @@ _BANNER_TOP_M = 7.4
 _FINISH_COLUMNS = 12
 _FINISH_POST_ROWS = 4
 MOST_GATE_QUADS = 4 * _FINISH_COLUMNS + 2 * _FINISH_POST_ROWS
-"""The finish's two rows of checks above, and two on the road."""
+"""Two rows of checks above the finish, two on the road."""
 MOST_GATE_POINTS = 4 * MOST_GATE_QUADS + 3 * PLACES  # with three cross-sections
 
 _CAR_BOXES_M = np.array(
@@ -56,8 +56,8 @@ _CAR_PAINTS = np.array(
 _SHADOW_HALF_WIDTH_M = 1.15
 _SHADOW_REAR_M = -2.1
 _SHADOW_FRONT_M = 2.4
-_SHADOW_OVER_ROAD_M = 0.12  # keeps the flat shadow above an uneven road
-HIGHEST_SHADOW_M = 30.0  # a car that is higher has no shadow
+_SHADOW_OVER_ROAD_M = 0.12  # keeps the shadow above an uneven road
+HIGHEST_SHADOW_M = 30.0  # of a car with a shadow
 MOST_CAR_POINTS = 8 * len(_CAR_BOXES_M) + 4  # with its shadow
 MOST_CAR_QUADS = 4 * len(_CAR_BOXES_M) + 1
 
@@ -82,7 +82,7 @@ def _add_upright(
 
 @compiled
 def _add_checkpoint(mesh: Mesh, scenery: Scenery, section: int, is_passed: bool, depth_m: float) -> None:
-    """Add a blue gate with a white stripe, and a white line on the road; once passed, all is gray."""
+    """Add a blue gate with a white stripe, and a white line on the road; all gray once passed."""
     ribbon, places_m = scenery.ribbon, scenery.places_m
     half_m = ribbon.half_width_m[section]
     frame = color_at(mesh.palette, Paint.PASSED_CHECKPOINT if is_passed else Paint.CHECKPOINT, PLAIN_LIGHT, depth_m)

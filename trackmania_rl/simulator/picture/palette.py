@@ -1,7 +1,7 @@
 """Colours of the simulated game, chosen so that each kind of thing has its own gray.
 
-A thing's colour depends on its paint, its angle to the light and its distance (haze). All combinations are mixed here
-once; drawing looks them up.
+A colour depends on paint, angle to the light and distance (haze). All combinations are mixed here once; drawing looks
+them up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trackmania_rl.simulator.tracks.world_file import N_PAINTS
 
 
 class Paint(IntEnum):
-    """Rows of `Colors.paints`. Names with a twin (`_ALTERNATE`) change every few metres, so that speed is visible."""
+    """Rows of `Colors.paints`. Names with an `_ALTERNATE` change every few metres, so that speed is visible."""
 
     ASPHALT = 0
     ASPHALT_ALTERNATE = auto()
@@ -113,21 +113,21 @@ _RED_GREEN_BLUE: dict[Paint, tuple[int, int, int]] = {
     Paint.WATER: (52, 104, 168),
 }
 
-LIGHT_LEVELS = 9  # brightnesses of a paint; the middle one is the paint itself
+LIGHT_LEVELS = 9  # the middle one is the paint's own brightness
 LIGHT_STEP = 0.06  # relative brightness between neighbouring levels
-HAZE_LEVELS = 32  # steps between the paint itself (0) and the most hazy one
+HAZE_LEVELS = 32  # from no haze (0) to the most
 HAZE_LEVELS_PER_M = (HAZE_LEVELS - 1) / 300.0
-"""Steps per metre of distance from the camera; the haze is full at 300 m."""
+"""Haze is full at 300 m from the camera."""
 _MOST_HAZE = 0.5
 _HAZE_RED_GREEN_BLUE = (184, 194, 206)
 
-SKY_LEVELS = 64  # steps of the sky from the horizon (0) up
+SKY_LEVELS = 64  # from the horizon (0) up
 _SKY_AT_HORIZON = (206, 220, 234)
 _SKY_ABOVE = (84, 146, 214)
 
 
 def _as_pixels(red_green_blue: npt.NDArray[np.float64]) -> npt.NDArray[np.uint32]:
-    """Convert (..., 3) floats 0..255 to (...) pixels whose four bytes in memory are blue, green, red, 255."""
+    """Convert (..., 3) floats 0..255 to (...) pixels, in memory blue, green, red, 255."""
     pixels = np.full((*red_green_blue.shape[:-1], 4), 255, dtype=np.uint8)
     pixels[..., :3] = np.rint(np.clip(red_green_blue[..., ::-1], 0.0, 255.0))
     return pixels.view(np.uint32)[..., 0]
@@ -147,14 +147,14 @@ def _mix_sky() -> npt.NDArray[np.uint32]:
 
 
 class Colors(NamedTuple):
-    """All pixels of pictures."""
+    """Pixels of all paints, sky and ground."""
 
     paints: npt.NDArray[np.uint32]  # (paints, LIGHT_LEVELS, HAZE_LEVELS)
     sky: npt.NDArray[np.uint32]  # (SKY_LEVELS,)
-    ground: npt.NDArray[np.uint32]  # (2, HAZE_LEVELS) the two kinds of tiles of the stadium's ground
+    ground: npt.NDArray[np.uint32]  # (2, HAZE_LEVELS) two kinds of tiles
 
 
-PLAIN_LIGHT = LIGHT_LEVELS // 2  # the level at which a paint has its own brightness
+PLAIN_LIGHT = LIGHT_LEVELS // 2  # level of a paint's own brightness
 
 
 def _with_ground(paints: npt.NDArray[np.uint32], sky: npt.NDArray[np.uint32]) -> Colors:
@@ -169,8 +169,8 @@ def _gray_of(pixels: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     return levels.astype(np.uint32)
 
 
-COLORS = _with_ground(_mix_palette(), _mix_sky())  # pixels whose four bytes in memory are blue, green, red, 255
-GRAYS = _with_ground(_gray_of(COLORS.paints), _gray_of(COLORS.sky))  # the same, each as its gray level 0..255
+COLORS = _with_ground(_mix_palette(), _mix_sky())  # pixels, in memory blue, green, red, 255
+GRAYS = _with_ground(_gray_of(COLORS.paints), _gray_of(COLORS.sky))  # the same as gray levels 0..255
 
 
 @compiled

@@ -1,10 +1,10 @@
 """Rasterizer: the chase camera, meshes of coloured quadrilaterals, and drawing them with a depth test.
 
 Camera axes are x right, y down (as rows of a picture) and z ahead. The camera is fixed to the car, so a picture depends
-on the car's pose alone and the same place of the picture is always the same direction from the car.
+on the car's pose alone and a pixel is always the same direction from the car.
 
 Depth is kept as its inverse, which is linear on the picture: 0 is infinitely far. Of surfaces in one plane, the one
-added first is seen, so a mark on the road is added before the road.
+added first is visible, so a mark on the road is added before the road.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.picture.palette import COLORS, HAZE_LEVELS, HAZE_LEVELS_PER_M, SKY_LEVELS, Colors
 
-BEHIND_CAR_M = 7.5  # distance of the camera behind the car's origin, along the car
-ABOVE_CAR_M = 3.4  # height of the camera above the car's origin, along the car's up
-PITCH_DOWN_RAD = math.radians(11.0)  # angle of the camera below the car's forward axis
+BEHIND_CAR_M = 7.5  # behind the car's origin, along the car
+ABOVE_CAR_M = 3.4  # above the car's origin, along the car's up
+PITCH_DOWN_RAD = math.radians(11.0)  # below the car's forward axis
 VERTICAL_FIELD_OF_VIEW_RAD = math.radians(60.0)
-"""Whole angle between the picture's top and bottom; 4:3 pictures show 75 degrees from left to right."""
+"""4:3 pictures show 75 degrees from left to right."""
 
 _COS_PITCH = math.cos(PITCH_DOWN_RAD)
 _SIN_PITCH = math.sin(PITCH_DOWN_RAD)
@@ -33,7 +33,7 @@ class Camera(NamedTuple):
     """Pinhole camera."""
 
     position_m: npt.NDArray[np.float64]  # (3,) world
-    axes: npt.NDArray[np.float64]  # (3, 3); the rows are the camera's right, down and ahead in world axes
+    axes: npt.NDArray[np.float64]  # (3, 3); rows are the camera's right, down and ahead in world axes
 
 
 def focal_length_px(height_px: int) -> float:
@@ -57,7 +57,7 @@ def chase_camera(car_position_m: npt.NDArray[np.float64], car_rotation: npt.NDAr
 
 @compiled
 def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -> float:
-    """Return how far ahead of the camera a row of world points (N, 3) is, in metres; negative behind it."""
+    """Return the distance (m) of a row of world points (N, 3) ahead of the camera; negative behind it."""
     position, axes = camera.position_m, camera.axes
     return (
         (points_m[row, 0] - position[0]) * axes[2, 0]
@@ -86,13 +86,13 @@ class Mesh(NamedTuple):
     """
 
     points_m: npt.NDArray[np.float64]  # (3, P) world metres
-    # (3, P) the same in camera axes (right, down, ahead), once the mesh is drawn
+    # (3, P) in camera axes (right, down, ahead), once the mesh is drawn
     seen_m: npt.NDArray[np.float64]
     # (3, P) x and y in pixels and inverse depth in 1/m; only of points beyond the near plane
     on_picture: npt.NDArray[np.float64]
-    # (P,) the picture's first row whose centre is at or below the point, clipped to 0..height
+    # (P,) first row whose centre is at or below the point, clipped to 0..height
     first_row: npt.NDArray[np.int32]
-    corners: npt.NDArray[np.int32]  # (Q, 4) columns of `points_m`, once around each quadrilateral
+    corners: npt.NDArray[np.int32]  # (Q, 4) columns of `points_m`, in order around
     colors: npt.NDArray[np.uint32]  # (Q,) pixels
     counts: npt.NDArray[np.int64]  # (2,) points and quadrilaterals in use
     palette: Colors
@@ -135,17 +135,17 @@ def add_quad(mesh: Mesh, a: int, b: int, c: int, d: int, color: np.uint32) -> No
     mesh.colors[row] = color
 
 
-# What makes the loops fast: numba counts references to arrays that a function takes from a tuple or hands on, so the
-# inner functions are inlined and get plain arrays. Unsigned indices spare the test for negative ones, which would keep
-# a loop from being compiled to vector instructions; so would a branch, hence `a if b else c`, and a load from a table
-# that might overlap what is written, hence the background's tints first and their colours second.
+# Numba counts references to arrays that a function takes from a tuple or hands on, so inner functions are inlined
+# and get plain arrays. Vector instructions need unsigned indices (no test for negative ones), no branches (hence
+# `a if b else c`), and no loads from a table that might overlap the target (hence the background's tints first and
+# their colours second).
 
 NEAR_M = 0.2  # distance of the near plane
-_MOST_CORNERS = 6  # corners of a quadrilateral that a plane cut: five if it is convex, six if it is crossed
+_MOST_CORNERS = 6  # of a quadrilateral cut by a plane: five if convex, six if crossed
 _COPLANAR = np.float32(1.002)  # factor by which a surface must be nearer than the one drawn before
 
 _SKY_LEVELS_PER_SLOPE = np.float32(SKY_LEVELS / 0.8)
-_TILES_PER_M = np.float32(1.0 / 32.0)  # the stadium's ground has squares of 32 m, as in the game
+_TILES_PER_M = np.float32(1.0 / 32.0)  # tiles of 32 m, as in the game
 _LEAST_HEIGHT_OVER_GROUND_M = 1.0  # lower bound of the camera's height for drawing the ground
 _FARTHEST_GROUND_M = np.float32(1e5)
 _LEAST_SLOPE = np.float32(1e-9)
@@ -158,12 +158,12 @@ class Canvas(NamedTuple):
 
     pixels: npt.NDArray[np.uint32]  # (H, W)
     inverse_depth_1_m: npt.NDArray[np.float32]  # (H, W) 0 where no mesh is drawn yet
-    # (H, 4) of a polygon's rows: left end in pixels, its inverse depth, right end, its inverse depth
+    # (H, 4) per row of a polygon: left end in pixels, its inverse depth, right end, its inverse depth
     spans: npt.NDArray[np.float64]
     # (6, 4) a polygon's corners: x and y in pixels, inverse depth, first row as in `Mesh.first_row`
     polygon: npt.NDArray[np.float64]
     columns: npt.NDArray[np.float32]  # (W,) 0, 1, 2,
-    tints: npt.NDArray[np.int32]  # (W,) numbers of the background's colours in a row
+    tints: npt.NDArray[np.int32]  # (W,) numbers of a row's background colours
     focal_px: float
 
 
@@ -189,7 +189,7 @@ def _first_center_after(edge_px: float, size_px: int) -> int:
 
 @compiled
 def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
-    """Project a mesh's points; the results of points before the near plane mean nothing."""
+    """Project a mesh's points; the results of points before the near plane are undefined."""
     count, seen, on_picture, first_row = mesh.counts[0], mesh.seen_m, mesh.on_picture, mesh.first_row
     to_camera_axes(camera, mesh.points_m, count, seen)
     height_px, width_px = canvas.pixels.shape
@@ -305,9 +305,9 @@ def _draw_polygon(
 
 @compiled
 def draw_mesh(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
-    """Draw the quadrilaterals of a mesh, each in its one colour.
+    """Draw the quadrilaterals of a mesh.
 
-    They may be bent or crossed: every row of the picture is filled from its leftmost to its rightmost point.
+    They may be bent or crossed: every row is filled from its leftmost to its rightmost point.
     """
     _project_points(canvas, mesh, camera)
     pixels, inverse_depth_1_m, spans, polygon = canvas.pixels, canvas.inverse_depth_1_m, canvas.spans, canvas.polygon
@@ -358,8 +358,8 @@ def _tint_ground(
 ) -> None:
     """Write a row's tiles and hazes of the ground as one number each, or -1 for sky.
 
-    `ray` is the world direction of the row's first pixel and `step` its change from pixel to pixel; `camera` is its
-    world x, its height above the ground and its world z.
+    `ray` is the world direction of the row's first pixel and `step` its change per pixel; `camera` is its world x, its
+    height above the ground and its world z.
     """
     last_haze = np.float32(HAZE_LEVELS - 1)
     for column in range(tints.shape[0]):
@@ -385,7 +385,7 @@ def _color_row(pixels: npt.NDArray, row: int, tints: npt.NDArray, colors: npt.ND
 
 @compiled
 def draw_background(canvas: Canvas, camera: Camera, palette: Colors, ground_height_m: float) -> None:
-    """Fill the whole picture with sky and the stadium's ground, infinitely far away."""
+    """Fill the picture with sky and the stadium's ground, at infinite depth."""
     pixels, columns, tints = canvas.pixels, canvas.columns, canvas.tints
     sky, ground = palette.sky, palette.ground.ravel()
     height_px, width_px = pixels.shape
@@ -393,7 +393,7 @@ def draw_background(canvas: Canvas, camera: Camera, palette: Colors, ground_heig
     over_ground_m = max(position[1] - ground_height_m, _LEAST_HEIGHT_OVER_GROUND_M)
     seen_from = (np.float32(position[0]), np.float32(over_ground_m), np.float32(position[2]))
     per_px = 1.0 / canvas.focal_px
-    # A ray's world direction changes by the same amount from pixel to pixel.
+    # A ray's world direction changes by the same amount per pixel.
     step = (np.float32(axes[0, 0] * per_px), np.float32(axes[0, 1] * per_px), np.float32(axes[0, 2] * per_px))
     canvas.inverse_depth_1_m[:] = 0.0
     for row in range(height_px):

@@ -1,7 +1,7 @@
-"""Renderer of the simulated game's pictures, a software renderer in numba.
+"""Software renderer of the simulated game's pictures, in numba.
 
-The view is from behind the car, as of the game's default camera. A picture is a pure function of track, pose and size;
-on one machine equal poses give equal bytes, and the gray picture is the coloured one's gray.
+The view is from behind the car, like the game's default camera. A picture is a pure function of track, pose and size.
+On one machine equal poses give equal bytes, and the gray picture is the coloured one's gray.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from trackmania_rl.simulator.picture.road_mesh import MOST_ROAD_POINTS, MOST_ROA
 from trackmania_rl.simulator.tracks.world import Track
 
 MAX_SIDE_PX = 4096  # limit of the protocol
-_FARTHEST_POSITION_M = 1e6  # beyond this distance from the world's origin centimetres are lost
+_FARTHEST_POSITION_M = 1e6  # at this distance from the world's origin centimetres are lost
 _LARGEST_ROTATION_ELEMENT = 1.001
 
 
 class _Sprite(NamedTuple):
-    """Car as it is on every picture of a size, since the camera is fixed to it."""
+    """Car, the same on every picture of a size, since the camera is fixed to it."""
 
-    top: int  # the picture's row of its first one
-    left: int  # the picture's column of its first one
+    top: int  # row of its first pixel in the picture
+    left: int  # column of the same
     pixels: npt.NDArray[np.uint32]  # (h, w)
-    inverse_depth_1_m: npt.NDArray[np.float32]  # (h, w) 0 where the car is not
+    inverse_depth_1_m: npt.NDArray[np.float32]  # (h, w) 0 outside the car
 
 
 class _Easel(NamedTuple):
@@ -136,7 +136,7 @@ def _add_scene(
     ribbon_index: int,
     passed_checkpoints: int,
 ) -> None:
-    """Add all but the car to the easel's mesh; the kind of scene is chosen when the caller is compiled."""
+    """Add all but the car to the easel's mesh; the kind of scene is chosen at compile time."""
     raise NotImplementedError("only compiled functions call this")
 
 
@@ -204,7 +204,7 @@ def _draw_gray_pictures(
 
 
 class Renderer:
-    """Renderer of one track or world. It keeps working memory, so threads need one each.
+    """Renderer of one track or world. Its working memory is not shared, so threads need one each.
 
     Raises:
         ValueError: if the road has a surface without a colour.
@@ -229,7 +229,7 @@ class Renderer:
         Args:
             position_m: (3,), the car's origin in the world.
             rotation: (3, 3), car to world; columns are the car's left, up and forward.
-            ribbon_index: number of the cross-section at the car, clipped to the ribbon; unused for worlds of blocks.
+            ribbon_index: cross-section at the car, clipped to the ribbon; unused for worlds of blocks.
             width_px: 1..4096.
             height_px: 1..4096.
             passed_checkpoints: so many checkpoints, counted from the start, are drawn as passed.
@@ -265,7 +265,7 @@ class Renderer:
         Args:
             races: (n,) int64, numbers of races.
             cars: (K,) VEHICLE_DTYPE, the car of every race.
-            passed_checkpoints: (K,) int64, as of `render`.
+            passed_checkpoints: (K,) int64, as for `render`.
             frames: (K, R, height_px, width_px) uint8, C order. A race's picture is written to its row.
             rows: (K,) int64, 0..R-1.
         """

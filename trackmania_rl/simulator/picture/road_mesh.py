@@ -1,6 +1,6 @@
 """Road of a ribbon as a mesh: surface, marks, border lines, walls and verges, with levels of detail.
 
-Only cross-sections near the car are taken, so a picture's cost does not grow with the track. Textures depend on the
+Only cross-sections near the car are drawn, so a picture's cost does not grow with the track. Textures depend on the
 number of the cross-section, so they do not move on the road.
 
 Level of detail by screen-space error (Luebke et al., Level of Detail for 3D Graphics, 2003): drawing every n-th
@@ -30,15 +30,15 @@ from trackmania_rl.simulator.picture.rasterizer import Camera, Mesh, add_point, 
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, VERGE_WIDTH_M, WALL_HEIGHT_M, Edge, Ribbon, Track
 
 GROUND_BELOW_ROAD_M = 3.0
-"""Depth of the stadium's ground below the lowest place of the road (9 m and 12 m in our tracks)."""
+"""Depth of the stadium's ground below the road's lowest place (9 m and 12 m in our tracks)."""
 LINE_WIDTH_M = 0.6
 WALL_CAP_M = 0.25
-DECK_THICKNESS_M = 0.8  # a road without ground beside it looks like a slab of this height
+DECK_THICKNESS_M = 0.8  # height of a road without ground beside it
 _VERGE_SINK_M = 0.5
 """A verge's outer end is drawn lower by this, so that another leg of the road on it stays visible."""
-GATE_LINE_SECTIONS = 4  # length of the line under a gate in cross-sections (2 m); it may have two rows
+GATE_LINE_SECTIONS = 4  # line under a gate, in cross-sections (2 m)
 
-# Places across the road, counted from the left.
+# Places across the road, from the left.
 OUTER_LEFT, CAP_LEFT, FACE_LEFT, BASE_LEFT, BORDER_LEFT, LINE_LEFT = range(6)
 LINE_RIGHT, BORDER_RIGHT, BASE_RIGHT, FACE_RIGHT, CAP_RIGHT, OUTER_RIGHT = range(6, 12)
 PLACES = 12
@@ -49,9 +49,9 @@ _STEPS = (2, 4, 8, 16, 32)
 shade of the first."""
 _MOST_ERROR_PX = 0.5
 _SHADE_ERROR_M = 0.8
-"""Error of one shade for two bands; with `_MOST_ERROR_PX` it holds from 170 m on in a picture of 120 rows."""
+"""Error of one shade for two bands; with `_MOST_ERROR_PX` it applies from 170 m on in a picture of 120 rows."""
 _MOST_TWIST_M = 0.03
-"""Limit of the bend of the surface where the bank changes within a step, so that marks stay visible."""
+"""Limit of the surface's bend if the bank changes within a step, so that marks stay visible."""
 _LEAST_DISTANCE_M = 3.0  # lower bound of a place's distance from the camera
 
 
@@ -60,10 +60,10 @@ class Scenery(NamedTuple):
 
     ribbon: Ribbon
     places_m: npt.NDArray[np.float64]  # (P, 3, PLACES) world coordinates of the places across the road
-    # (bands, steps) how far each of `_STEPS` moves a place of the band at most
+    # (bands, steps) largest shift of a band's places by each of `_STEPS`
     step_error_m: npt.NDArray[np.float64]
     road_paint: npt.NDArray[np.int64]  # (P,) values of `Paint`
-    # (P,) the next cross-section at which surface, edge, gap or gate line changes; no step crosses it
+    # (P,) next cross-section at which surface, edge, gap or gate line changes; no step crosses it
     stretch_end: npt.NDArray[np.int64]
     gate_section: npt.NDArray[np.int64]  # (G,) cross-sections of the checkpoints and, last, of the finish
     ground_height_m: float
@@ -97,7 +97,7 @@ def _places(ribbon: Ribbon) -> npt.NDArray[np.float64]:
     columns_of_side = {1.0: slice(OUTER_LEFT, LINE_RIGHT), -1.0: slice(OUTER_RIGHT, LINE_LEFT, -1)}
     places_m = np.empty((len(half_m), 3, PLACES))
     for side, columns in columns_of_side.items():
-        # Outer end of the verge, which is level (but for its sink) however the road is banked; then the wall's top, the
+        # Outer end of the verge, level (but for its sink) on a banked road too; then the wall's top, the
         # lower end of its cap, the slab's lower end, the road's border and the line's inner end.
         verge_m = side * VERGE_WIDTH_M / np.hypot(ribbon.left[:, 0], ribbon.left[:, 2])
         left_m = side * (half_m[:, None] - np.array([0.0, 0.0, 0.0, 0.0, 0.0, LINE_WIDTH_M]))
@@ -111,7 +111,7 @@ def _places(ribbon: Ribbon) -> npt.NDArray[np.float64]:
 
 
 def _step_error(places_m: npt.NDArray[np.float64], up: npt.NDArray[np.float64], step: int) -> npt.NDArray[np.float64]:
-    """Return how far (m) drawing every `step`-th cross-section moves a place, per band; infinite where it bends it."""
+    """Return the shift (m) of places per band if every `step`-th cross-section is drawn; infinite at bends."""
     last = len(places_m) - 1
     section = np.arange(last + 1)
     first_of_band = np.arange(0, last + 1, BAND_SECTIONS)
@@ -120,7 +120,7 @@ def _step_error(places_m: npt.NDArray[np.float64], up: npt.NDArray[np.float64], 
     near = section // step * step
     far = np.minimum(near + step, last)
     share = ((section - near) / np.maximum(far - near, 1))[:, None, None]
-    # Where a verge ends does not matter.
+    # The verge's outer end does not count.
     counting_m = places_m[:, :, CAP_LEFT:OUTER_RIGHT]
     drawn_m = (1.0 - share) * counting_m[near] + share * counting_m[far]
     moved_m = np.linalg.norm(drawn_m - counting_m, axis=1).max(axis=1)
@@ -155,8 +155,8 @@ def section_after(scenery: Scenery, section: int, camera: Camera, focal_px: floa
     return (section // step + 1) * step
 
 
-VIEW_AHEAD_M = 300.0  # length of the road that is drawn in the direction of the camera
-VIEW_BEHIND_M = 20.0  # length of the road that is drawn on the car's other side
+VIEW_AHEAD_M = 300.0  # length of the drawn road in the camera's direction
+VIEW_BEHIND_M = 20.0  # length of the drawn road on the car's other side
 
 _LIGHT_LEVELS_PER_SLOPE = 1.2 / LIGHT_STEP
 """A rising road is brighter, a falling one darker: 12 % for a slope of 10 %."""
@@ -171,12 +171,12 @@ _MARK_OVER_ROAD_M = 0.04  # keeps marks visible where the road is twisted
 _HASH_FACTOR = 2654435761  # 2^32 divided by the golden ratio (Knuth's multiplicative hash)
 
 _MOST_SECTIONS = int((VIEW_AHEAD_M + VIEW_BEHIND_M) / RIBBON_SPACING_M) + 1
-MOST_ROAD_POINTS = _MOST_SECTIONS * (PLACES + 4)  # room for the places of each cross-section and a mark
+MOST_ROAD_POINTS = _MOST_SECTIONS * (PLACES + 4)  # each cross-section's places and a mark
 MOST_ROAD_QUADS = _MOST_SECTIONS * 9
-"""Room for a mark, road, two lines, two caps, two faces and a slab's end per cross-section."""
+"""Per cross-section a mark, road, two lines, two caps, two faces and a slab's end."""
 
 
-_ROAD = -1  # placeholder for the paint of the road's surface
+_ROAD = -1  # placeholder for the surface's paint
 
 
 def _strips_of(edge: Edge) -> list[tuple[int, int, int, int, int]]:
@@ -212,7 +212,7 @@ row with two equal places ends an edge's list."""
 
 @compiled
 def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[int, int]:
-    """Return the first and the last cross-section that are drawn."""
+    """Return the first and the last cross-section to draw."""
     ahead, behind = int(VIEW_AHEAD_M / RIBBON_SPACING_M), int(VIEW_BEHIND_M / RIBBON_SPACING_M)
     along_road = 0.0
     for axis in range(3):
@@ -340,7 +340,7 @@ def _add_road_mark(
 def _add_strips(
     mesh: Mesh, near: int, far: int, edge: int, road_paint: int, alternate: int, light: int, depth_m: float
 ) -> None:
-    """Add the road, its border lines and what is beyond them, between two cross-sections."""
+    """Add the road, its border lines, walls and verges between two cross-sections."""
     corners, colors, paints, haze = mesh.corners, mesh.colors, mesh.palette.paints, haze_at(depth_m)
     quad = mesh.counts[1]
     for strip in range(_STRIPS.shape[1]):
@@ -348,7 +348,7 @@ def _add_strips(
         if a == b:
             break
         if paint < 0:
-            # Grass is mown in checks by its marks; the others change their shade from band to band.
+            # The checks of mown grass are marks; other surfaces change their shade from band to band.
             paint, is_alternating = road_paint, road_paint != Paint.GRASS
         corners[quad, 0] = near + a
         corners[quad, 1] = near + b
@@ -368,7 +368,7 @@ def _add_slab_end(mesh: Mesh, section_column: int, depth_m: float) -> None:
 
 @compiled(inline="always")
 def _section_in_view(camera: Camera, ribbon: Ribbon, section: int) -> tuple[float, float]:
-    """Return how far a cross-section's centre is ahead of the camera and to its right, in metres."""
+    """Return a cross-section centre's distances (m) ahead of the camera and to its right."""
     center_m, position_m, axes = ribbon.center_m, camera.position_m, camera.axes
     right_m, depth_m = 0.0, 0.0
     for axis in range(3):
@@ -382,7 +382,7 @@ def _section_in_view(camera: Camera, ribbon: Ribbon, section: int) -> tuple[floa
 def add_road(
     mesh: Mesh, scenery: Scenery, camera: Camera, focal_px: float, half_width_per_m: float, car_section: int
 ) -> None:
-    """Add the road around the car; the view is twice `half_width_per_m` wide for every metre ahead."""
+    """Add the road around the car; the view is twice `half_width_per_m` wide per metre ahead."""
     ribbon, stretch_end, road_paint = scenery.ribbon, scenery.stretch_end, scenery.road_paint
     edges, half_width, has_road, forward = ribbon.edge, ribbon.half_width_m, ribbon.has_road, ribbon.forward
     section, last = visible_sections(ribbon, car_section, camera)

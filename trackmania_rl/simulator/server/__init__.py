@@ -1,1 +1,1 @@
-"""The simulated game as a program that speaks the plugin's protocol."""
+"""The simulated game as a server of the plugin's protocol."""

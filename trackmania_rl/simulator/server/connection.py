@@ -1,6 +1,6 @@
 """Server's end of a client's connection: bounded reads from a buffer, joined writes, deadlines.
 
-Every wait blocks in the kernel for short slices, so a stop request or a new client is noticed within a slice.
+Every wait blocks for short slices, so a stop request or a new client interrupts it within a slice.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ logger = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.2  # longest single blocking call
 
-_RECEIVE_BYTES: Final = MAX_PAYLOAD_BYTES + (64 << 10)  # room for the longest message and some that follow it
+_RECEIVE_BYTES: Final = MAX_PAYLOAD_BYTES + (64 << 10)  # the longest message and some more
 _MOST_UNSENT_BYTES: Final = 256 << 10
 """Answers are joined up to this size, so that a client that never reads cannot fill the memory."""
-_MOST_COMPLAINTS: Final = 20  # limit of logged errors of one client, so that noise does not fill the disk
+_MOST_COMPLAINTS: Final = 20  # limit of logged errors of one client, so that logs do not fill the disk
 
 
-class ClientGone(Exception):  # noqa: N818  (not a failure of ours, and nothing that a caller lets through)
+class ClientGone(Exception):  # noqa: N818
     """The client is no longer served; the text is the reason."""
 
 
@@ -31,9 +31,9 @@ class Connection:
     """Connection of one client.
 
     Args:
-        client: The accepted socket, which this object closes.
-        check_interruption: Called with the time (`monotonic`) at which the current wait began, between slices and
-            messages; raises to end the wait.
+        client: The accepted socket, closed by this object.
+        check_interruption: Called between slices and messages with the time (`monotonic`) at which the current wait
+            began; raises to end the wait.
     """
 
     def __init__(self, client: socket.socket, check_interruption: Callable[[float], None]) -> None:
@@ -44,7 +44,7 @@ class Connection:
         self._check_interruption = check_interruption
         self._received = bytearray(_RECEIVE_BYTES)
         self._view = memoryview(self._received)
-        self._begin = self._end = 0  # the bytes received and not yet read are _received[_begin:_end]
+        self._begin = self._end = 0  # unread bytes are _received[_begin:_end]
         self._unsent = bytearray()
         self._wait_began_s = monotonic()
         self._complaints = 0
@@ -69,7 +69,7 @@ class Connection:
         self._wait_began_s = monotonic()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Send `data` before the next blocking read, or at once when much has come together.
+        """Send `data` before the next blocking read, or at once if much is pending.
 
         Raises:
             ClientGone: If the client does not take it in time.
@@ -105,7 +105,7 @@ class Connection:
         """Read the next message's id, waiting until the timeout.
 
         Raises:
-            ClientGone: If none comes in time, it comes too slowly, or the client has hung up.
+            ClientGone: If it does not come in time, or the client has hung up.
         """
         if self._begin == self._end:
             self._receive(self._wait_began_s + self.timeout_ms / 1000)
@@ -155,7 +155,7 @@ class Connection:
         return min(self.timeout_ms, MAX_PARTIAL_MESSAGE_MS) / 1000
 
     def _receive(self, deadline_s: float) -> None:
-        """Receive at least one byte until `deadline_s` (`monotonic`), after sending pending data."""
+        """Send pending data, then receive at least one byte until `deadline_s` (`monotonic`)."""
         self.flush()
         self._make_room()
         while not self._receive_within(min(SLICE_S, deadline_s - monotonic())):
@@ -165,7 +165,7 @@ class Connection:
         self._check_interruption(self._wait_began_s)
 
     def _receive_within(self, longest_s: float) -> bool:
-        """Receive what is there, however late; False if nothing came in time."""
+        """Receive available data, even after the deadline; return False if none came in time."""
         self._socket.settimeout(max(0.0, longest_s))
         try:
             n_bytes = self._socket.recv_into(self._view[self._end :])

@@ -14,9 +14,9 @@ from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 
 logger = logging.getLogger(__name__)
 
-_MAPS_KEPT: Final = 16  # maps that stay in memory, so that changing between them takes no time
+_MAPS_KEPT: Final = 16  # maps in memory, so that a change between them takes no time
 _MOST_COMMAND_CHARACTERS: Final = 4096
-"""Length of the longest path; shlex's time grows with the square of the length."""
+"""Length of the longest path. shlex's time grows with the square of the length."""
 
 
 class SimulatedGame:
@@ -38,7 +38,7 @@ class SimulatedGame:
         """Begin a race on a track file (.toml) or reference line (.npy), relative to the maps folder or absolute.
 
         Raises:
-            TrackFileError: If there is no such file or it cannot be driven; the running race continues.
+            TrackFileError: If the file is missing or cannot be driven; the running race continues.
         """
         path = self._maps_folder / name
         try:
@@ -65,10 +65,10 @@ class SimulatedGame:
             self.race.play_script(events)
 
     def run_command(self, text: str) -> None:
-        """Execute a console command; unknown and failed commands are logged.
+        """Execute a console command; log unknown and failed ones.
 
-        Known are `map NAME`, `load SCRIPT`, `unload` and `set countdown_speed FACTOR`; others (`cam`, `set ...`,
-        `toggle_console`) belong to the real game and have no effect here.
+        Known are `map NAME`, `load SCRIPT`, `unload` and `set countdown_speed FACTOR`. Others (`cam`, `set ...`,
+        `toggle_console`) belong to the real game and have no effect.
         """
         if len(text) > _MOST_COMMAND_CHARACTERS:
             most = _MOST_COMMAND_CHARACTERS
@@ -84,7 +84,7 @@ class SimulatedGame:
             case ["load", name]:
                 try:
                     self.load_script(name)
-                except ValueError as error:  # an InputScriptError, or a name that no file can have
+                except ValueError as error:  # InputScriptError, or an impossible file name
                     logger.error("command %r: %s", text, error)
             case ["unload"]:
                 if self.race is not None:

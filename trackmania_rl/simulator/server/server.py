@@ -1,11 +1,11 @@
 """Server of the simulated game with the TMInterface 2 protocol: the loop of physics and rendering, and client messages.
 
-Where the protocol of the plugin is open (reference/tminterface2_protocol.md), this server does the following.
+Where the plugin's protocol is open (reference/tminterface2_protocol.md), this server does the following.
 
-- Within a tick the step (1) comes first, then a checkpoint (2), then a lap (3). The step's state counts the gate
-  already; the clock stops at the official finish time only when message 2 reports the finish.
-- The next tick after a rewind follows the restored time. A rewind sends no message 2 or 3; after an undone finish
-  message 2 comes again in the next tick.
+- Within a tick the step (1) comes first, then a checkpoint (2), then a lap (3). The step's state already counts the
+  gate; the clock stops at the official finish time only when message 2 reports the finish.
+- The tick after a rewind follows the restored time. A rewind sends no message 2 or 3; after an undone finish message 2
+  comes again in the next tick.
 - `map` and `give up` take effect at once: no step of the old race follows.
 - A frame shows the instant after the last tick; it comes before the next tick.
 - Speeds from UNLIMITED_SPEED on mean as fast as possible; without a client the game is not faster than real time.
@@ -52,12 +52,12 @@ logger = logging.getLogger(__name__)
 UNLIMITED_SPEED: Final = 50.0
 """From this game speed on there is no waiting: a tick would last 0.2 ms. Clients send 80."""
 
-NEWCOMER_PATIENCE_S: Final = 3.0  # a client in a wait longer than this is replaced when another one connects
+NEWCOMER_PATIENCE_S: Final = 3.0  # a client in a longer wait is replaced when another one connects
 
-_POLL_INTERVAL_S: Final = 0.01  # interval of checks for new clients and closed connections at full speed
+_POLL_INTERVAL_S: Final = 0.01  # between checks for new clients and closed connections at full speed
 _LONGEST_IDLE_S: Final = 0.2  # longest sleep of a frozen game between checks of the stop flag
 _LARGEST_LAG_S: Final = 0.05  # a longer lag behind real time is not made up for
-_MOST_TICKS_AT_ONCE: Final = 100  # limit of ticks between two checks of the sockets
+_MOST_TICKS_AT_ONCE: Final = 100  # between two checks of the sockets
 LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 16
 
@@ -94,7 +94,7 @@ class GameServer:
 
     @property
     def port(self) -> int:
-        """The port."""
+        """TCP port."""
         return self._listener.getsockname()[1]
 
     def run(self) -> None:
@@ -140,10 +140,10 @@ class GameServer:
                 logger.warning("a black picture is sent: %s", error)
                 frame = memoryview(bytes(messages.frame_bytes(width_px, height_px)))
         self._sync(MessageId.REQUESTED_FRAME, messages.pack_id(MessageId.REQUESTED_FRAME), frame)
-        self._frame_size_px = None  # only now: as in the plugin, a request made during the frame's own wait is lost
+        self._frame_size_px = None  # as in the plugin, a request made during the frame's own wait is lost
 
     def _ticks_due(self, race: SimulatedRace) -> int:
-        """Return how many ticks to make at once; 0 after waiting for the next one's time."""
+        """Return how many ticks to make at once; 0 after waiting for the next tick's time."""
         speed = self._speed
         if race.tick_time_ms < 0:
             speed = max(speed, self.game.countdown_speed)
@@ -162,7 +162,7 @@ class GameServer:
         return 1
 
     def _physics_hook(self, race: SimulatedRace, ticks: int) -> None:
-        """Advance the race, then send what is due: step, checkpoint, lap, in this order."""
+        """Advance the race, then send the due messages: step, checkpoint, lap, in this order."""
         race.advance(ticks)
         if self._client is None:
             race.take_checkpoint_event()
@@ -170,7 +170,7 @@ class GameServer:
             return
         if race.is_over or race.race_time_ms % self._period_ms == 0:
             self._sync(MessageId.RUN_STEP, messages.pack_run_step(race.race_time_ms))
-        # A wait may have begun another race or rewound this one, so each event is asked for after the one before.
+        # A wait may have begun another race or rewound this one, so each event is taken after the one before.
         if self.game.race is race and (checkpoints := race.take_checkpoint_event()) is not None:
             message = messages.pack_checkpoint_count_changed(*checkpoints)
             self._sync(MessageId.CHECKPOINT_COUNT_CHANGED, message)
@@ -178,7 +178,7 @@ class GameServer:
             self._sync(MessageId.LAP_COUNT_CHANGED, messages.pack_lap_count_changed(*laps))
 
     def _idle(self, longest_s: float) -> None:
-        """Sleep, but accept a new client and notice the end of the client's stream at once."""
+        """Sleep until a timeout, a new client, or the end of the client's stream."""
         for key, _ in self._selector.select(min(longest_s, _LONGEST_IDLE_S)):
             if key.fileobj is self._listener:
                 self._accept()
@@ -212,7 +212,7 @@ class GameServer:
             return self._listener.accept()[0]
         except BlockingIOError:
             return None
-        except OSError as error:  # it hung up before it was served
+        except OSError as error:  # hung up before it was served
             logger.debug("a newcomer was lost: %s", error)
             return None
 
@@ -255,13 +255,13 @@ class GameServer:
             self._drop_client(str(gone))
         self._next_tick_s = max(self._next_tick_s, monotonic())
 
-    # Messages of the client, each with its payload still to be read.
+    # Messages of the client, whose payload is still to be read.
 
     def _make_handlers(self) -> dict[int, Callable[[Connection], None]]:
         return {
             MessageId.SET_SPEED: self._set_speed,
             MessageId.REWIND_TO_STATE: self._rewind_to_state,
-            MessageId.REWIND_TO_CURRENT_STATE: self._ignore,  # restoring what was saved this instant changes nothing
+            MessageId.REWIND_TO_CURRENT_STATE: self._ignore,  # the state saved at this instant is the current one
             MessageId.GET_STATE: self._get_state,
             MessageId.SET_INPUT: self._set_input,
             MessageId.SET_ANALOG_INPUT: self._set_analog_input,

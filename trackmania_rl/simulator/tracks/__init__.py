@@ -1,1 +1,1 @@
-"""Tracks: their geometry, their files, and how new ones are made."""
+"""Tracks: geometry, files and generation."""

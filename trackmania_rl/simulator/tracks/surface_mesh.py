@@ -1,7 +1,7 @@
 """Mesh of faces that cars drive on, sorted into cells, and the road along a line through it.
 
-A face is driven on from the side from which its corners go round counter-clockwise. The stadium's grass is a plane of
-its own, with holes. Axes are the game's: x, y up, z.
+A face is driven on from the side from which its corners go counter-clockwise. The stadium's grass is a separate plane
+with holes. Axes are the game's: x, y up, z.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.tracks.world import SURFACE_GRASS, Edge, Ground, Ribbon
 
 CELL_M: Final = (32.0, 8.0, 32.0)  # size of a block's cell
-PER_CELL: Final = 4  # a cell is divided into so many parts along x and z: cubes of 8 m
+PER_CELL: Final = 4  # parts of a cell along x and z: cubes of 8 m
 PART_M: Final = 8.0
 REACH_M: Final = 2.7
-"""Upper bound of a car's reach from its origin; the faces of its part of a cell are all that it may touch."""
+"""Upper bound of a car's reach from its origin; a car touches only the faces of its part of a cell."""
 MOST_CELLS: Final = 1 << 24  # of the box around all faces: the largest grid of a map's file
 
 CORNERS: Final = 4  # of a face; a triangle's last one counts twice
-FLAT_M: Final = 1e-6  # two triangles that stick out less than this from one plane are one face
+FLAT_M: Final = 1e-6  # tolerance within which two triangles in one plane are one face
 
 FACE_DTYPE = np.dtype(
     [
@@ -40,13 +40,13 @@ FACE_DTYPE = np.dtype(
 """One face. For each side, from a corner to the next, `inward` points across it into the face; a pad pushes along
 `forward`."""
 
-MOST_NEAR: Final = 256  # limit of the faces near a car; the game's blocks have at most 60 there
+MOST_NEAR: Final = 256  # limit of the faces near a car; the game's blocks have at most 60
 NEAR_DTYPE = np.dtype(
     [
         ("numbers", np.int64, (MOST_NEAR,)),  # faces around the place `gathered_at_m`
         ("n_gathered", np.int64),
         ("gathered_at_m", np.float64, (3,)),
-        ("seen", np.int64, (MOST_NEAR,)),  # of these, faces that the car may touch in this collision pass
+        ("seen", np.int64, (MOST_NEAR,)),  # those that the car may touch in this collision pass
         ("n_seen", np.int64),
         ("at_body", np.int64, (MOST_NEAR,)),  # rows of `seen` that the body may touch
         ("n_at_body", np.int64),
@@ -56,20 +56,20 @@ NEAR_DTYPE = np.dtype(
     ],
     align=True,
 )
-"""Working memory of a collision pass. One record, since compiled code hands on arrays at a cost."""
+"""Working memory of a collision pass; one record, since each array slows down compiled calls."""
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class SurfaceMesh(NamedTuple):
-    """T faces in C occupied cells; numba takes it as it is."""
+    """T faces in C occupied cells; a type that numba accepts."""
 
     records: npt.NDArray[np.void]  # (T,) of FACE_DTYPE
-    first_cell: npt.NDArray[np.int64]  # (3,) the lowest cell of the box around all faces
-    cells: npt.NDArray[np.int32]  # (X, Y, Z) number of an occupied cell, -1 where there is nothing
-    starts: npt.NDArray[np.int64]  # (16 * C + 1,) where in `members` the faces of each part of a cell begin
+    first_cell: npt.NDArray[np.int64]  # (3,) lowest cell of the box around all faces
+    cells: npt.NDArray[np.int32]  # (X, Y, Z) number of an occupied cell, -1 for empty ones
+    starts: npt.NDArray[np.int64]  # (16 * C + 1,) begins of each cell part's faces in `members`
     members: npt.NDArray[np.int32]  # (M,) faces, part by part
-    # (W, D) by column of cells, whether the stadium's grass lies there; it does all around
+    # (W, D) by column of cells, true if the stadium's grass is there, as it is all around
     has_grass: npt.NDArray[np.bool_]
     grass_height_m: float
     near: npt.NDArray[np.void]  # (1,) of NEAR_DTYPE, working memory of collision passes; threads need a mesh each
@@ -90,7 +90,7 @@ def build_surface_mesh(
         surface: (T,) TMNF material ids.
         forward: (T, 3) unit vectors.
         has_grass: (W, D) by column of cells from the world's corner.
-        grass_height_m: of the grass.
+        grass_height_m: height of the grass.
 
     Raises:
         ValueError: if the faces are further apart than the largest map is wide.
@@ -156,7 +156,7 @@ def _faces_of(corners_m: FloatArray, surface: npt.NDArray[np.int64], forward: Fl
 
 
 def _parts_and_members(faces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return (M, 3) cubes of 8 m and (M,) the face that a car in each may touch, for all such pairs."""
+    """Return (M,) pairs of a cube of 8 m, (M, 3), and a face, (M,), that a car in it may touch."""
     lowest = np.floor((faces["low_m"] - REACH_M) / PART_M).astype(np.int64)
     size = np.floor((faces["high_m"] + REACH_M) / PART_M).astype(np.int64) - lowest + 1
     count = size.prod(axis=1)
@@ -164,7 +164,7 @@ def _parts_and_members(faces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int6
     within = np.arange(len(member)) - np.repeat(np.cumsum(count) - count, count)
     width, depth = size[member, 0], size[member, 2]
     part = lowest[member] + np.stack((within % width, within // (width * depth), within // width % depth), axis=1)
-    # Of the cubes in the box around a tilted face, most are far from its plane.
+    # Most cubes in the box around a tilted face are far from its plane.
     middle_m = (part + 0.5) * PART_M - faces["corners_m"][member, 0]
     apart_m = np.abs(np.einsum("ij,ij->i", middle_m, faces["normal"][member]))
     half_m = 0.5 * PART_M * np.abs(faces["normal"]).sum(axis=1) + REACH_M
@@ -231,13 +231,13 @@ def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float)
 
 
 STEP_M: Final = 0.5
-MOST_M: Final = 16.0  # reach to each side: half of a block, which is half of the widest road without borders
-LOOK_FROM_M: Final = 0.5  # height above the road; a nearer surface is a wall
+MOST_M: Final = 16.0  # reach to each side: half of a block, the half width of the widest road without borders
+LOOK_FROM_M: Final = 0.5  # above the road; a nearer surface is a wall
 LOOK_DOWN_M: Final = 1.5
 """A deeper road counts as none. Half of it is the reach back through faces: less than borders are thick."""
 STEEPEST: Final = 0.7  # cosine between the road's normal and that of road beside it; steeper is a wall
 FOLD_M: Final = 0.25
-"""A place above the fold between two faces may be above neither, so a border must hold this much further too."""
+"""A place above the fold between two faces may be above neither, so a border must continue this far."""
 
 _ROAD: Final = -1
 _WALL, _GRASS, _DROP = int(Edge.WALL), int(Edge.GRASS), int(Edge.DROP)
@@ -246,7 +246,7 @@ _WALL, _GRASS, _DROP = int(Edge.WALL), int(Edge.GRASS), int(Edge.DROP)
 class RoadProfile(NamedTuple):
     """Road at each of P cross-sections."""
 
-    to_left_m: npt.NDArray[np.float64]  # (P,) from the middle of the cross-section to the border on its left
+    to_left_m: npt.NDArray[np.float64]  # (P,) from the cross-section's middle to the left border
     to_right_m: npt.NDArray[np.float64]  # (P,)
     surface: npt.NDArray[np.int64]  # (P,) TMNF material id
     edge: npt.NDArray[np.int64]  # (P,) one of `Edge`, of the nearer border
@@ -254,7 +254,7 @@ class RoadProfile(NamedTuple):
 
 
 def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadProfile:
-    """Measure the road of a mesh along a ribbon, of which only the cross-sections' places count."""
+    """Measure the road of a mesh along a ribbon; of the ribbon only the cross-sections' places count."""
     n_sections = len(ribbon.station_m)
     measured = RoadProfile(
         to_left_m=np.full(n_sections, MOST_M),
@@ -282,7 +282,7 @@ def _measure(mesh: SurfaceMesh, ribbon: Ribbon, measured: RoadProfile) -> None:
 
 @compiled
 def _border(mesh: SurfaceMesh, ribbon: Ribbon, section: int, side: float, material: int) -> tuple[float, int]:
-    """Return how far the road reaches to one side (1 is left) and what is beyond it."""
+    """Return the road's reach to one side (1 is left) and the kind of its border."""
     reached_m, up = 0.0, ribbon.up[section]
     while reached_m < MOST_M:
         aside_m = reached_m + STEP_M
@@ -305,7 +305,7 @@ def _what_is_at(ground: Ground, up: npt.NDArray[np.float64], material: int) -> i
         return _DROP
     normal = ground.normal
     if normal[0] * up[0] + normal[1] * up[1] + normal[2] * up[2] < STEEPEST:
-        return _WALL if ground.height_m >= 0.0 else _DROP  # who is behind a face does not see it
+        return _WALL if ground.height_m >= 0.0 else _DROP  # no surface is visible from behind a face
     return _GRASS if ground.material == SURFACE_GRASS and material != SURFACE_GRASS else _ROAD
 
 

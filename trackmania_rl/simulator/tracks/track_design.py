@@ -1,6 +1,6 @@
 """Tracks from straights and turns: laying them out as a line with a point every 0.5 m, and writing them to disk.
 
-A design reads like a road book::
+A design::
 
     TrackDesign(
         name="example",
@@ -37,7 +37,7 @@ from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M
 
 MAX_LAP_MISMATCH_M = 1.0  # largest distance between the laps of one line
-BRIDGE_CLEARANCE_M = 5.0  # height difference from which on one road passes over another
+BRIDGE_CLEARANCE_M = 5.0  # height from which on one road passes over another
 
 _TURN_CHORD_M = 4.0
 _CROSSING_STEP_POINTS = 4
@@ -46,7 +46,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def turn_radius_m(line_m: FloatArray) -> FloatArray:
-    """Return the radius of the line's turns seen from above, (N,) metres, inf on straights.
+    """Return the radius of the line's turns in plan view, (N,) metres, inf on straights.
 
     It is measured over 4 m, so that the rounding of recorded points does not count as a turn.
     """
@@ -74,7 +74,7 @@ def lap_mismatch_m(line_m: FloatArray, laps: int) -> float:
 
 
 def find_crossing(line_m: FloatArray, half_width_m: FloatArray, *, is_closed: bool) -> tuple[float, float] | None:
-    """Return where the road first runs into itself: two distances along it in metres, or None.
+    """Return the first place where the road runs into itself, as two distances along it (m), or None.
 
     Two places clash if their roads overlap on the plan and are less than `BRIDGE_CLEARANCE_M` apart in height. Places
     within half a circle of the road's own width along the road are neighbours in one bend and never clash.
@@ -134,7 +134,7 @@ def find_clash(
 LINE_SPACING_M = 0.5
 """Distance between neighbouring points of a reference line."""
 LOWEST_ROAD_M = 12.0
-"""Height of a design's lowest point: the stadium's own ground is at about 9 m."""
+"""Height of a design's lowest point: the stadium's ground is at about 9 m."""
 MAP_MARGIN_M = 80.0
 """Distance between a design and the map's corner at x = z = 0."""
 
@@ -161,7 +161,7 @@ class Piece:
 
     @property
     def style(self) -> dict[str, object]:
-        """The keys that this piece overrides in a track file's section."""
+        """Keys that this piece overrides in a track file's section."""
         style: dict[str, object] = {
             key: value
             for key in ("width_m", "surface", "edge", "banking_deg")
@@ -220,7 +220,7 @@ def straight(length_m: float, **style: object) -> Piece:
 def left(angle_deg: float, *, radius_m: float, easing_m: float = 12.0, **style: object) -> Piece:
     """Return a left turn with a tightest radius of ``radius_m``; ``style`` holds fields of Piece.
 
-    The two easings turn by half an arc of their length each, so the whole is ``angle * radius + easing_m`` long.
+    The two easings turn by half an arc of their length each, so the turn is ``angle * radius + easing_m`` long.
 
     Raises:
         ValueError: the easings alone turn further than the angle.
@@ -243,8 +243,8 @@ def right(angle_deg: float, *, radius_m: float, easing_m: float = 12.0, **style:
 def lay_out(design: TrackDesign) -> LaidOutTrack:
     """Place a design in the world.
 
-    Distances in the result are arc lengths of the three-dimensional line. The line's last point is the last multiple of
-    0.5 m that the pieces reach.
+    Distances in the result are arc lengths of the three-dimensional line. The line ends at the last multiple of 0.5 m
+    within the pieces.
     """
     pieces = [piece for piece in design.pieces if isinstance(piece, Piece)]
     plan_m, lap_points_m = trace(pieces, math.radians(design.heading_deg))
@@ -277,7 +277,7 @@ def lay_out(design: TrackDesign) -> LaidOutTrack:
 def close_lap(
     pieces: Sequence[Piece | CheckpointMark], first_straight: int, second_straight: int
 ) -> tuple[Piece | CheckpointMark, ...]:
-    """Change the lengths of two straights, given by their indices, so that a lap ends where it began.
+    """Change the lengths of two straights, given by their indices, so that a lap ends at its begin.
 
     The turns must add up to 360 degrees and the climbs to 0, and the straights must not be parallel.
 
@@ -314,7 +314,7 @@ def close_lap(
 def trace(pieces: Sequence[Piece], heading_rad: float, step_m: float = _FINE_STEP_M) -> tuple[FloatArray, FloatArray]:
     """Return pieces as points: distances (F,) on the plan and positions (F,3) from the origin on.
 
-    The points are equally spaced, ``step_m`` or a little less apart, and the last one is the pieces' end.
+    The points are equally spaced, at most ``step_m`` apart, and the last one is the pieces' end.
     """
     knots_m = np.concatenate([[0.0], np.cumsum([piece.length_m for piece in pieces])])
     steps = math.ceil(knots_m[-1] / step_m)
@@ -352,7 +352,7 @@ def moving_average(values: FloatArray, window_points: int) -> FloatArray:
 
 
 def running_average(values: FloatArray, window_points: int) -> FloatArray:
-    """Smooth like `moving_average` by running sums; last digits differ, and the time does not depend on the window."""
+    """Smooth like `moving_average`, but by running sums: the time does not depend on the window; last digits differ."""
     half = min(window_points // 2, len(values) - 1)
     for _ in range(2):
         before = 2.0 * values[0] - values[half:0:-1]
@@ -370,10 +370,10 @@ def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray
             continue
         ease_m, length_m = piece.easing_m, piece.length_m
         first, last = np.searchsorted(plan_m, [start_m, start_m + length_m])
-        # Inside the piece; the last point stands for all that are beyond it, which have turned by as much.
+        # Inside the piece; the last point stands for all later ones, which have turned by as much.
         into_m = np.clip(np.append(plan_m[first:last], math.inf) - start_m, 0.0, length_m)
         ramp_up_m, ramp_down_m = np.minimum(into_m, ease_m), np.maximum(into_m - (length_m - ease_m), 0.0)
-        # Arc length weighted by the share of the full curvature reached there.
+        # Arc length weighted by the share of the full curvature.
         weighted_m = into_m - ramp_up_m - ramp_down_m
         if ease_m > 0.0:
             weighted_m = weighted_m + ramp_up_m**2 / (2.0 * ease_m) + ramp_down_m - ramp_down_m**2 / (2.0 * ease_m)
@@ -384,7 +384,7 @@ def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray
 
 
 def _heights_m(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray, step_m: float) -> FloatArray:
-    """Return the road's height at each plan distance; every stretch between gaps is rounded by itself."""
+    """Return the road's height at each plan distance; each stretch between gaps is rounded separately."""
     ramp_knots_m = np.concatenate([[0.0], np.cumsum([piece.climb_m for piece in pieces])])
     heights_m = np.interp(plan_m, knots_m, ramp_knots_m)
     borders_m = [0.0]
@@ -408,7 +408,7 @@ def line_name(design: TrackDesign) -> str:
 
 
 def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = SHIPPED_ORIGIN) -> str:
-    """Return the .toml text of a track; its first line names what wrote it."""
+    """Return the .toml text of a track; `origin` names its writer in the first line."""
     lines = [
         f"# Written by {origin}. Format: docs/track_files.rst",
         f"name = {toml_value(design.name)}",
@@ -433,7 +433,7 @@ def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = S
 def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, origin: str = SHIPPED_ORIGIN) -> Path:
     """Write a track file, and its line beside it; return the line's file.
 
-    Each file appears whole or not at all, the line first. `origin` names what wrote it.
+    Each file is written atomically, the line first. `origin` names the writer.
 
     Raises:
         OSError: if writing fails.
@@ -452,7 +452,7 @@ def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, o
 
 
 def file_in_the_way(new_files: Iterable[Path], folder: Path, *, may_be_same: bool = True) -> Path | None:
-    """Return a file of a folder that new files would overwrite, None if there is none; identical ones may not count."""
+    """Return a file of a folder that new files would overwrite, or None; identical ones may not count."""
     for new in new_files:
         present = folder / new.name
         if present.exists() and not (may_be_same and present.read_bytes() == new.read_bytes()):
@@ -466,5 +466,5 @@ def toml_value(value: object) -> str:
         return "true" if value else "false"
     if not isinstance(value, str):
         return str(value)
-    # TOML's strings are JSON's, but for surrogates, which it has not, and DEL, which it wants escaped.
+    # TOML's strings are JSON's, but without surrogates, and with DEL escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -35,10 +35,10 @@ SPACING_TOLERANCE_M = 0.2
 MAX_RESAMPLED_SHARE = 0.1
 MAX_RESAMPLED_STEP_M = 5.0
 """A line with at most this share of steps beyond the tolerance, none of them longer than this, is resampled."""
-MAX_TRACK_BYTES = 16 << 10  # the time to parse a dotted key grows with its square; tracks that ship have 1 KiB
-MAX_LINE_BYTES = 4 << 20  # 4 MiB hold some 87 km
+MAX_TRACK_BYTES = 16 << 10  # the time to parse a dotted key grows with its square; shipped tracks have 1 KiB
+MAX_LINE_BYTES = 4 << 20  # some 87 km
 MAX_NAME_LETTERS = 200
-MAX_COMPLAINTS = 5  # limit of the mistakes reported of a track file
+MAX_COMPLAINTS = 5  # limit of the reported mistakes of a track file
 
 BARE_LINE_WIDTH_M = 24.0
 BARE_LINE_SMOOTHING_M = 10.0
@@ -81,7 +81,7 @@ class SectionSettings(BaseModel):
 
 
 class TimesSettings(BaseModel):
-    """``[times]``: times to beat, for dashboards only; None where there is none."""
+    """``[times]``: times to beat, for dashboards only; None for missing ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -145,7 +145,7 @@ def find_track_file(name: str, maps_folder: Path) -> Path:
         TrackFileError: there is none; the text lists the tracks of the maps folder.
     """
     for path in (Path(name), maps_folder / name, maps_folder / f"{name}.toml"):
-        with contextlib.suppress(OSError):  # a folder that may not be looked into, a name that is too long
+        with contextlib.suppress(OSError):  # an unreadable folder, or a name that is too long
             if path.is_file() and path.suffix in (".toml", ".npy"):
                 return path.resolve()
     known = sorted(path.name for path in maps_folder.glob("*.toml"))
@@ -218,7 +218,7 @@ def read_line(path: Path) -> FloatArray:
 
 
 def _track_from_bare_line(path: Path) -> Track:
-    """Lay a wide walled road, narrower in tight turns, over a line; the line is smoothed and may cross itself."""
+    """Lay a wide walled road, narrower in tight turns, over a smoothed line, which may cross itself."""
     line_m = _smoothed(read_line(path), BARE_LINE_SMOOTHING_M)
     radius_m = turn_radius_m(line_m)
     half_width_m = _tapered(np.clip(0.8 * radius_m, 2.0, BARE_LINE_WIDTH_M / 2.0))
@@ -243,7 +243,7 @@ def _build_track(settings: TrackSettings, line_m: FloatArray) -> Track:
     _check_distances(settings, lap_m)
 
     distance_in_lap_m = RIBBON_SPACING_M * np.arange(len(line_m))
-    if settings.laps > 1:  # whose last point is the start again; of one lap it is the finish
+    if settings.laps > 1:  # the last point is the start again; of one lap it is the finish
         distance_in_lap_m %= lap_m
     half_width_m = np.full(len(line_m), settings.width_m / 2.0)
     banking_rad = np.zeros(len(line_m))
@@ -336,7 +336,7 @@ def _check_shape(settings: TrackSettings, line_m: FloatArray, half_width_m: Floa
 def _smoothed(line_m: FloatArray, smoothing_m: float) -> FloatArray:
     """Return the line smoothed by a moving average of ``smoothing_m`` metres and 0.5 m from point to point.
 
-    Without smoothing a line of even spacing stays as it is, so that its states and times stay the same.
+    Without smoothing an evenly spaced line is unchanged, so that its states and times stay the same.
     """
     if smoothing_m > 0.0:
         window_points = 2 * round(smoothing_m / (2.0 * RIBBON_SPACING_M)) + 1

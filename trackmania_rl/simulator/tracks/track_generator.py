@@ -1,9 +1,8 @@
 """Tracks from a seed and a difficulty: phrases of corners, straights and jumps, added where there is room.
 
 A phrase (a bend, a hairpin, a chicane, a jump ...) is drawn at random and taken if its road stays on the map and clear
-of the road so far, beside, over or under it. The finished road is measured once more; a track that fails a check is
-dropped, and the next one is drawn from the same random stream. So the same seed and difficulty always give the same
-track.
+of the road so far, beside, over or under it. The finished road is measured again. If it fails a check, the next track
+is drawn from the same random stream, so the same seed and difficulty always give the same track.
 """
 
 import math
@@ -36,9 +35,9 @@ from trackmania_rl.simulator.tracks.track_design import (
 )
 from trackmania_rl.simulator.tracks.track_phrases import JUMP_SLOPE, LEAST_INNER_RADIUS_M, Character, draw_phrase
 
-GENERATOR_VERSION: Final = 1  # counts up whenever the same seed and difficulty give another track than before
+GENERATOR_VERSION: Final = 1  # raised whenever a seed and difficulty give another track than before
 SHORTEST_TRACK_M, LONGEST_TRACK_M = 500.0, 1500.0
-LARGEST_EXTENT_M = 700.0  # of a track's sides on the plan: the stadium measures some 1000 m
+LARGEST_EXTENT_M = 700.0  # sides on the plan; the stadium measures some 1000 m
 CHECKPOINT_EVERY_M = 150.0
 """A checkpoint is at the end of the first phrase that ends at least this far behind the one before."""
 
@@ -50,7 +49,7 @@ _TARGET_EXTENT_M = (350.0, LARGEST_EXTENT_M - 10.0)
 _START_STRAIGHT_M = (55.0, 90.0)
 _FINISH_STRAIGHT_M = (60.0, 95.0)
 _RUN_OUT_M = 30.0
-_CLEAR_GROUND_M = 10.0  # distance between the borders of two roads side by side
+_CLEAR_GROUND_M = 10.0  # between the borders of two roads side by side
 _CLEAR_HEIGHT_M = BRIDGE_CLEARANCE_M + 2.0
 _PLAN_STEP_M = 2.0
 _MOST_TRACKS_DRAWN = 60
@@ -74,7 +73,7 @@ class TrackRecipe:
     """
 
     seed: int  # 0 to 2**63 - 1
-    difficulty: float  # 0 to 1; kept to three digits after the point
+    difficulty: float  # 0 to 1; rounded to three decimals
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= _LARGEST_SEED:
@@ -85,7 +84,7 @@ class TrackRecipe:
 
     @property
     def name(self) -> str:
-        """The track's name, from which `from_name` makes the recipe again."""
+        """Name of the track, which `from_name` converts back."""
         return f"generated_{self.difficulty:.3f}_{self.seed}"
 
     @classmethod
@@ -110,7 +109,7 @@ class GeneratedTrack:
 
     @property
     def length_m(self) -> float:
-        """From start to finish."""
+        """Length from start to finish."""
         return LINE_SPACING_M * (len(self.laid_out.line_m) - 1)
 
     def write(self, track_file: Path) -> Path:
@@ -124,7 +123,7 @@ class GeneratedTrack:
         return write_track(self.design, self.laid_out, track_file, origin)
 
     def file_in_the_way(self, track_file: Path) -> Path | None:
-        """Return a file that `write` would overwrite by another content; None if there is none."""
+        """Return a file that `write` would overwrite with another content, or None."""
         with tempfile.TemporaryDirectory() as folder:
             new_file = Path(folder) / track_file.name
             return file_in_the_way((new_file, self.write(new_file)), track_file.parent)
@@ -134,7 +133,7 @@ def generate_track(recipe: TrackRecipe) -> GeneratedTrack:
     """Make the track of a recipe, in some 50 ms.
 
     Raises:
-        TrackGeneratorError: if none of `_MOST_TRACKS_DRAWN` tracks passed the checks, which no seed is known to do.
+        TrackGeneratorError: if none of `_MOST_TRACKS_DRAWN` tracks passed the checks; no such seed is known.
     """
     rng = np.random.default_rng((GENERATOR_VERSION, recipe.seed))
     character = Character.of_difficulty(recipe.difficulty)
@@ -163,7 +162,7 @@ def generate_track(recipe: TrackRecipe) -> GeneratedTrack:
 
 
 def find_problem(design: TrackDesign, laid_out: LaidOutTrack, character: Character) -> str | None:
-    """Check a finished track; return what is wrong, or None."""
+    """Check a finished track; return its problem, or None."""
     line_m = laid_out.line_m.astype(np.float64)
     length_m = LINE_SPACING_M * (len(line_m) - 1)
     if not SHORTEST_TRACK_M <= length_m <= LONGEST_TRACK_M:
@@ -280,7 +279,7 @@ def _grow(rng: np.random.Generator, character: Character) -> tuple[Piece | Check
 
 
 def _with_one_more_phrase(rng: np.random.Generator, character: Character, road: _Road) -> _Road | None:
-    """Draw phrases until there is room for one, and mark a checkpoint if the last one is far enough."""
+    """Draw phrases until there is room for one; mark a checkpoint if the last one is far enough."""
     for _ in range(_MOST_PHRASES_DRAWN):
         phrase = draw_phrase(rng, character, turned_deg=road.turned_deg, slope=road.slope, height_m=road.height_m)
         longer = road.extended(phrase)

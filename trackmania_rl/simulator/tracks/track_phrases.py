@@ -11,7 +11,7 @@ from trackmania_rl.simulator.tracks.track_design import Piece, left, straight
 _PULL_PER_M = 0.02
 """Share of the steepest slope by which a road tends back to its start's height, per metre of height."""
 _LEAST_RADIUS_ON_SURFACE_M = {"dirt": 40.0, "grass": 90.0}
-LEAST_INNER_RADIUS_M = 4.0  # smallest radius of the road's inner border
+LEAST_INNER_RADIUS_M = 4.0  # of the road's inner border
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Character:
     radius_m: tuple[float, float]
     straight_m: tuple[float, float]
     steepest: float
-    largest_kink: float  # change of slope from one piece to the next, which is then rounded over 24 m and more
+    largest_kink: float  # change of slope between pieces, rounded over at least 24 m
     banking_deg: float
-    rough: float  # probability that a phrase has another surface than asphalt, or another border than a wall
+    rough: float  # probability of another surface than asphalt, or another border than a wall
     phrases: dict[str, float]
 
     @classmethod
@@ -72,7 +72,7 @@ def draw_phrase(
     return _with_heights(rng, character, _dressed(rng, character, phrase), slope, height_m)
 
 
-# Each of these draws a phrase as if its first turn were to the left.
+# Each of these draws a phrase with its first turn to the left.
 
 
 def _turn(rng: np.random.Generator, character: Character, angle_deg: tuple[float, float], radius_m: float) -> Piece:
@@ -90,7 +90,7 @@ def _turn(rng: np.random.Generator, character: Character, angle_deg: tuple[float
 
 
 def _radius_m(rng: np.random.Generator, character: Character, share: tuple[float, float] = (0.0, 1.0)) -> float:
-    """Draw a radius from a share of the character's range, each ratio as likely as another."""
+    """Draw a radius from a share of the character's range, uniform in its logarithm."""
     tight_m, wide_m = character.radius_m
     return float(tight_m * (wide_m / tight_m) ** rng.uniform(*share))
 
@@ -109,7 +109,7 @@ def _sweeper(rng: np.random.Generator, character: Character) -> list[Piece]:
 
 
 def _hairpin(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A straight long enough to gather speed, and back."""
+    """Draw a straight long enough to gather speed, and a hairpin."""
     run_up = straight(round(character.straight_m[1] * float(rng.uniform(0.7, 1.1))))
     return [run_up, _turn(rng, character, (150.0, 180.0), _radius_m(rng, character, (0.0, 0.3)))]
 
@@ -133,7 +133,7 @@ def _tightening(rng: np.random.Generator, character: Character) -> list[Piece]:
 
 
 def _boost(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A turbo strip on a straight, and a wide bend after it."""
+    """Draw a turbo strip on a straight, and a wide bend after it."""
     bend = _turn(rng, character, (40.0, 90.0), _radius_m(rng, character, (0.6, 1.0)))
     return [_straight(rng, character), straight(12.0, surface="turbo"), straight(60.0), bend]
 
@@ -143,7 +143,7 @@ JUMP_SLOPE = _JUMP_CLIMB_M / _JUMP_RAMP_M
 
 
 def _jump(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A level run-up, a ramp, a gap and a wide landing that falls, as on the shipped track "jump"."""
+    """Draw a level run-up, a ramp, a gap and a wide landing that falls, as on the shipped track "jump"."""
     landing_width_m = character.width_m + 4.0
     return [
         straight(round(float(rng.uniform(70.0, 90.0)))),
@@ -191,7 +191,7 @@ def _dressed(rng: np.random.Generator, character: Character, phrase: list[Piece]
     tightest_m = min((_tightest_radius_m(piece) for piece in phrase), default=math.inf)
     if wants_surface and tightest_m >= _LEAST_RADIUS_ON_SURFACE_M.get(surface, 0.0):
         return [replace(piece, surface=piece.surface or surface) for piece in phrase]
-    if edge == "drop":  # only where nobody needs the wall
+    if edge == "drop":  # only where no wall is needed
         return [replace(piece, edge=edge if piece.turn_deg == 0.0 else None) for piece in phrase]
     return [replace(piece, edge=edge) for piece in phrase]
 

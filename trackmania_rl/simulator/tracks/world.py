@@ -1,8 +1,7 @@
 """Simulated world: a road as a ribbon of cross-sections along a line, and the place of a point on it.
 
-A ribbon is open. A track of several laps is a ribbon over itself, and a bridge crosses its own road. Neither needs a
-special case: the car's state holds the number of its cross-section, and `locate` only walks along the ribbon from
-there.
+A ribbon is open. Several laps are a ribbon over itself, and a bridge crosses its own road. Neither needs a special
+case: the car's state holds the number of its cross-section, and `locate` only walks along the ribbon from there.
 
 Axes are the game's: world x, y up, z; road and car frames x left, y up, z forward, right-handed (forward = left x up).
 """
@@ -24,18 +23,18 @@ if TYPE_CHECKING:
     from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
     from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
-RIBBON_SPACING_M = 0.5  # distance between neighbouring cross-sections, as of the game's reference lines
-RUN_UP_M = 40.0  # straight extension of the ribbon before the start line
-RUN_OUT_M = 300.0  # straight extension of the ribbon beyond the line's last point
-WALL_HEIGHT_M = 1.0  # height of the wall above the road's border where the edge is `Edge.WALL`
-VERGE_WIDTH_M = 30.0  # width of the grass beside the road where the edge is `Edge.GRASS`
-WALL_THICKNESS_M = 1.0  # a part that is further outside than this is beyond the wall and is not pushed back
+RIBBON_SPACING_M = 0.5  # distance between cross-sections, as in the game's reference lines
+RUN_UP_M = 40.0  # straight extension before the start line
+RUN_OUT_M = 300.0  # straight extension beyond the line's last point
+WALL_HEIGHT_M = 1.0  # above the road's border, for `Edge.WALL`
+VERGE_WIDTH_M = 30.0  # for `Edge.GRASS`
+WALL_THICKNESS_M = 1.0  # a part further outside is beyond the wall and is not pushed back
 STEEPEST_SLOPE = 0.98
 """Largest vertical component, up or down, of a line's direction: a steeper road has no well-defined level left."""
 
 
 class Surface(IntEnum):
-    """TMNF material ids of the surfaces a track may name."""
+    """TMNF material ids of the surfaces of tracks."""
 
     CONCRETE = 0
     PAVEMENT = 1
@@ -59,7 +58,7 @@ class Edge(IntEnum):
     DROP = 2
 
 
-# Plain numbers: compiled code compares them with the ribbon's arrays.
+# Plain numbers for compiled code.
 EDGE_WALL, EDGE_GRASS, SURFACE_GRASS = int(Edge.WALL), int(Edge.GRASS), int(Surface.GRASS)
 
 
@@ -81,13 +80,13 @@ SECTION_DTYPE = np.dtype(
 
 
 class Road(NamedTuple):
-    """Cross-sections of a ribbon as the physics takes them."""
+    """Cross-sections of a ribbon in the form for the physics."""
 
     records: npt.NDArray[np.void]  # (P,) of `SECTION_DTYPE`
 
 
 class Ribbon(NamedTuple):
-    """P cross-sections, one every `RIBBON_SPACING_M` along the line; numba takes it as it is."""
+    """P cross-sections, one every `RIBBON_SPACING_M` along the line; a type that numba accepts."""
 
     station_m: npt.NDArray[np.float64]  # (P,) arc length from the start line, negative before it
     center_m: npt.NDArray[np.float64]  # (P, 3) centre of the road surface
@@ -97,12 +96,12 @@ class Ribbon(NamedTuple):
     half_width_m: npt.NDArray[np.float64]  # (P,)
     surface: npt.NDArray[np.int64]  # (P,) of `Surface`
     edge: npt.NDArray[np.int64]  # (P,) of `Edge`
-    has_road: npt.NDArray[np.bool_]  # (P,) False inside a gap (a jump): there is neither ground nor wall
-    records: npt.NDArray[np.void]  # (P,) of `SECTION_DTYPE`, the same numbers
+    has_road: npt.NDArray[np.bool_]  # (P,) False inside a gap (a jump), without ground and walls
+    records: npt.NDArray[np.void]  # (P,) of `SECTION_DTYPE`, the same values
 
     @property
     def road(self) -> Road:
-        """The ribbon as the physics takes it: one array, since each array of a tuple costs time in compiled calls."""
+        """Ribbon for the physics: one array, since each array of a tuple costs time in compiled calls."""
         return Road(self.records)
 
 
@@ -111,15 +110,15 @@ class Track:
     """Road with its gates."""
 
     name: str
-    ribbon: Ribbon  # the road; with a `mesh_world`, only the way through it
+    ribbon: Ribbon  # road; with a `mesh_world`, only the way through it
     checkpoint_stations_m: tuple[float, ...]  # of all laps in driving order, without the finish
     finish_station_m: float
-    n_laps: int = 1  # laps of the race; 1 for a track from A to B
+    n_laps: int = 1  # 1 for a track from A to B
     mesh_world: MeshWorld | None = None  # surface and gates in place of the ribbon's; None for a road
 
     @property
     def world(self) -> Road | SurfaceMesh:
-        """What cars drive on: the mesh, if there is one, or the road."""
+        """World that cars drive on: the mesh, if any, or the road."""
         return self.ribbon.road if self.mesh_world is None else self.mesh_world.mesh
 
 
@@ -247,9 +246,9 @@ def _frames_below(
 class Place(NamedTuple):
     """Place of a point on the ribbon, and the road's axes there."""
 
-    section: int  # number of the cross-section at or before the point
-    lateral_m: float  # distance from the centre line along the road surface, positive to the left
-    height_m: float  # distance above the road surface, which is continued sideways
+    section: int  # cross-section at or before the point
+    lateral_m: float  # from the centre line along the road surface, positive to the left
+    height_m: float  # above the road surface, which is continued sideways
     station_m: float  # arc length along the line
     half_width_m: float
     left: tuple[float, float, float]  # unit vector, world axes
@@ -259,8 +258,8 @@ class Place(NamedTuple):
 class Ground(NamedTuple):
     """Ground under a point."""
 
-    exists: bool  # False in a gap, beyond a drop or behind a wall; the rest means nothing then
-    height_m: float  # distance of the point above the ground along its normal
+    exists: bool  # False in a gap, beyond a drop or behind a wall; the other fields are then undefined
+    height_m: float  # of the point along the ground's normal
     normal: tuple[float, float, float]  # unit vector, world axes
     material: int
 
@@ -290,7 +289,7 @@ def _unit_vector(x: float, y: float, z: float) -> tuple[float, float, float]:
 def locate(sections: npt.NDArray[np.void], hint: int, x: float, y: float, z: float) -> Place:
     """Find a point on a ribbon, walking from cross-section `hint`.
 
-    The walk ends at the first pair of planes that holds the point, also inside a very tight corner, where planes cross.
+    The walk ends at the first pair of planes that holds the point, also in a very tight corner, where planes cross.
     Beyond the ribbon's ends the place is on its first or last cross-section.
     """
     last = sections.shape[0] - 2
@@ -356,6 +355,6 @@ def ground_at(sections: npt.NDArray[np.void], place: Place) -> Ground:
 
 @compiled
 def has_wall(sections: npt.NDArray[np.void], place: Place) -> bool:
-    """Return whether walls stand at the road's borders, half the road's width from its centre line."""
+    """Return whether there are walls at the road's borders."""
     section = sections[place.section]
     return section.has_road and section.edge == EDGE_WALL

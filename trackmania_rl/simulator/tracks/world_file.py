@@ -1,4 +1,4 @@
-"""File of a world of triangles: what a map's blocks make, ready to be driven and drawn.
+"""File of a world of triangles, made of a map's blocks, ready to be driven and drawn.
 
 It is a safetensors file beside a track file, written by `scripts/tools/maps.py`. The game needs no knowledge of blocks.
 """
@@ -18,14 +18,14 @@ from trackmania_rl.files import read_bounded
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, build_surface_mesh
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Surface, Track, build_ribbon
 
-MAX_WORLD_BYTES: Final = 24 << 20  # some 15 times the size of a campaign map's world
+MAX_WORLD_BYTES: Final = 24 << 20  # some 15 times a campaign map's world
 MAX_HEADER_BYTES: Final = 64 << 10
 MAX_TRIANGLES: Final = 400_000
 MAX_GATES: Final = 1000
 FARTHEST_M: Final = 100_000.0  # upper bound of coordinates
 LEAST_AREA_M2: Final = 1e-9
-N_PAINTS: Final = 43  # members of `picture.palette.Paint`, which a scene's paints number
-WAY_HALF_WIDTH_M: Final = 12.0  # half width of the road as it is drawn on a plan
+N_PAINTS: Final = 43  # members of `picture.palette.Paint`
+WAY_HALF_WIDTH_M: Final = 12.0  # half width of the road drawn on a plan
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -41,22 +41,22 @@ class MeshWorld:
     T triangles, B boxes of L gates, N points of the way; P points, Q quadrilaterals, G groups of the scene.
     """
 
-    corners_m: FloatArray  # (T, 3, 3) world metres, counter-clockwise as seen from the side that is driven on
+    corners_m: FloatArray  # (T, 3, 3) world metres, counter-clockwise from the side that is driven on
     surface: npt.NDArray[np.int64]  # (T,) of `Surface`
-    forward: FloatArray  # (T, 3) unit vectors, the direction in which a pad pushes
-    has_grass: npt.NDArray[np.bool_]  # (X, Z) whether the stadium's grass is in a column of cells
+    forward: FloatArray  # (T, 3) unit vectors, direction of a pad's push
+    has_grass: npt.NDArray[np.bool_]  # (X, Z) True if the stadium's grass is in a column of cells
     grass_height_m: FloatArray
-    gate_boxes_m: FloatArray  # (B, 2, 3) lowest and highest corners of the boxes in which gates are passed
-    # (B,) number of a box's gate within a lap, the lap's line last; a gate may have several boxes
+    gate_boxes_m: FloatArray  # (B, 2, 3) lowest and highest corners of the boxes of gates
+    # (B,) gate within a lap, the lap's line last; a gate may have several boxes
     gate_of_box: npt.NDArray[np.int64]
-    respawn_m: FloatArray  # (L, 3) the car's origin after a respawn at each gate of a lap; the last one is the start
-    respawn_rotation: FloatArray  # (L, 3, 3) car to world there
+    respawn_m: FloatArray  # (L, 3) car's origin after a respawn at each gate of a lap; the last one is the start
+    respawn_rotation: FloatArray  # (L, 3, 3) car to world after the respawn
     way_up: FloatArray  # (N, 3) normals of the ground along the track's line
     scene_points_m: FloatArray  # (P, 3) world metres
     scene_corners: npt.NDArray[np.int64]  # (Q, 4) rows of `scene_points_m`
     scene_paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
-    scene_gate: npt.NDArray[np.int64]  # (Q,) number of a checkpoint, -1 for none
-    # (G, 3) rows at which a group begins as seen from near, from afar, and at which it ends
+    scene_gate: npt.NDArray[np.int64]  # (Q,) checkpoint, -1 for none
+    # (G, 3) rows: begin of a group's near version, of its far version, and end
     scene_first_point: npt.NDArray[np.int64]
     scene_first_quad: npt.NDArray[np.int64]  # (G, 3) likewise, of `scene_corners`
 
@@ -67,7 +67,7 @@ class MeshWorld:
         Raises:
             WorldFileError: if it is not a world.
         """
-        # Machines that only keep games (scripts/keep_games.py) have few packages, and this is none of them.
+        # imported here: machines that only keep games (scripts/keep_games.py) lack this package
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
@@ -97,14 +97,14 @@ class MeshWorld:
         return read
 
     def content(self) -> bytes:
-        """Return the file's content, which `read` takes."""
+        """Return the content of the file, for `read`."""
         from safetensors.numpy import save
 
         return save({name: np.ascontiguousarray(getattr(self, name), dtype) for name, dtype in _DTYPES.items()})
 
     @cached_property
     def mesh(self) -> SurfaceMesh:
-        """The triangles as cars drive on them.
+        """Mesh of the triangles, for driving.
 
         Raises:
             ValueError: if they are further apart than the largest map is wide.
@@ -115,7 +115,7 @@ class MeshWorld:
 
     @property
     def gates_per_lap(self) -> int:
-        """Checkpoints of a lap, and its line."""
+        """Checkpoints of a lap plus its line."""
         return int(self.gate_of_box.max()) + 1
 
     def _check(self) -> None:
@@ -142,7 +142,7 @@ class MeshWorld:
         if self.has_grass.ndim != 2 or self.has_grass.size == 0 or max(self.has_grass.shape) > 256:
             raise ValueError(f"has_grass has the shape {self.has_grass.shape}")
         for name in ("corners_m", "grass_height_m", "gate_boxes_m", "respawn_m", "scene_points_m"):
-            if not (np.abs(getattr(self, name)) <= FARTHEST_M).all():  # NaN is not, either
+            if not (np.abs(getattr(self, name)) <= FARTHEST_M).all():  # also false for NaN
                 raise ValueError(f"{name} has a place outside of every map")
         for name in ("forward", "respawn_rotation", "way_up"):
             if not (np.abs(getattr(self, name)) <= 1.001).all():
@@ -186,7 +186,7 @@ def track_in_world(name: str, line_m: FloatArray, world: MeshWorld, n_laps: int 
     Raises:
         ValueError: if the line (N, 3) is not the world's, or the triangles make no mesh.
     """
-    assert len(world.mesh.records) > 0  # a mesh that cannot be built raises here
+    assert len(world.mesh.records) > 0  # raises if the mesh cannot be built
     if len(world.way_up) != len(line_m):
         raise ValueError(f"made for a line of {len(world.way_up)} points, and not of {len(line_m)}")
     n_checkpoints = (world.gates_per_lap - 1) * n_laps + n_laps - 1
