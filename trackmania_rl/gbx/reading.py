@@ -148,7 +148,6 @@ def parse_gbx(data: bytes, path: Path) -> GbxFile:
 
 
 def _check_head(data: bytes, path: Path) -> int:
-    """Check "GBX", version and format; return the class of the file."""
     if len(data) < 13 or data[:3] != b"GBX":
         raise GbxError(f"{path}: not a readable .Gbx file: it does not begin with GBX")
     version = int.from_bytes(data[3:5], "little")
@@ -169,7 +168,7 @@ def _header_xml(data: bytes) -> ElementTree.Element | None:
 
 
 class _BoundedReader(ByteReader):  # type: ignore[misc]  # pygbx has no types
-    """pygbx's reader with bounded reads; `budget` holds the number of reads left."""
+    """pygbx's reader with bounded reads; `budget` holds the number left."""
 
     def __init__(self, budget: list[int], data: bytes) -> None:
         super().__init__(data)

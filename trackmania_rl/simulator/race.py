@@ -257,14 +257,12 @@ class SimulatedRace:
             self._forget_finish()
 
     def _forget_finish(self) -> None:
-        """Clear the finish from the counters, as in the checkpoint times."""
         self._gate_is_passed[-1] = 0
         self._passed_count = int(np.count_nonzero(self._times_ms != NOT_PASSED))
         self._reported_count = min(self._reported_count, self._passed_count)
         self._reported_laps = min(self._reported_laps, self.lap_count)
 
     def _drive(self, max_ticks: int) -> int:
-        """Drive until a gate is passed or `max_ticks` are over; return the ticks driven."""
         was_passed = self._gate_is_passed.copy()
         ticks, passed_count = drive(
             self._car,
@@ -285,7 +283,6 @@ class SimulatedRace:
         return ticks
 
     def _respawn(self) -> None:
-        """Put the car back to the gate passed last, at rest; keys stay held, and time runs on."""
         assert self._respawn_gate is not None
         self._car = respawn_vehicle(self.track, self._respawn_gate)
         self._car["clock_ms"] = self._tick_time_ms + TICK_MS
@@ -311,7 +308,7 @@ class SimulatedRace:
 def _views(
     blob: bytes | bytearray, layout: CheckpointLayout
 ) -> tuple[npt.NDArray[np.uint32], np.void, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return a blob's 32-bit words, head, checkpoint states (of a lap) and checkpoint times, all sharing its memory."""
+    """Return a blob's 32-bit words, head, checkpoint states (of a lap) and checkpoint times, as views."""
     words = np.frombuffer(blob, "<u4")
     head_words = STATE_HEAD_DTYPE.itemsize // WORD_BYTES
     states = words[head_words : head_words + layout.state_count].view("<i4")
@@ -320,11 +317,7 @@ def _views(
 
 
 def _count_passed(times_ms: npt.NDArray[np.int32], gate_is_passed: npt.NDArray[np.int32], tick_time_ms: int) -> int:
-    """Count the passed gates of a blob.
-
-    Raises:
-        StateBlobError: If its gates and times do not fit each other.
-    """
+    """Count the passed gates of a blob; raise StateBlobError if its gates and times do not fit each other."""
     is_passed = times_ms != NOT_PASSED
     count = int(np.count_nonzero(is_passed))
     per_lap = len(gate_is_passed)

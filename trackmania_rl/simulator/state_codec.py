@@ -89,7 +89,6 @@ def _words_of_fields() -> dict[str, slice]:
 
 
 def _head_words() -> npt.NDArray[np.intp]:
-    """Return each car word's index among the blob's 32-bit words."""
     head = np.arange(HEAD_BYTES // WORD_BYTES, dtype=np.uint32).view(STATE_HEAD_DTYPE)[0]
     places = np.empty(VEHICLE_DTYPE.itemsize // WORD_BYTES, dtype=np.intp)
     private = iter(head["private"][PRIVATE_HEADER_WORDS:].tolist())

@@ -74,8 +74,6 @@ def line_from_blocks(challenge: Challenge, *, as_far_as_possible: bool = False) 
 
 
 class _RoadNetwork:
-    """Roads of a map and their joints."""
-
     def __init__(self, challenge: Challenge) -> None:
         if challenge.environment != STADIUM:
             raise BlockLineError(
@@ -91,7 +89,7 @@ class _RoadNetwork:
                 self._add(road)
 
     def _add(self, road: Road) -> None:
-        """Add a road. Blocks may overlap; of equal roads one is kept, preferably a gate's."""
+        """Add a road. Of equal roads in overlapping blocks one is kept, preferably a gate's."""
         roads = self._entering[road.enters]
         same = [other for other in roads if other.leaves == road.leaves]
         if not same:
@@ -181,7 +179,6 @@ class _RoadNetwork:
 
 
 def _line(way: list[Road], gap: str | None) -> BlockLine:
-    """Return the line along a way, from the spawn to behind the finish line."""
     points_m = _joined_points(way)
     points_m = points_m[arc_length(points_m) >= SPAWN_M]
     if gap is None or way[-1].block.gate in (Gate.FINISH, Gate.START_AND_FINISH):
@@ -193,7 +190,7 @@ def _line(way: list[Road], gap: str | None) -> BlockLine:
 
 
 def _joined_points(way: list[Road]) -> FloatArray:
-    """Return the middles (K, 3) of consecutive roads, without the doubled points at their joints."""
+    """Return the middles (K, 3) of consecutive roads, without doubled points at their joints."""
     return np.concatenate([way[0].points_m] + [road.points_m[1:] for road in way[1:]])
 
 

@@ -128,7 +128,6 @@ def _paint_way(painter: _Painter, way: Way, *, is_near: bool) -> None:
 
 
 def _paint_arrows(painter: _Painter, way: Way, begins_m: FloatArray) -> None:
-    """Add an arrow on each band, in the block's direction."""
     ahead = way if way.center_m[-1, 2] >= way.center_m[0, 2] else _reversed(way)
     for begin_m in np.arange(0.0, begins_m[-1] - 0.5 * BAND_M, BAND_M):
         ends = np.interp((begin_m, begin_m + BAND_M), begins_m, np.arange(len(begins_m)))

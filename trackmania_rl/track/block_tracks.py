@@ -154,7 +154,7 @@ def _start(world: BlockWorld, name: str) -> GateBox:
 
 
 def _spawn(gate: GateBox, name: str) -> tuple[FloatArray, FloatArray]:
-    """Return a gate's spawn (3,) and its rotation (3, 3), car to world: level, along the block."""
+    """Return a gate's spawn (3,) and rotation (3, 3), car to world: level, along the block."""
     if gate.spawn_m is None:
         raise BlockTrackError(f"map {name}: where cars are put in {gate.block.name} is not known")
     ahead, up = forward_of(gate.block), np.array((0.0, 1.0, 0.0))
@@ -168,6 +168,5 @@ def _trigger_m(gate: GateBox, name: str) -> FloatArray:
 
 
 def _place_on_line(gate: GateBox, line_m: FloatArray) -> int:
-    """Return the index of the line's point nearest to a gate."""
     middle_m = gate.block.floor_center_m if gate.trigger_m is None else gate.trigger_m.mean(axis=0)
     return int(np.linalg.norm(line_m - middle_m, axis=1).argmin())

@@ -111,7 +111,7 @@ def _without_abandoned(samples: GhostSamples, ghost: Ghost, name: str) -> tuple[
 def _jumps(samples: GhostSamples, ghost: Ghost, name: str) -> list[int]:
     """Return the indices of the samples after which the car was set back to a checkpoint.
 
-    A slow car that respawns near its checkpoint makes no long step, so the respawn key counts as well.
+    A slow car that respawns near its checkpoint makes no long step, so the respawn key counts too.
     """
     step_m = np.linalg.norm(np.diff(samples.position_m, axis=0), axis=1)  # (S - 1,)
     period_s = np.diff(samples.time_ms) / 1000.0
@@ -138,8 +138,8 @@ def _joined(position_m: FloatArray, kept: list[int], respawn: int, name: str) ->
 
     Args:
         position_m: (S, 3) all samples.
-        kept: indices of the path so far, up to the respawn.
-        respawn: index of the first sample after the respawn.
+        kept: indices of the path up to the respawn.
+        respawn: index of the first sample after it.
         name: for errors.
 
     Returns:
@@ -168,7 +168,6 @@ def _joined(position_m: FloatArray, kept: list[int], respawn: int, name: str) ->
 
 
 def _goes_on(position_m: FloatArray, kept: list[int], respawn: int) -> bool:
-    """Return whether the car leaves the checkpoint in the direction of its arrival."""
     if len(kept) < 2:
         return False
     came = position_m[kept[-1]] - position_m[kept[-2]]

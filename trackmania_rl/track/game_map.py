@@ -135,7 +135,7 @@ def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
 def _nearest_in_order(points_m: npt.NDArray[np.float64], along_m: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Find the nearest point of a line for each of some points (n, 3) in the line's order.
 
-    The place moves only while the next one is nearer, so crossings and laps do not mix.
+    The index moves only while the next point is nearer, so crossings and laps do not mix.
     """
     nearest = np.empty(len(points_m), dtype=np.int64)
     place = 0

@@ -184,7 +184,7 @@ def directions(points_m: FloatArray) -> FloatArray:
 
 
 def _moves_on(position_m: FloatArray) -> npt.NDArray[np.bool_]:
-    """Return (S,) which samples are at least `_LEAST_CHORD_M` behind the one kept before; a standing car adds none."""
+    """Return (S,) which samples are at least `_LEAST_CHORD_M` behind the one kept before."""
     is_kept = np.zeros(len(position_m), dtype=np.bool_)
     last = -1
     for index, here in enumerate(position_m):
@@ -268,14 +268,12 @@ def _distance_to_gate(points_m: FloatArray, challenge: Challenge, kinds: tuple[G
 
 
 def _end_direction(points_m: FloatArray) -> FloatArray:
-    """Return the unit vector (3,) along the last `_END_DIRECTION_M` of a line."""
     n_back = min(round(_END_DIRECTION_M / LINE_SPACING_M), len(points_m) - 1)
     difference = points_m[-1] - points_m[-1 - n_back]
     return np.asarray(difference / np.linalg.norm(difference))
 
 
 def _extended(points_m: FloatArray, length_m: float, spacing_m: float) -> tuple[FloatArray, int]:
-    """Return a line with points added straight on after its end, and their number."""
     n_added = max(1, round(length_m / spacing_m))
     steps_m = spacing_m * np.arange(1, n_added + 1)[:, None]
     return np.concatenate((points_m, points_m[-1] + steps_m * _end_direction(points_m))), n_added

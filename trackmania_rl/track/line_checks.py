@@ -203,7 +203,7 @@ def _check_spacing(line_m: FloatArray, spacing_m: float) -> Finding:
 
 
 def _check_kinks(line_m: FloatArray, spacing_m: float) -> Finding:
-    """Detect bends that no car drives: jumps, or lines that were not driven."""
+    """Detect jumps, and bends that no car drives."""
     reach = max(1, round(KINK_LENGTH_M / spacing_m))
     if len(line_m) <= 2 * reach:
         return Finding("bends", Verdict.FINE, "too short to have any")
@@ -219,7 +219,7 @@ def _check_kinks(line_m: FloatArray, spacing_m: float) -> Finding:
 
 
 def _check_turning_back(line_m: FloatArray) -> Finding:
-    """Detect a line that goes back over itself (the car turned round or reversed)."""
+    """Detect a line that goes back over itself."""
     pairs = _near_pairs(line_m, TURNED_BACK_WITHIN_M, 4.0, REPEATED_AFTER_M, same_direction=False)
     if pairs is None:
         return Finding("turning back", Verdict.FINE, "nowhere")
@@ -319,7 +319,7 @@ def _check_checkpoints(passages: Sequence[GatePassage], challenge: Challenge) ->
 
 
 def _check_order(line_m: FloatArray, passages: Sequence[GatePassage], checkpoint_m: FloatArray | None) -> Finding:
-    """Check that the start is first and the finish last, and compare the order with a race's checkpoint times."""
+    """Check that the start is first and the finish last, and compare with a race's checkpoint times."""
     kinds = [passage.gate.gate for passage in passages]
     if Gate.START in kinds[1:] or Gate.FINISH in kinds[:-1]:
         order = ", ".join(kind.value for kind in kinds if kind is not None)
@@ -344,7 +344,6 @@ def _check_order(line_m: FloatArray, passages: Sequence[GatePassage], checkpoint
 
 
 def _stations_in_order(line_m: FloatArray, places_m: FloatArray) -> list[float]:
-    """Return the stations nearest to places that are passed in order."""
     stations_m, begin, found = arc_length(line_m), 0, []
     for place_m in places_m:
         distance_m = np.linalg.norm(line_m[begin:] - place_m, axis=1)
@@ -355,7 +354,6 @@ def _stations_in_order(line_m: FloatArray, places_m: FloatArray) -> list[float]:
 
 
 def _check_distances(line_m: FloatArray, passages: Sequence[GatePassage]) -> Finding:
-    """Check that checkpoints are within the 12 m of a zone."""
     checkpoints = [passage for passage in passages if passage.gate.gate is Gate.CHECKPOINT]
     if not checkpoints:
         return Finding("distances", Verdict.FINE, "no checkpoints")

@@ -71,8 +71,6 @@ class MapTrack:
 
 @dataclass(frozen=True)
 class _Ground:
-    """Ground under each of a line's N points."""
-
     width_m: FloatArray
     bank: FloatArray  # rise per metre to the left
     surface: list[str]
@@ -149,7 +147,6 @@ def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
 
 
 def _smoothed(line_m: FloatArray, width_m: float) -> FloatArray:
-    """Return a line's moving average (N, 3); its ends stay."""
     window = 2 * round(width_m / (2.0 * LINE_SPACING_M)) + 1
     return np.stack([moving_average(line_m[:, axis], window) for axis in range(3)], axis=1)
 
@@ -161,7 +158,6 @@ def _runs(is_inside: BoolArray) -> list[tuple[int, int]]:
 
 
 def _least_within(values: FloatArray, reach: int) -> FloatArray:
-    """Return (N,) the least of the values (N,) at most `reach` places away."""
     padded = np.pad(values, reach, mode="edge")
     return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).min(axis=1))
 
@@ -193,7 +189,6 @@ def check_line(challenge: Challenge, line_m: FloatArray) -> None:
 
 
 def _normals(direction: FloatArray) -> FloatArray:
-    """Return normals (K, 3) of a road along unit directions (K, 3), as in `roll_out`."""
     normals = np.empty_like(direction)
     up = np.array((0.0, 1.0, 0.0))
     for index, ahead in enumerate(direction):
@@ -207,7 +202,7 @@ def _normals(direction: FloatArray) -> FloatArray:
 
 
 def _turning(first: FloatArray, last: FloatArray, n_steps: int) -> FloatArray:
-    """Return (n_steps, 3) unit directions from one to another, smoothly and the shorter way round."""
+    """Return (n_steps, 3) unit directions from one to another, the shorter way round."""
     share = np.linspace(0.0, 1.0, n_steps)
     share = share**2 * (3.0 - 2.0 * share)
     heading = np.arctan2((first[0], last[0]), (first[2], last[2]))
@@ -217,7 +212,6 @@ def _turning(first: FloatArray, last: FloatArray, n_steps: int) -> FloatArray:
 
 
 def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
-    """Return the blocks' road under a line's points; a default road where there are none."""
     grid, roads = BlockGrid(challenge.blocks), dict[Block, list[Road]]()
     width_m, bank = np.full(len(line_m), ROAD_WIDTH_M), np.zeros(len(line_m))
     surface, is_known = list[str](["asphalt"] * len(line_m)), np.zeros(len(line_m), dtype=np.bool_)
@@ -282,7 +276,6 @@ def _gate_points(challenge: Challenge, line_m: FloatArray) -> tuple[list[int], l
 
 
 def _sections(ground: _Ground, old_points: npt.NDArray[np.int_], line_m: FloatArray) -> tuple[Section, ...]:
-    """Return the stretches of the final line (N, 3) that differ from the track's defaults."""
     widest_m = _least_within(WIDTH_OF_RADIUS * turn_radius_m(line_m), round(_TAPER_REACH_M / LINE_SPACING_M))
     width_m = np.maximum(np.floor(np.minimum(ground.width_m[old_points], widest_m)), LEAST_WIDTH_M)
     banking_deg = -np.degrees(np.arctan(ground.bank[old_points]))  # a track file's bank lowers the left border

@@ -118,7 +118,6 @@ def _written(recipes: Iterable[TrackRecipe], tracks_folder: str | os.PathLike[st
 
 
 def _entry_of_track(track_file: Path) -> MapEntry:
-    """Return a track file as a map cycle entry, named like the file."""
     line_file = reference_line_file(track_file)
     try:
         return MapEntry(
@@ -221,7 +220,6 @@ def _own_names(settings: Settings) -> str:
 
 
 def _in_folder(file: Path, maps_folder: Path) -> str:
-    """Return a file's path from the maps folder, if it is in it; else its whole path."""
     try:
         return str(file.relative_to(maps_folder.resolve()))
     except ValueError:

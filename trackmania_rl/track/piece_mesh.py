@@ -139,7 +139,7 @@ def _along_arc(sweep: ArcSweep, spacing_m: float | None) -> Way:
 
 
 def _swept(section: CrossSection, center_m: FloatArray, left: FloatArray, up: FloatArray) -> PieceMesh:
-    """Return triangles between the cross-sections at N places of a way: centers, lefts and ups, (N, 3) each."""
+    """Return triangles between the cross-sections at N places of a way; all three (N, 3)."""
     aside_m, above_m = section.points_m[:, 0, None], section.points_m[:, 1, None]
     grid_m = center_m[:, None] + aside_m * left[:, None] + above_m * up[:, None]  # (N, K, 3)
     right, left_on = grid_m[:-1, :-1], grid_m[1:, 1:]

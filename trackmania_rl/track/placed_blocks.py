@@ -160,7 +160,6 @@ def _left(direction: FloatArray) -> FloatArray:
 
 
 def _plan(begin_m: FloatArray, inwards: FloatArray, end_m: FloatArray, outwards: FloatArray) -> FloatArray:
-    """Return the way (K, 2) from one port to another in plan view."""
     way_m = end_m - begin_m
     ahead_m, aside = float(np.dot(way_m, inwards)), way_m - np.dot(way_m, inwards) * inwards
     aside_m = float(np.linalg.norm(aside))

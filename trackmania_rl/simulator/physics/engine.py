@@ -54,7 +54,6 @@ def adherence(car: CarRecord, none: float, full: float) -> float:
 
 @compiled
 def _approach(value: float, target: float, step_up: float, step_down: float) -> float:
-    """Move a value towards a target without overshoot."""
     return min(value + step_up, target) if value < target else max(value - step_down, target)
 
 
@@ -67,7 +66,6 @@ def _change_gear(car: CarRecord, parameters: ParametersRecord, gear: int) -> Non
 
 @compiled
 def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float) -> None:
-    """Start a gear change or a take-off by the wheels' speed."""
     pressed = driving_input(car) > 0.0
     if car.is_reversing:
         if pressed and -parameters.take_off_below_m_s < speed_m_s < -parameters.take_off_above_m_s:
@@ -82,7 +80,6 @@ def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float)
 
 @compiled
 def _rpm_fall_per_s(car: CarRecord, parameters: ParametersRecord, pressed: bool) -> float:
-    """Return the engine's deceleration in a gear change."""
     if not pressed:
         return parameters.change_rpm_down_coasting_per_s
     return parameters.change_rpm_down_sliding_per_s if car.is_sliding else parameters.change_rpm_down_per_s

@@ -111,7 +111,6 @@ def _pass_gates(
     times_ms: npt.NDArray[np.int32],
     passed_count: int,
 ) -> int:
-    """Count the current lap's gates that the car touched in the tick from `station_before_m` on."""
     n_gates = len(times_ms)
     if passed_count == n_gates:
         return passed_count
@@ -173,7 +172,7 @@ def _reaches(
     center: npt.NDArray[np.float64],
     radii: npt.NDArray[np.float64],
 ) -> bool:
-    """Return whether an ellipsoid in car axes overlaps a box along each of the world's axes."""
+    """Return whether an ellipsoid in car axes overlaps a box along each world axis."""
     position_m, rotation = car.position_m, car.rotation
     for axis in range(3):
         middle_m, reach_m2 = position_m[axis], 0.0

@@ -88,7 +88,7 @@ def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, mesh: Surfac
 
 @compiled(inline="always")
 def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> None:
-    """Write the numbers of the faces that a car may touch, unless the last ones still hold."""
+    """Write the faces that a car may touch, unless the last ones still hold."""
     at, moved_m2, is_same = near.gathered_at_m, 0.0, True
     for axis in range(3):
         moved_m2 += (position[axis] - at[axis]) ** 2
@@ -150,7 +150,7 @@ def _see_from_car(faces: Faces, near: Any, car: CarRecord, parameters: Parameter
 
 @compiled
 def _box_of_body(parameters: ParametersRecord) -> tuple[Vector, Vector]:
-    """Return the middle and half sides of the box around the body, in car axes."""
+    """Return the middle and half sides of the body's bounding box, in car axes."""
     x, y, z = _extent_of_body(parameters, 0), _extent_of_body(parameters, 1), _extent_of_body(parameters, 2)
     middle = (0.5 * (x[0] + x[1]), 0.5 * (y[0] + y[1]), 0.5 * (z[0] + z[1]))
     half = (0.5 * (x[1] - x[0]), 0.5 * (y[1] - y[0]), 0.5 * (z[1] - z[0]))
@@ -277,7 +277,6 @@ def _contacts(
 
 @compiled(inline="always")
 def _is_within_reach(face: Any, x: float, y: float, z: float, reach_m: float) -> bool:
-    """Return whether a point is within a distance of a face's bounding box."""
     low, high = face.low_m, face.high_m
     if x < low[0] - reach_m or x > high[0] + reach_m or z < low[2] - reach_m or z > high[2] + reach_m:
         return False
@@ -305,7 +304,7 @@ def _is_level_with(contact: _Contact, normal: Vector, height_m: float, radii_m: 
 
 @compiled
 def _is_seam(contact: _Contact, point: Vector, radii_m: npt.NDArray[np.float64]) -> bool:
-    """Return whether a point, from the ellipsoid's centre, hardly stands out of the plane of a contact."""
+    """Return whether a point, from the ellipsoid's centre, hardly stands out of a contact's plane."""
     if contact.depth_m <= 0.0:
         return False
     normal = contact.normal
@@ -317,7 +316,6 @@ def _is_seam(contact: _Contact, point: Vector, radii_m: npt.NDArray[np.float64])
 def _deeper_grass(
     car: CarRecord, ground: _Contact, center: Vector, radii_m: npt.NDArray[np.float64], grass_height_m: float
 ) -> _Contact:
-    """Return the deeper one of the contacts with the grass and with the ground."""
     _, above_m, _ = to_world(car, center[0], center[1], center[2])
     height_m = car.position_m[1] + above_m - grass_height_m
     normal = to_car(car, 0.0, 1.0, 0.0)

@@ -145,7 +145,6 @@ def drive(
 
 
 def _by_surface(surface: npt.NDArray[np.int64], factors: dict[Surface, float]) -> FloatArray:
-    """Return each cross-section's factor (1 for surfaces not listed)."""
     values = np.ones(len(surface))
     for kind, factor in factors.items():
         values[surface == kind] = factor
@@ -154,7 +153,6 @@ def _by_surface(surface: npt.NDArray[np.int64], factors: dict[Surface, float]) -
 
 @compiled
 def _with_braking_zones(speed_m_s: FloatArray, braking_m_s2: FloatArray) -> FloatArray:
-    """Lower speeds before each corner to values that the planned deceleration can brake from."""
     planned = speed_m_s.copy()
     for k in range(len(planned) - 2, -1, -1):
         reachable = math.sqrt(planned[k + 1] ** 2 + 2.0 * braking_m_s2[k] * RIBBON_SPACING_M)
@@ -192,7 +190,7 @@ def _drive(  # type: ignore[no-untyped-def]
     finish_station_m: float,
     log,
 ) -> tuple[int, int]:
-    """Drive and fill the log; return the tick of the finish (-1 for none) and the number of decisions."""
+    """Drive and fill the log; return the finish tick (-1 for none) and the number of decisions."""
     steer_debt = 0.0
     for decision in range(log.shape[0]):
         entry = log[decision]

@@ -188,7 +188,7 @@ def _substep(car: CarRecord, parameters: ParametersRecord, world: World, dt: flo
 
 @compiled(inline="always")
 def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, world: World, dt: float) -> None:
-    """Apply pads: turbo pads push for a while after the car left them, free-wheel pads cut the engine."""
+    """Apply pads: turbo pads still push for a while after contact, free-wheel pads cut the engine."""
     car.turbo_remaining_s = max(car.turbo_remaining_s - dt, 0.0)
     for wheel in range(WHEELS):
         material = car.wheel_material[wheel]

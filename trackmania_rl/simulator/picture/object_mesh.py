@@ -82,7 +82,6 @@ def _add_upright(
 
 @compiled
 def _add_checkpoint(mesh: Mesh, scenery: Scenery, section: int, is_passed: bool, depth_m: float) -> None:
-    """Add a blue gate with a white stripe, and a white line on the road; all gray once passed."""
     ribbon, places_m = scenery.ribbon, scenery.places_m
     half_m = ribbon.half_width_m[section]
     frame = color_at(mesh.palette, Paint.PASSED_CHECKPOINT if is_passed else Paint.CHECKPOINT, PLAIN_LIGHT, depth_m)

@@ -189,7 +189,6 @@ def _first_center_after(edge_px: float, size_px: int) -> int:
 
 @compiled
 def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
-    """Project a mesh's points; the results of points before the near plane are undefined."""
     count, seen, on_picture, first_row = mesh.counts[0], mesh.seen_m, mesh.on_picture, mesh.first_row
     to_camera_axes(camera, mesh.points_m, count, seen)
     height_px, width_px = canvas.pixels.shape
@@ -206,7 +205,7 @@ def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
 
 @compiled
 def _clip_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
-    """Project the part of a quadrilateral beyond the near plane to canvas.polygon; return its number of corners."""
+    """Project a quadrilateral's part beyond the near plane to canvas.polygon; return its number of corners."""
     height_px, width_px = canvas.pixels.shape
     seen, on_picture, polygon = mesh.seen_m, mesh.on_picture, canvas.polygon
     count, w = 0, 1.0 / NEAR_M
@@ -232,7 +231,7 @@ def _clip_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
 
 @compiled(inline="always")
 def _trace_edge(spans: npt.NDArray, polygon: npt.NDArray, a: int, b: int) -> None:
-    """Widen the spans of the rows that an edge crosses; always from its upper end, so that neighbours share it."""
+    """Widen the spans of the rows that an edge crosses; from its upper end, so that neighbours share it."""
     if polygon[a, 1] > polygon[b, 1]:
         a, b = b, a
     first, end = int(polygon[a, 3]), int(polygon[b, 3])
@@ -258,7 +257,6 @@ def _trace_edge(spans: npt.NDArray, polygon: npt.NDArray, a: int, b: int) -> Non
 def _fill_row(
     pixels: npt.NDArray, inverse_depth_1_m: npt.NDArray, spans: npt.NDArray, row: int, color: np.uint32
 ) -> None:
-    """Paint the pixels of a polygon's row that are nearer than those drawn before."""
     on_row = np.uint64(row)
     x, w, end_x, end_w = spans[on_row, 0], spans[on_row, 1], spans[on_row, 2], spans[on_row, 3]
     first = _first_center_after(x, pixels.shape[1])

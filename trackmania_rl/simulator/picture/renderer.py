@@ -49,7 +49,7 @@ _LARGEST_ROTATION_ELEMENT = 1.001
 
 
 class _Sprite(NamedTuple):
-    """Car, the same on every picture of a size, since the camera is fixed to it."""
+    """Car's pixels, the same on every picture of a size."""
 
     top: int  # row of its first pixel in the picture
     left: int  # column of the same
@@ -156,7 +156,7 @@ def _draw_picture(
     ribbon_index: int,
     passed_checkpoints: int,
 ) -> bool:
-    """Draw a picture to the easel's canvas; return whether the pose is possible for a car."""
+    """Draw a picture; return whether the pose is possible for a car."""
     for axis in range(3):
         if not abs(position_m[axis]) <= _FARTHEST_POSITION_M:
             return False

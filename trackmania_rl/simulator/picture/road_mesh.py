@@ -92,7 +92,6 @@ def make_scenery(track: Track) -> Scenery:
 
 
 def _places(ribbon: Ribbon) -> npt.NDArray[np.float64]:
-    """Return the world coordinates (P, 3, PLACES) of the places across the road."""
     half_m = ribbon.half_width_m
     columns_of_side = {1.0: slice(OUTER_LEFT, LINE_RIGHT), -1.0: slice(OUTER_RIGHT, LINE_LEFT, -1)}
     places_m = np.empty((len(half_m), 3, PLACES))
@@ -312,7 +311,6 @@ def _add_patches(
 def _add_road_mark(
     mesh: Mesh, near: int, far: int, section: int, end: int, paint: int, half_width_m: float, light: int, depth_m: float
 ) -> None:
-    """Add a surface's marks: dashes, patches, mown checks, arrows."""
     is_even_band = section // BAND_SECTIONS % 2 == 0
     if paint == Paint.GRASS:
         right = 0.5 if is_even_band else 0.0
@@ -340,7 +338,6 @@ def _add_road_mark(
 def _add_strips(
     mesh: Mesh, near: int, far: int, edge: int, road_paint: int, alternate: int, light: int, depth_m: float
 ) -> None:
-    """Add the road, its border lines, walls and verges between two cross-sections."""
     corners, colors, paints, haze = mesh.corners, mesh.colors, mesh.palette.paints, haze_at(depth_m)
     quad = mesh.counts[1]
     for strip in range(_STRIPS.shape[1]):
@@ -368,7 +365,7 @@ def _add_slab_end(mesh: Mesh, section_column: int, depth_m: float) -> None:
 
 @compiled(inline="always")
 def _section_in_view(camera: Camera, ribbon: Ribbon, section: int) -> tuple[float, float]:
-    """Return a cross-section centre's distances (m) ahead of the camera and to its right."""
+    """Return a cross-section centre's metres ahead of the camera and to its right."""
     center_m, position_m, axes = ribbon.center_m, camera.position_m, camera.axes
     right_m, depth_m = 0.0, 0.0
     for axis in range(3):

@@ -179,7 +179,6 @@ class Connection:
         return True
 
     def _make_room(self) -> None:
-        """Move the unread bytes to the buffer's front if the room behind them is small."""
         if self._begin == self._end:
             self._begin = self._end = 0
         elif len(self._received) - self._end < MAX_PAYLOAD_BYTES and self._begin:

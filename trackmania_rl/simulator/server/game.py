@@ -106,7 +106,7 @@ class SimulatedGame:
 
 
 def _split(text: str) -> list[str]:
-    """Split a command into words; quotes hold words together, and a backslash is a backslash."""
+    """Split a command into words; quotes hold words together, backslashes are literal."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split = True
     lexer.commenters = lexer.escape = ""

@@ -123,7 +123,6 @@ class GameServer:
     # The loop.
 
     def _render_hook(self) -> None:
-        """Poll the sockets if that is due, and deliver the requested frame."""
         now_s = monotonic()
         if now_s >= self._next_poll_s:
             self._idle(0.0)
@@ -162,7 +161,6 @@ class GameServer:
         return 1
 
     def _physics_hook(self, race: SimulatedRace, ticks: int) -> None:
-        """Advance the race, then send the due messages: step, checkpoint, lap, in this order."""
         race.advance(ticks)
         if self._client is None:
             race.take_checkpoint_event()
@@ -192,7 +190,6 @@ class GameServer:
     # Clients.
 
     def _accept(self) -> None:
-        """Replace the client by the latest new one, with default timeout and no frame request."""
         newcomer = None
         while (accepted := self._next_newcomer()) is not None:
             if newcomer is not None:
@@ -217,7 +214,7 @@ class GameServer:
             return None
 
     def _drop_client(self, reason: str) -> None:
-        """Close the connection; game speed and step period stay."""
+        """Close the connection; keep game speed and step period."""
         if self._client is not None:
             logger.info("client dropped: %s", reason)
             self._selector.unregister(self._client)
@@ -226,7 +223,7 @@ class GameServer:
         self._frame_size_px = None
 
     def _check_interruption(self, wait_began_s: float) -> None:
-        """End a wait when the server is stopping, or when it is long and a new client is pending."""
+        """End a wait if the server is stopping, or if it is long and a new client is pending."""
         if self._is_stopping:
             raise _Stopped
         if monotonic() - wait_began_s > NEWCOMER_PATIENCE_S:
@@ -236,7 +233,7 @@ class GameServer:
                     raise ClientGone("kept a newcomer waiting")
 
     def _sync(self, message_id: MessageId, *message: bytes | memoryview) -> None:
-        """Send a message, in pieces, and handle the client's messages until it answers with the same id."""
+        """Send a message, in pieces, and handle the client's messages until its answer with the same id."""
         client = self._client
         if client is None:
             return

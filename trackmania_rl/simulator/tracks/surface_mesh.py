@@ -300,7 +300,6 @@ def _border(mesh: SurfaceMesh, ribbon: Ribbon, section: int, side: float, materi
 
 @compiled
 def _what_is_at(ground: Ground, up: npt.NDArray[np.float64], material: int) -> int:
-    """Return `_ROAD` or a value of `Edge`."""
     if not ground.exists:
         return _DROP
     normal = ground.normal

@@ -384,7 +384,6 @@ def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray
 
 
 def _heights_m(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray, step_m: float) -> FloatArray:
-    """Return the road's height at each plan distance; each stretch between gaps is rounded separately."""
     ramp_knots_m = np.concatenate([[0.0], np.cumsum([piece.climb_m for piece in pieces])])
     heights_m = np.interp(plan_m, knots_m, ramp_knots_m)
     borders_m = [0.0]

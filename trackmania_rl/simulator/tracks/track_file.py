@@ -218,7 +218,6 @@ def read_line(path: Path) -> FloatArray:
 
 
 def _track_from_bare_line(path: Path) -> Track:
-    """Lay a wide walled road, narrower in tight turns, over a smoothed line, which may cross itself."""
     line_m = _smoothed(read_line(path), BARE_LINE_SMOOTHING_M)
     radius_m = turn_radius_m(line_m)
     half_width_m = _tapered(np.clip(0.8 * radius_m, 2.0, BARE_LINE_WIDTH_M / 2.0))
@@ -290,7 +289,6 @@ def _track_of_world(settings: TrackSettings, line_m: FloatArray, world_file: Pat
 
 
 def _check_distances(settings: TrackSettings, lap_m: float) -> None:
-    """Raise if a section or checkpoint is outside the lap, or the checkpoints are out of order."""
     extent = f"{'a lap' if settings.laps > 1 else 'the line'}, which is {lap_m:.1f} m long"
     for section in settings.section:
         if section.from_m < 0.0 or section.to_m > lap_m + RIBBON_SPACING_M:
@@ -308,7 +306,6 @@ def _check_distances(settings: TrackSettings, lap_m: float) -> None:
 
 
 def _check_shape(settings: TrackSettings, line_m: FloatArray, half_width_m: FloatArray, lap_m: float) -> None:
-    """Raise if the laps do not repeat, the road folds over itself in a turn, or it runs into itself."""
     mismatch_m = lap_mismatch_m(line_m, settings.laps)
     if mismatch_m > MAX_LAP_MISMATCH_M:
         raise TrackFileError(
@@ -334,7 +331,7 @@ def _check_shape(settings: TrackSettings, line_m: FloatArray, half_width_m: Floa
 
 
 def _smoothed(line_m: FloatArray, smoothing_m: float) -> FloatArray:
-    """Return the line smoothed by a moving average of ``smoothing_m`` metres and 0.5 m from point to point.
+    """Return the line smoothed over ``smoothing_m`` metres, 0.5 m from point to point.
 
     Without smoothing an evenly spaced line is unchanged, so that its states and times stay the same.
     """
@@ -352,7 +349,6 @@ def _tapered(values: FloatArray) -> FloatArray:
 
 
 def _complaint(details: ErrorDetails) -> str:
-    """Return one of pydantic's findings as a sentence in the file's own terms."""
     where = _short(".".join(str(part + 1) if isinstance(part, int) else part for part in details["loc"]))
     key = _short(str(details["loc"][-1])) if details["loc"] else ""
     table = details["loc"][0] if len(details["loc"]) > 1 else None

@@ -198,7 +198,7 @@ def find_problem(design: TrackDesign, laid_out: LaidOutTrack, character: Charact
 
 
 class _Road:
-    """Pieces taken so far, and the ground they occupy, one point every 2 m of the plan."""
+    """Pieces so far, and the ground they occupy, one point every 2 m of the plan."""
 
     def __init__(self, character: Character, extent_m: float) -> None:
         self.pieces: list[Piece | CheckpointMark] = []
@@ -279,7 +279,6 @@ def _grow(rng: np.random.Generator, character: Character) -> tuple[Piece | Check
 
 
 def _with_one_more_phrase(rng: np.random.Generator, character: Character, road: _Road) -> _Road | None:
-    """Draw phrases until there is room for one; mark a checkpoint if the last one is far enough."""
     for _ in range(_MOST_PHRASES_DRAWN):
         phrase = draw_phrase(rng, character, turned_deg=road.turned_deg, slope=road.slope, height_m=road.height_m)
         longer = road.extended(phrase)

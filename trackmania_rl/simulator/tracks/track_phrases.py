@@ -109,7 +109,6 @@ def _sweeper(rng: np.random.Generator, character: Character) -> list[Piece]:
 
 
 def _hairpin(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """Draw a straight long enough to gather speed, and a hairpin."""
     run_up = straight(round(character.straight_m[1] * float(rng.uniform(0.7, 1.1))))
     return [run_up, _turn(rng, character, (150.0, 180.0), _radius_m(rng, character, (0.0, 0.3)))]
 
@@ -133,7 +132,6 @@ def _tightening(rng: np.random.Generator, character: Character) -> list[Piece]:
 
 
 def _boost(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """Draw a turbo strip on a straight, and a wide bend after it."""
     bend = _turn(rng, character, (40.0, 90.0), _radius_m(rng, character, (0.6, 1.0)))
     return [_straight(rng, character), straight(12.0, surface="turbo"), straight(60.0), bend]
 
@@ -143,7 +141,7 @@ JUMP_SLOPE = _JUMP_CLIMB_M / _JUMP_RAMP_M
 
 
 def _jump(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """Draw a level run-up, a ramp, a gap and a wide landing that falls, as on the shipped track "jump"."""
+    """Draw a level run-up, a ramp, a gap and a falling wide landing, as on the shipped track "jump"."""
     landing_width_m = character.width_m + 4.0
     return [
         straight(round(float(rng.uniform(70.0, 90.0)))),
@@ -171,7 +169,6 @@ def _is_jump(phrase: list[Piece]) -> bool:
 
 
 def _dressed(rng: np.random.Generator, character: Character, phrase: list[Piece]) -> list[Piece]:
-    """Bank some turns; sometimes change the phrase's surface or borders."""
     is_rough, is_banked = rng.random() < character.rough, rng.random() < 0.25
     surface = str(rng.choice(["dirt", "dirt", "grass", "concrete"]))
     edge = str(rng.choice(["grass", "grass", "drop"]))
@@ -205,7 +202,6 @@ def _tightest_radius_m(piece: Piece) -> float:
 def _with_heights(
     rng: np.random.Generator, character: Character, phrase: list[Piece], slope: float, height_m: float
 ) -> list[Piece]:
-    """Let every piece climb or fall: slopes change by a bounded kink, and high roads fall."""
     if _is_jump(phrase):
         return phrase
     risen = []

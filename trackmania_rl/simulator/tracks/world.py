@@ -266,7 +266,6 @@ class Ground(NamedTuple):
 
 @compiled
 def _ahead_of_section(section: Any, x: float, y: float, z: float) -> float:
-    """Return the metres from a cross-section's plane to the point, along the road."""
     center, forward = section.center_m, section.forward
     return (x - center[0]) * forward[0] + (y - center[1]) * forward[1] + (z - center[2]) * forward[2]
 
