@@ -99,12 +99,12 @@ class MedalTimes:
 class Challenge:
     """Map."""
 
-    uid: str  # the game's unique id
+    uid: str
     name: str  # with the game's colour codes
     author: str
     environment: str
     mood: str
-    size_cells: tuple[int, int, int]  # (x, y, z)
+    size_cells: tuple[int, int, int]
     n_laps: int  # 1 or more
     times: MedalTimes
     blocks: tuple[Block, ...]  # in the file's order

@@ -94,7 +94,7 @@ class GbxFile:
     path: Path
     class_id: int
     content: Gbx
-    header: ElementTree.Element | None  # XML of its head
+    header: ElementTree.Element | None
 
     @property
     def kind(self) -> str:

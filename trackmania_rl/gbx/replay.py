@@ -26,7 +26,7 @@ from trackmania_rl.gbx.reading import (
 )
 
 REPLAY_SUFFIXES: Final = (".replay.gbx", ".ghost.gbx")
-NO_TIME: Final = 0xFFFFFFFF  # a race time that was never set
+NO_TIME: Final = 0xFFFFFFFF
 
 _NO_SPEED: Final = -(1 << 15)  # logarithm of a speed of zero
 _MAX_SAMPLE_M: Final = 1e6  # a position beyond it was misread
@@ -36,8 +36,8 @@ _MAX_SAMPLE_M: Final = 1e6  # a position beyond it was misread
 class GhostSamples:
     """S samples of a car."""
 
-    period_ms: int  # race time between samples
-    time_ms: npt.NDArray[np.int64]  # (S,) race time
+    period_ms: int  # between samples
+    time_ms: npt.NDArray[np.int64]  # (S,)
     position_m: npt.NDArray[np.float64]  # (S, 3) car's origin, world axes
     rotation: npt.NDArray[np.float64]  # (S, 4) unit quaternions w, x, y, z
     speed_m_s: npt.NDArray[np.float64]  # (S,) to about a thousandth
@@ -54,7 +54,7 @@ class GhostSamples:
         return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
-RACE_RUNNING = "_FakeIsRaceRunning"  # event at which a race begins
+RACE_RUNNING = "_FakeIsRaceRunning"
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,11 +114,9 @@ def script_of_ghost(ghost: Ghost, path: Path) -> GhostScript:
 
 
 def ghost_events_of_script(events: Sequence[InputEvent], race_time_ms: int | None = None) -> tuple[ControlEvent, ...]:
-    """Return the events in the ghost of a race driven by a script.
+    """Return the events in the ghost of a race driven by a script, whose events are in order of time.
 
-    Args:
-        events: in order of time.
-        race_time_ms: the finish time, or None for an unfinished race.
+    `race_time_ms` is None for an unfinished race.
 
     Raises:
         ReplayInputsError: if the script gives up the race, which then leaves no ghost.

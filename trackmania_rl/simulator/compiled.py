@@ -8,6 +8,5 @@ from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol import state_blob
 
 SOURCES = (*Path(__file__).parent.rglob("*.py"), Path(state_blob.__file__))
-"""Everything that compiled functions of the simulator can depend on."""
 
 compiled = compiler_for("simulator", SOURCES)

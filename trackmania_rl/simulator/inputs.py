@@ -38,9 +38,8 @@ _SLOTS: Final = {
 
 _ANALOG: Final = (Input.STEER, Input.GAS)
 _LEAST_STEER_BESIDE_KEYS: Final = ANALOG_FULL // 100
-"""Wheel angle above which the wheel counts if it changes at the same time as a key."""
+"""Wheel angle above which the wheel counts if it changes together with a key."""
 _OTHER_KEYS_RELEASED: Final = dict.fromkeys((Input.LEFT, Input.RIGHT, Input.ACCELERATE), 0)
-"""Keys that an AnalogInput does not set."""
 _NO_EVENT: Final = (0, 0)
 
 Controls = tuple[float, float, float]  # gas 0 or 1, brake 0 or 1, steer -1 (left) .. 1 (right).
@@ -49,8 +48,7 @@ Controls = tuple[float, float, float]  # gas 0 or 1, brake 0 or 1, steer -1 (lef
 class RaceInputs:
     """Inputs of one race.
 
-    Args:
-        slots: (8, 2) uint32, one (time, data) pair per InputSlot as in a state blob; updated in place.
+    `slots` is (8, 2) uint32, one (time, data) pair per InputSlot as in a state blob, updated in place.
 
     Attributes:
         controls: Controls of the car from the next tick on.

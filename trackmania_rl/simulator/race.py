@@ -35,18 +35,15 @@ from trackmania_rl.simulator.tracks.world import Track
 
 _MAGIC: Final = 0x53494D32  # "SIM2"
 _RACE_TIMER: Final = 1
-"""Index of the race's clock among the blob's timers; it runs on after the finish."""
+"""Race clock's index among the blob's timers; it runs on after the finish."""
 _KM_H_PER_M_S: Final = 3.6
 
 
 class SimulatedRace:
     """Race on one track, from the countdown on; it continues after the finish until it is given up.
 
-    A race driven on from a restored state gives identical blobs and events.
-
-    Args:
-        track: The track.
-        parameters: The car's constants, as `VehicleParameters.packed` makes them.
+    A race driven on from a restored state gives identical blobs and events. `parameters` are the car's constants, as
+    `VehicleParameters.packed` makes them.
 
     Raises:
         ValueError: If the track's gates cannot be dealt out to its laps.
@@ -133,13 +130,10 @@ class SimulatedRace:
         self.inputs.release_all()
 
     def advance(self, max_ticks: int = 1) -> int:
-        """Advance the race, but not beyond the tick in which a gate is passed.
+        """Advance the race, but not beyond the tick in which a gate is passed; return the ticks made, at least 1.
 
         Args:
             max_ticks: At least 1; fewer are made at the countdown's end and where the script changes an input.
-
-        Returns:
-            The number of ticks made, at least 1.
         """
         respawns, max_ticks = self._play_script(max_ticks)
         if self._tick_time_ms >= MAX_RACE_MS or (respawns and self._respawn_gate is None):

@@ -51,11 +51,7 @@ class TrackForBatch:
 
 
 class RaceBatch:
-    """K races, each on its own track.
-
-    Args:
-        n_races: K.
-        parameters: The cars' constants, as `VehicleParameters.packed` makes them.
+    """K races, each on its own track; `parameters` are the cars' constants, as `VehicleParameters.packed` makes them.
 
     Attributes:
         cars: (K,) VEHICLE_DTYPE.
@@ -96,9 +92,9 @@ class RaceBatch:
         """Advance some races, each until the ticks are over or its finish is passed; call `write_heads` next.
 
         Args:
-            races: (n,) numbers of races, all on `track`.
+            races: (n,) their numbers.
             track: Their track.
-            controls: (n, 3) gas 0..1, brake 0..1, steer -1 (left) .. 1 (right), held all the time.
+            controls: (n, 3) gas 0..1, brake 0..1, steer -1 (left) .. 1 (right), constant.
             n_ticks: At least 1.
         """
         _advance(

@@ -1,7 +1,6 @@
 """Car in a state blob, restored bit for bit: every 32-bit word of VEHICLE_DTYPE has its place.
 
-Fields of the game's format are at its offsets; the rest is in the blob's private part. Both directions are one indexed
-copy of words.
+Fields of the game's format are at its offsets; the rest is in the blob's private part.
 """
 
 from __future__ import annotations
@@ -74,7 +73,6 @@ _RANGES: Final = {
     "last_lateral_contact_time_ms": (float(NEVER_MS), float(MAX_RACE_MS)),
     "clock_ms": (0.0, float(MAX_RACE_MS)),
 }
-"""Bounds of a car's fields; `_ANY` for others."""
 _ANY: Final = (-1e9, 1e9)  # wide enough for a car that falls during a whole race
 
 _QUATERNION_NORM_TOLERANCE: Final = 0.01

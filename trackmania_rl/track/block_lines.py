@@ -39,16 +39,12 @@ class BlockLine:
 
     # (N, 3) of a car's origin, world axes, about 0.5 m apart; all laps in a row
     points_m: FloatArray
-    blocks: tuple[Block, ...]  # in the line's order, repeated if crossed twice
+    blocks: tuple[Block, ...]  # in the line's order
     gap: str | None  # why the line ends before the finish; None for a whole one
 
 
 def line_from_blocks(challenge: Challenge, *, as_far_as_possible: bool = False) -> BlockLine:
-    """Make a line of a map's road pieces.
-
-    Args:
-        challenge: the map.
-        as_far_as_possible: return the unambiguous part from the start if no whole way is found.
+    """Make a line of a map's road pieces, or with `as_far_as_possible` of the unambiguous part from the start.
 
     Raises:
         BlockLineError: if the map is of another environment or has no start; without `as_far_as_possible` also if the

@@ -1,7 +1,7 @@
 """Tracks of a map's own blocks for the simulated game: loops, walls, pads and gates.
 
-The world is written to a file beside the track's (`simulator.tracks.world_file`), so that the game needs no knowledge
-of blocks. Progress counts along a line through the map, usually a driven one.
+The world is written to a file beside the track's (`simulator.tracks.world_file`). Progress counts along a line through
+the map, usually a driven one.
 """
 
 from __future__ import annotations
@@ -52,12 +52,7 @@ def lack_of(world: BlockWorld) -> str:
 
 
 def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -> MeshWorld:
-    """Make the world of a map for the simulated game; unknown blocks are left out.
-
-    Args:
-        challenge: the map.
-        world: world of its blocks.
-        line_m: (N, 3) metres, start to finish, about 0.5 m apart.
+    """Make the world of a map along a line (N, 3), in metres, start to finish, about 0.5 m apart; omit unknown blocks.
 
     Raises:
         BlockTrackError: if there is no start or finish, or a gate's trigger or spawn is not known.
@@ -117,13 +112,7 @@ def normals_along(mesh: SurfaceMesh, line_m: FloatArray) -> FloatArray:
 def write_block_track(
     challenge: Challenge, arrays: MeshWorld, line_m: FloatArray, track_file: Path
 ) -> tuple[Path, ...]:
-    """Write a track's world, line and track file, in this order; return all three.
-
-    Args:
-        challenge: the map.
-        arrays: its world.
-        line_m: (N, 3) the way through it.
-        track_file: .toml in an existing folder.
+    """Write a track's world, line (N, 3) and track file (.toml in an existing folder), in this order; return all three.
 
     Raises:
         OSError: if writing fails.

@@ -16,7 +16,7 @@ from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
 from trackmania_rl.track.pieces import SHAPE_BITS, Piece, stadium_pieces
 from trackmania_rl.track.placed_blocks import forward_of, to_world
 
-GRASS_HEIGHT_M: Final = 9.0  # of the stadium's grass
+GRASS_HEIGHT_M: Final = 9.0
 MOST_CELLS: Final = 256  # per direction of a map's grid; files have a byte for each
 MOST_BLOCKS: Final = 50_000
 MOST_TRIANGLES: Final = 400_000  # ten times the largest maps'
@@ -49,10 +49,10 @@ class BlockWorld:
     block: npt.NDArray[np.int64]  # (T,) index into `blocks`
     blocks: tuple[Block, ...]  # in the file's order
     has_grass: npt.NDArray[np.bool_]  # (X, Z) True if the stadium's grass is in a column of cells
-    gates: tuple[GateBox, ...]  # starts, checkpoints and finishes, in the file's order
-    water: tuple[Block, ...]  # a car that falls in is out
+    gates: tuple[GateBox, ...]  # in the file's order
+    water: tuple[Block, ...]
     scenery: tuple[Block, ...]  # known blocks that are not driven on and not built
-    unknown: tuple[Block, ...]  # blocks not in the catalogue; there is nothing in their place
+    unknown: tuple[Block, ...]  # not in the catalogue; there is nothing in their place
 
     @property
     def forward(self) -> FloatArray:

@@ -32,10 +32,10 @@ class DrivenPath:
     """Path of one car; S samples."""
 
     name: str
-    time_ms: FloatArray  # (S,) race time
+    time_ms: FloatArray  # (S,)
     position_m: FloatArray  # (S, 3) world axes
     speed_m_s: FloatArray  # (S,)
-    # (C, 3) car's place at each of its checkpoint times, without the finish
+    # (C, 3) at each checkpoint time, without the finish
     checkpoint_m: FloatArray
     notes: tuple[str, ...] = ()
 

@@ -33,7 +33,7 @@ _compiled = compiler_for("game_map", [Path(__file__)])
 FloatArray = npt.NDArray[np.float64]
 
 ZONES_BEFORE_START: Final = 20
-"""Zones that extend the reference line straight on before its start, as `ZONES_AFTER_END` do beyond its end."""
+"""Zones straight on before the line's start, as `ZONES_AFTER_END` beyond its end."""
 SMOOTHING_REACH_POINTS: Final = 5
 """A smoothed point is the mean of the points this many places before and behind it."""
 REAL_CHECKPOINT_RADIUS_M: Final = 12.0
@@ -49,8 +49,8 @@ def zones_of_line(line: FloatArray, real_checkpoints_m: FloatArray | None = None
 
     Args:
         line: (N, 3) reference line from `load_reference_line`.
-        real_checkpoints_m: (C, 3) positions of the map's own checkpoints, if known. Each belongs to the nearest zone
-            within `REAL_CHECKPOINT_RADIUS_M`, once per lap.
+        real_checkpoints_m: (C, 3) the map's own checkpoints, if known. Each belongs to the nearest zone within
+            `REAL_CHECKPOINT_RADIUS_M`, once per lap.
     """
     centers = extend_and_smooth(line, ZONES_BEFORE_START, ZONES_AFTER_END)
     border = 0.5 * (centers[:-1] + centers[1:])
@@ -169,8 +169,8 @@ def qualities_of(road: RoadProfile, banking: npt.NDArray[np.float64], narrowest_
 
     Args:
         road: at P cross-sections.
-        banking: (P,) rise to its left border per metre.
-        narrowest_m: lower bound of its half width.
+        banking: (P,) rise to the left border per metre.
+        narrowest_m: lower bound of the half width.
     """
     of_road = {
         "half_width_m": np.maximum(np.minimum(road.to_left_m, road.to_right_m), narrowest_m),
@@ -217,10 +217,7 @@ def named_maps(settings: Settings) -> list[MapEntry]:
 
 
 def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> npt.NDArray[np.float64]:
-    """Read the reference line of a map, and check the track of the simulated game.
-
-    Returns:
-        (N, 3) points of the reference line, in metres.
+    """Return the reference line of a map, (N, 3) in metres, and check the track of the simulated game.
 
     Raises:
         UserError: if either is missing or damaged.
@@ -231,10 +228,7 @@ def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> np
 
 
 def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt.NDArray[np.float64]]:
-    """Read every map of the map cycle, so that a bad one is refused before its races.
-
-    Returns:
-        `load_map_files` of each map, by map name.
+    """Return the reference line of each map of the map cycle by name, so that a bad one is refused before its races.
 
     Raises:
         UserError: if a reference line, or a track of the simulated game, is missing or damaged.
@@ -264,10 +258,7 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
 
 
 def load_reference_times(entries: Iterable[MapEntry], maps_folder: Path) -> dict[str, MedalTimes]:
-    """Read the times of each map that has any: in its `.Challenge.Gbx`, or in `[times]` of its track file.
-
-    Returns:
-        Times by the map cycle's name, without maps without times or file.
+    """Return the times, by map name, of each map that has any, in its `.Challenge.Gbx` or its track file's `[times]`.
 
     Raises:
         UserError: if a map's file can't be read.

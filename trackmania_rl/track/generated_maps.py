@@ -30,8 +30,7 @@ MOST_TRACKS_KEPT: Final = 1000
 class GeneratedMaps:
     """Generated tracks of one process.
 
-    A generator's tracks are numbered, and each is drawn from its number alone, so a run can continue from the count of
-    races.
+    Each track is drawn from its number alone, so a run can continue from the count of races.
 
     Args:
         folder: for this object alone; made when needed, emptied at first.
@@ -51,7 +50,7 @@ class GeneratedMaps:
         self._seeds = seeds
         self._most_kept = most_kept
         self._n_begun = dict(n_begun)
-        self._driven: dict[str, TrackRecipe] = {}  # last track of each generator
+        self._driven: dict[str, TrackRecipe] = {}
         self._kept: OrderedDict[TrackRecipe, Path] = OrderedDict()  # least recently used first
         shutil.rmtree(self._folder, ignore_errors=True)
 

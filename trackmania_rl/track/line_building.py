@@ -21,11 +21,11 @@ from trackmania_rl.track.driven_path import DrivenPath
 from trackmania_rl.track.pieces import hermite
 from trackmania_rl.track.placed_blocks import forward_of
 
-LINE_SPACING_M: Final = 0.5  # between points of a line
+LINE_SPACING_M: Final = 0.5
 SMOOTHING_M: Final = 2.0
 """Width of the moving average over a line. In a bend of radius R it moves the line inwards by SMOOTHING_M²/(24 R)."""
-MAX_LENGTH_M: Final = 50_000.0  # limit of a race; the longest maps have some 10 km a lap
-BEYOND_FINISH_M: Final = 1.0  # line's end behind the plane in the middle of the finish block
+MAX_LENGTH_M: Final = 50_000.0  # the longest maps have some 10 km a lap
+BEYOND_FINISH_M: Final = 1.0  # behind the plane in the middle of the finish block
 GATE_REACH_M: Final = 60.0
 """A line that ends this near to the finish, or begins this near to the start, is extended to it."""
 MAX_MEAN_OFFSET_M: Final = 32.0  # races further apart took different ways, which have no mean
@@ -45,7 +45,7 @@ class LineError(UserError):
 class BuiltLine:
     """New reference line of N points."""
 
-    points_m: FloatArray  # (N, 3) metres, world axes, start to finish, at equal distances of about the spacing
+    points_m: FloatArray  # (N, 3) world axes, start to finish, at equal distances of about the spacing
     # (N,) of the car, the first of several; None for a line that was not driven
     speed_m_s: FloatArray | None
     notes: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ def build_line(
     if len(lines) > 1:
         mean_m = mean_line(line.points_m, [other.points_m for other in lines[1:]], [path.name for path in paths])
         mean_m = resample(_moving_average(mean_m, smoothing_m, spacing_m), spacing_m)
-        assert line.speed_m_s is not None  # a driven line has speeds
+        assert line.speed_m_s is not None
         speed_m_s = np.interp(np.linspace(0, 1, len(mean_m)), np.linspace(0, 1, len(line.points_m)), line.speed_m_s)
         line = BuiltLine(mean_m, speed_m_s)
     notes = tuple(note for path in paths for note in path.notes)
@@ -220,7 +220,7 @@ def _pass_points(base_m: FloatArray, direction: FloatArray, other_m: FloatArray)
 
 
 def _reach_start(line: BuiltLine, challenge: Challenge, spacing_m: float) -> BuiltLine:
-    """Extend a line that begins behind the start line straight back to it."""
+    """Extend a line that begins behind the start straight back to it."""
     missing_m = _distance_to_gate(line.points_m[::-1], challenge, (Gate.START, Gate.START_AND_FINISH))
     if missing_m is None or missing_m <= spacing_m:
         return line

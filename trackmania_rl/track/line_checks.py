@@ -1,7 +1,7 @@
 """Checks of a reference line before training: spacing, jumps, ways back, the map's gates.
 
-A *problem* makes a line useless (the car could not follow it, or the race would never count). A *warning* should be
-checked in the picture.
+A *problem* makes a line useless (a car cannot follow it, or races never count). A *warning* should be checked in the
+picture.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class GatePassage:
     """One passage of the line through a gate."""
 
     gate: Block
-    station_m: float  # metres along the line
+    station_m: float  # along the line
     point_m: tuple[float, float, float]  # (x, y, z)
     beside_m: float  # level distance from the middle of the block, to the right of its direction positive
     above_m: float  # above the block's floor
-    plane_distance_m: float  # from the line's nearest point to the block's centre plane
+    plane_distance_m: float  # of the line's nearest point
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LineReport:
     """All findings about a line."""
 
     findings: tuple[Finding, ...]
-    passages: tuple[GatePassage, ...]  # of all gates, in the order of the line; () without a map
+    passages: tuple[GatePassage, ...]  # of all gates, in the line's order; () without a map
     length_m: float
     lowest_m: float
     highest_m: float
@@ -108,7 +108,7 @@ def check_line(
         line_m: (N, 3), N >= 2, metres.
         challenge: the map, for checks of its gates.
         checkpoint_m: (C, 3) places of a race's checkpoint times, in order.
-        spacing_m: the nominal distance of neighbouring points.
+        spacing_m: nominal, between points.
     """
     assert line_m.ndim == 2
     assert line_m.shape[1] == 3
@@ -184,7 +184,6 @@ def _check_length(line_m: FloatArray) -> Finding:
 
 
 def _check_spacing(line_m: FloatArray, spacing_m: float) -> Finding:
-    """Compare the steps with the loader's bounds and the simulated game's, which are stricter."""
     steps_m = np.diff(arc_length(line_m))
     text = f"neighbours are {steps_m.min():.2f} to {steps_m.max():.2f} m apart"
     wrong, is_mendable = uneven_steps(line_m, spacing_m)
@@ -219,7 +218,6 @@ def _check_kinks(line_m: FloatArray, spacing_m: float) -> Finding:
 
 
 def _check_turning_back(line_m: FloatArray) -> Finding:
-    """Detect a line that goes back over itself."""
     pairs = _near_pairs(line_m, TURNED_BACK_WITHIN_M, 4.0, REPEATED_AFTER_M, same_direction=False)
     if pairs is None:
         return Finding("turning back", Verdict.FINE, "nowhere")

@@ -1,8 +1,8 @@
 """Tracks for the simulated game from real maps: a road along a reference line, as wide as the map's blocks.
 
-The road's middle is the line, so that it and the track agree to the metre; a line driven near a border therefore gives
-a road that reaches further to that side than the real one. Under the line, each known block gives width, surface and
-bank; elsewhere a default road is laid. In tight turns of the line the road is narrower.
+The road's middle is the line, so that both agree to the metre; a line driven near a border gives a road that reaches
+further to that side than the real one. Known blocks give width, surface and bank; elsewhere a default road is laid. In
+tight turns the road is narrower.
 
 A ribbon is no loop and no wall: where the line is steeper than 60 degrees or upside down, it is rolled out to a level
 road of the same length, and all that follows moves with it.
@@ -38,7 +38,7 @@ GRASS_BELOW_M: Final = 10.0
 """A line lower than this with no block below drives on the stadium's grass, which is at 9 m."""
 ON_ROAD_M: Final = 1.5  # a line further above its block's road flies over it, without its bank
 GATE_REACH_M: Final = 24.0  # on the plan, of a line that passes a checkpoint
-START_REACH_M: Final = 64.0  # largest distance of a line's first point from its map's start
+START_REACH_M: Final = 64.0  # of a line's first point from its map's start
 LEAST_WIDTH_M: Final = 4.0
 LEAST_LENGTH_M: Final = 30.0
 WIDTH_OF_RADIUS: Final = 1.6
@@ -78,12 +78,7 @@ class _Ground:
 
 
 def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrack:
-    """Lay a road along a line through a map.
-
-    Args:
-        challenge: the map.
-        line_m: (N, 3) metres, world axes, start to finish, about 0.5 m apart.
-        name: of the track and its files.
+    """Lay a road along a line (N, 3) in world axes, start to finish, about 0.5 m apart, through a map.
 
     Raises:
         MapTrackError: if the line is shorter than 30 m, is outside the map, or does not begin at its start.
@@ -131,7 +126,6 @@ def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
     smooth_direction = smooth_m / np.maximum(np.linalg.norm(smooth_m, axis=1, keepdims=True), 1e-9)
     up = _normals(smooth_direction)[:, 1]
     margin = round(_ROLL_OUT_MARGIN_M / LINE_SPACING_M)
-    # between nearly level places
     stretches = [
         (begin, end)
         for begin, end in _runs(_least_within(up, margin) < NEARLY_LEVEL_UP)

@@ -21,7 +21,6 @@ from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import first_recipes, write_in_folder
 
 TRACKS_OF_A_GENERATOR: Final = 10
-"""Tracks that represent a generator of the map cycle."""
 MOST_GENERATED_TRACKS: Final = 1000
 
 
@@ -39,8 +38,7 @@ def map_entries(
         names: names of the map cycle, track files with a reference line, or generated tracks as
             `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none for the whole map cycle. A generator gives its first
             `TRACKS_OF_A_GENERATOR` seeds.
-        tracks_folder: for generated tracks, evaluated only when needed; None for a folder of this name in the maps
-            folder.
+        tracks_folder: for generated tracks, evaluated only when needed; by default in the maps folder.
 
     Raises:
         UserError: if a name is none of these, or a track cannot be written.
@@ -71,10 +69,6 @@ def explored_maps(settings: Settings, tracks_folder: str | os.PathLike[str]) -> 
     """Return the exploration maps of the map cycle, and their weights.
 
     An entry's races (`repeat`) are shared evenly among its tracks. In a cycle of evaluation races alone, these count.
-
-    Args:
-        settings: of a run.
-        tracks_folder: as in `map_entries`.
 
     Raises:
         UserError: if a track cannot be written.
@@ -143,8 +137,7 @@ def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[st
     Args:
         settings: of the configuration; its own maps keep their names and races.
         maps_folder: folder of tracks and lines.
-        names: of the configuration's maps, tracks of the maps folder, track files, lines, or generated tracks as
-            `generated:DIFFICULTY:SEED` (or `...:FIRST_SEED-LAST_SEED`); with the real game, of maps in the maps folder.
+        names: as for `map_entries`, or tracks and lines of the maps folder; with the real game, its maps.
 
     Raises:
         UserError: if there is no map of a name, or the configuration plays no races.
@@ -162,7 +155,7 @@ def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[st
 
 
 def training_entries(of_map: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a map's entries for the map cycle: exploration races, and an evaluation race.
+    """Return the exploration and evaluation entries of a map for the map cycle.
 
     Args:
         of_map: `map_name`, and `map_path` with `reference_line` or a `generator`.

@@ -51,11 +51,7 @@ def mesh_of(piece: Piece, block: Block) -> PieceMesh:
 def ways_of(piece: Piece, block: Block, straight_m: float | None = None, bent_m: float | None = None) -> list[Way]:
     """Return the ways of a piece's cross-sections.
 
-    Args:
-        piece: the block's piece.
-        block: as for `mesh_of`.
-        straight_m: spacing of places on straight ways; the catalogue's by default.
-        bent_m: likewise on others.
+    `straight_m` and `bent_m` are the spacings of places on straight and on other ways; by default the catalogue's.
     """
     ways = []
     for sweep in piece.sweeps:

@@ -216,7 +216,7 @@ def _cross_section(table: dict[str, Any]) -> CrossSection:
     if half_m[0, 0] != 0.0:
         raise ValueError(f"a mirrored cross-section begins in the middle of the way, not at {half_m[0, 0]} m")
     right_m = half_m[:0:-1] * (-1.0, 1.0)
-    flat = 1 if half_m[0, 1] == half_m[1, 1] else 0  # one piece over the middle
+    flat = 1 if half_m[0, 1] == half_m[1, 1] else 0
     return CrossSection(np.concatenate((right_m, half_m[flat:])), Surface[table["surface"].upper()])
 
 

@@ -23,7 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 class Joint:
     """Crossing of a road and a block's border, in the world."""
 
-    position_m: tuple[int, int, int]  # (x, y, z) whole metres
+    position_m: tuple[int, int, int]  # whole metres
     heading: int  # out of the block, in quarter turns to the right of +z
 
     @property
@@ -37,7 +37,7 @@ class Road:
     """One road through one block, in one of its two directions; K points."""
 
     block: Block
-    lane: int  # index of the block's road
+    lane: int
     enters: Joint
     leaves: Joint
     points_m: FloatArray  # (K, 3) middle, world axes
@@ -109,14 +109,10 @@ def _joint(port: Port, block: Block, size: tuple[int, int]) -> Joint:
 
 
 def lane_points(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
-    """Return the middle of a road in its block's own axes.
+    """Return the middle of a road in the axes of its block, whose `size` is (width, depth) in cells.
 
     Ports on neighbouring sides are joined by a quarter circle, those on opposite sides by a straight or by two arcs of
     one radius. Heights are the cubic with the ports' heights and slopes; the bank changes linearly.
-
-    Args:
-        lane: the road.
-        size: (width, depth) of its block in cells.
 
     Returns:
         (K, 3) points from begin to end, at most 0.5 m apart on the plan, and (K,) rise of the road per metre to the
@@ -166,7 +162,7 @@ def _plan(begin_m: FloatArray, inwards: FloatArray, end_m: FloatArray, outwards:
     if aside_m < 1e-9:
         return begin_m + np.linspace(0.0, 1.0, _steps(ahead_m) + 1)[:, None] * way_m
     aside = aside / aside_m
-    if abs(np.dot(inwards, outwards)) < 0.5:  # neighbouring sides
+    if abs(np.dot(inwards, outwards)) < 0.5:
         assert abs(ahead_m - aside_m) < 1e-9, "a bend is a quarter of a circle"
         angle = np.linspace(0.0, np.pi / 2.0, _steps(ahead_m * np.pi / 2.0) + 1)[:, None]
         return np.asarray(begin_m + ahead_m * (np.sin(angle) * inwards + (1.0 - np.cos(angle)) * aside))

@@ -21,7 +21,7 @@ from trackmania_rl.simulator.tracks.world import Surface
 
 CELLS: Final = 128  # per side of the texture
 BRIGHTEST: Final = 255
-DARK_SHARE: Final = 0.7  # share of the texture that is 0
+DARK_SHARE: Final = 0.7
 _BLUR_CELLS: Final = 5
 _BLURS: Final = 3
 """Three averages over 5 cells are nearly a Gaussian with a standard deviation of 2.4 cells."""
@@ -37,7 +37,7 @@ def make_texture(seed: int = _SEED) -> npt.NDArray[np.uint8]:
     """
     x, z = np.meshgrid(np.arange(CELLS, dtype=np.uint64), np.arange(CELLS, dtype=np.uint64), indexing="ij")
     bits = (x * np.uint64(73856093) ^ z * np.uint64(19349663) ^ np.uint64(seed * 83492791)) & np.uint64(0xFFFFFFFF)
-    for _ in range(2):  # two rounds of xor-shift and multiply
+    for _ in range(2):
         bits = ((bits ^ (bits >> np.uint64(16))) * np.uint64(0x45D9F3B)) & np.uint64(0xFFFFFFFF)
     noise = (bits & np.uint64(0xFF)).astype(np.int64)
     reach = _BLUR_CELLS // 2

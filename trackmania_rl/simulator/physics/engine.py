@@ -29,7 +29,6 @@ class GearboxState(IntEnum):
 
 
 REVERSE_GEAR, FIRST_GEAR, LAST_GEAR = 0, 1, 5
-# Plain numbers for compiled code.
 _DRIVING, _CHANGING = int(GearboxState.DRIVING), int(GearboxState.CHANGING)
 _TAKING_OFF, _TAKING_OFF_BACKWARDS = int(GearboxState.TAKING_OFF), int(GearboxState.TAKING_OFF_BACKWARDS)
 _DIRT = int(Surface.DIRT)

@@ -23,10 +23,10 @@ from trackmania_rl.simulator.tracks.world import Track
 _NOSE_M: Final = 2.14
 _TAIL_M: Final = 1.94
 _SIDE_M: Final = 1.07
-_REACH_M: Final = 3.0  # upper bound of any part's distance from the car's origin
+_REACH_M: Final = 3.0  # upper bound of any part's distance from the origin
 
-_LOWEST_M: Final = -3.0  # a plane's lower end below the road, for a car that bottoms out
-_HIGHEST_M: Final = 12.0  # a plane's upper end above the road, for a car that flies
+_LOWEST_M: Final = -3.0  # of a plane below the road, for a car that bottoms out
+_HIGHEST_M: Final = 12.0  # of a plane above the road, for a car that flies
 
 
 class Gates(NamedTuple):
@@ -41,15 +41,11 @@ class Gates(NamedTuple):
     boxes_m: npt.NDArray[np.float64]  # (B, 2, 3) lowest and highest corners, world axes
     gate_of_box: npt.NDArray[np.int64]  # (B,) number within a lap; the lap's line is the last
     per_lap: int  # including the lap's line
-    total: int  # all laps
+    total: int
 
 
 def gates_of_track(track: Track) -> Gates:
-    """Return a track's gates.
-
-    Raises:
-        ValueError: If the laps would not have equally many.
-    """
+    """Return a track's gates; raise ValueError if the laps would not have equally many."""
     world, records = track.mesh_world, track.ribbon.records
     if world is not None:
         per_lap, boxes_m = world.gates_per_lap, np.ascontiguousarray(world.gate_boxes_m)
@@ -81,12 +77,12 @@ def drive(
 
     Args:
         car: (1,) VEHICLE_DTYPE, changed in place.
-        controls: Gas 0..1, brake 0..1, steer -1 (left) .. 1 (right), held all the time.
+        controls: Gas 0..1, brake 0..1, steer -1 (left) .. 1 (right), constant.
         world: The road or the mesh.
         parameters: The car's constants.
         gates: Of the world's kind.
-        gate_is_passed: (per_lap,) 0/1 for the gates of the current lap, changed in place.
-        times_ms: (total,) times of the passed gates in the order of passing, changed in place.
+        gate_is_passed: (per_lap,) 0/1 for the current lap, changed in place.
+        times_ms: (total,) in the order of passing, changed in place.
         passed_count: Gates passed so far.
         max_ticks: At least 1.
     """
@@ -187,7 +183,7 @@ def _reaches(
 
 @compiled
 def _sweeps_over(car: npt.NDArray[np.void], station_before_m: float, gates: Gates, gate: int) -> bool:
-    """Return whether the car, an ellipse in plan view, swept over a plane and between its posts."""
+    """Return whether the car, an ellipse in plan view, swept over a plane between its posts."""
     gate_station_m = gates.station_m[gate]
     here_m = float(car[0].station_m)
     nearest_m, furthest_m = min(station_before_m, here_m) - _NOSE_M, max(station_before_m, here_m) + _NOSE_M

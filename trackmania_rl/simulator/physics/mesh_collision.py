@@ -65,8 +65,8 @@ class _Contact(NamedTuple):
     """Deepest contact so far."""
 
     depth_m: float  # 0 for none
-    normal: Vector  # of the surface, car axes
-    face: int  # number, or `_ON_GRASS`
+    normal: Vector  # car axes
+    face: int
 
 
 @compiled(inline="always")

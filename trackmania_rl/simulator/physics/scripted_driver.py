@@ -3,10 +3,10 @@
 It is the yardstick for tracks and learners. It drives `vehicle.tick` directly, one decision per 50 ms, with exact data
 of the road.
 
-Speed: every cross-section has a planned speed: in a corner the one at which full steering holds the radius, before it
-the one from which a planned deceleration reaches it. Steering: pure pursuit gives the curvature to a point ahead. Keys
-are all or nothing, so the share of full steering is emitted as whole key presses (first-order sigma-delta modulation),
-smoothed by the car's yaw delay of some 0.15 s.
+The planned speed is in a corner the one at which full steering holds the radius, before it the one from which a planned
+deceleration reaches it. Pure pursuit gives the curvature to a point ahead. Keys are all or nothing, so the share of
+full steering is emitted as whole key presses (first-order sigma-delta modulation), smoothed by the car's yaw delay of
+some 0.15 s.
 """
 
 import math
@@ -37,7 +37,7 @@ _GRIP_RESERVE = 0.7
 _LEAST_PLANNED_SPEED_M_S = 8.0
 _RADIUS_WINDOW_M = 6.0
 
-_DEEPEST_M = 20.0  # a car this far below its road has fallen off
+_DEEPEST_M = 20.0
 
 _LOG_DTYPE = np.dtype(
     [
@@ -57,12 +57,12 @@ FloatArray = npt.NDArray[np.float64]
 class DriverSettings(NamedTuple):
     """Settings of the scripted driver."""
 
-    cornering: float  # share of the radius-limited corner speed that is driven; above 1 relies on the road's width
-    braking_m_s2: float  # planned deceleration on asphalt
-    brake_tolerance_m_s: float  # speed above the plan that is only coasted off; above it the brake is pressed
+    cornering: float  # share of the radius-limited corner speed; above 1 relies on the road's width
+    braking_m_s2: float  # planned, on asphalt
+    brake_tolerance_m_s: float  # speed above the plan that is coasted off; beyond it the brake is pressed
     lookahead_s: float  # time to the point steered for
-    lookahead_min_m: float  # least distance of that point
-    inside_share: float  # share of the half-width by which the line moves to a corner's inside
+    lookahead_min_m: float
+    inside_share: float  # of the half-width, to a corner's inside
 
 
 CAREFUL_DRIVER = DriverSettings(
@@ -82,14 +82,14 @@ FAST_DRIVER = DriverSettings(
     lookahead_min_m=6.0,
     inside_share=0.8,
 )
-"""Found by search: near the best of this driver on every shipped track, without touching a wall."""
+"""Found by search: near this driver's best on every shipped track, without touching a wall."""
 
 
 @dataclass(frozen=True)
 class DriveReport:
     """One race of the scripted driver, T decisions."""
 
-    race_time_ms: int | None  # time of the finish, or None
+    race_time_ms: int | None  # None without a finish
     reached_m: float
     wall_contact_ms: int
     off_road_ms: int  # time with the car's origin beyond the road's border, or fallen off it

@@ -56,9 +56,7 @@ _FREE_WHEEL = int(Surface.FREE_WHEEL)
 def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
     """Return a (1,) `VEHICLE_DTYPE` car at rest, 0.21 m above the road's centre line, as the game places it.
 
-    Args:
-        track: the track.
-        station_m: by default the start line; in a world of blocks that is the start block's.
+    At station 0 it is on the start line, in a world of blocks at the start block's spawn.
 
     Raises:
         ValueError: if the station is not on the ribbon.
@@ -130,16 +128,7 @@ def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[n
 def tick(
     car: npt.NDArray[np.void], gas: float, brake: float, steer: float, world: World, parameters: npt.NDArray[np.void]
 ) -> None:
-    """Drive the car for 10 ms.
-
-    Args:
-        car: (1,) array of `VEHICLE_DTYPE`, changed in place.
-        gas: 0..1.
-        brake: 0..1.
-        steer: -1 left .. 1 right.
-        world: the road or the mesh.
-        parameters: the car's constants, `vehicle_parameters.STADIUM_CAR`.
-    """
+    """Drive the (1,) `VEHICLE_DTYPE` car for 10 ms, in place; gas and brake 0..1, steer -1 left .. 1 right."""
     work = np.zeros(1, WORK_DTYPE)[0]
     constants = parameters[0]
     copy_state(car[0], work)

@@ -51,25 +51,25 @@ class VehicleParameters:
         (0.0, 0.653, -0.898),
         (-0.016, 0.363, 1.754),
     )
-    body_radii_m: tuple[tuple[float, ...], ...] = (  # half axes of the same [engine]
+    body_radii_m: tuple[tuple[float, ...], ...] = (  # half axes [engine]
         (0.439, 0.362, 1.902),
         (0.968, 0.363, 1.682),
         (1.021, 0.515, 1.038),
         (0.905, 0.283, 0.385),
     )
-    max_speed_m_s: float = 277.78  # 1000 km/h, forwards and of the body in any direction [tuning]
+    max_speed_m_s: float = 277.78  # 1000 km/h, in any direction [tuning]
     max_speed_backwards_m_s: float = 138.61  # [engine]
     max_angular_speed_rad_s: float = 100.0  # [engine]
-    spawn_height_m: float = 0.21  # of the origin above the start block's road [replay]
-    respawn_height_m: float = 0.224  # of the origin above a checkpoint's road [replay]
-    respawn_before_gate_m: float = 4.8  # a checkpoint's respawn is this far before its block's middle [replay]
+    spawn_height_m: float = 0.21  # above the start block's road [replay]
+    respawn_height_m: float = 0.224  # above a checkpoint's road [replay]
+    respawn_before_gate_m: float = 4.8  # before the block's middle [replay]
 
     # Time.
-    substep_length_m: float = 0.3  # a substep moves the body at most about this far [replay]
+    substep_length_m: float = 0.3  # about the body's largest motion [replay]
 
     # Gravity and air.
     gravity_m_s2: float = 10.0  # [replay]
-    gravity_scale_ground: float = 3.0  # while any wheel is on the ground [replay]
+    gravity_scale_ground: float = 3.0  # with any wheel on the ground [replay]
     gravity_scale_air: float = 2.5  # [replay]
     air_drag_per_s: float = 0.03  # linear, in flight only [replay]
     air_spin_drag: float = 0.4  # torque per rad/s in flight [engine]
@@ -89,12 +89,12 @@ class VehicleParameters:
 
     # Suspension.
     damper_travel_m: float = 0.2  # of a hanging wheel [tuning]
-    damper_relaxation_per_s: float = 5.0  # speed of the wheel's return to hanging [tuning]
+    damper_relaxation_per_s: float = 5.0  # of a wheel that returns to hanging [tuning]
     spring_per_s2: float = 40.0  # force per metre short of hanging [tuning]
     damping_per_s: float = 1.0  # force per m/s of damper speed [tuning]
-    landing_loss: float = 0.2  # share of the approach speed lost by a bottomed-out wheel [engine]
-    contact_spin_factor: float = 0.55  # weakens the turning effect of every contact [engine]
-    tolerated_depth_m: float = 0.01  # of all contacts of a collision pass together [engine]
+    landing_loss: float = 0.2  # share of a bottomed-out wheel's approach speed [engine]
+    contact_spin_factor: float = 0.55  # on every contact's turning effect [engine]
+    tolerated_depth_m: float = 0.01  # of a collision pass [engine]
     force_lever: tuple[float, ...] = (0.05, 0.0, 0.05)  # share of the forces that pitches and rolls the body [engine]
     roll_torque_curve: Curve = ((0.0, 0.0), (1.0, 0.8), (10.0, 1.0))  # by 3.6*v_x^2/(|v_z|+1) [engine]
 
@@ -116,10 +116,10 @@ class VehicleParameters:
     )
     steer_torque_min_speed_m_s: float = 0.7  # no torque below [tuning]
     steer_torque_full_speed_m_s: float = 30.0  # full torque above [tuning]
-    yaw_friction: float = 0.08 * 20.0  # torque per m/s of a wheel's sideways speed and metre of lever [replay]
+    yaw_friction: float = 0.08 * 20.0  # torque per m/s of sideways speed and metre of lever [replay]
 
     # Lateral grip.
-    side_friction_per_s: float = 20.0  # force per m/s of slip while the wheel grips [replay]
+    side_friction_per_s: float = 20.0  # force per m/s of slip of a gripping wheel [replay]
     side_friction_limit_curve_kmh: Curve = (  # largest force per wheel [replay]
         (0.0, 80.0),
         (100.0, 80.0),
@@ -131,11 +131,11 @@ class VehicleParameters:
     grip_damper_reference_m: float = 0.7  # zero of the modulation's argument (reference - s) / reference [tuning]
     grip_damper_curve: Curve = ((0.0, 0.1), (0.6, 0.3), (0.975, 1.0), (1.0, 1.0))  # [tuning]
     sliding_grip_factor: float = 0.35  # of a wheel that already slides [tuning]
-    sliding_brake_grip_factor: float = 0.2  # and once more while it is braked [tuning]
-    sliding_excess_share: float = 0.018  # of the requested force beyond the limit [tuning]
-    adherence_none: float = 0.3  # lateral grip vanishes if the road's up is this far from vertical... [engine]
+    sliding_brake_grip_factor: float = 0.2  # further, while braked [tuning]
+    sliding_excess_share: float = 0.018  # of the force beyond the limit [tuning]
+    adherence_none: float = 0.3  # vertical part of up below which lateral grip vanishes... [engine]
     adherence_none_longitudinal: float = 0.4  # ...drive and brake here... [engine]
-    adherence_full: float = 0.7  # ...and both are whole from here on [engine]
+    adherence_full: float = 0.7  # ...and from which all are whole [engine]
 
     # Drive.
     drive_curve_kmh: Curve = (  # step [replay: 0..550 km/h]
@@ -163,8 +163,8 @@ class VehicleParameters:
     gas_brake_cap_m_s2: float = 50.0  # throttle while rolling backwards [engine]
     gas_brake_cap_sliding_m_s2: float = 100.0  # [engine]
     brake_sliding_factor: float = 0.5  # per sliding wheel [tuning]
-    key_threshold: float = 0.1  # a pedal counts as pressed beyond this [engine]
-    reverse_below_m_s: float = 10.0  # the brake key drives backwards below this forward speed [engine]
+    key_threshold: float = 0.1  # of a pressed pedal [engine]
+    reverse_below_m_s: float = 10.0  # forward speed [engine]
     reverse_max_sideways_m_s: float = 2.0  # [engine]
 
     # Engine and gearbox; gear 0 is reverse.
@@ -181,16 +181,16 @@ class VehicleParameters:
     change_rpm_up_per_s: float = 11500.0  # [engine]
     take_off_rpm_up_per_s: float = 10000.0  # [engine]
     take_off_rpm_down_per_s: float = 4000.0  # [engine]
-    take_off_below_m_s: float = 3.0  # upper end of the take-off band; the lower is -2 [engine]
+    take_off_below_m_s: float = 3.0  # upper end of the take-off band [engine]
     take_off_above_m_s: float = -2.0
-    slide_factor_max: float = 1.15  # of the wheels' speed over the road's while the car slides [engine]
+    slide_factor_max: float = 1.15  # wheels' speed over the road's [engine]
     slide_factor_per_s: float = 0.3  # [engine]
 
     turn_direction_below_rpm: float = 1000.0  # reverse is put in or out below this [engine: two sources, no replay]
 
     # Walls and body.
-    side_contact_loss: float = 0.5  # share of the approach speed lost by a wheel against a wall [engine]
-    side_contact_min_normal_x: float = 0.7071067811865476  # a contact this far sideways is no ground [engine]
+    side_contact_loss: float = 0.5  # share of a wheel's approach speed [engine]
+    side_contact_min_normal_x: float = 0.7071067811865476  # of contacts that are no ground [engine]
     side_contact_slow_down_s: float = 0.5  # after the last wheel contact with a wall [engine]
     side_contact_curve_kmh: Curve = (
         (0.0, 0.0),
@@ -212,7 +212,7 @@ class VehicleParameters:
     bump_speed_share: float = 0.05  # of v_z, at the texture's brightest [engine]
     bump_limit_grass_m_s: float = 0.2  # [replay: heights and V17, with a texture like the game's]
     bump_limit_dirt_m_s: float = 0.3  # [replay: heights]
-    dirt_min_speed_m_s: float = 6.0  # the next three act above it, with all wheels on dirt [engine]
+    dirt_min_speed_m_s: float = 6.0  # for the next three, with all wheels on dirt [engine]
     dirt_brake_per_s: float = 0.4  # drag while braking [engine]
     dirt_slide_drive: float = 360.0  # scale of a sliding wheel's forward part [engine]
     dirt_slide_side: float = 0.2  # sideways part, times the sine of the slip angle [engine]
@@ -232,7 +232,7 @@ PARAMETERS_DTYPE = np.dtype(
     [(field.name, np.float64, np.shape(np.asarray(field.default))) for field in fields(VehicleParameters)]
 )
 
-STADIUM_CAR = VehicleParameters().packed()  # the car of TrackMania Nations Forever
+STADIUM_CAR = VehicleParameters().packed()
 
 
 @compiled

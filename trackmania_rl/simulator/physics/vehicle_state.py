@@ -11,17 +11,17 @@ from numba import literal_unroll
 from trackmania_rl.simulator.compiled import compiled
 
 WHEELS = 4  # front-left, front-right, rear-right, rear-left, as in the game
-FRONT_WHEELS = 2  # wheels before this one steer
+FRONT_WHEELS = 2
 
 VEHICLE_DTYPE = np.dtype(
     [
         ("position_m", np.float32, (3,)),  # of the body's origin, 1 cm above the road at rest
         ("quaternion", np.float32, (4,)),  # (w, x, y, z) car to world
-        ("rotation", np.float32, (3, 3)),  # the same as a matrix; columns are the car's left, up and forward
+        ("rotation", np.float32, (3, 3)),  # the same; columns are the car's left, up and forward
         ("velocity_m_s", np.float32, (3,)),  # of the centre of mass, world axes
         ("angular_velocity_rad_s", np.float32, (3,)),  # world axes
-        ("force_m_s2", np.float32, (3,)),  # sum of the last substep's forces per unit mass, car axes
-        ("local_speed_m_s", np.float32, (3,)),  # velocity in car axes at the start of the last substep
+        ("force_m_s2", np.float32, (3,)),  # of the last substep per unit mass, car axes
+        ("local_speed_m_s", np.float32, (3,)),  # at the start of the last substep
         ("stored_angular_velocity_rad_s", np.float32, (3,)),  # car axes, at the last ground contact
         ("wheel_damper_absorb_m", np.float32, (WHEELS,)),  # 0 = compressed, 0.2 = hanging
         ("wheel_push_m", np.float32, (WHEELS,)),  # upward correction that the next substep takes out of the damper
@@ -30,21 +30,21 @@ VEHICLE_DTYPE = np.dtype(
         ("wheel_material", np.int32, (WHEELS,)),  # TMNF material id under the wheel, 0 in the air
         ("wheel_contact_normal", np.float32, (WHEELS, 3)),  # of the ground, car axes
         ("gear", np.int32),  # 0 reverse, 1..5
-        ("gearbox_state", np.int32),  # one of engine.GearboxState
+        ("gearbox_state", np.int32),
         ("gear_timer_s", np.float32),  # rest of the first phase of a gear change
         ("actual_rpm", np.float32),  # from the speed
         ("clamped_rpm", np.float32),  # of the engine, 0..11000
         ("slide_factor", np.float32),  # 1..1.15, of the wheels' speed over the road's
         ("is_reversing", np.int32),  # 0/1: the brake key drives backwards
         ("is_freewheeling", np.int32),  # 0/1; cleared at a checkpoint
-        ("is_sliding", np.int32),  # 0/1, the car as a whole
+        ("is_sliding", np.int32),  # 0/1
         ("was_grounded", np.int32),  # 0/1: chose gravity and drag in the last substep
         ("turning_rate", np.float32),  # the steering ramp, -1 left .. 1 right
         ("turbo_boost_factor", np.float32),  # of the last turbo pad
         ("turbo_remaining_s", np.float32),
         ("has_any_lateral_contact", np.int32),  # 0/1: a wheel touched a wall in the last collision pass
         ("last_lateral_contact_time_ms", np.int32),  # by clock_ms; NEVER_MS for never
-        ("clock_ms", np.int32),  # time driven
+        ("clock_ms", np.int32),
         ("ribbon_index", np.int32),  # cross-section at or before the car
         ("station_m", np.float32),  # arc length along the line, 0 at the start
     ]
@@ -54,7 +54,7 @@ VEHICLE_DTYPE = np.dtype(
 CarRecord = Any  # element of an array of `WORK_DTYPE`; numba reads its fields as attributes
 ParametersRecord = Any  # element of `VehicleParameters.packed()`
 
-NEVER_MS = -(1 << 30)  # a time long before every race
+NEVER_MS = -(1 << 30)
 
 
 def _widened(dtype: np.dtype) -> list[tuple[str, type, tuple[int, ...]]]:
@@ -67,13 +67,13 @@ def _widened(dtype: np.dtype) -> list[tuple[str, type, tuple[int, ...]]]:
 WORK_DTYPE = np.dtype(
     [
         *_widened(VEHICLE_DTYPE),
-        ("gas", np.float64),  # inputs during this tick
+        ("gas", np.float64),
         ("brake", np.float64),
         ("steer", np.float64),
-        ("spin_rad_s", np.float64, (3,)),  # angular velocity in car axes
-        ("motion_m_s", np.float64, (3,)),  # velocity in car axes during a collision pass
-        ("torque_rad_s2", np.float64, (3,)),  # sum of this substep, car axes, before the inverse inertia
-        ("correction_m", np.float64, (3,)),  # sum of this collision pass, car axes
+        ("spin_rad_s", np.float64, (3,)),  # car axes
+        ("motion_m_s", np.float64, (3,)),  # car axes, during a collision pass
+        ("torque_rad_s2", np.float64, (3,)),  # of this substep, car axes, before the inverse inertia
+        ("correction_m", np.float64, (3,)),  # of this collision pass, car axes
         ("any_wheel_over_limit", np.int64),  # 0/1: a wheel reached its lateral limit in this substep
     ]
 )

@@ -1,7 +1,7 @@
 """Picture of a world of blocks: groups of coloured quadrilaterals, each with a near and a far version.
 
-A group is a block. Groups are culled by the view, so a picture's cost does not grow with the map. A quadrilateral's
-painted side is the one from which its corners go counter-clockwise; the other side is an underside.
+A group is a block. Groups are culled by the view, so a picture's cost does not grow with the map. Corners go
+counter-clockwise as seen from a quadrilateral's painted side; the other side is an underside.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ FAR_M_PER_PX: Final = 0.9
 pixel there."""
 MOST_DRAWN: Final = 1 << 15  # limit per picture; groups beyond it are left out
 NO_GATE: Final = -1
-NEVER_PASSED: Final = np.iinfo(np.int64).max  # gate number of the finish
+NEVER_PASSED: Final = np.iinfo(np.int64).max
 
 _SUN = np.array((0.35, 0.85, 0.40)) / math.sqrt(0.35**2 + 0.85**2 + 0.40**2)
 _LIGHT_LEVELS_PER_COSINE: Final = 0.45 / LIGHT_STEP
-"""Surfaces towards the sun are brighter than level ones, others darker."""
 _FEET_M: Final = 0.5  # a car this far in its ground still has its shadow on it
 _UNDERSIDE: Final = int(Paint.UNDERSIDE)
 _PASSED: Final = int(Paint.PASSED_CHECKPOINT)
@@ -44,7 +43,7 @@ class Quads:
     points_m: FloatArray  # (P, 3) world metres
     corners: npt.NDArray[np.int64]  # (Q, 4) rows of `points_m`, counter-clockwise from the painted side
     paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
-    # number of the checkpoint, or `NO_GATE`; gates have both sides painted
+    # `NO_GATE` or the checkpoint's number; gates have both sides painted
     gate: int = NO_GATE
 
 
@@ -56,7 +55,7 @@ class BlockScene(NamedTuple):
     paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
     light: npt.NDArray[np.int64]  # (Q,) levels
     normal: FloatArray  # (Q, 3) unit vectors to the painted side; 0 without area
-    gate: npt.NDArray[np.int64]  # (Q,) number of a checkpoint or `NO_GATE`
+    gate: npt.NDArray[np.int64]  # (Q,) as in `Quads`
     # (G, 3) columns of `points_m`: begin of a group's near version, of its far version, and end
     first_point: npt.NDArray[np.int64]
     first_quad: npt.NDArray[np.int64]  # (G, 3) likewise in `corners`

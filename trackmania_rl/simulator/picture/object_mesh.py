@@ -26,7 +26,7 @@ _FINISH_COLUMNS = 12
 _FINISH_POST_ROWS = 4
 MOST_GATE_QUADS = 4 * _FINISH_COLUMNS + 2 * _FINISH_POST_ROWS
 """Two rows of checks above the finish, two on the road."""
-MOST_GATE_POINTS = 4 * MOST_GATE_QUADS + 3 * PLACES  # with three cross-sections
+MOST_GATE_POINTS = 4 * MOST_GATE_QUADS + 3 * PLACES
 
 _CAR_BOXES_M = np.array(
     [
@@ -52,13 +52,13 @@ _CAR_PAINTS = np.array(
     + [(Paint.TIRE_TOP, Paint.TIRE, Paint.TIRE)] * 4,
     dtype=np.int64,
 )
-"""(11, 3) paints of each box's top, sides and ends."""
+"""(11, 3) paints of top, sides and ends."""
 _SHADOW_HALF_WIDTH_M = 1.15
 _SHADOW_REAR_M = -2.1
 _SHADOW_FRONT_M = 2.4
 _SHADOW_OVER_ROAD_M = 0.12  # keeps the shadow above an uneven road
-HIGHEST_SHADOW_M = 30.0  # of a car with a shadow
-MOST_CAR_POINTS = 8 * len(_CAR_BOXES_M) + 4  # with its shadow
+HIGHEST_SHADOW_M = 30.0
+MOST_CAR_POINTS = 8 * len(_CAR_BOXES_M) + 4
 MOST_CAR_QUADS = 4 * len(_CAR_BOXES_M) + 1
 
 

@@ -1,7 +1,6 @@
 """Colours of the simulated game, chosen so that each kind of thing has its own gray.
 
-A colour depends on paint, angle to the light and distance (haze). All combinations are mixed here once; drawing looks
-them up.
+A colour depends on paint, angle to the light and distance (haze). All combinations are mixed once, for look-up.
 """
 
 from __future__ import annotations
@@ -114,14 +113,14 @@ _RED_GREEN_BLUE: dict[Paint, tuple[int, int, int]] = {
 }
 
 LIGHT_LEVELS = 9  # the middle one is the paint's own brightness
-LIGHT_STEP = 0.06  # relative brightness between neighbouring levels
-HAZE_LEVELS = 32  # from no haze (0) to the most
+LIGHT_STEP = 0.06  # relative, between neighbouring levels
+HAZE_LEVELS = 32
 HAZE_LEVELS_PER_M = (HAZE_LEVELS - 1) / 300.0
 """Haze is full at 300 m from the camera."""
 _MOST_HAZE = 0.5
 _HAZE_RED_GREEN_BLUE = (184, 194, 206)
 
-SKY_LEVELS = 64  # from the horizon (0) up
+SKY_LEVELS = 64
 _SKY_AT_HORIZON = (206, 220, 234)
 _SKY_ABOVE = (84, 146, 214)
 
@@ -154,7 +153,7 @@ class Colors(NamedTuple):
     ground: npt.NDArray[np.uint32]  # (2, HAZE_LEVELS) two kinds of tiles
 
 
-PLAIN_LIGHT = LIGHT_LEVELS // 2  # level of a paint's own brightness
+PLAIN_LIGHT = LIGHT_LEVELS // 2
 
 
 def _with_ground(paints: npt.NDArray[np.uint32], sky: npt.NDArray[np.uint32]) -> Colors:
@@ -169,8 +168,8 @@ def _gray_of(pixels: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     return levels.astype(np.uint32)
 
 
-COLORS = _with_ground(_mix_palette(), _mix_sky())  # pixels, in memory blue, green, red, 255
-GRAYS = _with_ground(_gray_of(COLORS.paints), _gray_of(COLORS.sky))  # the same as gray levels 0..255
+COLORS = _with_ground(_mix_palette(), _mix_sky())  # in memory blue, green, red, 255
+GRAYS = _with_ground(_gray_of(COLORS.paints), _gray_of(COLORS.sky))  # 0..255
 
 
 @compiled
@@ -202,11 +201,7 @@ _PAINT_OF_SURFACE: dict[Surface, Paint] = {
 
 
 def paints_of_surfaces(surface: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the paints (P,) of TMNF material ids (P,).
-
-    Raises:
-        ValueError: for an unknown material.
-    """
+    """Return the paints (P,) of TMNF material ids (P,); raise ValueError for an unknown material."""
     paints = np.full(max(Surface) + 1, -1, dtype=np.int64)
     for material, paint in _PAINT_OF_SURFACE.items():
         paints[material] = paint

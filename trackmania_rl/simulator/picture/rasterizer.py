@@ -18,8 +18,8 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.picture.palette import COLORS, HAZE_LEVELS, HAZE_LEVELS_PER_M, SKY_LEVELS, Colors
 
-BEHIND_CAR_M = 7.5  # behind the car's origin, along the car
-ABOVE_CAR_M = 3.4  # above the car's origin, along the car's up
+BEHIND_CAR_M = 7.5  # from the car's origin, along the car
+ABOVE_CAR_M = 3.4  # from the car's origin, along the car's up
 PITCH_DOWN_RAD = math.radians(11.0)  # below the car's forward axis
 VERTICAL_FIELD_OF_VIEW_RAD = math.radians(60.0)
 """4:3 pictures show 75 degrees from left to right."""
@@ -140,13 +140,13 @@ def add_quad(mesh: Mesh, a: int, b: int, c: int, d: int, color: np.uint32) -> No
 # `a if b else c`), and no loads from a table that might overlap the target (hence the background's tints first and
 # their colours second).
 
-NEAR_M = 0.2  # distance of the near plane
+NEAR_M = 0.2  # of the near plane
 _MOST_CORNERS = 6  # of a quadrilateral cut by a plane: five if convex, six if crossed
-_COPLANAR = np.float32(1.002)  # factor by which a surface must be nearer than the one drawn before
+_COPLANAR = np.float32(1.002)  # factor by which a surface must be nearer than an earlier one
 
 _SKY_LEVELS_PER_SLOPE = np.float32(SKY_LEVELS / 0.8)
 _TILES_PER_M = np.float32(1.0 / 32.0)  # tiles of 32 m, as in the game
-_LEAST_HEIGHT_OVER_GROUND_M = 1.0  # lower bound of the camera's height for drawing the ground
+_LEAST_HEIGHT_OVER_GROUND_M = 1.0  # of the camera, for drawing the ground
 _FARTHEST_GROUND_M = np.float32(1e5)
 _LEAST_SLOPE = np.float32(1e-9)
 _NO_TINT = np.int32(-1)
@@ -160,7 +160,7 @@ class Canvas(NamedTuple):
     inverse_depth_1_m: npt.NDArray[np.float32]  # (H, W) 0 where no mesh is drawn yet
     # (H, 4) per row of a polygon: left end in pixels, its inverse depth, right end, its inverse depth
     spans: npt.NDArray[np.float64]
-    # (6, 4) a polygon's corners: x and y in pixels, inverse depth, first row as in `Mesh.first_row`
+    # (6, 4) x and y in pixels, inverse depth, first row as in `Mesh.first_row`
     polygon: npt.NDArray[np.float64]
     columns: npt.NDArray[np.float32]  # (W,) 0, 1, 2,
     tints: npt.NDArray[np.int32]  # (W,) numbers of a row's background colours
@@ -325,7 +325,7 @@ def draw_mesh(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
         if in_front == 4:
             row = first_row[a]
             if row == first_row[b] and row == first_row[c] and row == first_row[d]:
-                continue  # between the centres of two rows, or above or below the picture
+                continue
             for corner in range(4):
                 point = corners[quad, corner]
                 for axis in range(3):

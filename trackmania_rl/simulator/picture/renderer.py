@@ -51,8 +51,8 @@ _LARGEST_ROTATION_ELEMENT = 1.001
 class _Sprite(NamedTuple):
     """Car's pixels, the same on every picture of a size."""
 
-    top: int  # row of its first pixel in the picture
-    left: int  # column of the same
+    top: int  # row in the picture
+    left: int  # column in the picture
     pixels: npt.NDArray[np.uint32]  # (h, w)
     inverse_depth_1_m: npt.NDArray[np.float32]  # (h, w) 0 outside the car
 
@@ -232,7 +232,7 @@ class Renderer:
             ribbon_index: cross-section at the car, clipped to the ribbon; unused for worlds of blocks.
             width_px: 1..4096.
             height_px: 1..4096.
-            passed_checkpoints: so many checkpoints, counted from the start, are drawn as passed.
+            passed_checkpoints: number of checkpoints from the start that are drawn as passed.
 
         Returns:
             (height_px, width_px, 4) uint8, blue, green, red, 255; top row first. A new array.
@@ -264,8 +264,8 @@ class Renderer:
 
         Args:
             races: (n,) int64, numbers of races.
-            cars: (K,) VEHICLE_DTYPE, the car of every race.
-            passed_checkpoints: (K,) int64, as for `render`.
+            cars: (K,) VEHICLE_DTYPE.
+            passed_checkpoints: (K,) int64.
             frames: (K, R, height_px, width_px) uint8, C order. A race's picture is written to its row.
             rows: (K,) int64, 0..R-1.
         """

@@ -33,10 +33,10 @@ GROUND_BELOW_ROAD_M = 3.0
 """Depth of the stadium's ground below the road's lowest place (9 m and 12 m in our tracks)."""
 LINE_WIDTH_M = 0.6
 WALL_CAP_M = 0.25
-DECK_THICKNESS_M = 0.8  # height of a road without ground beside it
+DECK_THICKNESS_M = 0.8  # of a road without ground beside it
 _VERGE_SINK_M = 0.5
 """A verge's outer end is drawn lower by this, so that another leg of the road on it stays visible."""
-GATE_LINE_SECTIONS = 4  # line under a gate, in cross-sections (2 m)
+GATE_LINE_SECTIONS = 4  # 2 m
 
 # Places across the road, from the left.
 OUTER_LEFT, CAP_LEFT, FACE_LEFT, BASE_LEFT, BORDER_LEFT, LINE_LEFT = range(6)
@@ -52,14 +52,14 @@ _SHADE_ERROR_M = 0.8
 """Error of one shade for two bands; with `_MOST_ERROR_PX` it applies from 170 m on in a picture of 120 rows."""
 _MOST_TWIST_M = 0.03
 """Limit of the surface's bend if the bank changes within a step, so that marks stay visible."""
-_LEAST_DISTANCE_M = 3.0  # lower bound of a place's distance from the camera
+_LEAST_DISTANCE_M = 3.0  # of a place from the camera
 
 
 class Scenery(NamedTuple):
     """Track prepared for drawing."""
 
     ribbon: Ribbon
-    places_m: npt.NDArray[np.float64]  # (P, 3, PLACES) world coordinates of the places across the road
+    places_m: npt.NDArray[np.float64]  # (P, 3, PLACES) world coordinates
     # (bands, steps) largest shift of a band's places by each of `_STEPS`
     step_error_m: npt.NDArray[np.float64]
     road_paint: npt.NDArray[np.int64]  # (P,) values of `Paint`
@@ -119,7 +119,6 @@ def _step_error(places_m: npt.NDArray[np.float64], up: npt.NDArray[np.float64], 
     near = section // step * step
     far = np.minimum(near + step, last)
     share = ((section - near) / np.maximum(far - near, 1))[:, None, None]
-    # The verge's outer end does not count.
     counting_m = places_m[:, :, CAP_LEFT:OUTER_RIGHT]
     drawn_m = (1.0 - share) * counting_m[near] + share * counting_m[far]
     moved_m = np.linalg.norm(drawn_m - counting_m, axis=1).max(axis=1)
@@ -154,18 +153,18 @@ def section_after(scenery: Scenery, section: int, camera: Camera, focal_px: floa
     return (section // step + 1) * step
 
 
-VIEW_AHEAD_M = 300.0  # length of the drawn road in the camera's direction
-VIEW_BEHIND_M = 20.0  # length of the drawn road on the car's other side
+VIEW_AHEAD_M = 300.0
+VIEW_BEHIND_M = 20.0
 
 _LIGHT_LEVELS_PER_SLOPE = 1.2 / LIGHT_STEP
 """A rising road is brighter, a falling one darker: 12 % for a slope of 10 %."""
 
-_EDGE_REACH_M = 2.0  # upper bound of the width of walls and slabs
+_EDGE_REACH_M = 2.0  # of walls and slabs
 _PATCH_SECTIONS = 4
-_PATCHES_SEEN_M = 80.0  # patches farther away are not drawn
+_PATCHES_SEEN_M = 80.0
 _DASH_HALF_WIDTH_M = 0.25
 _PATCH_WIDTH_M = 2.4
-_ARROW_INSET = 0.1  # free share of the road's width beside the wide end of a turbo arrow
+_ARROW_INSET = 0.1  # free share of the width beside a turbo arrow's wide end
 _MARK_OVER_ROAD_M = 0.04  # keeps marks visible where the road is twisted
 _HASH_FACTOR = 2654435761  # 2^32 divided by the golden ratio (Knuth's multiplicative hash)
 
@@ -175,7 +174,7 @@ MOST_ROAD_QUADS = _MOST_SECTIONS * 9
 """Per cross-section a mark, road, two lines, two caps, two faces and a slab's end."""
 
 
-_ROAD = -1  # placeholder for the surface's paint
+_ROAD = -1
 
 
 def _strips_of(edge: Edge) -> list[tuple[int, int, int, int, int]]:
@@ -255,7 +254,7 @@ def _add_share(
     along: float,
     share: float,
 ) -> int:
-    """Add a point just above the road, at a share (0..1) of the way between two cross-sections and of the width."""
+    """Add a point just above the road, at shares (0..1) of the way between two cross-sections and of the width."""
     point = counts[0]
     counts[0] = point + 1
     lift = _MARK_OVER_ROAD_M / WALL_HEIGHT_M

@@ -1,6 +1,6 @@
 """Server's end of a client's connection: bounded reads from a buffer, joined writes, deadlines.
 
-Every wait blocks for short slices, so a stop request or a new client interrupts it within a slice.
+Waits block in short slices, so a stop request or a new client interrupts them within a slice.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from trackmania_rl.protocol.messages import DEFAULT_TIMEOUT_MS, INT32, MAX_PARTI
 
 logger = logging.getLogger(__name__)
 
-SLICE_S: Final = 0.2  # longest single blocking call
+SLICE_S: Final = 0.2
 
 _RECEIVE_BYTES: Final = MAX_PAYLOAD_BYTES + (64 << 10)  # the longest message and some more
 _MOST_UNSENT_BYTES: Final = 256 << 10
-"""Answers are joined up to this size, so that a client that never reads cannot fill the memory."""
-_MOST_COMPLAINTS: Final = 20  # limit of logged errors of one client, so that logs do not fill the disk
+"""Limit of joined answers, so that a client that never reads cannot fill the memory."""
+_MOST_COMPLAINTS: Final = 20  # per client, so that logs do not fill the disk
 
 
 class ClientGone(Exception):  # noqa: N818

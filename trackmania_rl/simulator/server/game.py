@@ -14,7 +14,7 @@ from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 
 logger = logging.getLogger(__name__)
 
-_MAPS_KEPT: Final = 16  # maps in memory, so that a change between them takes no time
+_MAPS_KEPT: Final = 16  # in memory, so that a change between them takes no time
 _MOST_COMMAND_CHARACTERS: Final = 4096
 """Length of the longest path. shlex's time grows with the square of the length."""
 
@@ -22,9 +22,7 @@ _MOST_COMMAND_CHARACTERS: Final = 4096
 class SimulatedGame:
     """State of one game instance: in the menus, or in a race on a map.
 
-    Args:
-        maps_folder: Folder of the `map` command.
-        scripts_folder: Folder of the `load` command.
+    The folders are those of the `map` and `load` commands.
     """
 
     def __init__(self, maps_folder: Path, scripts_folder: Path = Path()) -> None:

@@ -1,14 +1,14 @@
 """Server of the simulated game with the TMInterface 2 protocol: the loop of physics and rendering, and client messages.
 
-Where the plugin's protocol is open (reference/tminterface2_protocol.md), this server does the following.
+Behaviour where the plugin's protocol is open (reference/tminterface2_protocol.md):
 
 - Within a tick the step (1) comes first, then a checkpoint (2), then a lap (3). The step's state already counts the
   gate; the clock stops at the official finish time only when message 2 reports the finish.
 - The tick after a rewind follows the restored time. A rewind sends no message 2 or 3; after an undone finish message 2
   comes again in the next tick.
 - `map` and `give up` take effect at once: no step of the old race follows.
-- A frame shows the instant after the last tick; it comes before the next tick.
-- Speeds from UNLIMITED_SPEED on mean as fast as possible; without a client the game is not faster than real time.
+- A frame shows the instant after the last tick, and precedes the next.
+- Speeds from UNLIMITED_SPEED on mean as fast as possible, but without a client at most real time.
 - Impossible speeds, periods, frame sizes and state blobs are logged and ignored. An impossible length ends the
   connection.
 - A new client waits at most NEWCOMER_PATIENCE_S for a wait of an older one.
@@ -55,7 +55,7 @@ UNLIMITED_SPEED: Final = 50.0
 NEWCOMER_PATIENCE_S: Final = 3.0  # a client in a longer wait is replaced when another one connects
 
 _POLL_INTERVAL_S: Final = 0.01  # between checks for new clients and closed connections at full speed
-_LONGEST_IDLE_S: Final = 0.2  # longest sleep of a frozen game between checks of the stop flag
+_LONGEST_IDLE_S: Final = 0.2  # of a frozen game between checks of the stop flag
 _LARGEST_LAG_S: Final = 0.05  # a longer lag behind real time is not made up for
 _MOST_TICKS_AT_ONCE: Final = 100  # between two checks of the sockets
 LOOPBACK: Final = "127.0.0.1"
@@ -69,10 +69,7 @@ class _Stopped(Exception):  # noqa: N818
 class GameServer:
     """Server of one game for one client at a time, on the loopback address only, as clients do not authenticate.
 
-    Args:
-        game: The game.
-        port: TCP port; 0 picks a free one.
-        speed: Game speed until a client sets another one.
+    Port 0 picks a free one. `speed` is the game speed until a client sets another one.
 
     Raises:
         OSError: If the port cannot be listened on.
@@ -119,8 +116,6 @@ class GameServer:
     def stop(self) -> None:
         """Make `run` return within a fraction of a second; may be called from another thread."""
         self._is_stopping = True
-
-    # The loop.
 
     def _render_hook(self) -> None:
         now_s = monotonic()
@@ -186,8 +181,6 @@ class GameServer:
                 except ClientGone as gone:
                     self._drop_client(str(gone))
         self._next_poll_s = monotonic() + _POLL_INTERVAL_S
-
-    # Clients.
 
     def _accept(self) -> None:
         newcomer = None

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.tracks.world import SURFACE_GRASS, Edge, Ground, Ribbon
 
-CELL_M: Final = (32.0, 8.0, 32.0)  # size of a block's cell
+CELL_M: Final = (32.0, 8.0, 32.0)
 PER_CELL: Final = 4  # parts of a cell along x and z: cubes of 8 m
 PART_M: Final = 8.0
 REACH_M: Final = 2.7
@@ -40,7 +40,7 @@ FACE_DTYPE = np.dtype(
 """One face. For each side, from a corner to the next, `inward` points across it into the face; a pad pushes along
 `forward`."""
 
-MOST_NEAR: Final = 256  # limit of the faces near a car; the game's blocks have at most 60
+MOST_NEAR: Final = 256  # near a car; the game's blocks have at most 60
 NEAR_DTYPE = np.dtype(
     [
         ("numbers", np.int64, (MOST_NEAR,)),  # faces around the place `gathered_at_m`
@@ -90,7 +90,7 @@ def build_surface_mesh(
         surface: (T,) TMNF material ids.
         forward: (T, 3) unit vectors.
         has_grass: (W, D) by column of cells from the world's corner.
-        grass_height_m: height of the grass.
+        grass_height_m: in world axes.
 
     Raises:
         ValueError: if the faces are further apart than the largest map is wide.
@@ -164,7 +164,7 @@ def _parts_and_members(faces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int6
     within = np.arange(len(member)) - np.repeat(np.cumsum(count) - count, count)
     width, depth = size[member, 0], size[member, 2]
     part = lowest[member] + np.stack((within % width, within // (width * depth), within // width % depth), axis=1)
-    # Most cubes in the box around a tilted face are far from its plane.
+    # Most cubes in a tilted face's bounding box are far from its plane.
     middle_m = (part + 0.5) * PART_M - faces["corners_m"][member, 0]
     apart_m = np.abs(np.einsum("ij,ij->i", middle_m, faces["normal"][member]))
     half_m = 0.5 * PART_M * np.abs(faces["normal"]).sum(axis=1) + REACH_M
@@ -246,11 +246,11 @@ _WALL, _GRASS, _DROP = int(Edge.WALL), int(Edge.GRASS), int(Edge.DROP)
 class RoadProfile(NamedTuple):
     """Road at each of P cross-sections."""
 
-    to_left_m: npt.NDArray[np.float64]  # (P,) from the cross-section's middle to the left border
+    to_left_m: npt.NDArray[np.float64]  # (P,) from the cross-section's middle to the border
     to_right_m: npt.NDArray[np.float64]  # (P,)
     surface: npt.NDArray[np.int64]  # (P,) TMNF material id
     edge: npt.NDArray[np.int64]  # (P,) one of `Edge`, of the nearer border
-    has_road: npt.NDArray[np.bool_]  # (P,) False where there is nothing below
+    has_road: npt.NDArray[np.bool_]
 
 
 def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadProfile:

@@ -36,8 +36,8 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M
 
-MAX_LAP_MISMATCH_M = 1.0  # largest distance between the laps of one line
-BRIDGE_CLEARANCE_M = 5.0  # height from which on one road passes over another
+MAX_LAP_MISMATCH_M = 1.0  # between the laps of one line
+BRIDGE_CLEARANCE_M = 5.0  # height between crossing roads
 
 _TURN_CHORD_M = 4.0
 _CROSSING_STEP_POINTS = 4
@@ -81,7 +81,7 @@ def find_crossing(line_m: FloatArray, half_width_m: FloatArray, *, is_closed: bo
 
     Args:
         line_m: (N,3), one lap.
-        half_width_m: (N,) half of the road's width.
+        half_width_m: (N,) of the road.
         is_closed: the last point is followed by the first.
     """
     spacing_m = RIBBON_SPACING_M * _CROSSING_STEP_POINTS
@@ -106,8 +106,8 @@ def find_clash(
 
     Args:
         points_m: (N,3).
-        half_width_m: (N,) half of the road's width.
-        spacing_m: distance of neighbouring points along the road.
+        half_width_m: (N,) of the road.
+        spacing_m: between neighbouring points.
         clear_ground_m: least distance between two roads side by side.
         clear_height_m: roads this far apart in height never clash.
         lap_m: length of a closed lap; infinite for a road from A to B.
@@ -132,11 +132,10 @@ def find_clash(
 
 
 LINE_SPACING_M = 0.5
-"""Distance between neighbouring points of a reference line."""
 LOWEST_ROAD_M = 12.0
-"""Height of a design's lowest point: the stadium's ground is at about 9 m."""
+"""The stadium's ground is at about 9 m."""
 MAP_MARGIN_M = 80.0
-"""Distance between a design and the map's corner at x = z = 0."""
+"""Distance of a design from the map's corner at x = z = 0."""
 
 _FINE_STEP_M = 0.05
 _CREST_ROUNDING_M = 24.0

@@ -38,7 +38,7 @@ MAX_RESAMPLED_STEP_M = 5.0
 MAX_TRACK_BYTES = 16 << 10  # the time to parse a dotted key grows with its square; shipped tracks have 1 KiB
 MAX_LINE_BYTES = 4 << 20  # some 87 km
 MAX_NAME_LETTERS = 200
-MAX_COMPLAINTS = 5  # limit of the reported mistakes of a track file
+MAX_COMPLAINTS = 5
 
 BARE_LINE_WIDTH_M = 24.0
 BARE_LINE_SMOOTHING_M = 10.0
@@ -172,7 +172,7 @@ def reference_line_file(track_file: Path) -> Path:
 
 
 def read_track_settings(path: Path) -> TrackSettings:
-    """Read and validate a ``.toml`` track file; its line is not read.
+    """Read and validate a ``.toml`` track file, without its line.
 
     Raises:
         TrackFileError: the file cannot be read, is not TOML, or has unknown or impossible entries (up to five are

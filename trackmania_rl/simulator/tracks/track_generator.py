@@ -35,14 +35,14 @@ from trackmania_rl.simulator.tracks.track_design import (
 )
 from trackmania_rl.simulator.tracks.track_phrases import JUMP_SLOPE, LEAST_INNER_RADIUS_M, Character, draw_phrase
 
-GENERATOR_VERSION: Final = 1  # raised whenever a seed and difficulty give another track than before
+GENERATOR_VERSION: Final = 1  # raised whenever a recipe gives another track than before
 SHORTEST_TRACK_M, LONGEST_TRACK_M = 500.0, 1500.0
 LARGEST_EXTENT_M = 700.0  # sides on the plan; the stadium measures some 1000 m
 CHECKPOINT_EVERY_M = 150.0
-"""A checkpoint is at the end of the first phrase that ends at least this far behind the one before."""
+"""A checkpoint is at the end of the first phrase that ends this far behind the one before."""
 
 TIGHTEST_CREST_PER_M = 0.015
-"""Largest change of slope per metre: crests and dips have a radius of 67 m at least."""
+"""Largest change of slope per metre: crests and dips have a radius of at least 67 m."""
 
 _TARGET_LENGTH_M = (550.0, 1150.0)
 _TARGET_EXTENT_M = (350.0, LARGEST_EXTENT_M - 10.0)
@@ -194,9 +194,6 @@ def find_problem(design: TrackDesign, laid_out: LaidOutTrack, character: Charact
     return None
 
 
-# Growing a road.
-
-
 class _Road:
     """Pieces so far, and the ground they occupy, one point every 2 m of the plan."""
 
@@ -271,7 +268,7 @@ def _grow(rng: np.random.Generator, character: Character) -> tuple[Piece | Check
         del roads[-2:]
     road = roads[-1]
     if isinstance(road.pieces[-1], CheckpointMark):
-        road.pieces.pop()  # the finish is near
+        road.pieces.pop()
     finish_m = float(rng.uniform(*_FINISH_STRAIGHT_M))
     if road.extended([straight(finish_m + _RUN_OUT_M)]) is None:
         return None

@@ -11,7 +11,7 @@ from trackmania_rl.simulator.tracks.track_design import Piece, left, straight
 _PULL_PER_M = 0.02
 """Share of the steepest slope by which a road tends back to its start's height, per metre of height."""
 _LEAST_RADIUS_ON_SURFACE_M = {"dirt": 40.0, "grass": 90.0}
-LEAST_INNER_RADIUS_M = 4.0  # of the road's inner border
+LEAST_INNER_RADIUS_M = 4.0
 
 
 @dataclass(frozen=True)

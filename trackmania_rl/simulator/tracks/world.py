@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
     from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
-RIBBON_SPACING_M = 0.5  # distance between cross-sections, as in the game's reference lines
+RIBBON_SPACING_M = 0.5  # as in the game's reference lines
 RUN_UP_M = 40.0  # straight extension before the start line
 RUN_OUT_M = 300.0  # straight extension beyond the line's last point
 WALL_HEIGHT_M = 1.0  # above the road's border, for `Edge.WALL`
@@ -58,7 +58,6 @@ class Edge(IntEnum):
     DROP = 2
 
 
-# Plain numbers for compiled code.
 EDGE_WALL, EDGE_GRASS, SURFACE_GRASS = int(Edge.WALL), int(Edge.GRASS), int(Surface.GRASS)
 
 
@@ -76,7 +75,6 @@ SECTION_DTYPE = np.dtype(
     ],
     align=True,
 )
-"""One cross-section of a `Ribbon`."""
 
 
 class Road(NamedTuple):
@@ -89,7 +87,7 @@ class Ribbon(NamedTuple):
     """P cross-sections, one every `RIBBON_SPACING_M` along the line; a type that numba accepts."""
 
     station_m: npt.NDArray[np.float64]  # (P,) arc length from the start line, negative before it
-    center_m: npt.NDArray[np.float64]  # (P, 3) centre of the road surface
+    center_m: npt.NDArray[np.float64]
     forward: npt.NDArray[np.float64]  # (P, 3) unit vectors along the road
     left: npt.NDArray[np.float64]  # (P, 3) unit vectors in the road surface
     up: npt.NDArray[np.float64]  # (P, 3) unit normals of the road surface
@@ -247,7 +245,7 @@ class Place(NamedTuple):
     """Place of a point on the ribbon, and the road's axes there."""
 
     section: int  # cross-section at or before the point
-    lateral_m: float  # from the centre line along the road surface, positive to the left
+    lateral_m: float  # along the road surface, positive to the left
     height_m: float  # above the road surface, which is continued sideways
     station_m: float  # arc length along the line
     half_width_m: float

@@ -25,7 +25,7 @@ MAX_GATES: Final = 1000
 FARTHEST_M: Final = 100_000.0  # upper bound of coordinates
 LEAST_AREA_M2: Final = 1e-9
 N_PAINTS: Final = 43  # members of `picture.palette.Paint`
-WAY_HALF_WIDTH_M: Final = 12.0  # half width of the road drawn on a plan
+WAY_HALF_WIDTH_M: Final = 12.0  # as drawn on a plan
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -51,11 +51,11 @@ class MeshWorld:
     gate_of_box: npt.NDArray[np.int64]
     respawn_m: FloatArray  # (L, 3) car's origin after a respawn at each gate of a lap; the last one is the start
     respawn_rotation: FloatArray  # (L, 3, 3) car to world after the respawn
-    way_up: FloatArray  # (N, 3) normals of the ground along the track's line
+    way_up: FloatArray  # (N, 3) normals of the ground along the line
     scene_points_m: FloatArray  # (P, 3) world metres
     scene_corners: npt.NDArray[np.int64]  # (Q, 4) rows of `scene_points_m`
     scene_paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
-    scene_gate: npt.NDArray[np.int64]  # (Q,) checkpoint, -1 for none
+    scene_gate: npt.NDArray[np.int64]  # (Q,) -1 for none
     # (G, 3) rows: begin of a group's near version, of its far version, and end
     scene_first_point: npt.NDArray[np.int64]
     scene_first_quad: npt.NDArray[np.int64]  # (G, 3) likewise, of `scene_corners`
@@ -104,11 +104,7 @@ class MeshWorld:
 
     @cached_property
     def mesh(self) -> SurfaceMesh:
-        """Mesh of the triangles, for driving.
-
-        Raises:
-            ValueError: if they are further apart than the largest map is wide.
-        """
+        """Mesh of the triangles; raises ValueError if they are further apart than the largest map is wide."""
         return build_surface_mesh(
             self.corners_m, self.surface, self.forward, self.has_grass, float(self.grass_height_m[0])
         )
