@@ -1,8 +1,8 @@
 """Reader of `.Gbx` files through pygbx, guarded so that no file crashes, hangs or fills the memory.
 
-A `.Gbx` file is a head (its class; often a line of XML) and a body of chunks, packed with LZO. pygbx unpacks and parses
-the body without checks. So its byte reader is replaced: reads stay within the file, and their number and the size of
-unpacked data are bounded.
+A `.Gbx` file is a head (its class; often a line of XML) and a body of chunks, packed with LZO. pygbx parses the body
+without checks. So its byte reader is replaced: reads stay within the file, and their number and the size of unpacked
+data are bounded.
 
 pygbx depends on python-lzo, which needs a compiler and liblzo2's headers. It is therefore optional, and installed
 without its dependencies (`HOW_TO_INSTALL`); lzallright replaces python-lzo's one function.
@@ -59,10 +59,10 @@ else:
 
 MAX_FILE_BYTES: Final = 8 << 20
 MAX_PACKED_BYTES: Final = 1 << 20
-"""LZO and zlib unpack to at most a few hundred times as much. Real packed parts have 10 to 300 kB."""
+"""Unpacking gives at most a few hundred times as much. Real packed parts have 10 to 300 kB."""
 MAX_UNPACKED_BYTES: Final = 16 << 20
 MAX_READS: Final = 1_000_000
-"""Limit of values in a file, a few seconds' reading. Maps and replays have some thousands, an hour's ghost 400,000."""
+"""Limit of values in a file, read in a few seconds. Maps have some thousands, an hour's ghost 400,000."""
 KINDS: Final = {
     0x03043000: "a map",
     0x24003000: "a map of an older game",

@@ -58,7 +58,7 @@ class SimulatedRace:
         self._spawned_car = spawn_vehicle(track)
         self._renderer: Renderer | None = None
         self._script: list[InputEvent] = []
-        # The race's counters live in this blob, so saving a state is little more than a copy.
+        # The race's counters are in this blob, so saving a state is little more than a copy.
         self._layout = CheckpointLayout(self._gates.per_lap, self._gates.total)
         self._blob = new_state_blob(self._layout.state_count, self._layout.time_count)
         self._words, self._head, self._gate_is_passed, self._times_ms = _views(self._blob, self._layout)

@@ -1,6 +1,6 @@
 """Reference lines from a map's blocks alone: the chain of road pieces from the start over the checkpoints.
 
-Road pieces join where borders, heights and headings meet. A search over these joints follows every branch; a line is
+Road pieces join where borders, heights and headings meet. A search follows every branch of these joints; a line is
 made if exactly one way leads from the start over all checkpoints to the finish. Roads that leave the catalogue
 (platforms, circuits, loops, jumps, fields) need a replay.
 """
@@ -30,7 +30,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class BlockLineError(UserError):
-    """A map's blocks do not give one whole way; the text names the way's end, the reason and the remedy."""
+    """A map's blocks do not give one whole way."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class BlockTrackError(UserError):
-    """A map's blocks make no track; the text names the reason and the remedy."""
+    """A map's blocks make no track."""
 
 
 def require_known(world: BlockWorld, name: str) -> None:

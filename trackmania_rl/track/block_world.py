@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class BlockWorldError(UserError):
-    """A map's blocks make no world; the text names the reason and the remedy."""
+    """A map's blocks make no world."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class BlockWorld:
     has_grass: npt.NDArray[np.bool_]  # (X, Z) True if the stadium's grass is in a column of cells
     gates: tuple[GateBox, ...]  # in the file's order
     water: tuple[Block, ...]
-    scenery: tuple[Block, ...]  # known blocks that are not driven on and not built
-    unknown: tuple[Block, ...]  # not in the catalogue; there is nothing in their place
+    scenery: tuple[Block, ...]  # known, not driven on, not built
+    unknown: tuple[Block, ...]  # not in the catalogue, not built
 
     @property
     def forward(self) -> FloatArray:
@@ -68,7 +68,7 @@ class BlockWorld:
 
     @property
     def unknown_names(self) -> list[tuple[str, int]]:
-        """Names and counts of blocks that are not in the catalogue, the most frequent first."""
+        """Names and counts of unknown blocks, the most frequent first."""
         counts = Counter(block.name for block in self.unknown)
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 

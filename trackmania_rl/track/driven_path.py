@@ -134,16 +134,10 @@ def _jumps(samples: GhostSamples, ghost: Ghost, name: str) -> list[int]:
 
 
 def _joined(position_m: FloatArray, kept: list[int], respawn: int, name: str) -> tuple[list[int], int]:
-    """Cut the samples between a checkpoint and the respawn at it.
+    """Cut the samples between a checkpoint and the respawn at it, whose first sample is `respawn`.
 
-    Args:
-        position_m: (S, 3) all samples.
-        kept: indices of the path up to the respawn.
-        respawn: index of the first sample after it.
-        name: for errors.
-
-    Returns:
-        The path up to the checkpoint, and the index with which it continues.
+    `kept` and the result are sample indices: the path up to the respawn; the path up to the checkpoint, and the index
+    with which it continues.
     """
     distance_m = np.linalg.norm(position_m[kept] - position_m[respawn], axis=1)
     near = np.flatnonzero(distance_m <= RESPAWN_REACH_M)

@@ -39,7 +39,7 @@ SMOOTHING_REACH_POINTS: Final = 5
 REAL_CHECKPOINT_RADIUS_M: Final = 12.0
 """Distance at which a zone with a real checkpoint is left."""
 SAME_CHECKPOINT_REACH_M: Final = 50.0
-"""Zones closer than this along the line to a real checkpoint's zone belong to the same lap."""
+"""Zones this near along the line to a real checkpoint's zone belong to the same lap."""
 NARROWEST_M: Final = 4.0
 """Lower bound of the reported half width of a way through blocks: a human's line passes close to borders."""
 
@@ -195,7 +195,7 @@ class GameMap:
 
 
 def map_file(entry: MapEntry, maps_folder: Path) -> Path:
-    """Return a map's file in the maps folder; the game separates folders by backslashes on any system."""
+    """Return a map's file in the maps folder; the game's separator is a backslash on any system."""
     return maps_folder / entry.map_path.replace("\\", "/")
 
 
@@ -231,7 +231,7 @@ def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt
     """Return the reference line of each map of the map cycle by name, so that a bad one is refused before its races.
 
     Raises:
-        UserError: if a reference line, or a track of the simulated game, is missing or damaged.
+        UserError: as `load_map_files`.
     """
     return {entry.map_name: load_map_files(settings, entry, maps_folder) for entry in named_maps(settings)}
 

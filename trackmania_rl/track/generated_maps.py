@@ -1,7 +1,4 @@
-"""Generated tracks of a map cycle, as files in a folder of bounded size.
-
-The game loads them like any other map.
-"""
+"""Generated tracks of a map cycle, as files in a folder of bounded size."""
 
 from __future__ import annotations
 
@@ -121,7 +118,7 @@ def draw_recipe(generator: GeneratorSettings, rng: np.random.Generator) -> Track
 
 
 def first_recipes(generator: GeneratorSettings, n_tracks: int) -> list[TrackRecipe]:
-    """Return the first seeds of a generator, up to `n_tracks`, with difficulties spread evenly over its range."""
+    """Return up to `n_tracks` first seeds of a generator, with difficulties spread evenly over its range."""
     n_tracks = min(n_tracks, generator.last_seed - generator.first_seed + 1)
     difficulties = np.linspace(*generator.difficulty_range, n_tracks)
     return [TrackRecipe(generator.first_seed + k, float(difficulty)) for k, difficulty in enumerate(difficulties)]

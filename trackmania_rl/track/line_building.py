@@ -38,7 +38,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class LineError(UserError):
-    """A reference line cannot be made; the text names the source, the reason and the remedy."""
+    """A reference line cannot be made."""
 
 
 @dataclass(frozen=True)
@@ -148,13 +148,12 @@ def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
 def mean_line(base_m: FloatArray, others_m: Sequence[FloatArray], names: Sequence[str]) -> FloatArray:
     """Return the middle between several lines, point by point of the first.
 
-    Each point of `base_m` is compared with the other lines' passages through the plane across it: the mean of two
-    lines, the median of more.
+    It is the mean (of two lines) or median (of more) of their passages through the plane across each point of `base_m`.
 
     Args:
         base_m: (N, 3) one of the lines, at equal distances.
-        others_m: further lines (any number of points each, the same spacing).
-        names: of all of them, `base_m` first, for errors.
+        others_m: further lines of the same spacing.
+        names: of all lines, for errors.
 
     Raises:
         LineError: if one passes more than `MAX_MEAN_OFFSET_M` from the first one.
@@ -209,7 +208,7 @@ def _moving_average(points_m: FloatArray, width_m: float, spacing_m: float) -> F
 
 def _pass_points(base_m: FloatArray, direction: FloatArray, other_m: FloatArray) -> FloatArray:
     """Return a line's passages (N, 3) through the planes across each point of another line."""
-    reach = 80  # points looked ahead: 40 m, more than two lines drift apart from one point to the next
+    reach = 80  # points ahead: 40 m, more than lines drift apart between points
     passing_m, at = np.empty_like(base_m), 0
     for index, here in enumerate(base_m):
         ahead = other_m[at : at + reach]

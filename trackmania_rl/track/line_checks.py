@@ -23,8 +23,7 @@ GATE_HALF_WIDTH_M: Final = 17.0  # half of a block; cars pass at its very edge
 GATE_DEPTH_M: Final = 4.0
 GATE_HEIGHT_M: Final = 16.0
 RING_REACH_M: Final = 24.0
-"""Range of a passage below and above its block's floor: a road may be under a gate or lead over it by a bridge. Rings
-reach further, both ways."""
+"""Range of a passage below and above its block's floor: a road may be under a gate or over it. Rings reach further."""
 START_REACH_M: Final = 20.0  # the car begins some 5 m before the middle of the start block
 CHECKPOINT_RADIUS_M: Final = 12.0
 """A checkpoint further from the line belongs to no zone (`track.game_map.REAL_CHECKPOINT_RADIUS_M`)."""

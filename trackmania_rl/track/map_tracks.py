@@ -33,7 +33,7 @@ from trackmania_rl.track.placed_blocks import BlockGrid, Road, roads_of
 ROAD_WIDTH_M: Final = 26.0
 OPEN_WIDTH_M: Final = 32.0  # asphalt road, between its borders; open ground
 SMOOTHING_M: Final = 10.0
-"""Moving average over the line: recorded points are rounded, and a driven line has the car's own wobble."""
+"""Moving average over the line: recorded points are rounded, and a driven line wobbles."""
 GRASS_BELOW_M: Final = 10.0
 """A line lower than this with no block below drives on the stadium's grass, which is at 9 m."""
 ON_ROAD_M: Final = 1.5  # a line further above its block's road flies over it, without its bank
@@ -57,7 +57,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class MapTrackError(UserError):
-    """No track can be made of a map and a line; the text names the reason and the remedy."""
+    """No track can be made of a map and a line."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
     """Lay a road along a line (N, 3) in world axes, start to finish, about 0.5 m apart, through a map.
 
     Raises:
-        MapTrackError: if the line is shorter than 30 m, is outside the map, or does not begin at its start.
+        MapTrackError: as `check_line`.
     """
     check_line(challenge, line_m)
     ground = _ground_under(challenge, line_m)

@@ -148,7 +148,7 @@ def size_cells(name: str) -> tuple[int, int]:
 
 
 def lanes_of(block: Block) -> tuple[Lane, ...]:
-    """Return the roads through a block; none if it is not in the catalogue, or its road ends in it."""
+    """Return the roads through a block; none if it is unknown, or its road ends in it."""
     piece = stadium_pieces().find(block)
     return () if piece is None else piece.lanes
 

@@ -1,8 +1,8 @@
 """Collision of the car with either kind of world, and with the ground and the walls of a ribbon.
 
-A collision pass follows every substep. It sets the contact flags for the next substep, reduces speed and moves the body
-out. Wheels and body are ellipsoids; a ribbon's ground and walls are planes near the touching part. Vectors are in car
-axes unless noted.
+A collision pass follows every substep: it sets the next one's contact flags, reduces speed and moves the body out.
+Wheels and body are ellipsoids; a ribbon's ground and walls are planes near the touching part. Vectors are in car axes
+unless noted.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A part touches a face if its deepest point is over it. It also touches a face if it overlaps the face's edge, unless
 that edge is in the plane of another face that it touches (a seam). It is then pushed along the face's normal too, as
-cars are at the step between grass and road. For each wheel and each of the body's ellipsoids, the deepest contact with
-the ground counts and the deepest with a wall. Vectors are in car axes unless noted.
+cars are at the step between grass and road. Each wheel and ellipsoid of the body counts its deepest contacts with
+ground and wall. Vectors are in car axes unless noted.
 
 Most functions are inlined: a call with a mesh counts the references of its arrays, which costs more than the geometry.
 """
@@ -43,10 +43,10 @@ from trackmania_rl.simulator.tracks.surface_mesh import (
 from trackmania_rl.simulator.tracks.world import Surface
 
 SLACK_M: Final = 1.0
-"""Faces are gathered within this distance beyond the car's reach, and again when the car has moved that far."""
+"""Faces are gathered this far beyond the car's reach, and again when it has moved that far."""
 SHELL_M: Final = 0.25
-"""A part whose centre is less than this behind a face is pushed back through it; further behind, it missed it."""
-SEAM_M: Final = 0.02  # an edge that stands out less than this from a touched face is a seam
+"""A part with its centre less than this behind a face is pushed back through it; a deeper one missed it."""
+SEAM_M: Final = 0.02  # an edge at most this far out of a touched face is a seam
 PARALLEL: Final = 1.0 - 1e-9
 """Cosine of the angle between planes that part less than 0.1 mm within a car's reach."""
 LEAST_BODY_UP: Final = 0.7
@@ -304,7 +304,7 @@ def _is_level_with(contact: _Contact, normal: Vector, height_m: float, radii_m: 
 
 @compiled
 def _is_seam(contact: _Contact, point: Vector, radii_m: npt.NDArray[np.float64]) -> bool:
-    """Return whether a point, from the ellipsoid's centre, hardly stands out of a contact's plane."""
+    """Return whether a point, from the ellipsoid's centre, is within `SEAM_M` of a contact's plane or behind it."""
     if contact.depth_m <= 0.0:
         return False
     normal = contact.normal

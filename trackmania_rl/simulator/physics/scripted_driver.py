@@ -1,7 +1,6 @@
 """Scripted driver: follows the middle of the road with keyboard keys and brakes for corners.
 
-It is the yardstick for tracks and learners. It drives `vehicle.tick` directly, one decision per 50 ms, with exact data
-of the road.
+It drives `vehicle.tick` directly, one decision per 50 ms, with exact data of the road.
 
 The planned speed is in a corner the one at which full steering holds the radius, before it the one from which a planned
 deceleration reaches it. Pure pursuit gives the curvature to a point ahead. Keys are all or nothing, so the share of

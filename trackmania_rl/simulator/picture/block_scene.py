@@ -21,15 +21,14 @@ from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
 VIEW_M: Final = 300.0  # groups farther from the camera are not drawn
 FAR_M_PER_PX: Final = 0.9
-"""Metres per pixel of focal length beyond which a group's far version is drawn: a road's line is thinner than a
-pixel there."""
+"""Metres per pixel of focal length beyond which a group's far version is drawn: lines are thinner than a pixel."""
 MOST_DRAWN: Final = 1 << 15  # limit per picture; groups beyond it are left out
 NO_GATE: Final = -1
 NEVER_PASSED: Final = np.iinfo(np.int64).max
 
 _SUN = np.array((0.35, 0.85, 0.40)) / math.sqrt(0.35**2 + 0.85**2 + 0.40**2)
 _LIGHT_LEVELS_PER_COSINE: Final = 0.45 / LIGHT_STEP
-_FEET_M: Final = 0.5  # a car this far in its ground still has its shadow on it
+_FEET_M: Final = 0.5  # depth of a car in its ground up to which its shadow is drawn
 _UNDERSIDE: Final = int(Paint.UNDERSIDE)
 _PASSED: Final = int(Paint.PASSED_CHECKPOINT)
 

@@ -17,7 +17,7 @@ from trackmania_rl.simulator.tracks.world_file import N_PAINTS
 
 
 class Paint(IntEnum):
-    """Rows of `Colors.paints`. Names with an `_ALTERNATE` change every few metres, so that speed is visible."""
+    """Rows of `Colors.paints`. Names with an `_ALTERNATE` alternate along the road, so that speed is visible."""
 
     ASPHALT = 0
     ASPHALT_ALTERNATE = auto()

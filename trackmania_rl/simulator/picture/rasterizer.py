@@ -135,7 +135,7 @@ def add_quad(mesh: Mesh, a: int, b: int, c: int, d: int, color: np.uint32) -> No
     mesh.colors[row] = color
 
 
-# Numba counts references to arrays that a function takes from a tuple or hands on, so inner functions are inlined
+# Numba counts references to arrays taken from tuples or passed to functions, so inner functions are inlined
 # and get plain arrays. Vector instructions need unsigned indices (no test for negative ones), no branches (hence
 # `a if b else c`), and no loads from a table that might overlap the target (hence the background's tints first and
 # their colours second).

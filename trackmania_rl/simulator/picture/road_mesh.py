@@ -30,12 +30,12 @@ from trackmania_rl.simulator.picture.rasterizer import Camera, Mesh, add_point, 
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, VERGE_WIDTH_M, WALL_HEIGHT_M, Edge, Ribbon, Track
 
 GROUND_BELOW_ROAD_M = 3.0
-"""Depth of the stadium's ground below the road's lowest place (9 m and 12 m in our tracks)."""
+"""Depth of the stadium's ground below the road's lowest place."""
 LINE_WIDTH_M = 0.6
 WALL_CAP_M = 0.25
 DECK_THICKNESS_M = 0.8  # of a road without ground beside it
 _VERGE_SINK_M = 0.5
-"""A verge's outer end is drawn lower by this, so that another leg of the road on it stays visible."""
+"""Lowers a verge's outer end, so that another leg of the road on it stays visible."""
 GATE_LINE_SECTIONS = 4  # 2 m
 
 # Places across the road, from the left.
@@ -96,8 +96,8 @@ def _places(ribbon: Ribbon) -> npt.NDArray[np.float64]:
     columns_of_side = {1.0: slice(OUTER_LEFT, LINE_RIGHT), -1.0: slice(OUTER_RIGHT, LINE_LEFT, -1)}
     places_m = np.empty((len(half_m), 3, PLACES))
     for side, columns in columns_of_side.items():
-        # Outer end of the verge, level (but for its sink) on a banked road too; then the wall's top, the
-        # lower end of its cap, the slab's lower end, the road's border and the line's inner end.
+        # Outer end of the verge, level (but for its sink) on a banked road too; then the wall's top, its cap's and
+        # the slab's lower ends, the road's border and the line's inner end.
         verge_m = side * VERGE_WIDTH_M / np.hypot(ribbon.left[:, 0], ribbon.left[:, 2])
         left_m = side * (half_m[:, None] - np.array([0.0, 0.0, 0.0, 0.0, 0.0, LINE_WIDTH_M]))
         up_m = np.array([0.0, WALL_HEIGHT_M, WALL_HEIGHT_M - WALL_CAP_M, -DECK_THICKNESS_M, 0.0, 0.0])
@@ -122,7 +122,7 @@ def _step_error(places_m: npt.NDArray[np.float64], up: npt.NDArray[np.float64], 
     counting_m = places_m[:, :, CAP_LEFT:OUTER_RIGHT]
     drawn_m = (1.0 - share) * counting_m[near] + share * counting_m[far]
     moved_m = np.linalg.norm(drawn_m - counting_m, axis=1).max(axis=1)
-    # The diagonals of a bent quadrilateral pass each other, and its middle is halfway between them.
+    # A bent quadrilateral's middle is halfway between its diagonals.
     across_m = places_m[:, :, LINE_LEFT] - places_m[:, :, LINE_RIGHT]
     bend_m = 0.25 * np.sum((across_m[far] - across_m[near]) * up[section], axis=1)
     is_twisted = np.abs(bend_m) > _MOST_TWIST_M
@@ -275,8 +275,7 @@ def add_mark(
 ) -> None:
     """Add a mark between two cross-sections (their first columns), before the road is added.
 
-    Its right and left ends are shares of the road's width from the right line; equal ends on both cross-sections add
-    nothing.
+    Its ends are shares of the road's width from the right line; equal ends on both cross-sections add nothing.
     """
     points_m, counts = mesh.points_m, mesh.counts
     if left > right or far_left > far_right:

@@ -65,8 +65,8 @@ class SimulatedGame:
     def run_command(self, text: str) -> None:
         """Execute a console command; log unknown and failed ones.
 
-        Known are `map NAME`, `load SCRIPT`, `unload` and `set countdown_speed FACTOR`. Others (`cam`, `set ...`,
-        `toggle_console`) belong to the real game and have no effect.
+        Known are `map NAME`, `load SCRIPT`, `unload` and `set countdown_speed FACTOR`. The real game's others have no
+        effect.
         """
         if len(text) > _MOST_COMMAND_CHARACTERS:
             most = _MOST_COMMAND_CHARACTERS

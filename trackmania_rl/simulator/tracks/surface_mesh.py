@@ -19,11 +19,11 @@ CELL_M: Final = (32.0, 8.0, 32.0)
 PER_CELL: Final = 4  # parts of a cell along x and z: cubes of 8 m
 PART_M: Final = 8.0
 REACH_M: Final = 2.7
-"""Upper bound of a car's reach from its origin; a car touches only the faces of its part of a cell."""
+"""Upper bound of a car's reach from its origin."""
 MOST_CELLS: Final = 1 << 24  # of the box around all faces: the largest grid of a map's file
 
 CORNERS: Final = 4  # of a face; a triangle's last one counts twice
-FLAT_M: Final = 1e-6  # tolerance within which two triangles in one plane are one face
+FLAT_M: Final = 1e-6  # tolerance of two triangles that are one face
 
 FACE_DTYPE = np.dtype(
     [
@@ -69,10 +69,10 @@ class SurfaceMesh(NamedTuple):
     cells: npt.NDArray[np.int32]  # (X, Y, Z) number of an occupied cell, -1 for empty ones
     starts: npt.NDArray[np.int64]  # (16 * C + 1,) begins of each cell part's faces in `members`
     members: npt.NDArray[np.int32]  # (M,) faces, part by part
-    # (W, D) by column of cells, true if the stadium's grass is there, as it is all around
+    # (W, D) True in columns of cells with the stadium's grass, which is all around
     has_grass: npt.NDArray[np.bool_]
     grass_height_m: float
-    near: npt.NDArray[np.void]  # (1,) of NEAR_DTYPE, working memory of collision passes; threads need a mesh each
+    near: npt.NDArray[np.void]  # (1,) of NEAR_DTYPE; threads need a mesh each
 
 
 def build_surface_mesh(
@@ -231,10 +231,10 @@ def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float)
 
 
 STEP_M: Final = 0.5
-MOST_M: Final = 16.0  # reach to each side: half of a block, the half width of the widest road without borders
+MOST_M: Final = 16.0  # to each side: half of a block, as of the widest road without borders
 LOOK_FROM_M: Final = 0.5  # above the road; a nearer surface is a wall
 LOOK_DOWN_M: Final = 1.5
-"""A deeper road counts as none. Half of it is the reach back through faces: less than borders are thick."""
+"""A deeper road counts as none. Half of it, less than a border's thickness, is the reach back through faces."""
 STEEPEST: Final = 0.7  # cosine between the road's normal and that of road beside it; steeper is a wall
 FOLD_M: Final = 0.25
 """A place above the fold between two faces may be above neither, so a border must continue this far."""

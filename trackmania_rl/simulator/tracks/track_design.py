@@ -48,7 +48,7 @@ FloatArray = npt.NDArray[np.float64]
 def turn_radius_m(line_m: FloatArray) -> FloatArray:
     """Return the radius of the line's turns in plan view, (N,) metres, inf on straights.
 
-    It is measured over 4 m, so that the rounding of recorded points does not count as a turn.
+    It is measured over 4 m, so that rounded points do not count as turns.
     """
     reach = round(_TURN_CHORD_M / (2.0 * RIBBON_SPACING_M))
     plan_m = line_m[:, [0, 2]]
@@ -179,7 +179,7 @@ CHECKPOINT = CheckpointMark()
 
 @dataclass(frozen=True)
 class TrackDesign:
-    """Road book of a track; for several laps, ``pieces`` are one lap that closes on itself."""
+    """Pieces of a track; for several laps, those of one closed lap."""
 
     name: str
     description: str
@@ -195,7 +195,7 @@ class TrackDesign:
 
 @dataclass(frozen=True)
 class Section:
-    """Stretch of a lap whose road differs from the track's default, as in a track file's ``[[section]]``."""
+    """Stretch of a lap with its own road, as in a track file's ``[[section]]``."""
 
     from_m: float
     to_m: float
@@ -369,7 +369,7 @@ def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray
             continue
         ease_m, length_m = piece.easing_m, piece.length_m
         first, last = np.searchsorted(plan_m, [start_m, start_m + length_m])
-        # Inside the piece; the last point stands for all later ones, which have turned by as much.
+        # Inside the piece; the last point represents all later ones, which have turned as much.
         into_m = np.clip(np.append(plan_m[first:last], math.inf) - start_m, 0.0, length_m)
         ramp_up_m, ramp_down_m = np.minimum(into_m, ease_m), np.maximum(into_m - (length_m - ease_m), 0.0)
         # Arc length weighted by the share of the full curvature.
@@ -431,7 +431,7 @@ def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = S
 def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, origin: str = SHIPPED_ORIGIN) -> Path:
     """Write a track file, and its line beside it; return the line's file.
 
-    Each file is written atomically, the line first. `origin` names the writer.
+    Both are written atomically, the line first. `origin` names the writer.
 
     Raises:
         OSError: if writing fails.

@@ -34,7 +34,7 @@ SPACING_TOLERANCE_M = 0.2
 """Lines recorded in the game are rounded to 0.1 m, which moves neighbouring points by at most this."""
 MAX_RESAMPLED_SHARE = 0.1
 MAX_RESAMPLED_STEP_M = 5.0
-"""A line with at most this share of steps beyond the tolerance, none of them longer than this, is resampled."""
+"""A line with at most this share of steps beyond the tolerance, none longer than this, is resampled."""
 MAX_TRACK_BYTES = 16 << 10  # the time to parse a dotted key grows with its square; shipped tracks have 1 KiB
 MAX_LINE_BYTES = 4 << 20  # some 87 km
 MAX_NAME_LETTERS = 200
@@ -57,11 +57,11 @@ Degrees = Annotated[float, Field(ge=-60.0, le=60.0, allow_inf_nan=False)]
 
 
 class TrackFileError(UserError, ValueError):
-    """A track file or reference line cannot be used; the text names the file, the value and what is allowed."""
+    """A track file or reference line cannot be used."""
 
 
 class SectionSettings(BaseModel):
-    """One ``[[section]]``: a stretch of every lap that differs from the track's defaults; None keeps the default."""
+    """One ``[[section]]``: a stretch of every lap; None keeps the track's default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,8 +1,8 @@
 """Tracks from a seed and a difficulty: phrases of corners, straights and jumps, added where there is room.
 
-A phrase (a bend, a hairpin, a chicane, a jump ...) is drawn at random and taken if its road stays on the map and clear
-of the road so far, beside, over or under it. The finished road is measured again. If it fails a check, the next track
-is drawn from the same random stream, so the same seed and difficulty always give the same track.
+A phrase (a bend, a jump ...) is drawn at random and taken if its road stays on the map and clear of the road so far.
+The finished road is measured again. If it fails a check, the next track is drawn from the same random stream, so the
+same seed and difficulty always give the same track.
 """
 
 import math
@@ -39,7 +39,7 @@ GENERATOR_VERSION: Final = 1  # raised whenever a recipe gives another track tha
 SHORTEST_TRACK_M, LONGEST_TRACK_M = 500.0, 1500.0
 LARGEST_EXTENT_M = 700.0  # sides on the plan; the stadium measures some 1000 m
 CHECKPOINT_EVERY_M = 150.0
-"""A checkpoint is at the end of the first phrase that ends this far behind the one before."""
+"""A checkpoint ends the first phrase that ends this far behind the one before."""
 
 TIGHTEST_CREST_PER_M = 0.015
 """Largest change of slope per metre: crests and dips have a radius of at least 67 m."""
@@ -123,7 +123,7 @@ class GeneratedTrack:
         return write_track(self.design, self.laid_out, track_file, origin)
 
     def file_in_the_way(self, track_file: Path) -> Path | None:
-        """Return a file that `write` would overwrite with another content, or None."""
+        """Return a file that `write` would overwrite with other content, or None."""
         with tempfile.TemporaryDirectory() as folder:
             new_file = Path(folder) / track_file.name
             return file_in_the_way((new_file, self.write(new_file)), track_file.parent)

@@ -30,7 +30,7 @@ WALL_HEIGHT_M = 1.0  # above the road's border, for `Edge.WALL`
 VERGE_WIDTH_M = 30.0  # for `Edge.GRASS`
 WALL_THICKNESS_M = 1.0  # a part further outside is beyond the wall and is not pushed back
 STEEPEST_SLOPE = 0.98
-"""Largest vertical component, up or down, of a line's direction: a steeper road has no well-defined level left."""
+"""Limit of the vertical component of a line's direction: a steeper road has no well-defined level left."""
 
 
 class Surface(IntEnum):
@@ -256,7 +256,7 @@ class Place(NamedTuple):
 class Ground(NamedTuple):
     """Ground under a point."""
 
-    exists: bool  # False in a gap, beyond a drop or behind a wall; the other fields are then undefined
+    exists: bool  # False in a gap, beyond a drop or behind a wall; other fields are then undefined
     height_m: float  # of the point along the ground's normal
     normal: tuple[float, float, float]  # unit vector, world axes
     material: int

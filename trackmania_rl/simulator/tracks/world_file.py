@@ -1,6 +1,6 @@
 """File of a world of triangles, made of a map's blocks, ready to be driven and drawn.
 
-It is a safetensors file beside a track file, written by `scripts/tools/maps.py`. The game needs no knowledge of blocks.
+It is a safetensors file beside a track file, written by `scripts/tools/maps.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class WorldFileError(UserError, ValueError):
-    """A world's file cannot be used; the text names it and the reason."""
+    """A world's file cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class MeshWorld:
         Raises:
             WorldFileError: if it is not a world.
         """
-        # imported here: machines that only keep games (scripts/keep_games.py) lack this package
+        # Machines that only keep games (scripts/keep_games.py) lack this package.
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
