@@ -19,7 +19,7 @@ from trackmania_rl.track.placed_blocks import forward_of, to_world
 GRASS_HEIGHT_M: Final = 9.0
 MOST_CELLS: Final = 256  # per direction of a map's grid; files have a byte for each
 MOST_BLOCKS: Final = 50_000
-MOST_TRIANGLES: Final = 400_000  # ten times the largest maps'
+MOST_TRIANGLES: Final = 400_000  # over ten times the largest maps'
 ON_GRASS_CELL: Final = 1  # highest layer of blocks on or in the stadium's ground
 
 FloatArray = npt.NDArray[np.float64]

@@ -24,7 +24,7 @@ from trackmania_rl.track.placed_blocks import forward_of
 LINE_SPACING_M: Final = 0.5
 SMOOTHING_M: Final = 2.0
 """Width of the moving average over a line. In a bend of radius R it moves the line inwards by SMOOTHING_M²/(24 R)."""
-MAX_LENGTH_M: Final = 50_000.0  # the longest maps have some 10 km a lap
+MAX_LENGTH_M: Final = 50_000.0  # of a race; the longest maps have some 10 km a lap
 BEYOND_FINISH_M: Final = 1.0  # behind the plane in the middle of the finish block
 GATE_REACH_M: Final = 60.0
 """A line that ends this near to the finish, or begins this near to the start, is extended to it."""

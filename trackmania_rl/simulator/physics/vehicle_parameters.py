@@ -57,7 +57,7 @@ class VehicleParameters:
         (1.021, 0.515, 1.038),
         (0.905, 0.283, 0.385),
     )
-    max_speed_m_s: float = 277.78  # 1000 km/h, in any direction [tuning]
+    max_speed_m_s: float = 277.78  # 1000 km/h, forwards and of the body in any direction [tuning]
     max_speed_backwards_m_s: float = 138.61  # [engine]
     max_angular_speed_rad_s: float = 100.0  # [engine]
     spawn_height_m: float = 0.21  # above the start block's road [replay]
@@ -94,7 +94,7 @@ class VehicleParameters:
     damping_per_s: float = 1.0  # force per m/s of damper speed [tuning]
     landing_loss: float = 0.2  # share of a bottomed-out wheel's approach speed [engine]
     contact_spin_factor: float = 0.55  # on every contact's turning effect [engine]
-    tolerated_depth_m: float = 0.01  # of a collision pass [engine]
+    tolerated_depth_m: float = 0.01  # of all contacts of a pass together [engine]
     force_lever: tuple[float, ...] = (0.05, 0.0, 0.05)  # share of the forces that pitches and rolls the body [engine]
     roll_torque_curve: Curve = ((0.0, 0.0), (1.0, 0.8), (10.0, 1.0))  # by 3.6*v_x^2/(|v_z|+1) [engine]
 
@@ -164,7 +164,7 @@ class VehicleParameters:
     gas_brake_cap_sliding_m_s2: float = 100.0  # [engine]
     brake_sliding_factor: float = 0.5  # per sliding wheel [tuning]
     key_threshold: float = 0.1  # of a pressed pedal [engine]
-    reverse_below_m_s: float = 10.0  # forward speed [engine]
+    reverse_below_m_s: float = 10.0  # the brake key drives backwards below [engine]
     reverse_max_sideways_m_s: float = 2.0  # [engine]
 
     # Engine and gearbox; gear 0 is reverse.

@@ -30,7 +30,7 @@ VEHICLE_DTYPE = np.dtype(
         ("wheel_material", np.int32, (WHEELS,)),  # TMNF material id under the wheel, 0 in the air
         ("wheel_contact_normal", np.float32, (WHEELS, 3)),  # of the ground, car axes
         ("gear", np.int32),  # 0 reverse, 1..5
-        ("gearbox_state", np.int32),
+        ("gearbox_state", np.int32),  # of engine.GearboxState
         ("gear_timer_s", np.float32),  # rest of the first phase of a gear change
         ("actual_rpm", np.float32),  # from the speed
         ("clamped_rpm", np.float32),  # of the engine, 0..11000
