@@ -1,9 +1,7 @@
 """Actions of an agent: indices into the configured sets of keys, or analog steer, gas and brake.
 
-All differences between the two are in this module.
-
-An analog action is (steer, gas, brake), each -1 to 1. Steer is proportional, from -1 (left) to 1 (right). The car takes
-gas and brake as pressed or not (its analog pedal counts from 30 % on), so a pedal is pressed above 0.
+An analog action is (steer, gas, brake), each -1 to 1. Steer is proportional, from -1 (left) to 1 (right). The game
+takes the pedals as on or off: pressed above 0.
 """
 
 from __future__ import annotations
@@ -45,9 +43,9 @@ class KeyActions:
 
     Attributes:
         shape: of one action.
-        forward: stands for every action before a race's first.
+        forward: placeholder for the actions before a race's first.
         parts: names of the floats of one previous action in the observation.
-        n_values: values of a decision: one for each index, or 1.
+        n_values: number of values of a decision: one for each index, or 1.
     """
 
     shape: tuple[int, ...] = ()
@@ -66,7 +64,7 @@ class KeyActions:
         return gymnasium.spaces.Discrete(self.n_values)
 
     def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
-        """Return the floats of actions in the observation, (n, len(parts)), or of one action."""
+        """Return the observation's floats of actions, (n, len(parts)), or of one action."""
         return self._shown[actions]
 
     def presses_gas(self, actions: Array) -> npt.NDArray[np.bool_]:
@@ -74,7 +72,7 @@ class KeyActions:
         return self._shown[actions, self.parts.index("accelerate")] > 0
 
     def held(self, actions: Array) -> list[KeyState]:
-        """Return the inputs that are sent to the game."""
+        """Return the inputs to send to the game."""
         return [self._keys[action] for action in actions.tolist()]
 
     def controls(self, actions: Array) -> npt.NDArray[np.float64]:
@@ -82,16 +80,16 @@ class KeyActions:
         return self._controls[actions]
 
     def events(self, times_ms: npt.NDArray[np.int64], actions: Array) -> list[InputEvent]:
-        """Return the changes of inputs made by actions that begin at these race times (n,)."""
+        """Return the changes of inputs by actions that begin at these race times (n,)."""
         changes = np.flatnonzero(np.diff(actions, prepend=-1))
         return events_of_keys(zip(times_ms[changes].tolist(), self.held(actions[changes]), strict=True))
 
     def checked(self, actions: npt.ArrayLike, n_games: int | None) -> npt.NDArray[np.int64]:
-        """Return the validated actions given to an environment: (n,) int64 or (n, 3) float32.
+        """Return the validated actions of an environment: (n,) int64 or (n, 3) float32.
 
         Args:
-            actions: numbers of any kind.
-            n_games: required number of actions n; None for a single one, of which n is 1.
+            actions: array-like.
+            n_games: required n; None for a single action (n = 1).
 
         Raises:
             UserError: if they are not actions of this kind.
@@ -158,7 +156,7 @@ def wire_values(actions: Array) -> npt.NDArray[np.int64]:
         (n, 3) int64: steer -65536 (left) to 65536 (right), gas 0 or 65536, brake key 0 or 1.
 
     Raises:
-        FloatingPointError: if a number is not finite, as from a network that has diverged.
+        FloatingPointError: if a number is not finite (a diverged network).
     """
     if not np.isfinite(actions).all():
         raise FloatingPointError(f"actions that are not finite: {actions.tolist()}")
@@ -170,7 +168,7 @@ def wire_values(actions: Array) -> npt.NDArray[np.int64]:
 
 
 def actions_of_game(game: GameSettings) -> ActionKind:
-    """Return the kind of actions that the setting `actions` names."""
+    """Return the kind of actions of the setting `actions`."""
     return AnalogActions() if game.actions == "analog" else _key_actions(game.inputs, game.action_forward_idx)
 
 

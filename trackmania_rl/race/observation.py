@@ -1,7 +1,4 @@
-"""Floats of the observation: names, places, units, and measured statistics.
-
-At full size there are 184; a configuration may leave blocks out and add others.
-"""
+"""Floats of the observation: names, places, units and measured statistics."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from trackmania_rl.settings import (
 )
 
 FIRST_BLOCK: Final = "mini_race_time_actions"
-"""First block of every vector; the replay memory writes it."""
+"""First block of every vector, written by the replay memory."""
 RESERVED_NAMES: Final = frozenset(
     (
         *("state_img", "state_float", "next_state_img", "next_state_float"),
@@ -40,21 +37,21 @@ RESERVED_NAMES: Final = frozenset(
 """Entries of every training batch."""
 
 MARGIN_TO_ANNOUNCE_FINISH_M: Final = 700.0
-"""Distance to the finish up to which the agent sees it."""
+"""Distance from which the finish is in the observation."""
 RANGE_FINDER_REACH_M: Final = 150.0
 ROAD_AHEAD_ZONE_CENTERS: Final = 20
-"""Number of zone centres at which the block `road_ahead` describes the road."""
+"""Number of zone centres in the block `road_ahead`."""
 FOURIER_ZONE_CENTERS: Final = 4
-"""Number of nearest zone centres that have Fourier features."""
+"""Number of nearest zone centres with Fourier features."""
 PREVIOUS_ACTIONS: Final = "previous_actions"
 PREVIOUS_ANALOG_ACTIONS: Final = "previous_analog_actions"
-"""Name of that block in `state_normalization` with `actions = "analog"`."""
+"""Block in `state_normalization` with `actions = "analog"`."""
 
 LINE_LETTERS: Final = 120
-"""Of the written state_normalization.py."""
+"""Line length of the written state_normalization.py."""
 MOST_DEVIATIONS: Final = 10.0
-"""Measured standard deviations are raised until no value is further than this many of them from the mean: a float that
-is nearly always 0 would otherwise be huge for the network when it is not."""
+"""Measured standard deviations are raised until no value is more than this many of them from the mean. Otherwise a
+float that is nearly always 0 would be huge when it is not."""
 
 Rows = tuple[tuple[str, int, str, str], ...]
 """(name, number of floats, unit and range, description) of blocks."""
@@ -63,16 +60,16 @@ MeanAndStd = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class ObservationBlock:
-    """Neighbouring floats of one kind."""
+    """Adjacent floats of one kind."""
 
     name: str
-    start: int  #: index of the block's first float
-    stop: int  #: one more than the index of its last
+    start: int
+    stop: int  #: exclusive
     unit: str  #: unit and range
     description: str
-    normalized_as: str  #: key in `state_normalization`; "" of a view, which has the statistics of its column
-    mean: tuple[float, ...]  #: subtracted by the network, one number for each float
-    std: tuple[float, ...]  #: divisor after that
+    normalized_as: str  #: key in `state_normalization`; "" for a view, which has its column's statistics
+    mean: tuple[float, ...]  #: subtracted first, one number per float
+    std: tuple[float, ...]  #: divisor
 
     @property
     def slice(self) -> slice:
@@ -81,7 +78,7 @@ class ObservationBlock:
 
 
 def _block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
-    """List all blocks that exist, in the vector's order."""
+    """List all existing blocks in the vector's order."""
     n_actions, n_zones = settings.n_prev_actions_in_inputs, settings.n_zone_centers_in_inputs
     zone_step_m = settings.one_every_n_zone_centers_in_inputs * ZONE_SPACING_M
     margin_m = MARGIN_TO_ANNOUNCE_FINISH_M
@@ -139,7 +136,7 @@ def _block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
 
 
 def _own_blocks(settings: ObservationSettings, actions: ActionsSetting) -> list[ObservationBlock]:
-    """Make the blocks that `observation_blocks` names, with their statistics."""
+    """Return the blocks of `observation_blocks` with their statistics."""
     rows = _block_rows(settings, actions)
     known = [name for name, *_ in rows]
     names = settings.observation_blocks
@@ -194,19 +191,16 @@ def blocks_of_views(
     names_in_use: Collection[str],
     statistics_of_an_action: Callable[[], MeanAndStd],
 ) -> tuple[list[ObservationBlock], list[View], list[View]]:
-    """Make the views of the setting `views`.
+    """Return the blocks of the setting `views`, their views, and the views for training batches.
 
     Args:
         views: the setting.
         stored: blocks of a state's own floats.
-        names_in_use: not available.
+        names_in_use: unavailable names.
         statistics_of_an_action: called for views of actions.
 
-    Returns:
-        The blocks that follow `stored`, their views, and the views for training batches.
-
     Raises:
-        SettingsError: if the name of a view is in use, or its column does not exist.
+        SettingsError: if a view's name is in use or its column does not exist.
     """
     blocks: list[ObservationBlock] = []
     inputs: list[View] = []
@@ -251,7 +245,7 @@ def blocks_of_views(
 
 
 class ExtraFloats(NamedTuple):
-    """A user's own floats of each state, behind those of the layout."""
+    """A user's own floats of each state, behind the layout's."""
 
     n: int  #: k
     compute: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.floating[Any]]]  #: (n, F), not normalized -> (n, k)
@@ -266,7 +260,7 @@ class ObservationLayout:
         extra: a user's own floats, not in `blocks`.
 
     Attributes:
-        blocks: in the vector's order, without gaps: `own_blocks`, then those of views.
+        blocks: `own_blocks`, then those of views, without gaps.
         own_blocks: a state's own.
         float_input_dim: the vector's length for agents, F.
         n_own_floats: number of floats stored of a state.
@@ -277,7 +271,7 @@ class ObservationLayout:
         n_previous_actions: number in the vector.
         parts_of_an_action: names of the floats of each.
         n_zone_centers: number in the vector.
-        zone_stride: zones from one of them to the next.
+        zone_stride: zones between neighbouring centres.
         waves: (float's index, wavelength in its unit), for Fourier features.
         needs_road: whether a block needs the road of the track's file.
 
@@ -328,12 +322,12 @@ class ObservationLayout:
     def __getitem__(self, name: str) -> slice:
         """Place of a block in the vector: `floats[..., layout["velocity_m_s"]]`.
 
-        With previous actions, "last_gas" and "last_brake" are the places of the last one's pedals, above 0 if pressed.
+        With previous actions, "last_gas" and "last_brake" are the last action's pedals, above 0 if pressed.
         """
         return self._places[name]
 
     def for_kernel(self) -> KernelLayout:
-        """Return the parts that compiled functions need."""
+        """Return the layout for compiled functions."""
         starts = {block.name: block.start for block in self.blocks}
         return KernelLayout(
             at=FeatureOffsets(*(starts.get(name, ABSENT) for name in FeatureOffsets._fields)),
@@ -368,7 +362,6 @@ class ObservationLayout:
 
 
 def _statistics_of_an_action(settings: ObservationSettings, actions: ActionsSetting) -> MeanAndStd:
-    """Return means and standard deviations of one previous action's floats."""
     name = _statistics_name(PREVIOUS_ACTIONS, actions)
     n_parts = len(PARTS_OF_AN_ACTION[actions])
     if name not in settings.state_normalization:
@@ -378,14 +371,14 @@ def _statistics_of_an_action(settings: ObservationSettings, actions: ActionsSett
 
 
 class ObservationStatistics:
-    """Sums over states, and the statistics computed from them.
+    """Sums over states, and their statistics.
 
     Args:
-        layout: of the states; its own floats are measured.
+        layout: of the states.
 
     Attributes:
         n_states: number of states added.
-        sums: by name, (F,) float64 each, normalized by the layout: `sum`, `squares` (their sum), `lowest`, `highest`.
+        sums: (F,) float64 each, normalized by the layout: `sum`, `squares` (their sum), `lowest`, `highest`.
     """
 
     def __init__(self, layout: ObservationLayout) -> None:
@@ -419,8 +412,7 @@ class ObservationStatistics:
     def means_and_deviations(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return (F,) means and (F,) standard deviations above 0, in the floats' own units.
 
-        A constant float keeps its standard deviation in the layout. The time in the mini-race keeps both numbers: it
-        is 0 while playing.
+        A constant float keeps the layout's standard deviation. The time in the mini-race, 0 while playing, keeps both.
 
         Raises:
             ValueError: if there is no state.
@@ -440,7 +432,7 @@ class ObservationStatistics:
         """Return the text of state_normalization.py.
 
         Args:
-            before: settings whose statistics blocks keep that were not measured.
+            before: settings with the statistics of blocks that were not measured.
             told: a sentence on the measurement.
         """
         means, deviations = self.means_and_deviations()

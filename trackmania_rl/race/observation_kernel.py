@@ -1,7 +1,4 @@
-"""Compiled functions that turn a state of the game into a row of a race's columns.
-
-`observe` writes the floats named by `ObservationLayout`, zone, progress and verdict on cut-offs, for one game and many.
-"""
+"""Compiled functions that write a state of the game into a race's columns: floats, zone, progress, cut-off."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _compiled = compiler_for(
 )
 
 ABSENT: Final = -1
-"""Offset of a block that the configuration leaves out."""
+"""Offset of an omitted block."""
 
 N_WHEELS: Final = 4
 
@@ -35,7 +32,7 @@ GROUND_GROUPS: Final[dict[str, tuple[int, ...]]] = {
     "dirt-like": (5, 6, 8, 17),
     "turbo": (7, 26),
 }
-"""Material ids by ground group; any other material is in none of the groups."""
+"""Material ids by ground group; other materials are in no group."""
 
 CAR_COLUMNS: Final = (
     *(f"wheel_{wheel}_is_sliding" for wheel in range(N_WHEELS)),
@@ -51,7 +48,7 @@ CAR_COLUMNS: Final = (
 )
 """Columns of `rollout_results["car_gear_and_wheels"]`."""
 
-# Where the car's columns begin; numba compiles them into the kernel.
+# First columns of the car's parts; numba compiles them into the kernel.
 _SLIDING_COLUMN = CAR_COLUMNS.index("wheel_0_is_sliding")
 _GROUND_CONTACT_COLUMN = CAR_COLUMNS.index("wheel_0_has_ground_contact")
 _DAMPER_COLUMN = CAR_COLUMNS.index("wheel_0_damper_absorb_m")
@@ -81,15 +78,12 @@ REASON_OF_VERDICT: Final[dict[int, CutoffReason]] = {
 
 
 class RaceColumns(NamedTuple):
-    """A race of T actions: T + 1 states, the last one at its end, and the decision in each but the last.
+    """A race of T actions: T + 1 states, and T decisions. Arrays of K races have a leading axis K."""
 
-    In the arrays of K races, the races are the first axis.
-    """
-
-    frames: npt.NDArray[np.uint8]  # (T + 1, 1, H, W); H and W are 0 without an image
+    frames: npt.NDArray[np.uint8]  # (T + 1, 1, H, W); H = W = 0 without an image
     floats: npt.NDArray[np.float32]  # (T + 1, F), see `ObservationLayout`
     car: npt.NDArray[np.float32]  # (T + 1, 22), see `CAR_COLUMNS`
-    zone_idx: npt.NDArray[np.int64]  # (T + 1,) the current zone
+    zone_idx: npt.NDArray[np.int64]  # (T + 1,)
     meters: npt.NDArray[np.float64]  # (T + 1,) along the line
     race_time_ms: npt.NDArray[np.int64]  # (T + 1,) a multiple of the action's duration except at the finish
     position_m: npt.NDArray[np.float32]  # (T + 1, 3) world axes
@@ -100,19 +94,19 @@ class RaceColumns(NamedTuple):
 
 
 class RaceMemory(NamedTuple):
-    """State that K races carry from row to row, beside their columns of N rows."""
+    """State that K races carry from row to row, beside their N rows."""
 
-    zone_idx: npt.NDArray[np.int64]  # (K,) the current zone
+    zone_idx: npt.NDArray[np.int64]  # (K,)
     furthest_zone_idx: npt.NDArray[np.int64]  # (K,)
-    furthest_m: npt.NDArray[np.float64]  # (K, N) along the line, at the furthest point until each state
+    furthest_m: npt.NDArray[np.float64]  # (K, N) along the line, furthest point until each state
     window_row: npt.NDArray[np.int64]  # (K,) second result of `judge`
     actions_since_gear_change: npt.NDArray[np.float64]  # (K,)
-    previous_actions: npt.NDArray[np.float32]  # (K, n, W) as in the vector, oldest first
+    previous_actions: npt.NDArray[np.float32]  # (K, n, W), oldest first
     rules: npt.NDArray[np.float64]  # (K, 4), see `cutoff_rules`
 
 
 class FeatureOffsets(NamedTuple):
-    """Index of each block's first float, or `ABSENT`; fields are the blocks' names in the vector's order."""
+    """Index of each block's first float, or `ABSENT`; fields are in the vector's order."""
 
     mini_race_time_actions: int
     previous_actions: int
@@ -136,11 +130,11 @@ class FeatureOffsets(NamedTuple):
 
 
 class KernelLayout(NamedTuple):
-    """The parts of an `ObservationLayout` that compiled functions need."""
+    """Parts of an `ObservationLayout` for compiled functions."""
 
     at: FeatureOffsets
     n_zone_centers: int
-    zone_stride: int  # zones from one centre of the vector to the next
+    zone_stride: int  # zones between neighbouring centres
     margin_to_announce_finish_m: float  # upper limit of the distance to the finish
     measures_on_track: bool  # range finder on the track, not in pictures
     range_finder_reach_m: float
@@ -168,7 +162,7 @@ def judge(
     window_row: int,
     rules: npt.NDArray[np.float64],
 ) -> tuple[int, int]:
-    """Return whether a race is cut off at its newest state, in `row`.
+    """Return whether a race is cut off at its newest state.
 
     Args:
         race_times_ms: (N,) ascending.
@@ -178,7 +172,7 @@ def judge(
         rules: (4,), see `cutoff_rules`.
 
     Returns:
-        The verdict, and the row of the latest state that is as old as the window (0 without one).
+        The verdict, and the row of the latest state at least as old as the window (0 without one).
     """
     longer_than_ms, no_progress_within_ms, progress_m, horizon_actions = rules[0], rules[1], rules[2], rules[3]
     window_begin_ms = race_times_ms[row] - no_progress_within_ms
@@ -192,12 +186,12 @@ def judge(
 
 
 def _word(dtype: np.dtype[np.void], name: str) -> int:
-    """Return the index of a field of the state blob in 32-bit words, the size of all fields used here."""
+    """Return the index of a field of the state blob, in 32-bit words."""
     assert dtype.fields is not None
     return dtype.fields[name][1] // 4
 
 
-# Constants of the format, which numba compiles into the kernel.
+# Constants that numba compiles into the kernel.
 _ROTATION = _word(STATE_HEAD_DTYPE, "rotation")
 _POSITION = _word(STATE_HEAD_DTYPE, "position_m")
 _VELOCITY = _word(STATE_HEAD_DTYPE, "velocity_m_s")
@@ -221,7 +215,6 @@ for _group, _materials in enumerate(GROUND_GROUPS.values()):
 
 @_compiled
 def _put(floats: npt.NDArray[np.float32], block: int, place: int, value: float) -> None:
-    """Write one float of a block if the vector has that block."""
     if block >= 0:
         floats[block + place] = value
 
@@ -286,7 +279,7 @@ def _fill_features(
         _put(floats, at.angular_velocity_rad_s, axis, turning)
         _put(floats, at.velocity_m_s, axis, moving)
         _put(floats, at.world_up, axis, y)
-        are_finite &= math.isfinite(turning + moving + position[axis])  # even if the vector lacks these blocks
+        are_finite &= math.isfinite(turning + moving + position[axis])  # even without these blocks
         if at.zone_centers_m >= 0:
             for i in range(layout.n_zone_centers):
                 center = centers_m[zone_idx + i * layout.zone_stride]
@@ -324,7 +317,7 @@ def _find_ranges(
     layout: KernelLayout,
     columns: RaceColumns,
 ) -> None:
-    """Measure the ranges on the track; or copy the last ones, until the picture is measured."""
+    """Measure the ranges on the track, or copy the last ones until the picture is measured."""
     block = layout.at.range_finder_m
     floats = columns.floats[race, row, block : block + N_BEAMS]
     if layout.measures_on_track:
@@ -355,10 +348,10 @@ def observe(
     columns: RaceColumns,
     verdicts: npt.NDArray[np.int64],
 ) -> None:
-    """Write the states of some races (n,) on one map: `columns` without race times, `memory`, and `verdicts` (K,).
+    """Write the states of some races (n,) on one map into `columns` (without race times), `memory` and `verdicts` (K,).
 
-    `rows` (K,) are the rows of the newest states, `heads` (K, words) the heads of the state blobs. A verdict is that of
-    `judge`, or `NOT_FINITE`.
+    `rows` (K,) are the newest states' rows, `heads` (K, words) the heads of the state blobs. A verdict is `judge`'s, or
+    `NOT_FINITE`.
     """
     for i in range(len(races)):
         race = races[i]

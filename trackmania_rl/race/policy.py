@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trackmania_rl.race.actions import Action
 
 ELAPSED_ACTIONS_FLOAT: Final = 0
-"""Index of the time elapsed in the mini-race among a state's floats, in actions: 0 while playing, set when sampled."""
+"""Index of the float with the elapsed actions of the mini-race: 0 while playing, set when sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +20,18 @@ class PolicyDecision:
     """Decision in one state."""
 
     action: Action  #: index into the configured `inputs`, or (D,) float32
-    is_greedy: bool  #: whether `action` has the highest value, with or without exploration
-    #: (A,) value of each action: expected sum of rewards until the mini-race ends; (1,), of `action`, if continuous
+    is_greedy: bool  #: whether `action` has the highest value
+    #: (A,) expected sum of rewards until the mini-race ends, by action; (1,), of `action`, if continuous
     q_values: npt.NDArray[np.float32]
 
 
 Policy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.float32]], PolicyDecision]
-"""Called with a state's image (S, H, W), the newest frame last, and its floats (F,)."""
+"""Called with a state's image (S, H, W), the newest frame last, and floats (F,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDecision:
-    """Decisions in n states; fields as of `PolicyDecision`."""
+    """Decisions in n states; see `PolicyDecision`."""
 
     actions: npt.NDArray[np.int64] | npt.NDArray[np.float32]  #: (n,) or (n, D)
     is_greedy: npt.NDArray[np.bool_]  #: (n,)

@@ -1,7 +1,7 @@
 """Fragments of a race, and the place of a race in its collector's map cycle.
 
-A race may reach the learner in parts (`Fragment`), each with a `RacePosition`. The learner keeps the newest position of
-each collector in its checkpoints (`CollectorProgress`) and passes it to a new collector process.
+A race may reach the learner in parts (`Fragment`), each with a `RacePosition`. Checkpoints hold the newest position of
+each collector (`CollectorProgress`), from which a new collector process continues.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from trackmania_rl.settings import Settings, shifts_of
 
 
 class Fragment(NamedTuple):
-    """The new part of a rollout. Rows are the rollout's, from 0. The last rollout of a race contains the whole race."""
+    """New part of a rollout. Rows count from 0 in the rollout. A race's last rollout contains the whole race."""
 
     is_last: bool  # the race has ended
-    race_row: int  # the race's state in the first row
+    race_row: int  # the race's state in row 0
     n_actions_before: int  # its actions in earlier rollouts
-    first_row: int  # rows before this one are not needed
-    first_transition: int  # transitions from rows before this one are in earlier rollouts
-    end_transition: int  # transitions from this row on are in later rollouts, with all of their actions
+    first_row: int  # first row needed
+    first_transition: int  # earlier transitions are in earlier rollouts
+    end_transition: int  # transitions from this row on come later, with all of their actions
 
     @classmethod
     def whole(cls, n_actions: int) -> Fragment:
-        """Return the fragment of a race that is new as a whole."""
+        """Return the fragment of a race that was not sent in parts."""
         return cls(True, 0, 0, 0, 0, n_actions)
 
 
@@ -33,10 +33,10 @@ class Fragment(NamedTuple):
 class RaceInFragments:
     """Counts of a race in progress that is sent in fragments.
 
-    Each fragment begins with the rows that its first transition needs, and ends with the last one's next state.
+    A fragment begins with the rows needed by its first transition and ends with the next state of its last one.
     """
 
-    n_steps: int  # the most actions of a transition, or of the views of its state
+    n_steps: int  # most actions of a transition, or of the views of its state
     n_earlier_rows: int = 0  # in views
     n_decided: int = 0  # actions chosen so far
     n_actions: int = 0  # sent
@@ -51,19 +51,19 @@ class RaceInFragments:
         return cls(max(settings.replay.n_steps, max(shifts) + 1), n_earlier_rows=-min(shifts))
 
     def begin_again(self) -> None:
-        """Reset the counts after the race was lost with its game and has restarted."""
+        """Reset the counts after the race was lost and restarted."""
         self.n_decided = self.n_actions = self.n_transitions = 0
 
     @property
     def n_to_hand_on(self) -> int:
         """Number of actions that can be sent while the game waits for a decision.
 
-        The state in which it waits is left out: a finish at that very time is reported with the next action only.
+        The waiting state is left out: a finish at that time is reported with the next action only.
         """
         return self.n_decided - 1 - self.n_actions
 
     def cut(self) -> tuple[range, Fragment]:
-        """Return the states of the next rollout, and its new part, if `n_to_hand_on` is above 0."""
+        """Return the states of the next rollout and its new part; `n_to_hand_on` must be above 0."""
         first, last = self._first_row_needed(), self.n_decided - 1
         end_transition = max(self.n_transitions, last - self.n_steps + 1)
         fragment = Fragment(
@@ -78,7 +78,7 @@ class RaceInFragments:
         return range(first, last + 1), fragment
 
     def end(self, n_actions: int) -> Fragment:
-        """Return the new part of the whole race, which has ended after `n_actions`."""
+        """Return the new part of the whole race after its end."""
         return Fragment(
             is_last=True,
             race_row=0,
@@ -94,26 +94,26 @@ class RaceInFragments:
 
 @dataclass(frozen=True, slots=True)
 class RacePosition:
-    """Place of a race among those of its collector."""
+    """Place of a race in its collector's sequence."""
 
-    number: int  # of the race in the whole run, from 0
+    number: int  # in the whole run, from 0
     place: int  # in the map cycle, repeats counted
     generator: str = ""  # `generator_key` of its track, if any
-    generator_number: int = 0  # of the race among those of the generator
+    generator_number: int = 0  # among the races of the generator
     streams: Mapping[str, str] = field(default_factory=dict)  # states of the random streams when the race was sent
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorProgress:
-    """Position from which a collector continues, after the races that have reached the learner."""
+    """Position from which a collector continues, after the races received by the learner."""
 
-    n_races: int = 0  # number of its next race
-    place: int = 0  # of its next race in the map cycle
+    n_races: int = 0  # number of the next race
+    place: int = 0  # of the next race in the map cycle
     of_generators: Mapping[str, int] = field(default_factory=dict)  # number of each generator's next race
-    streams: Mapping[str, str] = field(default_factory=dict)  # states of its random streams
+    streams: Mapping[str, str] = field(default_factory=dict)  # states of the random streams
 
     def after(self, race: RacePosition) -> CollectorProgress:
-        """Return the progress after a race; races of several games may arrive in another order."""
+        """Return the progress after a race; races of several games may arrive out of order."""
         is_newest = race.number >= self.n_races
         of_generators = dict(self.of_generators)
         if race.generator:
@@ -126,7 +126,7 @@ class CollectorProgress:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the progress as plain values."""
         return {
             "n_races": self.n_races,
             "place": self.place,

@@ -1,4 +1,4 @@
-"""Reward for any algorithm: metres along the line, and a bonus for the finish, larger for faster races."""
+"""Reward for any algorithm: metres along the line, and a finish bonus that grows with speed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FINISH_S: Final = 10.0
 
 
 class ProgressReward(Reward, StepReward):
-    """Reward of `per_m` per metre, and at the finish of the metres that the race makes in `finish_s` at its mean speed.
+    """Reward of `per_m` per metre, plus the metres of `finish_s` at the mean speed at the finish.
 
-    A race of L metres in T seconds earns per_m x L x (1 + finish_s / T) in all. A car that stands still earns 0, so a
-    cut-off is never an advantage. Discounting and the bonus favour faster races.
+    A race of L metres in T seconds earns per_m x L x (1 + finish_s / T). Standing still earns 0, so a cut-off is never
+    an advantage. Discounting and the bonus favour faster races.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
-"""Arrays of K races in progress, the ends of races, and the rollouts made of them.
+"""Arrays of K races in progress, the ends of races, and their rollouts.
 
-Games in this process share one `Races`; a game behind a socket has one with K = 1. `observation_kernel` writes each
-state of the game into a row of the columns.
+Games in this process share one `Races`; a game behind a socket has one with K = 1.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import RANGE_FINDER, GameSettings
 
 RaceIds = npt.NDArray[np.int64]
-"""(n,) numbers of races, each once."""
+"""(n,) distinct numbers of races."""
 
 DECISION_COLUMNS: Final = ("actions", "is_greedy", "q_values")
-"""Columns of `RaceColumns` without a row for the race's last state."""
+"""Columns without a row for the race's last state."""
 
 
 class Observation(NamedTuple):
@@ -58,10 +57,10 @@ class RaceEnd:
 
     cutoff_reason: CutoffReason | None  #: None if the race was finished
     race_time_ms: int  #: until the finish or the cut-off
-    furthest_zone_idx: int  #: the highest zone reached, or the finish's own index
-    furthest_m: float  #: metres along the line at the furthest point reached
-    checkpoint_times_ms: tuple[int, ...]  #: of the checkpoints passed, the finish included
-    #: After the last action. A socket gives no picture of the finish; the one before is repeated.
+    furthest_zone_idx: int  #: highest zone reached, or the finish's own index
+    furthest_m: float  #: metres along the line at the furthest point
+    checkpoint_times_ms: tuple[int, ...]  #: passed, the finish included
+    #: After the last action. At a finish, a socket gives no picture; the one before is repeated.
     last: Observation = field(compare=False, repr=False)
 
     @property
@@ -90,17 +89,17 @@ class EndedRace:
 
 
 class Races:
-    """K races.
+    """Arrays of K races.
 
     Args:
         n_races: K.
         game: actions, image and longest race.
         layout: the floats of the observation.
-        frames: (n, 1, H, W) uint8 room for the frames of a single race, if it is large enough.
+        frames: (n, 1, H, W) uint8 storage for the frames of a single race, if large enough.
 
     Attributes:
         columns: (K, N, ...) each; N is the number of states of the longest race.
-        rows: (K,) int64, the row of each race's newest state: the number of actions before it.
+        rows: (K,) int64, row of each race's newest state, equal to the number of actions before it.
         verdicts: (K,) int64, of `observe` on the newest state.
 
     Raises:
@@ -123,7 +122,7 @@ class Races:
         self.columns = self._room(n_races, n_states, frames)
         self.rows = np.zeros(n_races, dtype=np.int64)
         self.verdicts = np.zeros(n_races, dtype=np.int64)
-        self._maps: dict[int, tuple[VirtualCheckpoints, KnownRoad]] = {}  # of each race
+        self._maps: dict[int, tuple[VirtualCheckpoints, KnownRoad]] = {}
         self._unseen_pictures = np.empty((n_races, 1, game.image_height_px, game.image_width_px), dtype=np.uint8)
         self._memory = RaceMemory(
             zone_idx=np.zeros(n_races, dtype=np.int64),
@@ -153,7 +152,7 @@ class Races:
         return races
 
     def begin(self, race: int, zones: VirtualCheckpoints, road: KnownRoad | None, game: GameSettings) -> None:
-        """Begin a race on a map, with the cut-offs of `game`; `observe` its first state next."""
+        """Begin a race on a map with the cut-offs of `game`; `observe` its first state next."""
         if road is None and self.layout.needs_road:
             raise ValueError("the observation needs the map's road")
         self._maps[race] = zones, road or KnownRoad.nowhere()
@@ -172,7 +171,7 @@ class Races:
         is_greedy: npt.NDArray[np.bool_] | bool,
         q_values: npt.NDArray[np.float32],
     ) -> None:
-        """Record a `BatchDecision` in the newest states of some races, or a `PolicyDecision` in that of one."""
+        """Record a `BatchDecision` in the newest states of some races, or a `PolicyDecision` in one."""
         if q_values.shape[-1] != self.columns.q_values.shape[-1]:  # a user's own policy may return another number
             values = np.zeros((*self.columns.q_values.shape[:2], q_values.shape[-1]), dtype=np.float32)
             self.columns = self.columns._replace(q_values=values)
@@ -187,10 +186,10 @@ class Races:
     def observe(
         self, races: RaceIds, race_times_ms: int | npt.NDArray[np.int64], heads: npt.NDArray[np.uint32]
     ) -> None:
-        """Write the newest states of some races on one map, and the verdicts on them.
+        """Write the newest states and verdicts of some races on one map.
 
         Args:
-            races: (n,) their numbers.
+            races: (n,).
             race_times_ms: (n,), or one for all.
             heads: (K, words) heads of the state blobs.
         """
@@ -208,12 +207,12 @@ class Races:
         )
 
     def look(self, races: RaceIds) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-        """Return the newest states of some races for agents: images (n, S, H, W) and floats (n, F)."""
+        """Return the newest states for agents: images (n, S, H, W) and floats (n, F)."""
         columns = self.columns
         return self._views.look(columns.frames, columns.floats, columns.actions, races, self.rows[races])
 
     def newest(self, race: int) -> Observation:
-        """Return a race's newest state; its arrays are views of the columns."""
+        """Return a race's newest state as views of the columns."""
         at = (race, self.rows[race])
         seen = self.columns
         return Observation(
@@ -228,7 +227,7 @@ class Races:
         )
 
     def pictures(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Return the destination of the newest pictures: an array (K, R, H, W), and the row (K,) of each."""
+        """Return the destination of the newest pictures, (K, R, H, W), and the row (K,) of each."""
         if self._game.has_image:
             return self.columns.frames[:, :, 0], self.rows
         return self._unseen_pictures, np.zeros_like(self.rows)
@@ -252,13 +251,13 @@ class Races:
             self.columns.floats[at] = floats
 
     def broken_blocks(self, race: int) -> str:
-        """Return the names of blocks that are not finite in a race's newest state."""
+        """Return the names of non-finite blocks in a race's newest state."""
         floats = self.columns.floats[race, self.rows[race]]
         broken = [block.name for block in self.layout.own_blocks if not np.isfinite(floats[block.slice]).all()]
         return ", ".join(broken) or "the car's place or motion"
 
     def cut_off(self, race: int, checkpoint_times_ms: tuple[int, ...]) -> RaceEnd:
-        """End a race in its newest state, for the reason in its verdict."""
+        """End a race in its newest state for the reason in its verdict."""
         row = self.rows[race]
         return RaceEnd(
             cutoff_reason=REASON_OF_VERDICT[int(self.verdicts[race])],
@@ -270,7 +269,7 @@ class Races:
         )
 
     def finish(self, race: int, race_time_ms: int, checkpoint_times_ms: tuple[int, ...]) -> RaceEnd:
-        """End a race in its newest state, the finish. A decision at that very time is dropped."""
+        """End a race in its newest state, the finish. Drop a decision at that time."""
         columns, row = self.columns, self.rows[race]
         columns.race_time_ms[race, row] = race_time_ms
         if columns.race_time_ms[race, row - 1] < race_time_ms:
@@ -289,14 +288,14 @@ class Races:
         )
 
     def stand_still(self, race: int) -> None:
-        """Write the state before the last decision once more, as the one after it."""
+        """Repeat the state before the last decision as the one after it."""
         self._copy_state(race, self.rows[race] - 1, self.rows[race])
 
     def ended(self, race: int, end: RaceEnd, timings: GameTimings) -> EndedRace:
-        """Return a race that has ended; its arrays are views of the columns.
+        """Return an ended race; its arrays are views of the columns.
 
-        In `end_race_stats`, `meters` are to the furthest point, `first_value` is the highest Q value of the first
-        state, `timings_ms` are per action, and `inputs` is the script.
+        In `end_race_stats`, `meters` are to the furthest point, `first_value` is the first state's highest Q value,
+        `timings_ms` are per action, and `inputs` is the script.
         """
         states = range(int(self.rows[race]) + 1)
         columns = self._of_race(race, states)
@@ -322,15 +321,15 @@ class Races:
         return EndedRace(end, self.rollout_results(race, states, end), end_race_stats)
 
     def rollout_results(self, race: int, states: range, end: RaceEnd | None = None) -> dict[str, Any]:
-        """Return T + 1 states of a race, all or a part, and the T actions between them; arrays are views.
+        """Return T + 1 states of a race, all or a part, and the T actions between them, as views.
 
         Returns:
             Of the states: `frames` (T + 1, 1, H, W) uint8, `state_float` (T + 1, F) float32, `car_gear_and_wheels`
             (T + 1, 22) float32, `current_zone_idx` (T + 1,) int64 and `meters_advanced_along_centerline` (T + 1,)
-            float64, the last two at the finish those of the finish line. Of the decisions: `actions` (T,) int64 or
-            (T, 3) float32, `action_was_greedy` (T,) bool, `input_w` (T,) bool (accelerating), `q_values` (T, A) or
-            (T, 1) float32, `position_m` (T, 3) float32. Of the race: `furthest_zone_idx`, and `race_time` in ms if it
-            was finished. The last frame of a finished race is the one before, see `RaceEnd.last`.
+            float64, at the finish those of the finish line. Of the decisions: `actions` (T,) int64 or (T, 3) float32,
+            `action_was_greedy` (T,) bool, `input_w` (T,) bool (accelerating), `q_values` (T, A) or (T, 1) float32,
+            `position_m` (T, 3) float32. Of the race: `furthest_zone_idx`, and if finished `race_time` in ms. The last
+            frame of a finished race repeats the one before, see `RaceEnd.last`.
         """
         columns = self._of_race(race, states)
         zones, _ = self._maps[race]
@@ -369,7 +368,7 @@ class Races:
                 column[race, target] = column[race, source]
 
     def _room(self, n_races: int, n_states: int, frames: npt.NDArray[np.uint8] | None) -> RaceColumns:
-        """Return room for the longest race; memory is used when it is first written."""
+        """Return storage for the longest race; memory is used when first written."""
         extra = self.layout.extra
 
         def room(dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Rewards of a race's actions, and shaping potentials of its states: numpy over whole races."""
+"""Rewards of a race's actions and shaping potentials of its states."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ States = npt.NDArray[np.float32]
 LEFT, FORWARD = 0, 2
 """Axes of a vector in the car's frame: x points left, y up, z forward."""
 CURRENT_CENTER, NEXT_CENTER = slice(0, 3), slice(3, 6)
-"""The first zone centres of the observation, x, y, z each."""
+"""First zone centres of the observation, x, y, z each."""
 
 SHAPED_DISTANCE_M = (2.0, 25.0)
 ENGINEERED_DISTANCE_M = (5.0, 25.0)
-"""Bounds of the distance to the zone's centre in the potential and in the reward of that distance."""
+"""Bounds of the distance to the zone's centre in potential and reward."""
 NEOSLIDE_SIDEWAYS_SPEED_M_S = 2.0
 """Minimum sideways speed of a slide."""
 
 SPEEDSLIDE_FORWARD_SPEEDS_M_S = np.array([0, 100, 200, 300, 400, 500]) / 3.6
 SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S = np.array([8.0, 8.0, 7.5, 6.7, 6.0, 5.5])
-"""Sideways speed at which the slide drives the car hardest, by forward speed: twice S / 20, where a wheel's grip ends.
+"""Sideways speed at which a slide accelerates the car most, by forward speed: twice S / 20, where a wheel's grip ends.
 S is the side friction limit, 80 m/s^2, falling to 55 at 500 km/h."""
 
 
 class RewardedRace(NamedTuple):
     """Rewards and potentials of a race of T actions."""
 
-    rewards: npt.NDArray[np.float32]  #: (T,) of each action
-    potentials: npt.NDArray[np.float32]  #: (T + 1,) shaping potential of each state, the last one included
+    rewards: npt.NDArray[np.float32]  #: (T,)
+    potentials: npt.NDArray[np.float32]  #: (T + 1,) shaping potential of each state
 
 
 @runtime_checkable
 class Reward(Protocol):
-    """The part `reward`: a class or function called with (settings, spaces, seeds) that makes one of these."""
+    """The part `reward`: a class or function of (settings, spaces, seeds) makes one."""
 
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
-        """Reward a race (`Races.rollout_results`); `frames_total` counts the run's actions, for schedules."""
+        """Reward a race (`Races.rollout_results`); `frames_total` is the run's number of actions, for schedules."""
         ...
 
 
 class Arrival(NamedTuple):
-    """The action that led to the finish, and its race."""
+    """The action that reached the finish, and its race."""
 
     advanced_m: float  #: by the action, along the line
     duration_ms: float  #: of the action until the finish
-    race_m: float  #: by the whole race, along the line
+    race_m: float  #: by the race, along the line
     race_time_ms: float
 
 
@@ -67,7 +67,7 @@ class StepReward(Protocol):
     """A reward of single actions, for environments."""
 
     def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
-        """Reward n actions (n,) of any races that did not lead to the finish.
+        """Reward n actions (n,) of any races that did not reach the finish.
 
         `before` and `reached` (n, F) are the states around them, `advanced_m` (n,) is along the line, and
         `n_actions_made` is for schedules.
@@ -75,12 +75,12 @@ class StepReward(Protocol):
         ...
 
     def of_arrival(self, arrival: Arrival) -> float:
-        """Reward the action that led to the finish."""
+        """Reward the action that reached the finish."""
         ...
 
 
 def as_stored(column: Any) -> npt.NDArray[np.float32]:
-    """Return numbers as float32, beyond its range as infinite. Raise `ValueError` if they are not real numbers."""
+    """Convert numbers to float32, infinite beyond its range. Raise `ValueError` if they are not real numbers."""
     try:
         array = np.asarray(column)
         if array.dtype.kind not in "biufO":
@@ -92,7 +92,7 @@ def as_stored(column: Any) -> npt.NDArray[np.float32]:
 
 
 def is_finite_as_stored(column: Any) -> bool:
-    """Return whether a column holds numbers that are finite in float32; whole numbers always are."""
+    """Return whether all numbers of a column are finite in float32."""
     try:
         return np.asarray(column).dtype.kind in "biu" or bool(np.isfinite(as_stored(column)).all())
     except ValueError:
@@ -127,10 +127,7 @@ def brought_along(rollout_results: Mapping[str, Any]) -> RewardedRace | None:
 
 
 class RaceReward(Reward, StepReward):
-    """The default reward: time, metres and the optional terms of the settings, see `race_rewards`.
-
-    `rewards` (T,) among a race's columns are used unchanged.
-    """
+    """Default reward, `race_rewards`. `rewards` (T,) among a race's columns are used unchanged."""
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
         self._settings = settings
@@ -163,7 +160,7 @@ class RaceReward(Reward, StepReward):
 
 
 FeaturePlaces = ObservationLayout | Mapping[str, slice]
-"""Places of the named blocks of the observation."""
+"""Places of the observation's blocks."""
 
 
 def race_rewards(
@@ -176,16 +173,16 @@ def race_rewards(
     frames_total: int,
     ms_per_action: int,
 ) -> npt.NDArray[np.float32]:
-    """Compute the rewards (T,) of a race's actions: the time, the metres along the line, and the optional terms.
+    """Compute the rewards (T,) of a race's actions: time, metres along the line, and optional terms.
 
-    The last action of a finished race is charged for its true duration, until the finish, and has no optional terms.
+    A finishing action is charged for its duration until the finish and has no optional terms.
 
     Args:
         state_float: (T + 1, F) states.
         meters_advanced: (T + 1,) along the line.
         race_time_ms: finish time; None if the race was cut off.
         places: of the blocks.
-        settings: coefficients; the schedules of optional terms are read linearly.
+        settings: coefficients; schedules of optional terms are linear.
         frames_total: actions collected by the run.
         ms_per_action: game time between two decisions.
 
@@ -223,7 +220,7 @@ def _action_rewards(
     frames_total: int,
     ms_per_action: int,
 ) -> Array:
-    """Compute the rewards (n,) float64 of actions that did not lead to the finish; terms that are off cost no time."""
+    """Compute the rewards (n,) float64 of actions that did not reach the finish; terms that are off cost no time."""
     rewards: Array = _time_and_metres(advanced_m, ms_per_action, settings)
     if settings.final_speed_reward_per_m_per_s != 0:
         velocities_m_s = (states[:, places["velocity_m_s"]].astype(np.float64) for states in (before, reached))
@@ -254,11 +251,11 @@ def _action_rewards(
 def state_potentials(
     state_float: States, *, places: FeaturePlaces, settings: RewardSettings
 ) -> npt.NDArray[np.float32]:
-    """Compute the shaping potential (T,) of each state (T, F) (Ng, Harada and Russell 1999).
+    """Compute the shaping potential (T,) of states (T, F) (Ng, Harada and Russell 1999).
 
     `shaped_reward_dist_to_cur_vcp` times the clipped distance to the current zone centre, plus
     `shaped_reward_point_to_vcp_ahead` times (c - 1), where c is the cosine between the car's forward axis and the
-    direction from the current zone centre to the next one of the observation.
+    direction from the current zone centre to the observation's next one.
 
     Raises:
         ValueError: if the pointing term is on and the observation has a single zone centre.
@@ -281,7 +278,7 @@ def state_potentials(
 
 
 def speedslide_quality(forward_speed_m_s: Array, sideways_speed_m_s: Array) -> Array:
-    """Return the quality of a slide: 0 straight ahead, 1 the hardest drive, above 1 too far sideways; any shape."""
+    """Return the quality of a slide, of any shape: 0 straight ahead, 1 best, above 1 too far sideways."""
     best_m_s = np.interp(forward_speed_m_s, SPEEDSLIDE_FORWARD_SPEEDS_M_S, SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S)
     return np.abs(sideways_speed_m_s) / best_m_s
 
@@ -292,7 +289,7 @@ def _wheels_down(states: States, places: FeaturePlaces) -> Array:
 
 
 def _distance_to_zone_center_m(centers_m: Array, least_m: float, most_m: float) -> Array:
-    """Compute the distance (T,), clipped, from (T, 3 n) zone centres in the car's frame, the current one first."""
+    """Compute the clipped distance (T,) to the first of the zone centres (T, 3 n), in the car's frame."""
     center_m = centers_m[:, CURRENT_CENTER]
     distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of the time of numpy's own norm
     np.maximum(distance_m, least_m, out=distance_m)

@@ -1,7 +1,7 @@
-"""The road beside the line: its borders and qualities, and the range finder that measures the borders.
+"""Borders and qualities of the road beside the line, and the range finder.
 
-The range finder measures the distance to the road's borders in 19 directions, from right over ahead to left, on the
-track from above (`measure_ranges`) or in a picture (`PictureRangeFinder`), assuming a flat road and the chase camera.
+The range finder measures the distance to the road's borders in 19 directions, from right over ahead to left: on the
+track from above (`measure_ranges`) or in a picture (`PictureRangeFinder`), for a flat road and the chase camera.
 
 Shapes: Q points along the road, Z zones of the map.
 """
@@ -22,7 +22,7 @@ from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE
 _compiled = compiler_for("road", [Path(__file__), Path(state_blob.__file__)])
 
 POINT_EVERY_M: Final = 1.0
-"""Spacing of the borders' points. In a turn of 10 m radius the chords are 13 mm off."""
+"""Spacing of the borders' points: at 10 m radius the chords are 13 mm off."""
 
 ROAD_QUALITIES: Final = (
     "half_width_m",
@@ -41,12 +41,12 @@ with the left border up.
 N_QUALITIES: Final = len(ROAD_QUALITIES)
 
 BEAM_ANGLES_DEG: Final = tuple(range(-90, 91, 10))
-"""Of each beam from straight ahead, positive to the left."""
+"""Angle of each beam from straight ahead, positive to the left."""
 N_BEAMS: Final = len(BEAM_ANGLES_DEG)
 BORDER_GRAY: Final = (200, 255)
-"""Darkest and brightest gray of the road's border in pictures of the simulated game."""
+"""Darkest and brightest gray of the border in pictures of the simulated game."""
 _SIGHT_PER_ROAD: Final = 0.75
-"""A line of sight is at least this share of the road to its end; otherwise a bend is in between."""
+"""Minimum ratio of a line of sight to the road along it; below, a bend is in between."""
 
 _SIDEWAYS = np.array([math.sin(math.radians(angle)) for angle in BEAM_ANGLES_DEG])
 _AHEAD = np.array([math.cos(math.radians(angle)) for angle in BEAM_ANGLES_DEG])
@@ -55,9 +55,9 @@ _ROTATION_WORD = STATE_HEAD_DTYPE.fields["rotation"][1] // 4
 _POSITION_WORD = STATE_HEAD_DTYPE.fields["position_m"][1] // 4
 
 STEP_PX: Final = 0.5
-"""Two samples per pixel of a beam, so that a line of one pixel is not skipped."""
+"""Half a pixel, so that no border of one pixel is skipped."""
 CAR_BOX_M: Final = ((-1.2, 1.2), (0.0, 1.1), (-2.2, 2.4))
-"""(right, left), (bottom, top) and (rear, front) sides of the car with its shadow, which hides the ground."""
+"""(right, left), (bottom, top) and (rear, front) of the car with its shadow, which hides the ground."""
 
 
 class KnownRoad(NamedTuple):
@@ -65,13 +65,13 @@ class KnownRoad(NamedTuple):
 
     left_m: npt.NDArray[np.float64]  # (Q, 2) left border from above, world x and z
     right_m: npt.NDArray[np.float64]  # (Q, 2)
-    is_there: npt.NDArray[np.bool_]  # (Q,) whether a border leads to the next point; False at a jump's gap
+    is_there: npt.NDArray[np.bool_]  # (Q,) whether a border leads to the next point; False at a gap
     qualities: npt.NDArray[np.float32]  # (Q, N_QUALITIES)
     point_of_zone: npt.NDArray[np.int64]  # (Z,) point beside each zone
 
     @classmethod
     def nowhere(cls) -> KnownRoad:
-        """Make an empty road, for observations without one."""
+        """Return an empty road."""
         return cls(
             np.empty((0, 2)),
             np.empty((0, 2)),
@@ -83,7 +83,7 @@ class KnownRoad(NamedTuple):
 
 @_compiled
 def look_along_road(floats: npt.NDArray[np.float32], zone_idx: int, zone_stride: int, road: KnownRoad) -> None:
-    """Write the qualities of the road at every `zone_stride`-th zone from `zone_idx` on, (n x N_QUALITIES,)."""
+    """Write the road's qualities at every `zone_stride`-th zone from `zone_idx` on, (n x N_QUALITIES,)."""
     for i in range(len(floats) // N_QUALITIES):
         point = road.point_of_zone[zone_idx + i * zone_stride]
         for quality in range(N_QUALITIES):
@@ -100,7 +100,7 @@ def measure_ranges(
 ) -> None:
     """Write the distance from the car's origin to the nearest border along each beam, at most `reach_m`."""
     x, z = float(head_f32[_POSITION_WORD]), float(head_f32[_POSITION_WORD + 2])
-    # The rotation is car to world, row-major: its last column is the car's forward axis in the world.
+    # The matrix is car to world, row-major: its last column is the car's forward axis.
     forward_x, forward_z = float(head_f32[_ROTATION_WORD + 2]), float(head_f32[_ROTATION_WORD + 8])
     level = math.sqrt(forward_x * forward_x + forward_z * forward_z)
     if level > 0.0:
@@ -118,7 +118,7 @@ def measure_ranges(
             ahead, left = dx * forward_x + dz * forward_z, dx * forward_z - dz * forward_x
             is_piece = point > first and road.is_there[point - 1] and (ahead >= 0.0 or last_ahead >= 0.0)
             for beam in range(N_BEAMS):
-                # Distance of the point to the beam's left: a piece crosses the beam's line where its sign changes.
+                # Distance to the left of the beam: a piece crosses the beam where its sign changes.
                 aside = left * _AHEAD[beam] - ahead * _SIDEWAYS[beam]
                 if is_piece and (aside >= 0.0) != (before[beam] >= 0.0):
                     share = before[beam] / (before[beam] - aside)
@@ -134,12 +134,12 @@ def measure_ranges(
 
 
 class ChaseCamera(NamedTuple):
-    """Camera behind the car, in the car's axes: the simulated game's, similar to the real one's."""
+    """Camera behind the car, in the car's axes, of the simulated game; the real one is similar."""
 
     behind_m: float = 7.5  # the car's origin
     above_m: float = 3.4  # the car's origin and the ground
     pitch_down_rad: float = math.radians(11.0)
-    field_of_view_rad: float = math.radians(60.0)  # from the picture's top to its bottom
+    field_of_view_rad: float = math.radians(60.0)  # vertical
 
 
 class PictureRangeFinder:
@@ -152,7 +152,7 @@ class PictureRangeFinder:
     def __init__(self, width_px: int, height_px: int, reach_m: float) -> None:
         beams = [_samples(angle, width_px, height_px, reach_m, ChaseCamera()) for angle in BEAM_ANGLES_DEG]
         most = max(len(pixels) for pixels, _, _ in beams)
-        # Each beam has one sample more, which always counts as a border.
+        # One sample more per beam always counts as a border.
         self._pixels = np.zeros((N_BEAMS, most + 1), dtype=np.int64)
         self._ranges_m = np.zeros((N_BEAMS, most + 1), dtype=np.float32)
         self._is_over = np.ones((N_BEAMS, most + 1), dtype=np.bool_)
@@ -168,7 +168,7 @@ class PictureRangeFinder:
     def measure(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Measure the ranges (N_BEAMS,) in a gray picture (height_px, width_px); `limits_m` without a border."""
         is_border = (frame >= BORDER_GRAY[0]) & (frame <= BORDER_GRAY[1])
-        widened = is_border.copy()  # otherwise a beam may pass between two pixels that touch at a corner
+        widened = is_border.copy()  # otherwise a beam could pass between two pixels that touch at a corner
         widened[:, 1:] |= is_border[:, :-1]
         is_hit = widened.reshape(-1)[self._pixels] | self._is_over
         ranges_m: npt.NDArray[np.float32] = self._ranges_m[self._every_beam, is_hit.argmax(axis=1)]
@@ -179,7 +179,7 @@ def _samples(
     angle_deg: float, width_px: int, height_px: int, reach_m: float, camera: ChaseCamera
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], float]:
     """Return a beam's pixels (n,) as indices of the flat picture, their ranges (n,), and the range of its end."""
-    # Ranges from 0.1 m to the reach, each 0.2 % longer than the one before: less than half a pixel.
+    # From 0.1 m to the reach in steps of 0.2 %: less than half a pixel.
     n = math.ceil(math.log(reach_m / 0.1) / math.log(1.002))
     along_m = np.append(0.1 * 1.002 ** np.arange(n), reach_m)
     left_m = along_m * math.sin(math.radians(angle_deg))
@@ -209,7 +209,7 @@ def _is_behind_car(
     left_m: npt.NDArray[np.float64], ahead_m: npt.NDArray[np.float64], camera: ChaseCamera
 ) -> npt.NDArray[np.bool_]:
     """Return which points on the ground (n,) the car's box hides from the camera."""
-    # The line from the camera (share 0) to the point (share 1), against the box's three pairs of sides.
+    # Intersect the line from the camera (share 0) to the point (share 1) with the box's three pairs of sides.
     begins, ends = np.zeros(len(left_m)), np.ones(len(left_m))
     ways = (
         (0.0, left_m, CAR_BOX_M[0]),

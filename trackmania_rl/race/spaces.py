@@ -1,4 +1,4 @@
-"""Spaces of states and actions: the sizes of agents, memories and channels."""
+"""Spaces of states and actions."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from trackmania_rl.settings import GameSettings, Settings
 class Spaces:
     """Spaces of a run's games."""
 
-    float_mean: tuple[float, ...]  #: F means of a state's floats; those of views come last
+    float_mean: tuple[float, ...]  #: F means of a state's floats, views last
     float_std: tuple[float, ...]  #: F standard deviations
     action: Discrete | Box  #: `Box` (D,) of float32 with finite bounds
-    image_shape: tuple[int, int, int] = (1, 0, 0)  #: (S, H, W); H and W are 0 without an image
+    image_shape: tuple[int, int, int] = (1, 0, 0)  #: (S, H, W); H = W = 0 without an image
     waves: tuple[tuple[int, float], ...] = ()  #: (float's index, wavelength in its unit), for Fourier features
-    throttle_actions: tuple[int, ...] = ()  #: of a `Discrete`, those that accelerate and do not brake
-    views: Views = NO_VIEWS  #: of other rows
+    throttle_actions: tuple[int, ...] = ()  #: of a `Discrete`: accelerate without braking
+    views: Views = NO_VIEWS
     own_observation: Space[Any] | None = None  #: of a user's own environment
 
     @property
     def n_own_floats(self) -> int:
-        """Number of floats stored of a state, without those of views."""
+        """Number of stored floats of a state, without views."""
         return self.n_floats - self.views.n_input_floats
 
     @property
@@ -49,7 +49,7 @@ class Spaces:
 
     @property
     def n_values(self) -> int:
-        """Number of values of a decision: one for each action, or 1."""
+        """Number of values of a decision: one per action, or 1."""
         return int(self.action.n) if isinstance(self.action, Discrete) else 1
 
     @property

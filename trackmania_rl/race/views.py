@@ -1,8 +1,8 @@
-"""Views: values of the rows around a state's own, shown to agents or added to training batches.
+"""Views: values of the rows around a state's own, for agents or training batches.
 
-`Views.look` reads them from races in progress, and `experience_replay/row_views.py` from the replay memory, with the
-same bytes as result. Before a race's first row, that row is repeated, except for actions and rewards: there it is the
-action straight ahead, and 0. After its last row, that one is repeated.
+`Views.look` reads them from races in progress, `experience_replay/row_views.py` from the replay memory, with equal
+bytes. Before a race's first row, that row is repeated; actions there are straight ahead, and rewards 0. After the last
+row, that one is repeated.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FRAMES: Final = "frames"
 class View:
     """View of a column."""
 
-    name: str  #: of the block of the observation, or of the entry of training batches
+    name: str  #: of the observation's block, or of the batch entry
     column: str  #: `FLOATS`, `ACTIONS`, `REWARDS` or `FRAMES`
     shifts: tuple[int, ...]  #: rows, ascending: -1 is the one before, 0 the state's own
-    start: int = 0  #: first one of `FLOATS`
-    stop: int = 0  #: one more than the last
-    is_single: bool = False  #: whether an entry of batches has no axis for rows
+    start: int = 0  #: first of `FLOATS`
+    stop: int = 0  #: exclusive
+    is_single: bool = False  #: whether a batch entry has no axis for rows
 
     @property
     def part(self) -> slice:
@@ -44,12 +44,12 @@ class View:
 class Views:
     """All views of a run."""
 
-    frame_shifts: tuple[int, ...] = (0,)  #: frames of one image, oldest first
-    inputs: tuple[View, ...] = ()  #: of `FLOATS` and `ACTIONS` in rows before: floats for agents behind the row's own
+    frame_shifts: tuple[int, ...] = (0,)  #: of one image, oldest first
+    inputs: tuple[View, ...] = ()  #: of `FLOATS` and `ACTIONS` in earlier rows: floats behind the row's own
     entries: tuple[View, ...] = ()  #: for training batches only
-    n_input_floats: int = 0  #: number of floats in `inputs`
+    n_input_floats: int = 0
     floats_of_actions: tuple[tuple[float, ...], ...] = ()  #: D floats for each action in inputs; () if continuous
-    action_before: int | tuple[float, ...] = 0  #: stands for every action before a race's first
+    action_before: int | tuple[float, ...] = 0  #: placeholder for the actions before a race's first
     largest_action: float = 1.0  #: limit of continuous actions in inputs
 
     @functools.cached_property
@@ -59,16 +59,16 @@ class Views:
 
     @property
     def rows_back(self) -> int:
-        """Number of rows before a state's own that an agent needs."""
+        """Number of earlier rows that an agent needs."""
         return -min(self.frame_shifts + tuple(shift for view in self.inputs for shift in view.shifts))
 
     def look(self, frames: Array, floats: Array, actions: Array, races: Array, rows: Array) -> tuple[Array, Array]:
-        """Return images (n, S, H, W) and floats (n, F + n_input_floats) of states in some `rows` (n,) of `races` (n,).
+        """Return images (n, S, H, W) and floats (n, F + n_input_floats) of the states in `rows` (n,) of `races` (n,).
 
         Args:
-            frames: (K, R, 1, H, W) uint8 of K races; rows after a state's own are not read.
+            frames: (K, R, 1, H, W) uint8 of K races; later rows are not read.
             floats: (K, R, F) float32.
-            actions: (K, R, ...); only rows before a state's own are read.
+            actions: (K, R, ...); only earlier rows are read.
             races: (n,).
             rows: (n,).
         """
@@ -84,7 +84,7 @@ class Views:
         )
 
     def look_at_last(self, rollout_results: Mapping[str, Any]) -> tuple[Array, Array]:
-        """Return the last state of a race that has ended: an image (S, H, W), and floats (F + n_input_floats,)."""
+        """Return the last state of an ended race: image (S, H, W), floats (F + n_input_floats,)."""
         frames, floats, actions = (rollout_results[name][None] for name in ("frames", "state_float", "actions"))
         last = np.array([actions.shape[1]])
         images, floats = self.look(frames, floats, actions, np.zeros(1, dtype=np.int64), last)
@@ -102,14 +102,13 @@ class Views:
 
 
 NO_VIEWS: Final = Views()
-"""The newest frame and the row's own floats alone."""
+"""The newest frame and the row's own floats."""
 
 
 def _side_by_side(values: Array) -> Array:
-    """Reshape (n, S, D) to (n, S * D)."""
     return values.reshape(len(values), values.shape[1] * values.shape[2])
 
 
 def _rows_at(rows: Array, shifts: tuple[int, ...]) -> Array:
-    """Return the rows (n, S) at the shifts from some rows (n,); the first row for those before it."""
+    """Return the rows (n, S) at the shifts from `rows` (n,), at least the first row."""
     return np.maximum(rows[:, None] + np.array(shifts), 0)

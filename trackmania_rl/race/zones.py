@@ -1,8 +1,7 @@
 """Virtual checkpoints (zones) of a map: the car's place along the reference line.
 
 Zone i surrounds centre i of the extended, smoothed line. Its borders i - 1 (entry) and i (exit) are the midpoints to
-the neighbouring centres. The current zone moves with the car step by step, so a track may cross or touch itself. Rules:
-docs/observation.rst.
+the neighbouring centres. The current zone moves step by step, so a track may touch itself. Rules: docs/observation.rst.
 """
 
 from __future__ import annotations
@@ -19,33 +18,32 @@ from trackmania_rl.compiled import compiler_for
 _compiled = compiler_for("zones", [Path(__file__)])
 
 ZONE_SPACING_M: Final = 0.5
-"""Distance of two zone centres on the reference line."""
+"""Distance between neighbouring zone centres."""
 ROAD_WIDTH_M: Final = 90.0
 """A zone further than about half of this from the car is not entered."""
 ZONES_AFTER_END: Final = 1000
-"""Zones that extend the reference line straight on beyond its end."""
+"""Zones straight on beyond the line's end."""
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class VirtualCheckpoints(NamedTuple):
-    """Zones of one map, for compiled functions. Z zones in all; border i is between zones i and i + 1."""
+    """Zones of one map, for compiled functions. Z zones; border i is between zones i and i + 1."""
 
     centers_m: FloatArray  #: (Z, 3) world axes
     border_m: FloatArray  #: (Z - 1, 3)
     border_distance_m: FloatArray  #: (Z - 1,) length of the line from border 0 to border i
     border_direction: FloatArray  #: (Z - 2, 3) unit vector from border i to border i + 1
-    first_zone_idx: int  #: the reference line's first point, where a race begins
+    first_zone_idx: int  #: the line's first point, where a race begins
     last_zone_idx: int  #: its last point
-    max_center_distance_m: float  #: zones with a centre further from the car are not entered
-    real_checkpoint_m: FloatArray  #: (Z, 3) position of the map's own checkpoint that belongs to a zone
-    #: (Z,) a zone is left forwards, or re-entered backwards, only within this distance of its real checkpoint; infinite
-    #: without one
+    max_center_distance_m: float  #: zones with a centre further away are not entered
+    real_checkpoint_m: FloatArray  #: (Z, 3) the map's own checkpoint of a zone
+    #: (Z,) a zone is left forwards, or re-entered backwards, only within this distance of its checkpoint; else infinite
     real_checkpoint_radius_m: FloatArray
 
     @property
     def finish_zone_idx(self) -> int:
-        """Index of the finish itself, one beyond the last zone."""
+        """Index of the finish, one beyond the last zone."""
         return self.last_zone_idx + 1
 
     @property
