@@ -1,1 +1,1 @@
-"""The client side of a game instance: launching it, talking to it, playing races on it. No torch in here."""
+"""Client side of a game instance: launchers, protocol client and races. No torch."""

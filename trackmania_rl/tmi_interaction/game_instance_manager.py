@@ -1,7 +1,6 @@
-"""Races on one game instance, which is started and restarted as needed.
+"""Races on one game instance, which is restarted as needed.
 
-`GameInstanceManager.rollout` is a loop over the race machine. A game that dies, hangs or breaks the protocol is killed
-and started again, and its race is repeated.
+A game that dies, hangs or breaks the protocol is restarted, and its race repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS: Final = 3
 """Most game instances for one race."""
 PORT_FREE_WITHIN_S: Final = 10.0
-"""Longest time until the port of a killed game is free."""
+"""Longest wait for the port of a killed game."""
 PORT_RETRY_S: Final = 0.2
 MOST_MAPS_KEPT: Final = 16
 """Maps in memory (least recently used)."""
@@ -44,22 +43,22 @@ RACES_AVERAGED: Final = 5
 Connect = Callable[[int, float, Callable[[], None]], TMInterface]
 """(port, timeout in seconds, callback during silence) -> a connected game."""
 Decide = Callable[[npt.NDArray[np.uint8], Observation], PolicyDecision]
-"""(image (S, H, W), observation with the floats of views) -> the action."""
+"""(image (S, H, W), observation with the floats of views) -> action."""
 
 
 class GameKeepsFailingError(GameError):
-    """Several game instances in a row failed in the same race. The last error is the cause."""
+    """Several game instances failed in the same race; raised from the last error."""
 
 
 class GameInstanceManager:
-    """Plays whole races on one game instance.
+    """Player of whole races on one game instance.
 
     Args:
         connect: makes the connection.
         extra: a user's own floats of each state.
 
     Attributes:
-        layout: layout of the observation.
+        layout: of the observation.
         game_starts: number of game instances started.
 
     Raises:
@@ -80,7 +79,7 @@ class GameInstanceManager:
         self._observation = observation
         self._launcher = launcher
         self._connect = connect
-        self._maps: OrderedDict[MapEntry, GameMap] = OrderedDict()  # the one raced on last is last
+        self._maps: OrderedDict[MapEntry, GameMap] = OrderedDict()  # the last map raced on is last
         self._transport: TMInterface | None = None
         self._machine: RaceMachine | None = None
         self._started_at_s = 0.0
@@ -103,21 +102,21 @@ class GameInstanceManager:
         policy: Policy,
         frames: npt.NDArray[np.uint8] | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Play one race with a policy, otherwise as `play`.
+        """Play one race with a policy, like `play`.
 
         Returns:
-            `(rollout_results, end_race_stats)`: see `Races.rollout_results` and `Races.ended`.
+            `(rollout_results, end_race_stats)`, see `Races.rollout_results` and `Races.ended`.
         """
         race = self.play(map_entry, lambda image, seen: policy(image, seen.floats), frames)
         return race.rollout_results, race.end_race_stats
 
     def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None = None) -> EndedRace:
-        """Play one race. If the game fails, start another one and repeat the race.
+        """Play one race. If the game fails, restart it and repeat the race.
 
         Args:
             map_entry: the map.
-            decide: chooses each action. Its errors end the race and are raised.
-            frames: (n, 1, H, W) uint8 storage for the race's frames, see `Races`.
+            decide: chooses each action. Its errors end the race and propagate.
+            frames: (n, 1, H, W) uint8 storage, see `Races`.
 
         Raises:
             UserError: if map, line or port can't be used.
@@ -146,7 +145,7 @@ class GameInstanceManager:
         """Return the machine of a running game; start one if there is none, or if it is old or slow.
 
         Old is after `REBOOT_INTERVAL_S`, slow is below `game_reboot_below_speed_share` of its best speed. Kept games
-        are restarted by their keeper only.
+        are restarted only by their keeper.
 
         Raises:
             UserError: if the game can't be started.
@@ -176,7 +175,7 @@ class GameInstanceManager:
         self._launcher.kill()
 
     def _start_game(self) -> None:
-        """Start the game, retrying while the port of the previous one is still in use."""
+        """Start the game, retrying while the previous one's port is in use."""
         deadline_s = time.monotonic() + (PORT_FREE_WITHIN_S if self.game_starts else 0.0)
         while True:
             try:
@@ -228,10 +227,10 @@ class GameInstanceManager:
 
 
 class SpeedWatch:
-    """Speed of one game instance: race time per time spent waiting for the game, averaged over the last races."""
+    """Speed of a game instance: race time per time spent waiting for it, averaged over the last races."""
 
     def __init__(self) -> None:
-        self._races: deque[tuple[float, float]] = deque(maxlen=RACES_AVERAGED)  # (race time, waited), both in s
+        self._races: deque[tuple[float, float]] = deque(maxlen=RACES_AVERAGED)  # (race time, waited) in s
         self._best = 0.0
 
     @property
@@ -241,18 +240,18 @@ class SpeedWatch:
         return race_s / waited_s if len(self._races) == RACES_AVERAGED and waited_s > 0 else None
 
     def share_of_best(self) -> float:
-        """Return the ratio as a share of the best one since the game's start; 1 without a ratio."""
+        """Return the ratio as a share of its maximum so far; 1 without a ratio."""
         ratio = self.ratio
         return 1.0 if ratio is None or self._best == 0 else ratio / self._best
 
     def add_race(self, race_s: float, waited_s: float) -> None:
-        """Add a race: its race time, and the wall-clock time spent waiting for the game, both in seconds."""
+        """Add a race: race time and wall-clock time spent waiting for the game."""
         self._races.append((race_s, waited_s))
         self._best = max(self._best, self.ratio or 0.0)
 
 
 def check_edited_maps(settings: Settings, maps_folder: Path) -> None:
-    """Check the maps of an edited map cycle before collectors play them.
+    """Check an edited map cycle before it is played.
 
     Raises:
         UserError: if a file of a map is missing or damaged, or the real game has no such map.

@@ -1,7 +1,7 @@
-"""Move the game's replays of personal records aside and back. No file is deleted or overwritten.
+"""Move the game's replays of personal records aside and back, without deleting or overwriting.
 
 The game saves the player's best race on a map as ``Tracks/Replays/Autosaves/{login}_{map}.Replay.gbx`` and shows its
-ghost in every later race, so the ghost would be in the pictures that an agent gets.
+ghost in later races, and thus in the agent's pictures.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ REPLAY_SUFFIX: Final = ".replay.gbx"
 
 
 def autosaves_folder(trackmania_base_path: str) -> Path:
-    """Return the folder where the game saves personal records.
+    """Return the game's folder of personal records.
 
     Args:
-        trackmania_base_path: the setting of this name, the game's folder in the user's documents.
+        trackmania_base_path: the setting.
 
     Raises:
-        UserError: if it is not set, or the folder is missing.
+        UserError: if it is not set or the folder is missing.
     """
     if not trackmania_base_path:
         raise UserError(
@@ -42,12 +42,12 @@ def autosaves_folder(trackmania_base_path: str) -> Path:
 
 
 def replays_in(folder: Path, name_contains: str = "") -> list[Path]:
-    """Return the replays of a folder whose names contain a text (in any case), sorted by name."""
+    """Return a folder's replays whose names contain a text (in any case), sorted by name."""
     return [file for file in _files(folder, name_contains) if file.name.lower().endswith(REPLAY_SUFFIX)]
 
 
 def hide_records(autosaves: Path, name_contains: str = "") -> list[Path]:
-    """Move replays aside, with a number after names that are taken there. Return their new places.
+    """Move replays aside, numbered if their names are taken there. Return their new places.
 
     Raises:
         UserError: if a file cannot be moved.
@@ -67,10 +67,10 @@ def hide_records(autosaves: Path, name_contains: str = "") -> list[Path]:
 
 
 def restore_records(autosaves: Path, name_contains: str = "") -> tuple[list[Path], list[Path]]:
-    """Move hidden replays back, except those whose place the game has filled meanwhile and numbered ones.
+    """Move hidden replays back, except numbered ones and those whose place is taken.
 
     Returns:
-        New places of the moved files, and places of the others.
+        New places of the moved files, and the others.
 
     Raises:
         UserError: if a file cannot be moved.

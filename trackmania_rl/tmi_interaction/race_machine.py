@@ -1,7 +1,7 @@
 """A race as a step machine over the game's reports: `reset(map)`, then `step(decision)` until the race ends.
 
-Between two calls the game waits for the answer to one of its reports: the step's, or with a picture the frame's, for
-which the game is frozen at the step.
+Between calls the game waits for the answer to a report: the step's, or with a picture the frame's, for which the game
+is frozen.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TIMEOUT_DURING_RACE_MS: Final = 10_100
 """Time after which a game in a race drops a silent client."""
 TIMEOUT_BETWEEN_RACES_MS: Final = 600_000_000
 CAMERA: Final = 2
-"""Key of the game's camera in which the published weights were trained."""
+"""The game's camera in which the published weights were trained."""
 CONNECT_COMMANDS: Final = (
     "set countdown_speed 80",
     "set unfocused_fps_limit false",
@@ -50,15 +50,15 @@ CONNECT_COMMANDS: Final = (
 )
 CONNECT_SPEED: Final = 1.0
 START_WITHIN_S: Final = 120.0
-"""Longest wall-clock time for loading a map and its countdown."""
+"""Timeout for loading a map and its countdown, wall clock."""
 CLOCK_TOLERANCE_S: Final = 0.1
-"""How much earlier the operating system's timeouts may end."""
+"""Allowance for system timeouts that end early."""
 MAX_IGNORED_REPORTS: Final = 1000
 """Most consecutive reports without a decision."""
 LATEST_FINISH_ACTIONS: Final = 20
-"""Longest time from the last decision to a finish, in actions: normally one, but steps may come late."""
+"""Longest time from the last decision to a finish, in actions: normally one, but steps may be late."""
 ONLY_RACE: Final = np.zeros(1, dtype=np.int64)
-"""Index of a game's race, in arrays of K = 1."""
+"""Index of a game's race in arrays of K = 1."""
 HEAD_WORDS: Final = HEAD_BYTES // 4
 
 
@@ -69,23 +69,23 @@ def finish_time_ms(state: StateView) -> int:
 
 
 def compile_ahead(settings: GameSettings, layout: ObservationLayout, game_map: GameMap) -> None:
-    """Compile the functions of a decision, which takes seconds; a waiting game drops its client after 10 s."""
+    """Compile a decision's functions, which takes seconds; a waiting game drops its client after 10 s."""
     races = Races(1, settings, layout)
     races.begin(0, game_map.zones, game_map.road, settings)
     races.observe(ONLY_RACE, 0, np.zeros((1, HEAD_WORDS), dtype=np.uint32))
 
 
 class RaceMachine:
-    """Plays races on one connected game, one action at a time.
+    """Player of races on one connected game, one action at a time.
 
     After a `GameError` of `reset` or `step` the connection is lost.
 
     Args:
-        commands_on_connect: console commands for this game, beside `CONNECT_COMMANDS`.
+        commands_on_connect: console commands beside `CONNECT_COMMANDS`.
 
     Attributes:
-        settings: may be replaced between races; actions and image must stay the same.
-        races: arrays of the current race, number 0. Each race gets new ones.
+        settings: replaceable between races; actions and image must stay the same.
+        races: arrays of the current race, number 0; new for each race.
         timings: of the current race.
     """
 
@@ -106,19 +106,19 @@ class RaceMachine:
         self._actions = actions_of_game(settings)
         self._heads = np.empty((1, HEAD_WORDS), dtype=np.uint32)
         self._held: GameEvent | None = None
-        self._clock_ms = 0  # race time when the last decision was due
-        self._seen_row = 0  # of the newest state observed
+        self._clock_ms = 0  # race time of the last decision
+        self._seen_row = 0  # of the newest observed state
 
     def reset(self, game_map: GameMap, frames: npt.NDArray[np.uint8] | None = None) -> Observation:
-        """Bring the car to the start of a map at race time 0, also in the middle of a race.
+        """Bring the car to the start of a map at race time 0, even during a race.
 
         Args:
             game_map: the map.
-            frames: storage for the race's frames, see `Races`.
+            frames: storage, see `Races`.
 
         Raises:
             GameError: if the game is gone, silent or breaks the protocol.
-            UserError: if its plugin lacks the inputs of the setting `actions`.
+            UserError: if its plugin lacks inputs that `actions` needs.
         """
         self.timings = GameTimings()
         with _state_errors_as_protocol_errors():
@@ -131,12 +131,12 @@ class RaceMachine:
         return observation
 
     def step(self, decision: PolicyDecision) -> Observation | RaceEnd:
-        """Hold an action until the next decision, or the end of the race.
+        """Hold an action until the next decision or the end of the race.
 
         Raises:
             GameError: if the game is gone, silent or breaks the protocol.
             FloatingPointError: if an analog action is not finite.
-            RuntimeError: if no race is under way.
+            RuntimeError: if no race is in progress.
         """
         if self._held is None:
             raise RuntimeError("step needs a race under way: call reset first")
@@ -160,19 +160,19 @@ class RaceMachine:
         if late_ms > 0 and clock_ms % self.settings.ms_per_action == 0:
             log.warning("the step at %d ms came %d ms late", clock_ms, late_ms)
             return True
-        # Earlier ones are repeated after a rewind, or come from ticks after the end of the race.
+        # Earlier ones repeat after a rewind, or are ticks after the race's end.
         return late_ms == 0
 
     def _ends_the_race(self, event: GameEvent) -> bool:
         if event.is_finish:
             if self._clock_ms > 0:
                 return True
-            self._transport.prevent_finish()  # in a race's first action it is a repeated report of the last race
-        # An unexpected step may belong to a race whose finish was not reported.
+            self._transport.prevent_finish()  # in a race's first action it repeats the last race's report
+        # An unexpected step may follow an unreported finish.
         return event.id == MessageId.RUN_STEP and self._transport.is_race_finished()
 
     def _arrive(self, event: GameEvent, clock_ms: int, state: StateView) -> Observation | RaceEnd:
-        """Observe a state in which a decision is due, while its step is held."""
+        """Observe a state with a decision due, while its step is held."""
         self._held = event
         self._clock_ms = clock_ms
         is_cut_off = self._observe(clock_ms, state)
@@ -186,7 +186,7 @@ class RaceMachine:
         return self.races.cut_off(0, state.times_passed_ms)
 
     def _observe(self, clock_ms: int, state: StateView) -> bool:
-        """Write the race's newest state; return whether the race is cut off in it."""
+        """Write the race's newest state; return whether the race is cut off."""
         began_s = time.perf_counter()
         self._heads[0] = np.frombuffer(state.blob, dtype="<u4", count=HEAD_WORDS)
         self.races.observe(ONLY_RACE, clock_ms, self._heads)
@@ -206,7 +206,7 @@ class RaceMachine:
             is_cut_off: whether the race ends there, so that a finish no longer counts.
 
         Returns:
-            The report of a finish, if it comes first.
+            The report of a finish that comes first.
         """
         self._transport.rewind_to_current_state()
         self._transport.set_speed(0.0)
@@ -230,7 +230,7 @@ class RaceMachine:
         raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports at race time {self._clock_ms} ms, but no frame")
 
     def _finish(self, event: GameEvent) -> RaceEnd:
-        """End a finished race. The finish is undone in the game, so that the game stays in the race."""
+        """End a finished race. Undo the finish, so that the game stays in the race."""
         self._held = event
         blob = event.state or self._transport.get_state()
         state = StateView(blob)
@@ -252,7 +252,7 @@ class RaceMachine:
         return self.races.finish(0, clock_ms, state.times_passed_ms)
 
     def _leave_waiting(self) -> None:
-        """Let the game wait for the answer to the held report until the next race."""
+        """Leave the held report unanswered until the next race."""
         self._transport.set_timeout(TIMEOUT_BETWEEN_RACES_MS)
         self._transport.flush()
 
@@ -278,9 +278,9 @@ def _state_errors_as_protocol_errors() -> Iterator[None]:
 
 
 class RaceStart:
-    """Brings the car of one connected game to race time 0 of a map.
+    """Bringer of one game's car to race time 0 of a map.
 
-    The first race on a map begins with a countdown. Later races rewind to the state at its end.
+    A map's first race begins with a countdown. Later races rewind to its end.
     """
 
     def __init__(self, transport: TMInterface, commands_on_connect: tuple[str, ...]) -> None:
@@ -292,11 +292,11 @@ class RaceStart:
         self._start_state: bytes | None = None
 
     def reach(self, map_path: str, held: GameEvent | None, settings: GameSettings) -> tuple[GameEvent, bytes]:
-        """Bring the car to the start, in any state of the game.
+        """Bring the car to the start from any state of the game.
 
         Args:
             map_path: argument of the game's `map` command.
-            held: the unanswered report of the last race.
+            held: the last race's unanswered report.
             settings: speed, step period.
 
         Returns:
@@ -316,7 +316,7 @@ class RaceStart:
                 event = held or self._transport.next_event(left_s)
             except GameTimeoutError:
                 if time.monotonic() < deadline_s - CLOCK_TOLERANCE_S:
-                    raise  # the game's own timeout, which is shorter
+                    raise  # the game's own shorter timeout
                 break
             held = None
             if event.id == MessageId.ON_CONNECT:
@@ -336,7 +336,6 @@ class RaceStart:
         )
 
     def _greet(self, map_path: str, settings: GameSettings) -> None:
-        """Send the settings of all races."""
         self._transport.set_speed(CONNECT_SPEED)
         self._transport.set_step_period(settings.ms_per_action)
         if settings.actions == "analog":
@@ -347,7 +346,7 @@ class RaceStart:
             self._load(map_path)
 
     def _check_that_it_steers(self) -> None:
-        """Refuse a plugin without analog inputs, which would read them as other messages."""
+        """Reject a plugin without analog inputs, which would read them as other messages."""
         version = self._transport.plugin_version()
         if version < ANALOG_LINK_VERSION:
             runs = f"version {version} of this project's plugin" if version else "another plugin than this project's"
@@ -358,7 +357,7 @@ class RaceStart:
             )
 
     def _settle_in(self, settings: GameSettings) -> None:
-        """Send the settings that need a race, at the first step."""
+        """Send the settings that need a race."""
         self._has_seen_a_step = True
         self._transport.set_timeout(TIMEOUT_DURING_RACE_MS)
         self._transport.set_speed(settings.running_speed)
@@ -368,11 +367,11 @@ class RaceStart:
         self._transport.command(f'map "{map_path}"')
         self._loaded_map = map_path
         self._start_state = None
-        self._is_interface_shown = True  # each map brings it back
+        self._is_interface_shown = True  # each map shows it again
         self._is_countdown_expected, self._is_countdown_seen = True, False
 
     def _state_at_start(self, race_time_ms: int, map_path: str) -> bytes | None:
-        """Take the next measure at a step; return the state if the car is at the start."""
+        """Take the next action at a step; return the state if the car is at the start."""
         if self._loaded_map != map_path:
             self._load(map_path)
         elif self._start_state is not None:
@@ -394,11 +393,11 @@ class RaceStart:
         elif self._is_countdown_seen:
             log.warning("the step at race time 0 did not come, but one at %d ms; giving up for a new one", race_time_ms)
             self._give_up()
-        # Else it is a step of the old race: a new map or race takes effect later.
+        # Else a step of the old race: a new map or race takes effect later.
         return None
 
     def _hide_interface(self) -> None:
-        """Remove the race interface, such as the clock, from the pictures; once for each loaded map."""
+        """Remove the race interface from the pictures, once per loaded map."""
         if self._is_interface_shown:
             self._transport.toggle_interface(shown=False)
             self._is_interface_shown = False

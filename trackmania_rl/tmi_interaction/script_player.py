@@ -1,4 +1,4 @@
-"""Input scripts played by the game's own `load` command while the client only watches, as in TMInterface itself."""
+"""Input scripts played by the game's own `load` command, as in TMInterface; the client only observes."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from trackmania_rl.tmi_interaction.tminterface2 import (
 )
 
 FRAME_INTERVAL_MS: Final = 50
-"""Race time between two reported steps, unless a film needs more."""
+"""Race time between reported steps, unless a film needs more."""
 
 PATIENCE_MS: Final = 30_000
 """Race time after a script's last input at which an unfinished race is ended."""
 
 LONGEST_RACE_MS: Final = 60 * 60 * 1000
-"""Race time at which a race is ended in any case: a script may have inputs weeks later."""
+"""Race time at which any race is ended: a script may have inputs weeks later."""
 
 BEGIN_WITHIN_S: Final = 120.0
-"""Longest wall-clock time for loading a map and its countdown, while the game reports another race."""
+"""Timeout for loading a map and its countdown, wall clock."""
 SILENCE_S: Final = 120.0
-"""Longest silence of the game. A simulated game compiles on its first use."""
+"""Longest silence of the game. A simulated game compiles on first use."""
 FULL_SPEED: Final = 1000.0
 
 
 @dataclass(frozen=True)
 class Filming:
-    """Filming of a race: a frame at its start and every `interval_ms` of race time.
+    """Film of a race: a frame at its start and every `interval_ms` of race time.
 
     Attributes:
-        size_px: width and height of the frames; 1 to 4096.
+        size_px: (width, height), 1 to 4096.
         on_frame: takes each frame (H, W, 4) uint8, BGRA, valid only during the call.
         interval_ms: a multiple of the game's 10 ms.
     """
@@ -63,9 +63,9 @@ class ScriptedRace:
 
     Attributes:
         is_finished: whether the finish was reached.
-        race_time_ms: the official finish time, or the time at which the race was ended.
-        checkpoint_times_ms: of the checkpoints passed, the finish included.
-        inputs: the inputs as recorded by the game, as a script; None unless requested.
+        race_time_ms: official finish time, or time of the end.
+        checkpoint_times_ms: passed, the finish included.
+        inputs: recorded by the game, as a script; None unless requested.
     """
 
     is_finished: bool
@@ -75,7 +75,7 @@ class ScriptedRace:
 
 
 class ScriptPlayer:
-    """One game instance on which input scripts are played, each from the start of a map.
+    """Player of input scripts on one game instance, each from the start of a map.
 
     Example::
 
@@ -88,7 +88,7 @@ class ScriptPlayer:
 
     def __init__(self, launcher: GameLauncher) -> None:
         self._launcher = launcher
-        self._greeting: tuple[str, ...] = launcher.commands_on_connect  # for the first of this player's connections
+        self._greeting: tuple[str, ...] = launcher.commands_on_connect  # for this player's first connection
 
     def __enter__(self) -> ScriptPlayer:
         try:
@@ -120,10 +120,10 @@ class ScriptPlayer:
         Args:
             map_path: as in the map cycle.
             script: file.
-            filming: of the race; None for no pictures, which is faster.
+            filming: None for no pictures, which is faster.
             until_ms: race time at which an unfinished race is ended; None for `PATIENCE_MS` after the last input, at
                 most `LONGEST_RACE_MS`.
-            on_state: takes the state of each step reported before the finish.
+            on_state: takes each state reported before the finish.
             speed: game speed, a factor of real time.
             load_name: argument of the game's `load` command; None for the script's absolute path.
             ask_for_inputs: whether to request the recorded inputs at the end.
@@ -136,7 +136,7 @@ class ScriptPlayer:
         last_input_ms = max((event.time_ms for event in read_input_script(script)), default=0)
         commands = (
             *self._greeting,
-            "set skip_map_load_screens true",  # the real game would wait for a key
+            "set skip_map_load_screens true",  # otherwise the real game waits for a key
             f"map {_quoted(self._launcher.map_argument(map_path))}",
             f"load {_quoted(load_name or script.resolve())}",
         )
@@ -156,7 +156,7 @@ def _watch(
     on_state: Callable[[StateView], None] | None,
     speed: float,
 ) -> ScriptedRace:
-    """Send the commands, then watch the race that they begin. Its countdown separates it from an earlier race."""
+    """Send commands, then observe the race that they begin, after its countdown."""
     has_begun = False
     driven_ms: int | None = None
     passed_ms: tuple[int, ...] = ()
@@ -169,7 +169,7 @@ def _watch(
             for command in commands:
                 transport.command(command)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms < 0:
-            if driven_ms is not None:  # the script gave up, and would repeat itself
+            if driven_ms is not None:  # the script restarted the race, and would repeat itself
                 return ScriptedRace(False, driven_ms, passed_ms)
             has_begun = True
         elif not has_begun:

@@ -1,8 +1,8 @@
-"""Socket client of a game that speaks the TMInterface 2 protocol, its reports and its errors.
+"""Socket client of a game with the TMInterface 2 protocol, its reports and errors.
 
 One system call sends many requests and may receive several messages. A state can be requested together with the
-answer to a report: the game reads the request at its next report, and report and state arrive together. An action
-without a picture then costs one exchange instead of two.
+answer to a report: it then arrives with the next report, and an action without a picture costs one exchange instead of
+two.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ FIRST_BUFFER_BYTES: Final = 1 << 18
 CONNECT_RETRY_S: Final = 0.02
 GOODBYE_TIMEOUT_S: Final = 1.0
 SHORTEST_WAIT_S: Final = 0.01
-"""The operating system takes 0 for a wait without end."""
+"""0 means no timeout to the operating system."""
 LONGEST_WAIT_S: Final = 0.5
-"""Longest system call of a wait: on Windows Python handles Ctrl-C only between two of them."""
+"""Longest system call of a wait: Python on Windows handles Ctrl-C only between calls."""
 WAITS_MAY_END_EARLY_S: Final = 0.02
 SILENCE_S: Final = 3.0
-"""Interval of calls of `on_silence`."""
+"""Interval of `on_silence`."""
 WAITS_IN_SELECT: Final = sys.platform == "win32"
-"""Windows: a socket is unusable after its own timeout expired."""
+"""On Windows a socket is unusable after its own timeout expired."""
 
 
 class GameError(PlainError):
@@ -54,20 +54,20 @@ class GameTimeoutError(GameError):
 
 
 class GameProtocolError(GameError):
-    """The game sent something that the protocol does not allow."""
+    """Violation of the protocol by the game."""
 
 
 @dataclass(frozen=True, slots=True)
 class GameEvent:
-    """A report of the game, which waits until it is answered.
+    """Report of the game, which waits for the answer.
 
     Attributes:
         id: RUN_STEP, CHECKPOINT_COUNT_CHANGED, LAP_COUNT_CHANGED, REQUESTED_FRAME or ON_CONNECT.
         race_time_ms: of RUN_STEP; negative in the countdown.
-        current: passed checkpoints or laps, of the two counts.
-        target: all checkpoints or laps, of the two counts; the finish is a checkpoint.
+        current: passed checkpoints or laps.
+        target: all checkpoints (the finish included) or laps.
         frame: of REQUESTED_FRAME: (H, W, 4) uint8, BGRA. Valid until the next call that has a result.
-        state: the state blob, if the previous answer requested it; may be empty outside a race.
+        state: the state blob, if requested with the previous answer; may be empty outside a race.
     """
 
     id: MessageId
@@ -79,7 +79,7 @@ class GameEvent:
 
     @property
     def is_finish(self) -> bool:
-        """Whether the last checkpoint of the race was passed."""
+        """Whether the race's last checkpoint was passed."""
         return self.id == MessageId.CHECKPOINT_COUNT_CHANGED and self.current == self.target
 
 
@@ -90,9 +90,9 @@ class TMInterface:
     `GameError`.
 
     Args:
-        port: where the game listens on this machine.
-        timeout_s: longest silence of the game while a message is due, and longest duration of one message.
-        on_silence: called every `SILENCE_S` while the game is silent. It must not use this connection.
+        port: of the game, on this machine.
+        timeout_s: longest silence while a message is due, and longest duration of one message.
+        on_silence: called every `SILENCE_S` of silence. It must not use this connection.
         connect_within_s: how long a starting game may refuse connections.
 
     Raises:
@@ -115,7 +115,7 @@ class TMInterface:
         self._set_patience(timeout_s)
         self._outgoing = bytearray()
         self._incoming = bytearray(FIRST_BUFFER_BYTES)
-        self._begin = self._end = 0  # what is received and not yet read
+        self._begin = self._end = 0  # received and unread
         self._state_is_under_way = False
         self._frame_shape = (0, 0)
 
@@ -128,7 +128,7 @@ class TMInterface:
         """Wait for the game's next report; the previous one must have been answered.
 
         Args:
-            within_s: longest wait, if shorter than `timeout_s`.
+            within_s: timeout, if shorter than `timeout_s`.
         """
         if within_s is None or within_s >= self._timeout_s:
             return self._read_event()
@@ -149,7 +149,7 @@ class TMInterface:
         elif raw_id == MessageId.REQUESTED_FRAME:
             height_px, width_px = self._frame_shape
             pixels = self._read(messages.frame_bytes(width_px, height_px))
-            if self._state_is_under_way:  # reading it may overwrite the picture's place in the buffer
+            if self._state_is_under_way:  # reading it may overwrite the picture in the buffer
                 pixels = memoryview(bytes(pixels))
             frame = np.frombuffer(pixels, dtype=np.uint8).reshape(height_px, width_px, FRAME_BYTES_PER_PIXEL)
         elif raw_id != MessageId.ON_CONNECT:
@@ -159,7 +159,7 @@ class TMInterface:
         return GameEvent(MessageId(raw_id), race_time_ms, current, target, frame, state)
 
     def answer(self, event: GameEvent, then_get_state: bool = False) -> None:
-        """Answer a report, so that the game continues; with `then_get_state` the next event carries its state."""
+        """Answer a report and let the game continue; with `then_get_state` the next event carries its state."""
         self._outgoing += messages.pack_id(event.id)
         if then_get_state:
             self._outgoing += messages.pack_id(MessageId.GET_STATE)
@@ -204,11 +204,11 @@ class TMInterface:
         self._outgoing += messages.pack_rewind_to_state(blob)
 
     def rewind_to_current_state(self) -> None:
-        """Restore the current state, which cancels the ticks that the game has already scheduled."""
+        """Restore the current state, which cancels ticks already scheduled."""
         self._outgoing += messages.pack_id(MessageId.REWIND_TO_CURRENT_STATE)
 
     def set_speed(self, speed: float) -> None:
-        """Set the game's speed, as a factor of real time; 0 freezes the physics."""
+        """Set the speed, as a factor of real time; 0 freezes the physics."""
         self._outgoing += messages.pack_set_speed(speed)
 
     def set_step_period(self, period_ms: int) -> None:
@@ -216,7 +216,7 @@ class TMInterface:
         self._outgoing += messages.pack_set_step_period(period_ms)
 
     def set_timeout(self, timeout_ms: int) -> None:
-        """Set the time after which the game drops a client that does not answer."""
+        """Set the game's timeout for a client's answer."""
         self._outgoing += messages.pack_set_timeout(timeout_ms)
 
     def set_input(self, held: messages.HeldInputs) -> None:
@@ -228,7 +228,7 @@ class TMInterface:
         self._outgoing += messages.pack_id(MessageId.GIVE_UP)
 
     def prevent_finish(self) -> None:
-        """Undo the finish that has just been reached."""
+        """Undo the finish just reached."""
         self._outgoing += messages.pack_id(MessageId.PREVENT_FINISH)
 
     def command(self, text: str) -> None:
@@ -236,7 +236,7 @@ class TMInterface:
         self._outgoing += messages.pack_command(text)
 
     def toggle_interface(self, shown: bool) -> None:
-        """Show or hide the race's interface, such as its clock."""
+        """Show or hide the race's interface."""
         self._outgoing += messages.pack_toggle_interface(shown)
 
     def request_frame(self, width_px: int, height_px: int) -> None:
@@ -245,7 +245,7 @@ class TMInterface:
         self._outgoing += messages.pack_request_frame(width_px, height_px)
 
     def unrequest_frame(self) -> None:
-        """Cancel that request."""
+        """Cancel the request of a picture."""
         self._outgoing += messages.pack_id(MessageId.UNREQUEST_FRAME)
 
     def close(self) -> None:
@@ -279,7 +279,6 @@ class TMInterface:
         return memoryview(self._incoming)[begin : self._begin]
 
     def _receive(self, size: int) -> None:
-        """Receive at least `size` bytes."""
         # Earlier views may reference the old buffer, so unread bytes move to its front, or into a larger buffer.
         waiting = self._end - self._begin
         if self._begin + size > len(self._incoming):
@@ -289,7 +288,7 @@ class TMInterface:
             self._incoming[:waiting] = rest
             self._begin, self._end = 0, waiting
         buffer = memoryview(self._incoming)
-        deadline_s = None  # of a message that comes in parts
+        deadline_s = None  # of a message in parts
         while self._end - self._begin < size:
             received = self._receive_part(buffer[self._end :])
             if received == 0:
@@ -301,13 +300,13 @@ class TMInterface:
                     raise GameTimeoutError(f"a message of the game at port {self.port} took over {self._timeout_s:g} s")
 
     def _receive_part(self, room: memoryview) -> int:
-        """Wait for data and receive it; return the number of bytes, 0 at the end of the connection."""
+        """Wait for data and receive it; return the number of bytes, 0 if closed."""
         began_s = called_at_s = time.monotonic()
         while True:
             try:
                 if not WAITS_IN_SELECT or select.select([self._socket], [], [], self._wait_s)[0]:
                     return self._socket.recv_into(room)
-            except BlockingIOError:  # nothing came within SO_RCVTIMEO
+            except BlockingIOError:  # SO_RCVTIMEO expired
                 pass
             except OSError as error:
                 raise self._as_game_error(error, "to receive from") from error
@@ -333,7 +332,7 @@ class TMInterface:
         self._socket.setsockopt(socket.SOL_SOCKET, which, packed)
 
     def _as_game_error(self, error: OSError, doing: str) -> GameTimeoutError | GameConnectionError:
-        # An expired SO_SNDTIMEO is EAGAIN on Linux and ETIMEDOUT on Windows.
+        # An expired SO_SNDTIMEO is EAGAIN on Linux, ETIMEDOUT on Windows.
         if isinstance(error, BlockingIOError | TimeoutError) or error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
             return self._silent()
         return GameConnectionError(f"failed {doing} the game at port {self.port}: {error}")

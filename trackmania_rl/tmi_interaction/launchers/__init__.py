@@ -1,4 +1,4 @@
-"""Launchers of game instances: the simulated game, the real one, and games that another program keeps."""
+"""Launchers of the simulated game, the real one, and games kept by another program."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Processes of the real game, and a record of the game and its owner for each port.
+"""Processes of the real game, and a record of game and owner for each port.
 
-The game is seldom a child of the launcher (TMLoader, Wine, Lutris). So it is searched after its start, and the next
-start ends it by its record if it has outlived its owner.
+The game is seldom a child of the launcher (TMLoader, Wine, Lutris). Therefore it is searched after its start. By its
+record, the next start ends a game that has outlived its owner.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ GAME_NAME: Final = "TmForever.exe"
 MARK_VARIABLE: Final = "TRACKMANIA_RL_GAME"
 """Environment variable that identifies a game. Services do not pass it on."""
 CLOCK_SLACK_S: Final = 2.0
-"""Tolerance of a process's start time, which systems store coarsely."""
+"""Tolerance of a process's coarsely stored start time."""
 SAME_START_WITHIN_S: Final = 1.0 if sys.platform == "win32" else 60.0
-"""Largest difference between two readings of a start time. Linux derives it from the wall clock, which may be set. On
-Windows it is fixed, and process numbers are soon reused."""
+"""Largest difference between two readings of a start time. Linux derives it from the wall clock, which may be set.
+Windows has a fixed one, and reuses process numbers soon."""
 NAMED_PORT: Final = re.compile(r"custom_port\D{0,3}(\d+)")
 LOCK_WITHIN_S: Final = 300.0
-"""Longest wait for other launchers, each of which takes up to a minute."""
+"""Longest wait for other launchers; each takes up to a minute."""
 END_WITHIN_S: Final = 10.0
 
 
 class ProcessIdentity(NamedTuple):
-    """Number and start time of a process. Systems reuse the number alone."""
+    """Number and start time of a process; the number alone is reused."""
 
     pid: int
     created_at_s: float
@@ -50,11 +50,11 @@ class ProcessIdentity(NamedTuple):
         return cls(process.pid, process.create_time())
 
     def is_same(self, other: ProcessIdentity) -> bool:
-        """Return whether both are readings of one process."""
+        """Return whether both identify one process."""
         return self.pid == other.pid and abs(self.created_at_s - other.created_at_s) < SAME_START_WITHIN_S
 
     def open(self) -> psutil.Process | None:
-        """Return this process; None if it has ended, even if its number is in use again (perhaps by another user)."""
+        """Return this process; None if it has ended, even if its number is in use again."""
         try:
             process = psutil.Process(self.pid)
             is_same = self.is_same(ProcessIdentity.of(process))
@@ -68,28 +68,28 @@ class GameProcess:
     """A running TmForever.exe."""
 
     identity: ProcessIdentity
-    command_line: str = ""  # empty if unreadable
+    command_line: str = ""  # "" if unreadable
     mark: str | None = None  # value of `MARK_VARIABLE`; None if absent or unreadable
 
     @property
     def named_port(self) -> int | None:
-        """The port in the command line's `custom_port`."""
+        """The port in the command line."""
         found = NAMED_PORT.search(self.command_line)
         return int(found[1]) if found else None
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Evidence of a game just started."""
+    """Evidence for finding a game just started."""
 
-    port: int  # in the command line as `custom_port`
-    mark: str  # in the environment as `MARK_VARIABLE`
+    port: int  # `custom_port` in the command line
+    mark: str  # `MARK_VARIABLE` in the environment
     at_s: float  # seconds since 1970
-    before: frozenset[ProcessIdentity]  # games that ran already
+    before: frozenset[ProcessIdentity]  # games that already ran
 
 
 def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProcess]:
-    """Return the games that may be the one started, by the best evidence that any has: mark, port, being new."""
+    """Return the games that may be the one started, by the best evidence found: mark, port, being new."""
     new = [
         game
         for game in games
@@ -104,7 +104,7 @@ def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProce
 
 
 def list_games() -> list[GameProcess]:
-    """Return every running TmForever.exe of this user."""
+    """Return this user's running TmForever.exe processes."""
     games = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -127,7 +127,7 @@ def _read_process(process: psutil.Process) -> GameProcess:
 
 
 def end_processes(processes: Collection[psutil.Process], within_s: float = END_WITHIN_S) -> Sequence[psutil.Process]:
-    """Kill processes and wait for their end; return those that still run after `within_s`."""
+    """Kill processes; return those that still run after `within_s`."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.kill()
@@ -151,7 +151,7 @@ class GameRecords:
 
     @contextlib.contextmanager
     def starting(self, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
-        """Hold the lock for starting a game. Raise `GameConnectionError` if others hold it for so long."""
+        """Hold the lock for starting a game. Raise `GameConnectionError` after `within_s`."""
         lock = FileLock(self._folder / "starting.lock")
         try:
             lock.acquire(timeout=within_s)
@@ -180,7 +180,7 @@ class GameRecords:
         return game if owner is None or owner.open() is None else None
 
     def end_left_behind(self, port: int) -> int | None:
-        """End such a game and return its process number; None if there is none."""
+        """End the game that outlived its owner, if any; return its process number."""
         game = self.left_behind(port)
         if game is None:
             return None
@@ -203,7 +203,7 @@ class GameRecords:
         return self._folder / f"{port}.json"
 
     def _read(self, file: Path) -> tuple[psutil.Process | None, ProcessIdentity | None]:
-        """Return (game, owner) of a record: the game None if it has ended, both None if the record is unusable."""
+        """Return (game, owner) of a record: game is None if it has ended, both if the record is unusable."""
         try:
             record = json.loads(file.read_text())
             game, owner = ProcessIdentity(*record["game"]).open(), ProcessIdentity(*record["owner"])

@@ -1,6 +1,6 @@
 """Windows of games: a minimised one draws no pictures, and some games wait for the focus.
 
-Each window system needs a library of its own. Where it is missing, one warning is logged and windows are left alone.
+Each window system needs a library. Without it, one warning is logged and windows are left alone.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from trackmania_rl.errors import warn_once
 log = logging.getLogger(__name__)
 
 TITLE_BEGINS: Final = "Track"
-"""Of the game's window titles "TrackMania Nations Forever" and "TrackMania Modded"."""
+"""Start of both titles: "TrackMania Nations Forever" and "TrackMania Modded"."""
 FROM_PAGER: Final = 2
-"""X11 source indication of a user's tool. Focus requests of applications are ignored."""
+"""X11 source indication of a user's tool. Applications' focus requests are ignored."""
 CURRENT_TIME: Final = 0
 ICONIC_STATE: Final = 3
 """X11 value of the property WM_STATE (ICCCM 4.1.3.1)."""
 MOST_FOCUS_TRIES: Final = 3
-"""Each refused focus taps a key in whatever window the user types in."""
+"""Each refused focus taps a key in the user's current window."""
 INSTALL: Final = 'python -m pip install "trackmania-rl[game-window]"'
 
 
 class WindowError(Exception):
-    """The window system cannot be used, refuses, or the window is gone."""
+    """The window system cannot be used or refuses, or the window is gone."""
 
 
 def open_windows(platform: str = sys.platform) -> WindowSystem:
     """Return the windows of this desktop.
 
     Raises:
-        WindowError: if a library or the display is missing; the text names the remedy.
+        WindowError: if a library or the display is missing, with the remedy.
     """
     if platform != "win32" and not os.environ.get("DISPLAY"):
         raise WindowError("there is no X display (the variable DISPLAY is not set)")
@@ -48,7 +48,7 @@ def open_windows(platform: str = sys.platform) -> WindowSystem:
 
 
 class GameWindow:
-    """The window of one game process: kept visible, and focused once. Errors are logged, as the game may run on.
+    """Window of one game process, kept visible and focused once. Errors are logged, as the game may run on.
 
     Args:
         pid: the game.
@@ -76,7 +76,7 @@ class GameWindow:
         self._do(restore)
 
     def focus(self) -> None:
-        """Bring the window to the front, unless that was done, or was refused `MOST_FOCUS_TRIES` times."""
+        """Bring the window to the front once, in at most `MOST_FOCUS_TRIES` attempts."""
 
         def focus(system: WindowSystem, window: int) -> None:
             self._focus_tries_left -= 1
@@ -87,7 +87,7 @@ class GameWindow:
             self._do(focus)
 
     def _do(self, action: Callable[[WindowSystem, int], None]) -> None:
-        """Apply an action to the window, if there is one yet. After an error the window is searched anew."""
+        """Apply an action to the window, if it exists. After an error, search the window anew."""
         if self._system is None:
             return
         try:
@@ -104,15 +104,15 @@ class _Win32Windows:
     """Windows of Microsoft Windows, through pywin32.
 
     Raises:
-        ImportError: if pywin32 is missing.
+        ImportError: without pywin32.
     """
 
-    # All methods may raise WindowError. None waits for the game, which may be waiting for its client.
+    # Methods may raise WindowError. None waits for the game, which may be waiting for its client.
 
     def __init__(self) -> None:
         modules = ("win32api", "win32con", "win32gui", "win32process", "pywintypes", "ctypes")
         self._api, self._constants, self._gui, self._process, types, c_types = map(importlib.import_module, modules)
-        self._user32 = c_types.windll.user32  # has what pywin32 lacks
+        self._user32 = c_types.windll.user32  # functions that pywin32 lacks
         self._error_type: type[Exception] = types.error
 
     def find(self, pid: int) -> int | None:
@@ -138,12 +138,12 @@ class _Win32Windows:
             return bool(self._gui.IsIconic(window))
 
     def restore(self, window: int) -> None:
-        # ShowWindow would wait until the game, which may be waiting for our answer, has handled it.
+        # ShowWindow would wait for the game, which may be waiting for our answer.
         if not self._user32.ShowWindowAsync(window, self._constants.SW_SHOWNORMAL):
             raise WindowError("Windows refuses to show it")
 
     def focus(self, window: int) -> None:
-        # Only the program that had the last input event may choose the window in front. Tapping Alt makes that us
+        # Only the program with the last input event may set the front window; tapping Alt makes that this one
         # (SetForegroundWindow, Remarks: "the calling process received the last input event").
         with self._errors():
             self._api.keybd_event(self._constants.VK_MENU, 0, 0, 0)
@@ -159,10 +159,10 @@ class _Win32Windows:
 
 
 class _X11Windows:
-    """The same of the X11 display in DISPLAY, through python-xlib and Extended Window Manager Hints 1.5.
+    """Windows of the X11 display in DISPLAY, through python-xlib and Extended Window Manager Hints 1.5.
 
     Raises:
-        ImportError: if python-xlib is missing.
+        ImportError: without python-xlib.
         WindowError: if the display cannot be opened.
     """
 
@@ -170,9 +170,9 @@ class _X11Windows:
         modules = ("Xlib.X", "Xlib.display", "Xlib.error", "Xlib.protocol.event")
         self._x, display, errors, self._events = map(importlib.import_module, modules)
         self._error_types = (
-            errors.DisplayError,  # cannot be opened
+            errors.DisplayError,
             errors.ConnectionClosedError,
-            errors.XError,  # such as a window that has just gone
+            errors.XError,  # such as a window that is gone
             OSError,
         )
         with self._errors():
@@ -183,7 +183,7 @@ class _X11Windows:
         with self._errors():
             for number in self._property(self._root, "_NET_CLIENT_LIST"):
                 window = self._display.create_resource_object("window", number)
-                is_of_process = list(self._property(window, "_NET_WM_PID")) == [pid]  # Wine sets it
+                is_of_process = list(self._property(window, "_NET_WM_PID")) == [pid]  # set by Wine
                 if is_of_process and self._title(window).startswith(TITLE_BEGINS):
                     return int(number)
         return None
@@ -191,7 +191,7 @@ class _X11Windows:
     def is_minimised(self, window: int) -> bool:
         with self._errors():
             resource = self._display.create_resource_object("window", window)
-            resource.get_geometry()  # which fails if the window is gone
+            resource.get_geometry()  # raises if the window is gone
             return list(self._property(resource, "WM_STATE"))[:1] == [ICONIC_STATE]
 
     def restore(self, window: int) -> None:

@@ -1,8 +1,8 @@
 """Keep a game running for collectors that only connect: restart it when it has ended, hangs or is too old.
 
-A game serves one client, so a collector's game cannot be asked. Three signs of a fault remain: the process has ended;
-the game keeps a connection whose other end has closed, or an old one while a newcomer waits; without a collector, the
-game does not greet.
+A game serves one client, so a collector's game cannot be polled. Three signs of a fault remain: the process has ended;
+the game keeps a connection whose other end has closed, or an old one while another waits; without a collector, the game
+does not greet.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from trackmania_rl.tmi_interaction.tminterface2 import GameError
 log = logging.getLogger(__name__)
 
 REBOOT_INTERVAL_S: Final = 43_200.0
-"""Age at which a game is restarted, as the real game slows down over hours."""
+"""Age at which a game is restarted; the real game slows down over hours."""
 GREET_EVERY_S: Final = 60.0
-"""Interval of greetings to a game without a collector."""
+"""Interval of greetings without a collector."""
 COMES_BACK_WITHIN_S: Final = 2.0
 SETTLED_AFTER_S: Final = 60.0
-"""An end after this age does not count as a repeated failure."""
+"""A later end does not count as a repeated failure."""
 FOCUS_AFTER_S: Final = 20.0
-"""Time from a client's connection until a race has surely begun and the game can take the keyboard."""
+"""Time after a client's connection until a race has surely begun and the game can take the keyboard."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """One connection to a game, whether or not the game has accepted it.
+    """One connection to a game, accepted or not.
 
     Attributes:
-        peer_port: of its other end, on this machine: a collector, or SSH on behalf of one.
+        peer_port: port of the other end on this machine: a collector, or SSH for one.
         has_left: whether the other end has closed, and the game has not.
     """
 
@@ -47,7 +47,7 @@ class Client:
 
 
 def clients_by_port(ports: Collection[int]) -> dict[int, list[Client]]:
-    """Return the connections to the games at some ports. Raise `UserError` if this system does not show them."""
+    """Return the connections to some ports. Raise `UserError` if this system does not show them."""
     found: dict[int, list[Client]] = {port: [] for port in ports}
     try:
         connections = psutil.net_connections("tcp4")
@@ -69,10 +69,10 @@ class _Game:
     listens: bool = False
     has_greeted: bool = False
     heard_at_s: float = 0.0  # its last greeting or race
-    silent_since_s: float | None = None  # since when a greeting is awaited
+    silent_since_s: float | None = None  # start of the wait for a greeting
     error: GameError | None = None
-    first_seen_s: dict[int, float] = field(default_factory=dict)  # of each connection, by the port of its other end
-    over_since_s: dict[int, float] = field(default_factory=dict)  # likewise, since when it should be closed
+    first_seen_s: dict[int, float] = field(default_factory=dict)  # of each connection, by its other end's port
+    over_since_s: dict[int, float] = field(default_factory=dict)  # likewise, when it should have closed
 
     def heard(self, now_s: float) -> None:
         self.has_greeted, self.heard_at_s, self.silent_since_s = True, now_s, None
@@ -83,16 +83,16 @@ class GameKeeper:
 
     Args:
         launcher: of the game.
-        max_age_s: age at which the game is restarted even while it is played on.
-        greets_within_s: longest time for a greeting, or for closing a connection that is over.
-        listens_within_s: longest time from a start until the game listens.
-        connect: connects to a port; raises `GameError` where no process listens.
+        max_age_s: age at which the game is restarted even in use.
+        greets_within_s: timeout of a greeting, or for closing a dead connection.
+        listens_within_s: timeout from a start until the game listens.
+        connect: connects to a port; raises `GameError` if no process listens.
         clock: seconds.
 
     Attributes:
         port: where the game listens.
         name: see `Job`.
-        clients: connected to the game now; set before each `failure`.
+        clients: current connections; set before each `failure`.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class GameKeeper:
         """Start the game; see `Job`.
 
         Raises:
-            UserError: if its first start fails.
+            UserError: if the first start fails.
         """
         try:
             self._launcher.start()
@@ -145,7 +145,7 @@ class GameKeeper:
         return None
 
     def failure(self, _: float) -> str | None:
-        """Return why the game must be restarted, by the state of its connections in `clients`; see `Job`."""
+        """Return why the game must be restarted, by the state of `clients`; see `Job`."""
         assert self._game is not None
         now_s = self._clock()
         if (reason := self._why_not_well(self._game, self.clients, now_s)) is not None:
@@ -167,18 +167,17 @@ class GameKeeper:
             return f"holds on to a connection that was over {self._greets_within_s:g} s ago, so it hangs"
         is_played_on = any(not client.has_left for client in others)
         if is_played_on and (game.has_greeted or not self._launcher.commands_on_connect):
-            # A new game without commands to send may be left to the collector that came first.
+            # A new game without commands to send may be left to its first collector.
             self._drop_attempt()
             game.heard(now_s)
             if any(now_s - game.first_seen_s[c.peer_port] > FOCUS_AFTER_S for c in others):
                 self._launcher.focus_window()
             return None
-        # A collector that has just left may be about to come back.
+        # A collector that has just left may come back.
         is_soon = now_s - game.heard_at_s < (COMES_BACK_WITHIN_S if others else GREET_EVERY_S)
         return None if game.has_greeted and is_soon else self._why_no_greeting(game, now_s)
 
     def _why_no_greeting(self, game: _Game, now_s: float) -> str | None:
-        """Return an error once the greeting is overdue."""
         if self._is_greeted(game):
             game.heard(now_s)
             return None
@@ -199,7 +198,7 @@ class GameKeeper:
                 self._attempt = self._connect(self.port)
                 game.listens = True
             greeting = self._attempt.look(() if game.has_greeted else self._launcher.commands_on_connect)
-        except GameError as error:  # it does not listen yet, or a collector came in between
+        except GameError as error:  # not listening yet, or taken by a collector
             game.error = error
             self._drop_attempt()
             return False
@@ -218,7 +217,7 @@ class GameKeeper:
         self._attempt = None
 
     def _keeps_dead_connection(self, game: _Game, clients: Collection[Client], now_s: float) -> bool:
-        """Return whether a connection is open long after its other end has left or a later one began to wait."""
+        """Return whether a connection is open long after its other end left or a later one began to wait."""
         game.first_seen_s = {c.peer_port: game.first_seen_s.get(c.peer_port, now_s) for c in clients}
         newest_s = max((game.first_seen_s[c.peer_port] for c in clients if not c.has_left), default=0.0)
         over = [c.peer_port for c in clients if c.has_left or game.first_seen_s[c.peer_port] < newest_s]

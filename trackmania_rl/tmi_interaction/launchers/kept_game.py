@@ -1,4 +1,4 @@
-"""Games that `scripts/keep_games.py` keeps on this or another machine: their greeting, and the collector's launcher.
+"""Games that `scripts/keep_games.py` keeps on this or another machine: greeting, and the collector's launcher.
 
 The operating system accepts connections even for a game that hangs. Only the greeting shows that it runs.
 """
@@ -31,10 +31,10 @@ from trackmania_rl.tmi_interaction.tminterface2 import (
 log = logging.getLogger(__name__)
 
 ANSWERS_WITHIN_S: Final = 5.0
-"""Longest time for an answer of a game that has greeted."""
+"""Timeout for answers of a game that has greeted."""
 POLL_S: Final = 0.02
 GREETS_WITHIN_S: Final = 30.0
-"""Longest wait for a greeting before a new connection is tried."""
+"""Timeout for a greeting before a new connection is tried."""
 RETRY_AFTER_S: Final = 0.5
 """Long enough for the keeper to greet a new game first."""
 
@@ -45,7 +45,7 @@ class Greeting:
 
     Attributes:
         version: of this project's plugin or simulated game; 0 for another plugin.
-        is_in_menus: whether no map is loaded, as in a game without any race yet.
+        is_in_menus: whether no map is loaded.
     """
 
     version: int
@@ -53,10 +53,10 @@ class Greeting:
 
 
 class GreetingAttempt:
-    """A connection that waits for the game's greeting. The game drops its previous client for it.
+    """Connection that waits for the game's greeting. The game drops its previous client for it.
 
     Args:
-        port: where the game listens on this machine.
+        port: of the game, on this machine.
 
     Attributes:
         local_port: of this end.
@@ -71,13 +71,13 @@ class GreetingAttempt:
         self.local_port = self._link.local_port
 
     def look(self, commands: Sequence[str] = ()) -> Greeting | None:
-        """Poll for the greeting. If it has come, run console commands in the game and close the connection.
+        """Poll for the greeting. When it has come, run console commands in the game and close the connection.
 
         Returns:
-            None as long as nothing has come.
+            None until it has come.
 
         Raises:
-            GameError: if the game is gone, drops this connection, or breaks the protocol.
+            GameError: if the game is gone, drops the connection, or breaks the protocol.
         """
         try:
             event = self._link.next_event(POLL_S)
@@ -88,7 +88,7 @@ class GreetingAttempt:
         for command in commands:
             self._link.command(command)
         greeting = Greeting(self._link.plugin_version(), self._link.is_in_menus())
-        # The game reads the goodbye only while it waits for the answer, so no answer is sent.
+        # The game reads the goodbye while it waits for the answer, so no answer is sent.
         self.close()
         return greeting
 
@@ -98,7 +98,7 @@ class GreetingAttempt:
 
 
 def greet(port: int, within_s: float) -> Greeting:
-    """Wait for the greeting of a game. Raise `GameError` if no process listens or greets in time."""
+    """Wait for a game's greeting. Raise `GameError` if no process listens or greets in time."""
     deadline_s = time.monotonic() + within_s
     with contextlib.closing(GreetingAttempt(port)) as attempt:
         while (greeting := attempt.look()) is None:
@@ -108,14 +108,14 @@ def greet(port: int, within_s: float) -> Greeting:
 
 
 class KeptGame(GameLauncher):
-    """Launcher that only connects to a game which is kept elsewhere, perhaps through SSH.
+    """Launcher that only connects to a game kept elsewhere, perhaps through SSH.
 
-    Starting it locks the game for this collector. Connecting waits until it greets.
+    Starting locks the game for this collector. Connecting waits until it greets.
 
     Args:
         port: of this machine.
-        tracks_folder: folder of the simulated game's tracks; None for the real game, whose maps are on its machine.
-        locks_folder: folder of the locks, one per game.
+        tracks_folder: of the simulated game's tracks; None for the real game, whose maps are on its machine.
+        locks_folder: of the locks, one per game.
     """
 
     # No commands_on_connect: the keeper has closed the console and logged in.
@@ -166,13 +166,13 @@ class KeptGame(GameLauncher):
 
 
 def lock_of_kept_game(port: int, folder: Path | None = None) -> FileLock:
-    """Return the lock of the collector that plays on the kept game at a port."""
+    """Return a collector's lock of the kept game at a port."""
     file = (folder or user_folder("games")) / f"kept_{port}.lock"
     return FileLock(file, thread_local=False)  # `close` may come from another thread
 
 
 def taken_text(port: int) -> str:
-    """Return the error of a kept game that has its collector already."""
+    """Return the error of a kept game in use by a collector."""
     return (
         f"another collector of this machine plays on the kept game at port {port}: each kept game is for one; keep "
         "more of them, and give this training ports of its own with --set base_tmi_port=N"
@@ -189,7 +189,7 @@ def absent_text(port: int, error: GameError) -> str:
 
 
 def version_text(port: int, greeting: Greeting) -> str | None:
-    """Return a warning if a kept game's plugin has another version; None if not."""
+    """Return a warning if a kept game's plugin has another version."""
     if greeting.version == LINK_VERSION:
         return None
     runs = f"version {greeting.version} of this project's plugin" if greeting.version else "another plugin"

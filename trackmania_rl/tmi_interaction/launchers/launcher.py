@@ -1,4 +1,4 @@
-"""Launchers start and end game instances: their interface, the simulated game's launcher, and free ports."""
+"""Launchers of game instances: interface, the simulated game's launcher, and free ports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIMULATED_GAME_SCRIPT: Final = Path(
     os.environ.get("SIMULATED_GAME_SCRIPT", SHIPPED_FOLDER / "scripts" / "simulated_game.py")
 )
 LISTENS_WITHIN_S: Final = 120.0
-"""Longest time from the start of any game until it listens."""
+"""Longest time from a game's start until it listens."""
 POLL_INTERVAL_S: Final = 0.02
 TERMINATE_WITHIN_S: Final = 2.0
 ERROR_TAIL_BYTES: Final = 2000
@@ -39,17 +39,17 @@ _FREE_PORTS: Final = range(16_384, 32_700)
 
 
 class PortInUseError(PassingError):
-    """Another program listens at the port of a game instance."""
+    """Another program listens at a game's port."""
 
 
 class GameLauncher:
-    """One game instance as a process. The methods here fit a game that another program starts and ends.
+    """One game instance as a process. These methods fit a game that another program starts and ends.
 
     Args:
-        port: where the game listens on this machine.
+        port: of the game, on this machine.
 
     Attributes:
-        commands_on_connect: console commands for each new connection to the game.
+        commands_on_connect: console commands for each new connection.
     """
 
     commands_on_connect: tuple[str, ...] = ()
@@ -58,10 +58,10 @@ class GameLauncher:
         self.port = port
 
     def check_map(self, map_path: str) -> None:
-        """Raise `UserError` if the game cannot load a map. The game itself shows such errors only in its console."""
+        """Raise `UserError` if the game cannot load a map. The game shows such errors only in its console."""
 
     def map_argument(self, map_path: str) -> str:
-        """Return a map as the argument of the game's `map` command."""
+        """Return a map's argument of the game's `map` command."""
         return map_path
 
     def start(self) -> None:
@@ -69,32 +69,32 @@ class GameLauncher:
 
         Raises:
             UserError: if the port is in use or the program is missing.
-            GameConnectionError: if the process of the game does not appear.
+            GameConnectionError: if no process of the game appears.
         """
 
     def is_alive(self) -> bool:
-        """Return whether the process started last still runs."""
+        """Return whether the last started process still runs."""
         return True
 
     def kill(self) -> None:
         """End the game in any state."""
 
     def show_window(self) -> None:
-        """Restore the window if it is minimised, as a minimised game draws no pictures. Never raises or blocks."""
+        """Restore the window if minimised, as a minimised game draws no pictures. Never raises or blocks."""
 
     def focus_window(self) -> None:
-        """Give the game the keyboard once. Without it some games stop early in a race. Never raises or blocks."""
+        """Focus the game once. Without the keyboard some games stop early in a race. Never raises or blocks."""
 
     def wait_until_connectable(self, timeout_s: float) -> None:
         """Wait until the game listens.
 
         Raises:
-            GameConnectionError: if it ends before, or takes longer.
+            GameConnectionError: if it ends before, or times out.
         """
 
 
 class SimulatedGameLauncher(GameLauncher):
-    """Launcher of `scripts/simulated_game.py`, which ends with the thread (off Linux: the process) that started it."""
+    """Launcher of `scripts/simulated_game.py`, which ends with the thread (off Linux: process) that started it."""
 
     def __init__(self, port: int, maps_folder: Path, extra_arguments: tuple[str, ...] = ()) -> None:
         super().__init__(port)
@@ -118,13 +118,13 @@ class SimulatedGameLauncher(GameLauncher):
     @override
     def start(self) -> None:
         check_port_is_free(self.port)
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the game runs
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open while the game runs
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
-            start_new_session=True,  # Ctrl-C in the terminal must not reach the game
+            start_new_session=True,  # Ctrl-C must not reach the game
             creationflags=OWN_PROCESS_GROUP,  # the same on Windows
             preexec_fn=_die_with_parent(),
         )
@@ -149,7 +149,7 @@ class SimulatedGameLauncher(GameLauncher):
 
     @override
     def wait_until_connectable(self, timeout_s: float) -> None:
-        # A trial connection would be a client to the game, so the socket table is read instead.
+        # A trial connection would be a client to the game; the socket table is read instead.
         deadline_s = time.monotonic() + timeout_s
         while self._process is not None and self._process.poll() is None:
             if _listens(self._process.pid, self.port):
@@ -171,10 +171,10 @@ class SimulatedGameLauncher(GameLauncher):
 
 
 class RunningGame(GameLauncher):
-    """A game that another program started: it is used and left running.
+    """Game started by another program, used and left running.
 
     Args:
-        like: launcher with the port and maps of such a game. It is never started.
+        like: launcher with its port and maps, never started.
     """
 
     # No commands_on_connect: the console is closed already, and `toggle_console` would open it.
@@ -193,7 +193,7 @@ class RunningGame(GameLauncher):
 
 
 def find_free_port(n_ports: int = 1) -> int:
-    """Return the first of `n_ports` consecutive ports at which no process listens.
+    """Return the first of `n_ports` consecutive free ports.
 
     They are below the ephemeral ports (Linux from 32768, Windows and macOS from 49152), which the system could assign
     before the game listens.
@@ -241,10 +241,10 @@ def _listens(pid: int, port: int) -> bool:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """Return a `preexec_fn` with which Linux kills the child when the thread that started it ends; None elsewhere."""
+    """Return a `preexec_fn` by which Linux kills the child when the thread that started it ends; None elsewhere."""
     if not sys.platform.startswith("linux"):
         return None
-    prctl = ctypes.CDLL(None).prctl  # looked up here: between fork and exec only the call itself is safe
+    prctl = ctypes.CDLL(None).prctl  # looked up before fork: between fork and exec only the call itself is safe
     parent = os.getpid()
 
     def ask() -> None:

@@ -1,7 +1,7 @@
-"""TMInterface's folder of plugins, and the installation of this project's plugin in it.
+"""TMInterface's folder of plugins, and the installation of this project's plugin.
 
-Other plugins have the same file name, and users edit plugins. Any other file of that name is kept as a backup, under a
-name that TMInterface does not load.
+Other plugins have the same file name, and users edit plugins. Any other file of that name is backed up under a name
+that TMInterface does not load.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
 
 TMNF_ON_STEAM: Final = "11020"
-"""The game's number on Steam, in the names of Proton's folders."""
+"""Steam's number of the game, in names of Proton's folders."""
 PLUGIN_NAME: Final = "Python_Link.as"
 PLUGIN_FILE: Final = Path(__file__).resolve().parents[1] / PLUGIN_NAME
-"""The plugin that ships with the project."""
+"""The shipped plugin."""
 TMINTERFACE: Final = "TMInterface"
 PLUGINS: Final = "Plugins"
 
@@ -50,7 +50,7 @@ class Installation:
     """Result of `install_plugin`.
 
     Attributes:
-        backup: the file that was there before; None if there was none, or it was left alone.
+        backup: copy of the previous file; None if there was none or it was left alone.
         version: of the plugin there now.
     """
 
@@ -61,14 +61,14 @@ class Installation:
 
 
 def find_plugins_folder(trackmania_base_path: str) -> Path:
-    """Find TMInterface's folder of plugins; make it where only TMInterface's own folder exists.
+    """Find TMInterface's folder of plugins; make it if only its parent exists.
 
     Args:
-        trackmania_base_path: the game's folder in the user's documents, beside which TMInterface has its own. If
-            empty, the usual places are searched, including Wine's and Proton's.
+        trackmania_base_path: the game's folder in the user's documents, beside TMInterface's. If empty, the usual
+            places are searched, including Wine's and Proton's.
 
     Raises:
-        PluginFileError: with the folders that were searched.
+        PluginFileError: with the searched folders.
     """
     if trackmania_base_path:
         base = Path(trackmania_base_path).expanduser()
@@ -96,9 +96,9 @@ def find_plugins_folder(trackmania_base_path: str) -> Path:
 
 
 def install_plugin(plugins_folder: Path, source: Path = PLUGIN_FILE) -> Installation:
-    """Install or update the plugin in TMInterface's folder, for the game's next start.
+    """Install or update the plugin for the game's next start.
 
-    Any other content is kept beside it as ``Python_Link.as.backup-N``. A newer version is left alone.
+    Other content is kept beside it as ``Python_Link.as.backup-N``. A newer version is left alone.
 
     Raises:
         PluginFileError: if the folder or a file in it cannot be read or written.
@@ -144,7 +144,7 @@ def _keep(path: Path) -> Path:
 
 
 def _read(path: Path) -> str | None:
-    """Return a file's text with plain line ends; None if there is no file."""
+    """Return a file's text with plain line ends; None if it is missing."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_PLUGIN_BYTES + 1)

@@ -1,6 +1,6 @@
-"""Launcher of the real game, TrackMania Nations Forever with TMInterface, and the command that starts it.
+"""Launcher of the real game, TrackMania Nations Forever with TMInterface.
 
-On Windows TMLoader starts the game; on Linux a command of the user does (Wine, Proton, Lutris).
+TMLoader starts the game on Windows, a command of the user (Wine, Proton, Lutris) on Linux.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 log = logging.getLogger(__name__)
 
 FIND_WITHIN_S: Final = 60.0
-"""Longest time from the start command until a process of the game appears."""
+"""Longest time from the start command until a game process appears."""
 POLL_INTERVAL_S: Final = 0.2
 CHALLENGES: Final = Path("Tracks", "Challenges")
-"""Folder of the maps, below the game's folder in the user's documents."""
+"""Maps' folder in the game's folder of the user's documents."""
 PORT_PLACE: Final = "{port}"
 START_SCRIPT: Final = SHIPPED_FOLDER / "scripts" / "start_game_linux.sh"
 EXAMPLE: Final = f"sh {shlex.quote(str(START_SCRIPT))} {PORT_PLACE}"
-"""The script that ships, which finds Wine or Proton by itself."""
+"""The shipped script, which finds Wine or Proton."""
 USUAL_TMLOADER: Final = Path("AppData", "Local", "TMLoader", "TMLoader.exe")
-"""Default of TMLoader's installer, below the user's home folder."""
+"""TMLoader's default folder, below the user's home."""
 
 
 class TmnfLauncher(GameLauncher):
     """Launcher of TrackMania Nations Forever with TMInterface.
 
     Args:
-        port: where the game is to listen; TMInterface's variable `custom_port`.
+        port: of the game; TMInterface's variable `custom_port`.
         user: this machine's paths and names.
-        platform: as `sys.platform` has it.
-        records: records of running games.
-        find_games: lists every running game.
+        platform: like `sys.platform`.
+        records: of running games.
+        find_games: lists running games.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TmnfLauncher(GameLauncher):
     ) -> None:
         super().__init__(port)
         autologin = (f"set autologin {user.username}",) if user.username else ()
-        self.commands_on_connect = ("toggle_console", *autologin)  # the start leaves the console open
+        self.commands_on_connect = ("toggle_console", *autologin)  # starting leaves the console open
         self._user = user
         self._platform = platform
         self._records = records or GameRecords()
@@ -170,7 +170,7 @@ class TmnfLauncher(GameLauncher):
     def wait_until_connectable(self, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
         while self.is_alive():
-            # Any owner of the socket counts: under Wine it may be its server process. The port was free at the start.
+            # Under Wine the socket's owner may be its server process. The port was free at the start.
             sockets = psutil.net_connections("tcp")
             if any(one.status == psutil.CONN_LISTEN and one.laddr.port == self.port for one in sockets):
                 return
@@ -190,7 +190,7 @@ class TmnfLauncher(GameLauncher):
             if len(found) == 1 and (process := found[0].identity.open()) is not None:
                 return process
             exit_code = starter.poll()
-            if exit_code and not found:  # a starter that hands over ends with 0
+            if exit_code and not found:  # a starter that hands over exits with 0
                 raise GameConnectionError(
                     f"the command that starts the game ended with exit code {exit_code}: run it by hand to see why: "
                     f"{_text(starter.args)}"
@@ -216,20 +216,20 @@ def start_command(port: int, user: UserSettings, platform: str = sys.platform) -
     """Return the command that starts one game: a list of words, on Windows one text.
 
     Raises:
-        UserError: if a setting is wrong or a program is missing.
+        UserError: if a setting is wrong or a program missing.
     """
     if platform != "win32":
         return [word.replace(PORT_PLACE, str(port)) for word in split_game_command(user.game_command)]
     program = find_tmloader(user)
     check_profile(user.tmloader_profile_name)
-    # As one text, because TMLoader expects the quotes within the last word.
+    # One text, because TMLoader expects the quotes within the last word.
     return f'"{program}" run TmForever "{user.tmloader_profile_name}" /configstring="set custom_port {port}"'
 
 
 def split_game_command(command: str, which: Callable[[str], str | None] = shutil.which) -> list[str]:
-    """Split the setting `game_command` as a shell does; `~/` at the beginning of a word is the home folder.
+    """Split the setting `game_command` as a shell does; a leading `~/` of a word is the home folder.
 
-    No shell runs it: for pipes and variables, name a script of your own, such as "sh start_game.sh {port}".
+    No shell runs it: for pipes and variables, name a script, such as "sh start_game.sh {port}".
 
     Raises:
         UserError: if it is empty, lacks `{port}`, has an unclosed quote, or names a missing program.
@@ -257,10 +257,10 @@ def split_game_command(command: str, which: Callable[[str], str | None] = shutil
 
 
 def find_tmloader(user: UserSettings) -> Path:
-    """Return TMLoader's program: that of the settings, or the one at its usual place.
+    """Return TMLoader's program from the settings or its default place.
 
     Raises:
-        UserError: if it is not there.
+        UserError: if it is missing.
     """
     if user.tmloader_path:
         program = Path(user.tmloader_path).expanduser()
@@ -280,10 +280,10 @@ def find_tmloader(user: UserSettings) -> Path:
 
 
 def check_profile(profile: str) -> None:
-    """Check that the name of a TMLoader profile fits into a command line.
+    """Check that a TMLoader profile's name fits into a command line.
 
     Raises:
-        UserError: if it does not.
+        UserError: if not.
     """
     if not profile.strip() or '"' in profile:
         raise UserError(
@@ -300,7 +300,7 @@ def _run(command: list[str] | str, mark: str) -> subprocess.Popen[bytes]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, MARK_VARIABLE: mark},
-            start_new_session=True,  # Ctrl-C in the terminal must not reach the game
+            start_new_session=True,  # Ctrl-C must not reach the game
             creationflags=OWN_PROCESS_GROUP,  # the same on Windows
         )
     except OSError as error:
