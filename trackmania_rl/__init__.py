@@ -1,13 +1,13 @@
-"""A reinforcement-learning trainer for TrackMania Nations Forever and for the simulated game that ships with it.
+"""Reinforcement-learning trainer for TrackMania Nations Forever and for its shipped simulated game.
 
-Importing it registers its Gymnasium environments. Their code, with numba, is imported when one is made.
+Importing it registers its Gymnasium environments; numba is imported when one is made.
 """
 
 from typing import Final
 
 try:
     import gymnasium
-except ModuleNotFoundError:  # a machine that only keeps games has none (requirements-games.txt)
+except ModuleNotFoundError:  # absent on a machine that only keeps games (requirements-games.txt)
     gymnasium = None  # type: ignore[assignment]
 
 RACE_ID: Final = "TrackMania/Race-v0"

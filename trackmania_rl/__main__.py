@@ -1,4 +1,4 @@
-"""Commands of an installed package, `trackmania-train` and others, and `python -m trackmania_rl COMMAND`."""
+"""Commands of an installed package: `trackmania-train` and others, and `python -m trackmania_rl COMMAND`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def runner(name: str) -> Callable[[], None]:
     """Return a function that runs a command's script with this process's arguments."""
 
     def run() -> None:
-        # As "__main__", so that spawned processes import the script; not by runpy, which changes the usage's name.
+        # As "__main__", so that spawned processes import the script; runpy would change the usage's name.
         script = SHIPPED_FOLDER / "scripts" / SCRIPTS[name][0]
         sys.modules["__main__"] = module = types.ModuleType("__main__")
         module.__file__ = str(script)

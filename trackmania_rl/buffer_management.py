@@ -1,4 +1,4 @@
-"""From a rollout to transitions in the replay buffers."""
+"""Conversion of rollouts to transitions in the replay buffers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings import ReplaySettings
 
 TEST_BLOCK: Final = 10
-"""Successive transitions on the same side of the train/test split, because neighbours are nearly alike."""
+"""Successive transitions on the same side of the train/test split; neighbours are nearly alike."""
 
 
 def fill_buffer_from_rollout_with_n_steps_rule(
@@ -32,17 +32,17 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     """Store the T + 1 rows of a race or fragment, and add its T transitions to the train or the test side.
 
     A transition of `n_steps` actions starts from every state but the last. It is shorter at the race's end and, if so
-    configured, before the first exploratory action after its own. The last state of a finished race is terminal (but
-    for `no_done_at_end`); that of a race that was cut off is bootstrapped.
+    configured, before the next exploratory action. A finished race's last state is terminal (but for `no_done_at_end`);
+    a cut-off race's is bootstrapped.
 
     Args:
         buffer: train side.
         buffer_test: test side, over the same rows.
-        rollout_results: of `GameInstanceManager.rollout()`, with `race_time` if the race was finished; episodes of
-            other environments have `terminated` instead.
+        rollout_results: of `GameInstanceManager.rollout()`, with `race_time` if finished; episodes of other
+            environments have `terminated` instead.
         rewarded: rewards and potentials.
         replay_settings: n-step rule and test share.
-        fragment: the part that was not stored before; None for all.
+        fragment: the new part; None for all.
         soft_horizon_actions: no transition spans a multiple of so many actions of its race; None for no limit.
 
     Returns:
@@ -71,7 +71,7 @@ def rows_of_rollout(
     race_row: int = 0,
     soft_horizon_actions: int | None = None,
 ) -> RowColumns:
-    """Return the T + 1 rows of a rollout as arrays, not copied where possible; arguments as above.
+    """Return the T + 1 rows of a rollout as arrays, uncopied where possible; arguments as above.
 
     `race_row` is the number of the rollout's first state in its race.
     """
@@ -100,13 +100,13 @@ def rows_of_rollout(
 
 
 def draw_test_side(n: int, test_ratio: float, block: int, generator: torch.Generator) -> npt.NDArray[np.bool_]:
-    """Draw the transitions (n,) bool of a race that are kept for tests, in blocks, with probability `test_ratio`."""
+    """Draw the test side (n,) bool of a race's transitions, in blocks, with probability `test_ratio`."""
     uniform = torch.rand(n // block + 1, generator=generator, device=generator.device).numpy(force=True)
     return np.repeat(uniform < test_ratio, block)[:n]
 
 
 def _with_last(of_actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Append a zero for the last state: (T, ...) becomes (T + 1, ...)."""
+    """Append a zero: (T, ...) becomes (T + 1, ...)."""
     of_states = np.zeros((len(of_actions) + 1, *of_actions.shape[1:]), dtype=of_actions.dtype)
     of_states[:-1] = of_actions
     return of_states

@@ -1,4 +1,4 @@
-"""The two replay buffers, and how a batch of mini-races is drawn from them."""
+"""The train and test replay buffers, and the sampling of mini-races."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from trackmania_rl.settings import ReplaySettings
 class MiniRaceReplayBuffer(ReplayBuffer):
     """torchrl `ReplayBuffer` of transitions over a shared `RingBuffer`, which samples mini-races.
 
-    `buffer[i]` is the i-th oldest `Experience`. `append_transform` takes torchrl's transforms of sampled batches; they
-    do not apply to stored data.
+    `buffer[i]` is the i-th oldest `Experience`. Transforms of `append_transform` apply to sampled batches, not to
+    stored data.
 
     Args:
-        storage: the transitions; its ring is shared with the buffer of the other side.
+        storage: the transitions; its ring is shared with the other side.
         rules: of mini-races; shared as well.
         sampler: draws transitions.
         batch_size: of `sample()` without an argument.
@@ -60,7 +60,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         self.generator = generator
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the `Experience` at a place (int), or the mini-races at several (slice, tensor)."""
+        """Return the `Experience` at an index (int), or mini-races at several (slice, tensor)."""
         if not isinstance(index, int):
             return super().__getitem__(index)
         with self.ring.lock:
@@ -71,15 +71,15 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         """Store a race after the others.
 
         Args:
-            data: a race's rows, as `RowColumns` or a TensorDict with its columns; a transition starts at each row whose
-                `n_steps` is not 0.
+            data: a race's rows, as `RowColumns` or a TensorDict with its columns; a transition starts at each row with
+                `n_steps` > 0.
             update_priority: ignored.
 
         Returns:
             The index (n,) int64 of the stored transitions; of a race longer than the memory, those of its end.
 
         Raises:
-            ValueError: if the rows have another shape than the ring buffer's.
+            ValueError: if the rows' shape is not the ring buffer's.
         """
         if isinstance(data, TensorDictBase):
             data = RowColumns(**{field.name: data[field.name] for field in fields(RowColumns)})
@@ -90,7 +90,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             return self.storage.index[len(self) - n_added :].clone()
 
     def append_index(self, index: npt.ArrayLike) -> int:
-        """Add the transitions of stored rows to this side; return the number of those still in the ring.
+        """Add the transitions of stored rows to this side; return the number still in the ring.
 
         Args:
             index: (n,), ascending and above all present ones.
@@ -101,7 +101,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             return n_added
 
     def blank_batch(self) -> TensorDict:
-        """Return a batch of zeros in the form of `sample()`'s."""
+        """Return a batch of zeros like `sample()`'s."""
         frame_size_px = self.ring.columns.frames.shape[-2:]
         n_floats = self.ring.columns.state_floats.shape[-1]
         action_shape = tuple(self.ring.columns.actions.shape[1:])
@@ -114,23 +114,23 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         return buffer_collate_function(transitions, rules=self.rules, generator=generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the shared ring buffer and of this side; loads with `weights_only=True`."""
+        """Return the state of the shared ring buffer and this side; loads with `weights_only=True`."""
         return {"ring": self.ring.state_dict(), "generator": self.generator.get_state()} | self.side_state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the ring buffer, its capacity included, and this side; the other side is restored afterwards.
+        """Restore the ring buffer with its capacity, and this side. Restore the other side afterwards.
 
         Raises:
             ValueError: if the state does not fit this run's observation, or is damaged.
         """
         self.ring.load_state_dict(state_dict["ring"])
         self.ring.columns.n_steps.clamp_(max=self.storage.n_steps_max)  # the setting may have been larger
-        if len(state_dict["generator"]) == len(self.generator.get_state()):  # else of another type of device
+        if len(state_dict["generator"]) == len(self.generator.get_state()):  # else of another device type
             self.generator.set_state(state_dict["generator"])
         self.load_side_state_dict(state_dict)
 
     def side_state_dict(self) -> dict[str, Any]:
-        """Return the state of this side alone."""
+        """Return this side's state."""
         return {
             "storage": self.storage.state_dict(),
             "writer": {"write_count": self.write_count},
@@ -141,7 +141,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         """Restore this side, after the ring buffer."""
         self.storage.load_state_dict(state_dict["storage"])
         self.write_count = int(state_dict["writer"]["write_count"])
-        self.transform.load_state_dict(state_dict["transform"], strict=False)  # the setting may name others now
+        self.transform.load_state_dict(state_dict["transform"], strict=False)  # the setting may have changed
 
     def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
         with self.ring.lock:  # torchrl collates outside its lock, and sets weights after the transforms
@@ -164,16 +164,16 @@ def make_buffers(
     views: Views = NO_VIEWS,
     action_shape: tuple[int, ...] = (),
 ) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
-    """Make the train and the test buffer over one ring buffer, with `memory_size_schedule`'s rows of frame 0.
+    """Make the train and test buffers over one ring buffer, sized by `memory_size_schedule` at frame 0.
 
     Args:
-        settings: the replay group of the configuration.
-        n_floats: floats of one state, without views.
+        settings: the replay group.
+        n_floats: of one state, without views.
         image_size_px: (height, width) of a frame; (0, 0) for no image.
-        device: of the rows, the generator and of batches.
+        device: of rows, generator and batches.
         generator: source of randomness.
         gamma: initial discount; `buffer.rules.gamma` changes it.
-        views: views of the rows around a transition.
+        views: of the rows around a transition.
         action_shape: () of an index, or (D,) of numbers.
     """
     ring = RingBuffer(settings.memory_size_schedule[0][1], n_floats, image_size_px, device, action_shape)
@@ -185,14 +185,14 @@ def make_buffers(
 
     return (
         side(ProportionalSampler(settings.prio_alpha)),
-        side(ProportionalSampler(0.0)),  # the test loss is about all transitions alike
+        side(ProportionalSampler(0.0)),  # the test loss weights all transitions alike
     )
 
 
 def apply_replay_settings(
     buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, settings: ReplaySettings
 ) -> None:
-    """Apply an edited configuration: batch size, mini-races, priorities."""
+    """Apply edited settings: batch size, mini-races, priorities."""
     buffer.rules.duration_actions = settings.temporal_mini_race_duration_actions
     buffer.rules.oversample_long_term_steps = settings.oversample_long_term_steps
     buffer.sampler.alpha = settings.prio_alpha
@@ -205,8 +205,7 @@ def buffer_collate_function(
     """Put transitions at random points of mini-races.
 
     With `actions_left` = duration - elapsed time, a transition of n steps is cut to min(n, actions_left). It is
-    terminal, without bootstrapping, if it then reaches the finish or the mini-race's end. The last state of a race that
-    was cut off is bootstrapped.
+    terminal if it then reaches the finish or the mini-race's end. A cut-off race's last state is bootstrapped.
 
     Shaping is gamma^n phi(next) - phi(state), with phi = 0 at every terminal end. The elapsed time is part of the
     state, so the mini-race's end is an absorbing state like the finish, and shaping leaves the optimal policy unchanged
@@ -220,10 +219,10 @@ def buffer_collate_function(
 
     Returns:
         The batch (B,), on the transitions' device: `state_img` (B, S, H, W) uint8, the newest frame last, H = W = 0
-        without an image; `state_float` (B, F) float32, where `ELAPSED_ACTIONS_FLOAT` is the elapsed time; `action` (B,)
+        without an image; `state_float` (B, F) float32, with the elapsed time at `ELAPSED_ACTIONS_FLOAT`; `action` (B,)
         int64, or (B, D) float32; `reward` (B,) float32, the discounted n-step sum with shaping; `next_state_img` and
         `next_state_float`, meaningless where `gamma_n` is 0; `gamma_n` (B,) float32, the factor of the next state's
-        value, 0 at the mini-race's end; `n_steps` (B,), the actions until the next state; `index` (B,) int64, for
+        value, 0 at the mini-race's end; `n_steps` (B,), actions until the next state; `index` (B,) int64, for
         `update_priority`; `weight` (B,) float32, the importance weight, 1 without priorities; and entries of views.
     """
     elapsed = rules.draw_elapsed_actions(len(transitions.index), generator)

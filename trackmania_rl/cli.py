@@ -1,4 +1,4 @@
-"""Command lines: arguments and their types, exit codes, errors in one line, an orderly end."""
+"""Command lines: argument types, exit codes, one-line errors and termination."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ P = ParamSpec("P")
 def command(main: Callable[P, int | None]) -> Callable[P, int]:
     """Decorate a command's main function, which returns an exit code or None for 0.
 
-    A `PlainError` is printed in one line without a traceback, and its exit code returned. Ctrl-C is printed in one
-    word (`INTERRUPTED`). Other errors are bugs and propagate.
+    Print a `PlainError` in one line without a traceback and return its exit code. Print Ctrl-C in one word
+    (`INTERRUPTED`). Other errors are bugs and propagate.
     """
 
     @functools.wraps(main)
     def exit_code(*arguments: P.args, **named: P.kwargs) -> int:
         _open_closed_streams()
-        for stream in (sys.stdout, sys.stderr):  # names may have letters that the terminal has not
+        for stream in (sys.stdout, sys.stderr):  # names may have letters that the terminal lacks
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         try:
@@ -42,7 +42,7 @@ def command(main: Callable[P, int | None]) -> Callable[P, int]:
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return ExitCode.INTERRUPTED
-        except BrokenPipeError:  # as by `| head`
+        except BrokenPipeError:  # e.g. by `| head`
             discard_output()
             return ExitCode.FAILED
 
@@ -57,7 +57,7 @@ def _open_closed_streams() -> None:
 
 
 def discard_output() -> None:
-    """Discard unwritten output, which the interpreter would otherwise write at its end."""
+    """Discard unwritten output, which the interpreter would write at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -67,7 +67,7 @@ def end_in_order_when_terminated() -> None:
 
 
 def preset_files(folder: Path) -> dict[str, Path]:
-    """List the configurations of a folder by their short names, first config.py, on which the others are based."""
+    """List the configurations of a folder by their short names, config.py, the base of the others, first."""
     others = {file.stem.removeprefix("config_"): file for file in sorted(folder.glob("config_*.py"))}
     return {"default": folder / "config.py"} | others
 
@@ -94,7 +94,7 @@ def add_configuration_arguments(parser: argparse.ArgumentParser, folder: Path) -
 
 
 def whole_number(lowest: int, highest: int = 1_000_000) -> Callable[[str], int]:
-    """Return an argument type for integers from `lowest` to `highest`, both at least 0."""
+    """Return an argument type for integers from `lowest` (at least 0) to `highest`."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or not lowest <= int(text) <= highest:
@@ -109,7 +109,7 @@ port = whole_number(1024, 65535)
 
 
 def size_px(text: str) -> tuple[int, int]:
-    """Parse width and height of a video, written 640x480."""
+    """Parse a video's width and height, e.g. 640x480."""
     width, _, height = text.lower().partition("x")
     side = whole_number(2, 4096)
     return side(width), side(height)
@@ -125,7 +125,7 @@ def add_video_options(parser: argparse.ArgumentParser) -> None:
 
 
 def file_ending_in(ending: str) -> Callable[[str], Path]:
-    """Return an argument type for the name of a file that ends in `ending`, such as ".mp4"."""
+    """Return an argument type for file names that end in `ending`, e.g. ".mp4"."""
 
     def read(text: str) -> Path:
         if not text.lower().endswith(ending):
@@ -139,7 +139,7 @@ mp4_file, png_file = file_ending_in(".mp4"), file_ending_in(".png")
 
 
 def new_file(text: str) -> Path:
-    """Parse the name of a file to write; its folder must exist."""
+    """Parse the name of a file to write, in an existing folder."""
     file = Path(text)
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")

@@ -1,4 +1,4 @@
-"""Compilation of inner loops by numba, with a cache that depends on all of their source files."""
+"""Compilation of inner loops by numba, with a cache that depends on all source files."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.places import user_folder
 
 log = logging.getLogger(__name__)
-_numba_config: Any = numba.config  # its settings are read from the environment, which type checkers cannot see
+_numba_config: Any = numba.config  # settings from the environment, invisible to type checkers
 
 VERSION_DIGITS: Final = 16
-"""Digits of the sources' digest in the names of cache folders."""
+"""Digits of the sources' digest in cache folder names."""
 KEPT_FOR_S: Final = 86_400.0
-"""Age at which the cache folder of another version is deleted; checkouts and branches may alternate."""
+"""Age at which another version's cache folder is deleted; branches may alternate."""
 
 
 def compiler_for(name: str, sources: Iterable[Path]) -> Callable[..., Any]:
     """Make a decorator, with numba's option `inline`, for functions that compile together, cached on disk.
 
     The same inputs give the same bytes: no fast-math. Divisions do not check for zero, which doubles the speed. Numba
-    recompiles a cached function if its own file changes, but not if an imported function or constant does: each version
-    of the sources has its own cache.
+    recompiles a cached function if its own file changes, but not its imports: each version of the sources has its own
+    cache.
 
     Args:
         name: first part of the cache folder's name.
@@ -62,18 +62,18 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Callable[..., Any]:
 
 @functools.cache
 def _cache_parent() -> Path | None:
-    """Return NUMBA_CACHE_DIR or the user's cache folder; None if there is none."""
+    """Return NUMBA_CACHE_DIR or the user's cache folder; None without."""
     try:
         return Path(_numba_config.CACHE_DIR) if _numba_config.CACHE_DIR else user_folder("compiled")
     except UserError as error:
-        if multiprocessing.parent_process() is None:  # collectors and other children would repeat it
+        if multiprocessing.parent_process() is None:  # child processes would repeat it
             log.warning("each process compiles its functions for a minute: %s", error)
         return None
 
 
 def _remove_old_versions(name: str, parent: Path) -> None:
-    """Remove the cache folders of a name that are older than `KEPT_FOR_S`."""
-    with contextlib.suppress(OSError):  # another process may remove them, too
+    """Remove a name's cache folders older than `KEPT_FOR_S`."""
+    with contextlib.suppress(OSError):  # another process may also remove them
         for folder in parent.glob(f"{name}-{'[0-9a-f]' * VERSION_DIGITS}"):
             if time.time() - folder.stat().st_mtime > KEPT_FOR_S:
                 shutil.rmtree(folder, ignore_errors=True)

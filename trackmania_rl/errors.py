@@ -1,4 +1,4 @@
-"""Errors that are shown in one line, without a traceback, and the exit codes of commands."""
+"""Errors shown in one line without a traceback, and exit codes of commands."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class ExitCode(enum.IntEnum):
     """Exit codes of commands; 74, 75 and 78 are EX_IOERR, EX_TEMPFAIL and EX_CONFIG of sysexits.h."""
 
     DONE = 0
-    """Success, or stopped in order."""
+    """Success, or orderly stop."""
     FAILED = 1
-    """Failure; with a traceback, a bug. Trying again may help."""
+    """Failure; with a traceback, a bug. Retrying may help."""
     MISUSED = 2
     """Unknown option or impossible value."""
     NOT_SAVED = 74
-    """The training ended, but its last checkpoint could not be written."""
+    """The training ended, but its last checkpoint was not written."""
     TRY_AGAIN = 75
     """Temporary failure: the same command may succeed later."""
     NEEDS_A_PERSON = 78
@@ -29,19 +29,19 @@ class ExitCode(enum.IntEnum):
 
 
 class PlainError(Exception):
-    """An error that ends a command with one line and its exit code."""
+    """Error that ends a command with one line and its exit code."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
 class UserError(PlainError):
-    """An error that a user can correct. Its text is one line that names the thing, the fault and the remedy."""
+    """Error that a user can correct. Its one-line text names the thing, the fault and the remedy."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.NEEDS_A_PERSON
 
 
 class PassingError(UserError):
-    """A temporary error, such as a port that is in use."""
+    """Temporary error, such as a port in use."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.TRY_AGAIN
 

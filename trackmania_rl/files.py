@@ -1,4 +1,4 @@
-"""Files: writes that survive a power cut, bounded reading of untrusted files, portable names."""
+"""Files: durable writes, bounded reads of untrusted files, portable names."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pathvalidate import ValidationError, validate_filename
 from trackmania_rl.errors import UserError, one_line
 
 RENAME_WAITS_S: Final = (0.2,) * 9 if sys.platform == "win32" else ()
-"""Waits after failed renames: on Windows, virus scanners and indexers open a fresh file for a moment."""
+"""Waits after failed renames: on Windows, virus scanners and indexers briefly open new files."""
 
 
 def replace_patiently(source: Path, target: Path) -> None:
-    """Rename a file or folder as `Path.replace` does; on Windows, try again after each of `RENAME_WAITS_S`."""
+    """Rename a file or folder like `Path.replace`; on Windows, retry after each of `RENAME_WAITS_S`."""
     for wait_s in RENAME_WAITS_S:
         with contextlib.suppress(PermissionError):
             source.replace(target)
@@ -36,24 +36,24 @@ def replace_patiently(source: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk. Windows has no such call and does so by itself."""
+    """Flush a folder's names to the disk. No-op on Windows, which does so by itself."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # unsupported by some network disks
             raise
     finally:
         os.close(descriptor)
 
 
 def write_durably(file: Path, content: bytes | str) -> None:
-    """Write or replace a small file atomically. A text is written as UTF-8.
+    """Write or replace a small file atomically; text as UTF-8.
 
     Raises:
-        OSError: if it cannot be written; an existing file stays as it was.
+        OSError: if it cannot be written; an existing file is unchanged.
     """
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:
@@ -71,11 +71,11 @@ def write_durably(file: Path, content: bytes | str) -> None:
 
 @contextlib.contextmanager
 def whole_folder(folder: Path, temporary: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `folder`, and rename it to that at the end. Delete it if that fails.
+    """Yield an empty folder beside `folder`, and rename it to `folder` at the end. Delete it after an error.
 
     Args:
         folder: does not exist.
-        temporary: a folder of this name is deleted first, as a process that was killed left it.
+        temporary: an old folder of this name, of a killed process, is deleted first.
 
     Raises:
         OSError: if it cannot be made or renamed.
@@ -87,7 +87,7 @@ def whole_folder(folder: Path, temporary: Path) -> Iterator[Path]:
         sync_folder(temporary)
         replace_patiently(temporary, folder)
         sync_folder(folder.parent)
-    except BaseException:  # a second Ctrl-C included
+    except BaseException:  # including a second Ctrl-C
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
@@ -100,25 +100,25 @@ def read_bounded(file: Path, most_bytes: int, error: type[UserError] = UserError
     """Read a regular file of at most `most_bytes`.
 
     Raises:
-        UserError: (`error`) if it is missing, no regular file, too large, or cannot be read.
+        UserError: (`error`) if it is missing, not regular, too large or unreadable.
     """
-    require_regular(file, error)  # a pipe would keep `open` waiting for its writer
+    require_regular(file, error)  # `open` would wait for a pipe's writer
     try:
         with file.open("rb") as opened:
             content = bytearray(min(os.fstat(opened.fileno()).st_size, most_bytes + 1))
             if len(content) > most_bytes:
                 raise error(f"{file}: is larger than {most_bytes:,} bytes, the most that are read of such a file")
-            del content[opened.readinto(content) :]  # it may have been cut
+            del content[opened.readinto(content) :]  # truncated meanwhile
     except OSError as cause:
         raise error(f"{file}: cannot be read: {cause.strerror}") from cause
     return content
 
 
 def read_bounded_text(file: Path, most_bytes: int, error: type[UserError] = UserError) -> str:
-    """Read UTF-8 text, with or without a byte order mark, as `read_bounded` does. Line ends become newlines.
+    """Read UTF-8 text, with or without a byte order mark, like `read_bounded`. Convert line ends to newlines.
 
     Raises:
-        UserError: (`error`) likewise, or if it is no text.
+        UserError: (`error`) likewise, or if it is not text.
     """
     try:
         text = read_bounded(file, most_bytes, error).decode("utf-8-sig")
@@ -128,10 +128,10 @@ def read_bounded_text(file: Path, most_bytes: int, error: type[UserError] = User
 
 
 def read_npy(file: Path, most_bytes: int, error: type[UserError] = UserError) -> npt.NDArray[Any]:
-    """Read one array of real numbers as `numpy.save` writes it: no archive, no object, no record.
+    """Read one array of real numbers written by `numpy.save`: no archive, object or record.
 
     Raises:
-        UserError: (`error`) as `read_bounded` does, or if it is anything else, or its size is not that of its header.
+        UserError: (`error`) like `read_bounded`, or if it is anything else, or its size contradicts its header.
     """
     content = read_bounded(file, most_bytes, error)
     stream = io.BytesIO(content)
@@ -141,7 +141,7 @@ def read_npy(file: Path, most_bytes: int, error: type[UserError] = UserError) ->
         shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=MOST_NPY_HEADER_BYTES)
         if dtype.kind not in "fiu":
             raise ValueError(f"its dtype is {dtype}, not one of numbers")
-        # The size of the array is that of the file: no memory is allocated for a header's promise.
+        # The array has the file's size: no memory is allocated from the header alone.
         numbers = np.frombuffer(content, dtype, offset=stream.tell())
         return numbers.reshape(shape, order="F" if is_fortran else "C")
     except (ValueError, EOFError, TokenError, RecursionError, MemoryError, TypeError, OverflowError) as cause:
@@ -152,7 +152,7 @@ def parse_json(content: bytes | bytearray | str, allow_infinity: bool = False) -
     """Parse JSON; NaN and infinity only with `allow_infinity`.
 
     Raises:
-        ValueError: if it is no JSON, or nested too deeply.
+        ValueError: if it is not JSON, or nested too deeply.
     """
     try:
         return json.loads(content, parse_constant=None if allow_infinity else _refuse_constant)
@@ -165,7 +165,7 @@ def _refuse_constant(constant: str) -> float:
 
 
 def require_regular(file: Path, error: type[UserError] = UserError) -> None:
-    """Raise `UserError` (`error`) if a path is a folder, a pipe, a device or a socket. Links are followed."""
+    """Raise `UserError` (`error`) if a path is a folder, pipe, device or socket. Follow links."""
     try:
         if file.exists() and not file.is_file():
             raise error(f"{file}: is a folder, a pipe or a device: name a file, or put one in its place")
@@ -174,10 +174,10 @@ def require_regular(file: Path, error: type[UserError] = UserError) -> None:
 
 
 def within(folder: Path, name: str, error: type[UserError] = UserError) -> Path:
-    r"""Return the path of a file that an untrusted file names, with / or \ between its parts.
+    r"""Return the path of a file named by an untrusted file, with / or \ between its parts.
 
     Raises:
-        UserError: (`error`) if it is outside of the folder, on Linux or Windows.
+        UserError: (`error`) if it is outside the folder, on Linux or Windows.
     """
     parts = PurePosixPath(name.replace("\\", "/")).parts
     leads_out = not parts or parts[0] == "/" or ".." in parts or PureWindowsPath(name).drive or ":" in name
@@ -198,13 +198,13 @@ FORM: Final = (
 
 
 def check_file_name(name: str) -> str:
-    """Return a name that is valid for a file on Linux and Windows.
+    """Return a name valid for a file on Linux and Windows.
 
     Raises:
-        ValueError: if it is not.
+        ValueError: if it is invalid.
     """
     try:
-        for part in (name, name.partition(".")[0].rstrip()):  # "nul .txt" is Windows's device, too
+        for part in (name, name.partition(".")[0].rstrip()):  # "nul .txt" is a Windows device, too
             validate_filename(part, platform="universal", max_len=MOST_LETTERS)
     except ValidationError:
         raise ValueError(f"it is no name of a file on all systems: {FORM}") from None
@@ -214,7 +214,7 @@ def check_file_name(name: str) -> str:
 
 
 def portable(path: str) -> str:
-    """Return the part of a path that is valid on other machines: all of it, or the file's name."""
+    """Return a path's part that is valid on other machines: all of it, or the file name."""
     plain = path.replace("\\", "/")
     own_to_machine = plain.startswith("/") or PureWindowsPath(path).drive or ".." in PurePosixPath(plain).parts
     kept = PurePosixPath(plain).name if own_to_machine else plain

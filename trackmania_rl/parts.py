@@ -17,15 +17,15 @@ from trackmania_rl.settings.values import BY_NAME_ONLY
 def load_part(part: str | NamedPart, setting: str) -> Any:
     """Import a part and bind its arguments.
 
-    The search path is Python's, then the folders of loaded configurations, the current folder, the project's folder and
-    its config_files.
+    The search path is Python's, then the folders of loaded configurations, the current folder, the project and its
+    config_files.
 
     Args:
         part: "module:attribute", such as "my_parts:MyNetwork".
-        setting: name of the setting, for errors.
+        setting: its name, for errors.
 
     Raises:
-        SettingsError: if the module is not found or fails, or lacks the attribute.
+        SettingsError: if the module is missing or fails, or lacks the attribute.
     """
     if isinstance(part, NamedPart):
         args = [_resolved(argument, setting) for argument in part.args]
@@ -42,7 +42,7 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
         )
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module can fail in any way
+    except Exception as error:  # user code
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise SettingsError(
                 f"{prefix}: there is no module {error.name}; put {error.name.replace('.', '/')}.py beside the "
@@ -60,7 +60,7 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
 def make_part(
     part: str | NamedPart, setting: str, *arguments: Any, takes: str = "", kinds: tuple[type, ...] = (object,)
 ) -> Any:
-    """Import a part as `load_part` does and call it with `arguments`, which `takes` names in errors.
+    """Import a part like `load_part` and call it with `arguments`, which `takes` names in errors.
 
     Raises:
         SettingsError: likewise, or if it does not take the arguments, or makes none of `kinds`.
@@ -72,7 +72,7 @@ def make_part(
     except TypeError as error:
         how = f"with ({takes})" if takes else "without arguments"
         raise SettingsError(f"{prefix} cannot be called {how}: {error}") from error
-    except ValueError:  # built in, without a signature
+    except ValueError:  # built-in without a signature
         pass
     made = make(*arguments)
     if not isinstance(made, kinds):

@@ -1,7 +1,7 @@
 """Folders of the project and of the user: configurations, tracks, runs, caches.
 
 An installed package has configurations, tracks, scripts and examples in its folder `shipped`, and runs in the current
-folder. If that has configurations (`python -m trackmania_rl init`), these are used.
+folder. Configurations there (`python -m trackmania_rl init`) take precedence.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from trackmania_rl.errors import UserError
 
 _PACKAGE: Final = Path(__file__).absolute().parent  # links are not resolved
 DISTRIBUTION: Final = "trackmania-rl"
-"""Name of the package for pip."""
+"""Package name for pip."""
 IS_CHECKOUT: Final = (_PACKAGE.parent / "scripts" / "train.py").is_file()
-"""Whether the package is in the repository, beside its scripts."""
+"""Whether the package is in the repository."""
 SHIPPED_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else _PACKAGE / "shipped"
 """Folder of the shipped `config_files`, `drivers`, `maps`, `scripts` and `examples`."""
 WORKING_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else Path.cwd()
@@ -42,13 +42,13 @@ def shown_path(path: Path) -> str:
 
 
 def command_line_of(script: str) -> str:
-    """Return the command of a script: for `train`, "python scripts/train.py" or, installed, "trackmania-train"."""
+    """Return a script's command: for `train`, "python scripts/train.py" or, installed, "trackmania-train"."""
     file = SHIPPED_FOLDER / "scripts" / f"{script}.py"
     return f"python {shown_path(file)}" if IS_CHECKOUT else f"trackmania-{script.rpartition('/')[2]}"
 
 
 def user_folder(name: str) -> Path:
-    """Return a folder below the user's cache folder, for caches and records of all of the user's processes.
+    """Return a folder below the user's cache folder, shared by the user's processes.
 
     Raises:
         UserError: if it cannot be made.
@@ -62,7 +62,7 @@ def user_folder(name: str) -> Path:
 
 
 def program_version() -> str:
-    """Return this program's version, "unknown" if it is not installed."""
+    """Return the installed version, or "unknown"."""
     try:
         return importlib.metadata.version("trackmania-rl")
     except importlib.metadata.PackageNotFoundError:
@@ -71,7 +71,7 @@ def program_version() -> str:
 
 @functools.cache
 def git_revision() -> str | None:
-    """Return the commit of the checkout, with `-changed` if files differ; None without one."""
+    """Return the checkout's commit, with `-changed` if files differ; None without one."""
     if not (IS_CHECKOUT and (SHIPPED_FOLDER / ".git").exists()):
         return None
     command = "git --no-optional-locks describe --always --abbrev=40 --exclude=* --dirty=-changed"

@@ -86,22 +86,22 @@ def train(
     Args:
         settings: a configuration file, or settings. An existing run resumes with its settings.toml.
         overrides: `name=value` texts that replace single settings.
-        output_folder: holds save/ and tensorboard/.
+        output_folder: for save/ and tensorboard/.
         project_folder: base of a relative `maps_folder` and of the files of demonstrations and data sets.
-        update_config: whether an existing run takes `settings` in place of its own.
-        weights_from: a run folder, checkpoint or driver file with the first networks of a new run.
+        update_config: whether `settings` replaces an existing run's.
+        weights_from: a run folder, checkpoint or driver file with a new run's first networks.
         accept_change: names of settings of actions, observation, mini-races, rewards and maps that may differ from the
             run's checkpoint.
-        max_wall_s: seconds after which it ends.
-        max_frames: actions of the run after which it ends.
-        max_updates: updates of the run after which it ends.
-        cluster: the Ray cluster of the collectors, "auto", HOST:PORT or "local:N"; None for this machine alone.
-        agent: called with settings, spaces and seeds, makes the `AgentBuilder`; must be picklable, as collectors call
-            it too. This and the next two replace the settings of their names.
+        max_wall_s: limit in seconds.
+        max_frames: limit of the run's actions.
+        max_updates: limit of the run's updates.
+        cluster: Ray cluster of the collectors, "auto", HOST:PORT or "local:N"; None for this machine.
+        agent: called with settings, spaces and seeds, makes the `AgentBuilder`; picklable, as collectors call it too.
+            This and the next two replace the settings of their names.
         games: called with the settings, makes the `GamesBuilder`; likewise.
         memory: called with settings, spaces and seeds, makes the replay memory.
-        hooks: of the training loop, after those that ship and those of the setting `hooks`.
-        view: shows the run; entered by the caller. None for the view of the setting `terminal_view`.
+        hooks: of the training loop, after the shipped ones and those of the setting `hooks`.
+        view: shows the run; entered by the caller. None for the view of `terminal_view`.
 
     Returns:
         The run's figures.
@@ -120,7 +120,7 @@ def train(
         raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
 
     with own_folder(folder) as begin, contextlib.ExitStack() as closing:
-        # Read and check everything before anything is written and a process started.
+        # Validate everything before writing and before starting processes.
         settings = configuration.read()
         maps_folder = project_folder / settings.game.maps_folder
         reference_lines_m = load_reference_lines(settings, maps_folder)
@@ -137,12 +137,10 @@ def train(
         datasets = open_datasets(settings, spaces, project_folder)
         check_machine(settings, folder.path)
 
-        # Open the terminal's view and the log.
         if view is None:
             view = closing.enter_context(open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name))
         closing.enter_context(_logging_to(folder.log))
 
-        # Make what learns, and the channels to what plays.
         network = agent_builder.make_network()
         log.info(
             "%s: seed %d, a network of %s parameters on %s, maps %s",
@@ -180,17 +178,16 @@ def train(
         )
         collectors = make_collectors(run, placement, demonstrations, games, agent)
 
-        # Learn. From here on the folder and the settings stay, whatever happens.
         configuration.write()
         begin()
-        with contextlib.suppress(OSError):  # an error of the disk is logged where it matters
-            seeds.write_json(folder.seeds)  # all parts of the learner have drawn theirs
+        with contextlib.suppress(OSError):  # logged elsewhere
+            seeds.write_json(folder.seeds)  # the learner's parts have drawn their seeds
         learner_process_fn(trainer, collectors, placement, should_stop.interruptibly)
     return statistics
 
 
 def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:
-    """Make the agent's builder and check that its actor decides in these spaces."""
+    """Make the agent's builder and check its actor in these spaces."""
     builder = agent(settings, spaces, seeds)
     actor = builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng("check"))
     check_decision(actor, spaces)
@@ -198,7 +195,7 @@ def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, 
 
 
 class _LogFile(WatchedFileHandler):
-    """Log file that is made again after it was deleted or rotated; without its folder, records are lost."""
+    """Log file that is made again after deletion or rotation; without its folder, records are lost."""
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
@@ -208,7 +205,7 @@ class _LogFile(WatchedFileHandler):
 
 @contextlib.contextmanager
 def _logging_to(file: Path) -> Iterator[None]:
-    """Log to the run's file, with dates, also the error that ends the run.
+    """Log to the run's file, with dates, including the error that ends the run.
 
     Raises:
         PassingError: in place of an `OutOfMemoryError`.
@@ -224,7 +221,7 @@ def _logging_to(file: Path) -> Iterator[None]:
             f"the GPU's memory is full: {one_line(error)}; end other programs that use it, or lower n_collectors, "
             "batch_size or memory_size_schedule"
         ) from error
-    except UserError as error:  # the terminal, which shows it, may be closed
+    except UserError as error:  # the terminal may be closed
         handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, "the training ends: %s", (error,), None))
         raise
     finally:

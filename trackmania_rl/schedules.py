@@ -1,7 +1,6 @@
-"""Schedules, ((frame count, value), ...) with ascending frame counts from 0, and their three interpolations.
+"""Schedules, ((frame count, value), ...) with ascending frame counts from 0, and three interpolations.
 
-A frame is one action of the run. After the last entry its value holds. The description of a setting names its
-interpolation.
+A frame is one action of the run. The last value holds. A setting's description names its interpolation.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ ScheduleEntries = Sequence[tuple[int, float]]
 
 
 def staircase(schedule: Sequence[tuple[int, Value]], frame_count: int) -> Value:
-    """Return the value of the last entry that has been reached.
+    """Return the value of the last entry reached.
 
     Raises:
         ValueError: if `frame_count` is before the first entry; also below.

@@ -13,7 +13,7 @@ from trackmania_rl.files import write_durably
 
 
 def stream_state(rng: np.random.Generator) -> str:
-    """Return the state of a random stream as a text of some 200 characters."""
+    """Return a random stream's state as a text of some 200 characters."""
     return json.dumps(rng.bit_generator.state, separators=(",", ":"))
 
 
@@ -26,11 +26,11 @@ def set_stream_state(rng: np.random.Generator, state: str) -> None:
 
 
 class SeedTree:
-    """Random streams of a run, each spawned from the run's seed by name, once per tree.
+    """Random streams of a run, each spawned from its seed by name, once per tree.
 
-    A name's SHA-256 digest is the `spawn_key` of a `numpy.random.SeedSequence`: a name gives the same stream for the
-    same seed on any machine, and streams of different names are independent. A restarted process must use a new name,
-    such as `collector-0/restart-1`, or it draws the same numbers again.
+    A name's SHA-256 digest is the `spawn_key` of a `numpy.random.SeedSequence`: streams are independent and the same on
+    any machine. A restarted process must use a new name, such as `collector-0/restart-1`, or it draws the same numbers
+    again.
 
     Raises:
         ValueError: if the seed is negative.
@@ -66,7 +66,7 @@ class SeedTree:
         return _integer(self.sequence(name))
 
     def write_json(self, path: Path) -> None:
-        """Write the seed and, for each name used so far, its integer."""
+        """Write the seed and the integer of each name used."""
         names = sorted(self._spawned)
         record = {"seed": self.seed, "integers": {name: _integer(self._branch(name)) for name in names}}
         write_durably(path, json.dumps(record, indent=2) + "\n")

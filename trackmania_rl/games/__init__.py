@@ -1,1 +1,1 @@
-"""Games of any kind behind one interface (`protocol`), and Gymnasium environments on it. No torch in here."""
+"""Games of any kind behind one interface (`protocol`), and Gymnasium environments on it. No torch."""

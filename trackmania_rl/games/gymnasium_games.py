@@ -1,4 +1,4 @@
-"""A user's own Gymnasium environment as the games of a run, with episodes as races."""
+"""A user's Gymnasium environment as the games of a run; episodes are races."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ STEP_RESULT: Final = "(observation, reward, terminated, truncated, info)"
 
 
 class EnvironmentFaultError(UserError):
-    """An environment breaks Gymnasium's API, so a restart is useless."""
+    """Violation of Gymnasium's API by an environment; a restart is useless."""
 
 
 class GymnasiumGames(GamesBuilder):
     """The part `games` for an environment: `games = functools.partial(GymnasiumGames, env="CartPole-v1")`.
 
-    Observations are flattened to floats, after the time elapsed in the mini-race, and normalized by their bounds if
-    these are finite. The environment's rewards are used unchanged. An episode longer than
-    `cutoff_race_longer_than_ms` is truncated there. A `horizon` beyond a registered id's limit replaces that limit.
+    Observations are flattened to floats after the time elapsed in the mini-race, and normalized by their bounds if
+    finite. The environment's rewards are used unchanged. Episodes are truncated after `cutoff_race_longer_than_ms`. A
+    larger `horizon` replaces a registered id's limit.
 
     Args:
         settings: of the run; entries of `map_cycle` need only a `map_name` and set the number of exploration episodes.
@@ -57,7 +57,7 @@ class GymnasiumGames(GamesBuilder):
         render: whether environments made from now on have pictures.
 
     Raises:
-        SettingsError: if there is no such environment, or its actions or observations are of another kind.
+        SettingsError: if there is no such environment, or its actions or observations are unsupported.
     """
 
     def __init__(self, settings: Settings, *, env: str | MakeEnv) -> None:
@@ -91,7 +91,7 @@ class GymnasiumGames(GamesBuilder):
             games.send(np.zeros(1, dtype=np.int64), BatchDecision(actions, np.ones(1, dtype=np.bool_), values))
         except UserError:
             raise
-        except Exception as error:  # from the user's own code
+        except Exception as error:  # user code
             frame = traceback.extract_tb(error.__traceback__)[-1]
             raise EnvironmentFaultError(
                 f"games: {name_of(env)}: {call} raises {type(error).__name__}: {one_line(error)} "
@@ -124,7 +124,7 @@ class GymnasiumGames(GamesBuilder):
 
 @dataclass
 class _Episode:
-    """An episode in progress: T actions and T + 1 states."""
+    """An episode of T actions and T + 1 states."""
 
     floats: list[npt.NDArray[np.float32]]
     actions: list[Any] = field(default_factory=list)
@@ -133,7 +133,7 @@ class _Episode:
     rewards: list[float] = field(default_factory=list)
 
     def newest(self, views: Views) -> npt.NDArray[np.float32]:
-        """Return the floats of the newest state for agents."""
+        """Return the newest state's floats for agents."""
         if not views.inputs:
             return self.floats[-1]
         floats = np.stack(self.floats[-views.rows_back - 1 :])
@@ -144,7 +144,7 @@ class _Episode:
 
 
 class SteppedEnvs(Games):
-    """K environments in this process, stepped one after the other. `rng` seeds their first resets."""
+    """K environments in this process, stepped in turn. `rng` seeds their first resets."""
 
     def __init__(
         self, envs: Sequence[gymnasium.Env[Any, Any]], spaces: Spaces, game: GameSettings, rng: np.random.Generator
@@ -279,7 +279,7 @@ def name_of(env: gymnasium.Env[Any, Any]) -> str:
 
 
 def own_floats(space: gym_spaces.Space[Any], observation: Any) -> npt.NDArray[np.float32]:
-    """Return the floats of a state: 0 for the time elapsed in the mini-race, and the flattened observation.
+    """Return a state's floats: 0 for the time elapsed in the mini-race, and the flattened observation.
 
     Raises:
         TypeError, ValueError or LookupError: if the observation does not fit the space.
@@ -338,7 +338,7 @@ def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
 def _views(
     settings: Settings, own: ObservationBlock, action: gym_spaces.Discrete | gym_spaces.Box
 ) -> tuple[list[ObservationBlock], Views]:
-    """Make the views of the setting `views`, with actions one-hot, or as their own numbers."""
+    """Make the views of the setting `views`; actions are one-hot, or their own numbers."""
     table: tuple[tuple[float, ...], ...] = ()
     limit, before = 1.0, 0  # type: float, int | tuple[float, ...]
     if isinstance(action, gym_spaces.Discrete):

@@ -1,6 +1,6 @@
-"""K simulated games in this process, each in a race of its own, stepped together by one action at a time.
+"""K simulated games in this process, each in its own race, stepped together.
 
-The rollout of a race equals, byte for byte, that of the same actions through the socket.
+A race's rollout equals, byte for byte, that of the same actions through the socket.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.game_map import GameMap, load_game_map
 
 SPARE_MAPS: Final = 16
-"""Number of maps kept in memory beside those in use. The map begun longest ago is replaced."""
+"""Maps in memory beside those in use. The one begun longest ago is replaced."""
 
 
 class _Map(NamedTuple):
@@ -44,7 +44,7 @@ class InProcessGames(Games):
         n_games: K.
         game: rules of the races.
         observation: its floats.
-        maps_folder: folder of tracks and reference lines.
+        maps_folder: of tracks and reference lines.
         extra: a user's own floats.
 
     Raises:
@@ -76,7 +76,7 @@ class InProcessGames(Games):
         self._clock_at_begin = [GameTimings()] * n_games
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InProcessGames:
-        """Return independent games in the same states; constants are shared, above all maps."""
+        """Return independent games in the same states; share constants, above all maps."""
         for shared in (STADIUM_CAR, self.layout, self._actions, *self._maps):
             memo[id(shared)] = shared
         copied = object.__new__(type(self))
@@ -86,7 +86,7 @@ class InProcessGames(Games):
 
     @override
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        self._waits[game] = False  # also if an error follows
+        self._waits[game] = False  # even after an error
         self._ended.pop(game, None)
         number = self._map_number(map_entry)
         self._map_of_game[game] = number
@@ -132,7 +132,7 @@ class InProcessGames(Games):
 
     @override
     def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
-        """Draw the view from behind a game's car in colour, (height_px, width_px, 3) uint8 RGB.
+        """Draw the colour view from behind a game's car, (height_px, width_px, 3) uint8 RGB.
 
         Raises:
             ValueError: if a side is not 1 to 4096 pixels.
@@ -145,7 +145,7 @@ class InProcessGames(Games):
         return np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1])
 
     def _step(self, games: GameIds, decision: BatchDecision, policy_s: float) -> dict[int, RaceEnd]:
-        """Make one action in some games with a race in progress; return the ends of races."""
+        """Make one action in some games with a race; return the ends of races."""
         began_s = time.perf_counter()
         self.races.act(games, decision.actions, decision.is_greedy, decision.q_values)
         by_map = self._by_map(games)
@@ -169,7 +169,7 @@ class InProcessGames(Games):
         return ends
 
     def _by_map(self, games: GameIds) -> list[tuple[int, Any]]:
-        """Return the numbers of some games' maps, each with the indices of its games in `games`."""
+        """Return the maps of some games, each with its games' indices in `games`."""
         numbers = self._map_of_game[games]
         if (numbers == numbers[0]).all():
             return [(int(numbers[0]), slice(None))]
@@ -178,7 +178,7 @@ class InProcessGames(Games):
     def _ends(self, games: GameIds, is_due: npt.NDArray[np.bool_]) -> dict[int, RaceEnd]:
         """Return the ends of races; a cut-off at a decision precedes a finish at the same time.
 
-        Without a decision `is_due` (n,), the finish came before the next one.
+        Without a decision `is_due` (n,), the finish came before it.
         """
         verdicts = self.races.verdicts[games]
         verdicts = np.where(is_due | (verdicts == NOT_FINITE), verdicts, GOING_ON)
@@ -213,7 +213,7 @@ class InProcessGames(Games):
             if len(self._maps) < self.n_games + SPARE_MAPS:
                 self._map_numbers[key] = len(self._maps)
                 self._maps.append(map_)
-            else:  # with more maps than games, one is not in use
+            else:  # with more maps than games, one is unused
                 in_use = set(self._map_of_game.tolist())
                 oldest = next(old for old, number in self._map_numbers.items() if number not in in_use)
                 self._map_numbers[key] = self._map_numbers.pop(oldest)

@@ -28,7 +28,7 @@ from trackmania_rl.settings import GameSettings, MapEntry
 GameIds = npt.NDArray[np.int64]
 """(n,) numbers of games, each once."""
 FramesRoom = Callable[[], npt.NDArray[np.uint8] | None]
-"""Waits for room for a race's frames, (states of the longest race, 1, H, W), and returns it; None if the run ends."""
+"""Waits for storage for a race's frames, (states of the longest race, 1, H, W); returns None if the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Received:
     """News from games; all of it may be empty."""
 
     ids: GameIds  #: (n,) games that wait for a decision
-    images: npt.NDArray[np.uint8]  #: (n, S, H, W), the last S frames; a race's first one is repeated before it
+    images: npt.NDArray[np.uint8]  #: (n, S, H, W), the last S frames; a race's first frame is repeated before it
     floats: npt.NDArray[np.float32]  #: (n, F), see `ObservationLayout`
     is_first: npt.NDArray[np.bool_]  #: (n,) whether it is a race's first state, also after a restart
     ended: Mapping[int, EndedRace]  #: by game; the game's next race may overwrite the arrays
@@ -57,23 +57,23 @@ class Motion(NamedTuple):
 class Games(Protocol):
     """K games, each in its own race. For use by one thread."""
 
-    n_games: int  #: K; their numbers are 0 to K - 1
-    game: GameSettings  #: of the races begun from now on; actions, image and longest race must stay the same
+    n_games: int  #: K
+    game: GameSettings  #: from the next race on; actions, image and longest race must stay the same
 
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        """Begin a race at the start line; a race in progress in this game is dropped.
+        """Begin a race at the start line, dropping one in progress in this game.
 
         `frames` is called from any thread. If it returns None, the game does nothing.
 
         Raises:
-            UserError: if map or line can't be used; possibly raised by `recv` instead.
+            UserError: if map or line can't be used; `recv` may raise it instead.
         """
         ...
 
     def recv(self) -> Received:
-        """Wait for news, at most a tenth of a second.
+        """Wait for news, at most 0.1 s.
 
-        With `sampling = "synchronous"` it returns all games in a race at once, in their order, also unanswered ones.
+        With `sampling = "synchronous"`, return all games in a race at once, in order, even unanswered ones.
 
         Raises:
             UserError: if a map, line or port can't be used.
@@ -82,7 +82,7 @@ class Games(Protocol):
         ...
 
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
-        """Answer some waiting games (n,) with n decisions; `policy_s` is the wall-clock time spent on them."""
+        """Answer some waiting games (n,) with n decisions; `policy_s` is the wall-clock time of deciding."""
         ...
 
     def under_way(self, game: int, states: range) -> dict[str, Any]:
@@ -98,16 +98,16 @@ class Games(Protocol):
         ...
 
     def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
-        """Draw the view from behind a game's car, (height_px, width_px, 3) uint8 RGB; None if the game can't."""
+        """Draw the view from behind a game's car, (height_px, width_px, 3) uint8 RGB; None if unsupported."""
         ...
 
     def close(self) -> bool:
-        """End the games; return False if one hangs and is still running."""
+        """End the games; return False if one hangs and still runs."""
         ...
 
 
 class Listener(Protocol):
-    """Reader of a collector's states and decisions, such as for the live page."""
+    """Reader of a collector's states and decisions, e.g. for the live page."""
 
     def begins(self, game: int, map_entry: MapEntry) -> None:
         """Called before `Games.begin`."""
@@ -129,7 +129,7 @@ def rollout(
     frames: FramesRoom | None = None,
     listeners: Sequence[Listener] = (),
 ) -> EndedRace:
-    """Play one race in the first game, without another race in progress. Errors are as of `Games`.
+    """Play one race in the first game, with no other race in progress. Errors are as of `Games`.
 
     Args:
         games: play it.

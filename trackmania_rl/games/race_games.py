@@ -1,7 +1,7 @@
-"""The part `games`, which makes a run's games: `RaceGames` by default.
+"""The part `games`, by default `RaceGames`.
 
-With `sampling = "alternating"` a collector's games are two halves that take turns: one half plays while the actions of
-the other are chosen.
+With `sampling = "alternating"` two halves of a collector's games take turns: one plays while the other's actions are
+chosen.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class GamesBuilder(Protocol):
     """Maker of a run's games, called with its settings in every process.
 
     Attributes:
-        spaces: of all of its games.
+        spaces: of the games.
     """
 
     spaces: Spaces
 
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
-        """Make the games of collector number `collector` in its process; `rng` is for games with randomness."""
+        """Make the games of one collector in its process; `rng` is for games with randomness."""
         ...
 
 
@@ -51,8 +51,8 @@ MakeGamesBuilder = Callable[[Settings], GamesBuilder]
 class RaceGames(GamesBuilder):
     """Races in the simulated game, in this process or behind sockets, or in the real one.
 
-    A subclass may add k floats to each state, after the state's other floats and before those of views. It sets
-    `own_mean` and `own_std`, k numbers each for the network's normalization, and overrides `own_floats`.
+    A subclass may add k floats to each state, before those of views. It sets `own_mean` and `own_std`, k numbers each
+    for the network's normalization, and overrides `own_floats`.
 
     Simulator and game client are imported where games are made: a learner makes none.
 
@@ -80,7 +80,7 @@ class RaceGames(GamesBuilder):
             self._add_own_floats()
 
     def own_floats(self, floats: Floats) -> npt.NDArray[np.floating[Any]]:
-        """Compute k finite floats (n, k) of n states, once for each state.
+        """Compute k finite floats (n, k) of n states, once per state.
 
         Args:
             floats: (n, F) float32, a copy, in the places of `layout`, without those of views; not normalized.
@@ -107,7 +107,7 @@ class RaceGames(GamesBuilder):
         return InProcessGames(n_games, self._settings.game, self._settings.observation, maps_folder, self._extra)
 
     def behind_sockets(self, launchers: Sequence[Any]) -> Games:
-        """Make games that are programs of their own, one for each `GameLauncher`."""
+        """Make games that are separate programs, one per `GameLauncher`."""
         from trackmania_rl.games.socket_games import SocketGames
         from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 
@@ -134,7 +134,7 @@ class RaceGames(GamesBuilder):
 
 
 def make_race_games(settings: Settings) -> RaceGames:
-    """Make the part `games` if it plays races; plain `RaceGames` if it plays something else.
+    """Make the part `games` if it plays races, else plain `RaceGames`.
 
     Raises:
         SettingsError: if the part can't be loaded.
@@ -164,7 +164,7 @@ def make_games_builder(settings: Settings) -> GamesBuilder:
 
 
 def games_for(sync: SyncSettings, members: Sequence[Member], make: Callable[[Sequence[Member]], Games]) -> Games:
-    """Make a collector's games by the setting `sampling`: all together, or in halves that take turns.
+    """Make a collector's games by the setting `sampling`: all together, or in alternating halves.
 
     `make` makes the games of some of the `members`, such as launchers.
     """
@@ -175,7 +175,7 @@ def games_for(sync: SyncSettings, members: Sequence[Member], make: Callable[[Seq
 
 
 class AlternatingGames(Games):
-    """Two halves as one. `recv` returns the states of one half, then those of the other, and so on.
+    """Two halves as one. `recv` returns their states in turn.
 
     A thread sends decisions to a half and plays it, until that half is received again.
     """
@@ -190,7 +190,7 @@ class AlternatingGames(Games):
 
     @property
     def game(self) -> GameSettings:
-        """Settings of the races begun from now on."""
+        """Settings from the next race on."""
         return self._halves[0].game
 
     @game.setter
@@ -252,7 +252,7 @@ class AlternatingGames(Games):
         return all(have_ended)
 
     def _at(self, game: int) -> tuple[Games, int]:
-        """Return the half of a game, once that half is idle, and the game's number there."""
+        """Return a game's half, once idle, and its number there."""
         number = int(game >= self._begins_at[1])
         self._await(number)
         return self._halves[number], game - self._begins_at[number]

@@ -1,7 +1,7 @@
 """Games behind sockets: a thread for each game waits, retries and restarts.
 
-`SocketGames.recv` waits briefly for games that are about to ask, because one pass through the network costs nearly the
-same for one state as for many. A game that is slow, restarts or hangs delays the others once, until it asks again.
+`SocketGames.recv` waits briefly for games that are about to ask, because a forward pass costs nearly the same for one
+state as for many. A game that is slow, restarts or hangs delays the others once, until it asks again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 RECEIVE_WITHIN_S: Final = 0.1
 FIRST_GAME_WITHIN_S: Final = 60.0
-"""Timeout for the first game, which may compile code for all of them, before the others start."""
+"""Timeout for the first game, which may compile code for all, before the others start."""
 RETRY_FAILING_GAME_AFTER_S: Final = 30.0
 GAMES_END_WITHIN_S: Final = 1.0
-"""Timeout of `close` for the threads of games."""
+"""Timeout of `close` for the games' threads."""
 PATIENCE_PASSES: Final = 2.0
-"""Wait for games that were on time before, in durations of the last decision. With 8 games on a busy machine 0, 1 and 2
-gave batches of 2.0, 4.6 and 6.7 states; 2 took a fifth less processor time than 0."""
+"""Wait for previously punctual games, in durations of the last decision. With 8 games on a busy machine 0, 1 and 2 gave
+batches of 2.0, 4.6 and 6.7 states; 2 took a fifth less processor time than 0."""
 
 
 class RaceDriver(Protocol):
@@ -43,11 +43,11 @@ class RaceDriver(Protocol):
     game: GameSettings
 
     def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None) -> EndedRace:
-        """Play one race with its frames in `frames`; an error of `decide` ends it and is passed on."""
+        """Play one race with its frames in `frames`; an error of `decide` ends it and propagates."""
         ...
 
     def under_way(self, states: range) -> dict[str, Any]:
-        """Return a part of the race while `decide` waits, as of `Games.under_way`."""
+        """Return a part of the race while `decide` waits, see `Games.under_way`."""
         ...
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class _Interrupted(Exception):  # noqa: N818  # not an error
 
 @dataclass(frozen=True, slots=True)
 class _Race:
-    """Order to play a race; `number` counts those of the game."""
+    """Order to play a race; `number` is the race's in its game."""
 
     number: int
     map_entry: MapEntry
@@ -71,10 +71,10 @@ class _Race:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Message of a game's thread; without any of the last three, the game can try another race."""
+    """Message of a game's thread. If the last three are missing, the game can try another race."""
 
     game: int
-    race: int  # its number
+    race: int
     seen: tuple[npt.NDArray[np.uint8], Observation] | None = None  # image and state that wait for a decision
     ended: EndedRace | None = None
     failed: GameKeepsFailingError | None = None  # the game pauses now
@@ -83,18 +83,18 @@ class _Message:
 class SocketGames(Games):
     """K games behind sockets.
 
-    A game that restarts does not delay the others. A game that keeps failing pauses for half a minute, and is then
+    A restarting game does not delay the others. A game that keeps failing pauses for half a minute and is then
     `Received.lost`. When all games fail, the error is raised.
 
     Args:
-        drivers: one for each game; closed by the game's own thread.
+        drivers: one per game; closed by the game's thread.
         all_together: whether `recv` waits for all games in a race, so that batches do not depend on timing.
     """
 
     def __init__(self, drivers: Sequence[RaceDriver], *, all_together: bool = False) -> None:
         self.n_games = len(drivers)
         self._gather = self._gather_all if all_together else self._gather_promptly
-        self._driving: set[int] = set()  # games whose next message is due
+        self._driving: set[int] = set()  # games with a message due
         self._said: dict[int, _Message] = {}  # of games that wait for an answer, with `all_together`
         self.game = drivers[0].game
         self._drivers = drivers
@@ -109,7 +109,7 @@ class SocketGames(Games):
         self._race_numbers = [0] * len(drivers)
         self._playing: set[int] = set()
         self._failing: set[int] = set()
-        self._on_time: set[int] = set()  # games whose last message came within the patience
+        self._on_time: set[int] = set()  # games that answered within the patience
         self._patience_s = 0.0
         self._seen: list[Observation | None] = [None] * len(drivers)
         self._is_closed = threading.Event()
@@ -188,7 +188,7 @@ class SocketGames(Games):
         thread.start()
 
     def _gather_all(self) -> list[_Message]:
-        """Return the message of each game in a race, in their order; nothing if one is missing after the timeout.
+        """Return the message of each game in a race, in order; nothing if one is missing after the timeout.
 
         A game that waits for an answer repeats its message.
         """
@@ -204,9 +204,9 @@ class SocketGames(Games):
         return messages
 
     def _gather_promptly(self) -> list[_Message]:
-        """Return the messages in the inbox, at most one of each game.
+        """Return the messages in the inbox, at most one per game.
 
-        Waits `RECEIVE_WITHIN_S` for the first one, then the patience for games that were on time so far.
+        Wait `RECEIVE_WITHIN_S` for the first, then the patience for punctual games.
         """
         first = self._take(RECEIVE_WITHIN_S)
         if first is None:
@@ -226,7 +226,7 @@ class SocketGames(Games):
         return gathered
 
     def _take(self, timeout_s: float) -> _Message | None:
-        """Return the next message of a current race; raise the error of a race in its thread."""
+        """Return the next message of a current race; raise a race's error from its thread."""
         while True:
             try:
                 item = self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
@@ -244,8 +244,7 @@ class SocketGames(Games):
             log.warning("game %d is tried again in %g s: %s", item.game, RETRY_FAILING_GAME_AFTER_S, item.failed)
 
     def _play_races(self, game: int) -> None:
-        """Play the ordered races, in the game's thread."""
-        # The kernel ends a game with the thread that started it, so this thread lives as long as the games.
+        # The kernel ends a game with the thread that started it: this one must live as long as the games.
         try:
             while not self._is_closed.is_set():
                 order = self._orders[game].get()

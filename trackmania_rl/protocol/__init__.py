@@ -1,1 +1,1 @@
-"""The wire between a game instance and its client: messages, state blobs and input scripts."""
+"""The wire between game and client: messages, state blobs and input scripts."""

@@ -10,7 +10,7 @@ One command per line or between semicolons, ``#`` begins a comment::
 
 ``set`` commands (``0 set speed 30``) are skipped.
 
-A time is the race time of the state in which the input changes. The next tick is the first with the new input.
+A time is the race time of the state in which the input changes; the next tick is the first with the new input.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from trackmania_rl.files import read_bounded_text
 from trackmania_rl.protocol.messages import NO_KEYS, TICK_MS, KeyState
 
 ANALOG_FULL: Final = 65536
-"""Value of a fully turned wheel (steer: to the right) or a fully pressed pedal."""
+"""A fully turned wheel (steer: right) or fully pressed pedal."""
 
 PEDAL_PRESSED_FROM: Final = 19661
-"""From 30 % of `gas` on the car accelerates, from -30 % down it brakes."""
+"""30 %: from here on `gas` accelerates, and from its negative down it brakes."""
 
 
 class Input(Enum):
-    """Inputs of a script, with their words in the script language."""
+    """Inputs of a script, with their words."""
 
     ACCELERATE = "up"
     BRAKE = "down"
@@ -52,9 +52,9 @@ class Input(Enum):
 _ANALOG_INPUTS: Final[tuple[Input, ...]] = (Input.STEER, Input.GAS)
 _KEYS: Final[dict[str, Input]] = {input_.value: input_ for input_ in Input if input_ not in _ANALOG_INPUTS}
 _KEY_STATE_INPUTS: Final[tuple[Input, ...]] = (Input.LEFT, Input.RIGHT, Input.ACCELERATE, Input.BRAKE)
-"""The inputs in the order of KeyState's fields."""
+"""Order of KeyState's fields."""
 ANALOG_STATE_INPUTS: Final[tuple[Input, ...]] = (Input.STEER, Input.GAS, Input.BRAKE)
-"""The inputs in the order of AnalogInput's fields."""
+"""Order of AnalogInput's fields."""
 
 _TIME: Final = re.compile(
     r"(?:(?:(?P<hours>\d{1,9}):)?(?P<minutes>\d{1,9}):)?(?P<seconds>\d{1,9})\.(?P<hundredths>\d{1,2})"
@@ -63,7 +63,7 @@ MAX_TIME_MS: Final = 2**31 - 1 - 2**17
 """Latest time that fits the state blob's 32-bit event time."""
 
 MAX_SCRIPT_BYTES: Final = 4 << 20
-"""Hours of driving with a wheel, which changes about 15 times a second."""
+"""Hours of driving with a wheel, which changes 15 times a second."""
 _COMMANDS_NAMED: Final = 5
 _QUOTED_CHARACTERS: Final = 80
 
@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 
 
 class InputScriptError(UserError, ValueError):
-    """An input script, or a line of one, that cannot be read."""
+    """An unreadable input script or line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ class InputEvent:
     """One change of one input.
 
     Attributes:
-        time_ms: Race time of the change, a multiple of TICK_MS.
-        input: The changed input.
-        value: 0 or 1 for a key, -ANALOG_FULL to ANALOG_FULL for steer (positive is right) and gas.
+        time_ms: race time of the change, a multiple of TICK_MS.
+        input: the changed input.
+        value: 0 or 1 for a key, -ANALOG_FULL to ANALOG_FULL for steer (positive: right) and gas.
     """
 
     time_ms: int
@@ -90,16 +90,16 @@ class InputEvent:
 
 
 def parse_input_script(text: str) -> list[InputEvent]:
-    """Return a script's events, sorted by time and then in the order of the text. Times are rounded down to ticks.
+    """Return a script's events, sorted by time and then text order. Times are rounded down to ticks.
 
     Raises:
-        InputScriptError: with the line that cannot be read.
+        InputScriptError: with the unreadable line.
     """
     return _parse(text)[0]
 
 
 def _parse(text: str) -> tuple[list[InputEvent], list[str]]:
-    """Return the events in order of time, and the `set` commands that were skipped."""
+    """Return the events in order of time, and the skipped `set` commands."""
     events: list[InputEvent] = []
     skipped: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -116,7 +116,7 @@ def _parse(text: str) -> tuple[list[InputEvent], list[str]]:
 
 
 def read_input_script(path: Path) -> list[InputEvent]:
-    """Read a script's file as `parse_input_script` does. Skipped `set` commands are logged once.
+    """Read a script's file like `parse_input_script`. Log skipped `set` commands once.
 
     Raises:
         InputScriptError: if the file is missing, larger than MAX_SCRIPT_BYTES, or no script.
@@ -141,7 +141,7 @@ def write_input_script(events: Iterable[InputEvent]) -> str:
 
 
 def events_of_keys(keys_from: Iterable[tuple[int, KeyState]]) -> list[InputEvent]:
-    """Return the changes of keys of (time, held keys) pairs, beginning with no key held."""
+    """Return the key changes of (time, held keys) pairs, from no key held."""
     events: list[InputEvent] = []
     held = NO_KEYS
     for time_ms, keys in keys_from:
@@ -157,7 +157,7 @@ def key_changes(time_ms: int, before: KeyState, after: KeyState) -> list[InputEv
 
 @functools.lru_cache(maxsize=1024)  # every race is written as a script of few distinct changes
 def _changed_keys(before: KeyState, after: KeyState) -> tuple[tuple[Input, int], ...]:
-    """Return the changed keys with 1 for pressed and 0 for released."""
+    """Return the changed keys: 1 pressed, 0 released."""
     return tuple(
         (input_, int(is_held))
         for input_, was_held, is_held in zip(_KEY_STATE_INPUTS, before, after, strict=True)
@@ -166,7 +166,7 @@ def _changed_keys(before: KeyState, after: KeyState) -> tuple[tuple[Input, int],
 
 
 def _parse_command(words: list[str]) -> list[InputEvent]:
-    """Read one command such as ["0.00", "press", "up"]. A range gives two events."""
+    """Parse one command such as ["0.00", "press", "up"]. A range gives two events."""
     if len(words) != 3:
         raise InputScriptError("a command is 'TIME press|rel KEY' or 'TIME steer|gas VALUE'")
     start_ms, end_ms = _parse_time_range(words[0])
@@ -192,7 +192,7 @@ def _parse_analog(word: str) -> int:
 
 
 def _parse_time_range(word: str) -> tuple[int, int | None]:
-    """Read "T" as (T, None) and "T1-T2" in either order as (earlier, later)."""
+    """Parse "T" as (T, None) and "T1-T2" in either order as (earlier, later)."""
     start, dash, end = word.partition("-")
     if not dash:
         return _parse_time(start), None
@@ -201,7 +201,7 @@ def _parse_time_range(word: str) -> tuple[int, int | None]:
 
 
 def _parse_time(word: str) -> int:
-    """Return a time in ms, rounded down to a tick."""
+    """Parse a time to ms, rounded down to a tick."""
     if re.fullmatch(r"\d{1,10}", word):
         time_ms = int(word)
     elif match := _TIME.fullmatch(word):
@@ -215,7 +215,7 @@ def _parse_time(word: str) -> int:
 
 
 def _format_time(time_ms: int) -> str:
-    """Return a time as seconds with two decimals, such as 62.50."""
+    """Format a time as seconds with two decimals, such as 62.50."""
     return f"{time_ms // 1000}.{time_ms % 1000 // 10:02d}"
 
 

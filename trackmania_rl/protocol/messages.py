@@ -1,7 +1,7 @@
 """Message ids, bounds and packing of the TMInterface 2 "Python link" protocol (docs/plugin.rst).
 
-Everything is little-endian and unaligned. A message is an int32 id followed by its payload. Client and simulated game
-both use this module.
+Everything is little-endian and unaligned. A message is an int32 id and its payload. Client and simulated game both use
+this module.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
 TICK_MS: Final = 10
-"""One physics tick of the game, in milliseconds of race time."""
+"""One physics tick, race time."""
 
 COUNTDOWN_MS: Final = 2600
-"""Time before race time 0 in which the car is held at the spawn."""
+"""Time before race time 0 with the car held at the spawn."""
 
 DEFAULT_STEP_PERIOD_MS: Final = 10
 DEFAULT_TIMEOUT_MS: Final = 2000
@@ -30,7 +30,7 @@ FRAME_BYTES_PER_PIXEL: Final = 4
 """Blue, green, red, alpha."""
 
 LINK_VERSION_COMMAND: Final = "python_link_version"
-"""Console command that asks our plugin for its version, see `link_version`. Other plugins ignore it."""
+"""Console command for our plugin's version, see `link_version`. Other plugins ignore it."""
 _FIRST_LINK_VERSION_BIT: Final = 8
 LINK_VERSION: Final = 3
 """Version of our plugin and the simulated game."""
@@ -39,7 +39,7 @@ ANALOG_LINK_VERSION: Final = 2
 
 
 class MessageId(IntEnum):
-    """Kind of a message: 1 to 5 are the game's and are answered with the bare id, the others are the client's."""
+    """Kind of a message: 1 to 5 are the game's and are answered with the bare id; the others are the client's."""
 
     RUN_STEP = 1
     CHECKPOINT_COUNT_CHANGED = 2
@@ -64,11 +64,11 @@ class MessageId(IntEnum):
     TOGGLE_INTERFACE = 21
     IS_IN_MENUS = 22
     GET_INPUTS = 23
-    SET_ANALOG_INPUT = 24  # of this project's plugin and simulated game alone
+    SET_ANALOG_INPUT = 24  # this project's plugin and simulated game only
 
 
 class KeyState(NamedTuple):
-    """The four driving keys, in the order of message SET_INPUT."""
+    """The four driving keys, ordered as in SET_INPUT."""
 
     left: bool
     right: bool
@@ -77,7 +77,7 @@ class KeyState(NamedTuple):
 
 
 class AnalogInput(NamedTuple):
-    """Wheel, pedals and brake key, in the order of message SET_ANALOG_INPUT. No other key is held.
+    """Wheel, pedals and brake key, ordered as in SET_ANALOG_INPUT. No other key is held.
 
     Attributes:
         steer: -65536 (left) .. 65536 (right).
@@ -91,11 +91,11 @@ class AnalogInput(NamedTuple):
 
 
 HeldInputs = KeyState | AnalogInput
-"""All held inputs, in one of two forms. A race uses one form."""
+"""All held inputs. A race uses one of the two forms."""
 
 
 class HasKeys(Protocol):
-    """An object with the four keys, such as an action of the settings."""
+    """An object with the four keys, e.g. an action of the settings."""
 
     left: bool
     right: bool
@@ -126,22 +126,22 @@ _ID_ANALOG: Final = struct.Struct("<iiiB")
 
 
 def pack_id(message_id: MessageId) -> bytes:
-    """Pack a message without payload, such as an answer."""
+    """Pack a message without payload."""
     return INT32.pack(message_id)
 
 
 def pack_run_step(race_time_ms: int) -> bytes:
-    """Pack the game's report of a physics step; `race_time_ms` is negative in the countdown."""
+    """Pack a report of a physics step; `race_time_ms` is negative in the countdown."""
     return _ID_INT32.pack(MessageId.RUN_STEP, race_time_ms)
 
 
 def pack_checkpoint_count_changed(current: int, target: int) -> bytes:
-    """Pack the game's report of passed checkpoints, the finish included, of all laps."""
+    """Pack a report of passed checkpoints of all laps, the finish included."""
     return _ID_INT32_PAIR.pack(MessageId.CHECKPOINT_COUNT_CHANGED, current, target)
 
 
 def pack_lap_count_changed(current: int, target: int) -> bytes:
-    """Pack the game's report of completed laps."""
+    """Pack a report of completed laps."""
     return _ID_INT32_PAIR.pack(MessageId.LAP_COUNT_CHANGED, current, target)
 
 
@@ -168,7 +168,7 @@ def pack_command(text: str) -> bytes:
 
 
 def pack_set_timeout(timeout_ms: int) -> bytes:
-    """Pack the time after which the game drops a silent client, 0 to 2**32 - 1 ms."""
+    """Pack the game's timeout for a silent client, 0 to 2**32 - 1 ms."""
     return _ID_UINT32.pack(MessageId.SET_TIMEOUT, timeout_ms)
 
 
@@ -188,7 +188,7 @@ def pack_toggle_interface(shown: bool) -> bytes:
 
 
 def pack_bytes(message_id: MessageId, payload: bytes) -> bytes:
-    """Pack a message with an int32 length and that many bytes. Raise `ValueError` above `MAX_PAYLOAD_BYTES`."""
+    """Pack an int32 length and that many bytes. Raise `ValueError` above `MAX_PAYLOAD_BYTES`."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"{message_id.name} payload of {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
     return _ID_INT32.pack(message_id, len(payload)) + payload
@@ -197,13 +197,13 @@ def pack_bytes(message_id: MessageId, payload: bytes) -> bytes:
 def link_version(in_menus_answer: int) -> int:
     """Return our plugin's version from the first answer to IS_IN_MENUS after LINK_VERSION_COMMAND; 0: another plugin.
 
-    The command itself has no answer, so that other plugins, which do not know it, stay in step.
+    The command itself has no answer, so that other plugins stay in step.
     """
     return max(in_menus_answer, 0) >> _FIRST_LINK_VERSION_BIT
 
 
 def pack_in_menus_answer(is_in_menus: bool, version: int) -> bytes:
-    """Pack the answer to IS_IN_MENUS; `version` is 0 unless the client asked for it."""
+    """Pack the answer to IS_IN_MENUS; `version` is 0 unless requested."""
     return INT32.pack(is_in_menus | version << _FIRST_LINK_VERSION_BIT)
 
 

@@ -1,8 +1,8 @@
 """The game's state blob, read and written by offset with numpy.
 
 A blob is a fixed head (STATE_HEAD_DTYPE), one int32 per checkpoint of a lap, the number of checkpoint times, and a pair
-(time, stunt score) per checkpoint of all laps. Offsets are those of ``tminterface.structs`` 1.0.2, the oracle of the
-tests. Parsing with that package takes milliseconds per state, a numpy view about a microsecond.
+(time, stunt score) per checkpoint of all laps. Offsets are those of ``tminterface.structs`` 1.0.2, which the tests
+compare. That package parses a state in milliseconds, a numpy view in a microsecond.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ ALL_PARTS_PRESENT: Final = 0xFF
 """Flags of a complete blob. Without bit 7 the race time reads as 0."""
 
 EVENT_TIME_ORIGIN_MS: Final = 100_010
-"""Time of an input event minus its time in an input script."""
+"""Time of an input event minus its script time."""
 
 PRIVATE_WORDS: Final = 154
-"""Size in 32-bit words of the part that only the game reads."""
+"""Size in 32-bit words of the game's private part."""
 
 MATERIAL_ID_MASK: Final = 0xFFFF
 MATERIAL_COUNT: Final = 31
@@ -63,13 +63,13 @@ def encode_analog(value: int) -> int:
 
 
 def decode_analog(data: int) -> int:
-    """Convert an input event's data to its value, -65536 (left) .. 65536 (right)."""
+    """Convert an input event's data to -65536 (left) .. 65536 (right)."""
     data &= _ANALOG_MASK
     return (1 << _ANALOG_BITS) - data if data >> (_ANALOG_BITS - 1) else -data
 
 
 def _dtype(size_bytes: int, fields: dict[str, tuple[int, Any]]) -> np.dtype[np.void]:
-    """Return a structured dtype from name -> (offset, format). The bytes between stay unnamed."""
+    """Return a structured dtype from name -> (offset, format). Bytes between stay unnamed."""
     return np.dtype(
         {
             "names": list(fields),
@@ -106,7 +106,7 @@ STATE_HEAD_DTYPE: Final = _dtype(
         "position_m": (724, ("<f4", (3,))),
         "velocity_m_s": (736, ("<f4", (3,))),
         "angular_velocity_rad_s": (760, ("<f4", (3,))),
-        "private": (1032, ("<u4", (PRIVATE_WORDS,))),  # unused by the format: the unnamed rest of the dynamics part
+        "private": (1032, ("<u4", (PRIVATE_WORDS,))),  # the unnamed rest of the dynamics part
         "input_gas": (1728, "<f4"),
         "input_brake": (1732, "<f4"),
         "input_steer": (1736, "<f4"),
@@ -140,7 +140,7 @@ STATE_HEAD_DTYPE: Final = _dtype(
         "checkpoint_state_count": (8348, "<i4"),
     },
 )
-"""The fixed head of a blob. Unnamed bytes are zero in the simulated game."""
+"""Fixed head of a blob. Unnamed bytes are zero in the simulated game."""
 
 HEAD_BYTES: Final = STATE_HEAD_DTYPE.itemsize
 
@@ -154,8 +154,8 @@ class CheckpointLayout:
 
     Attributes:
         state_count: checkpoints of one lap, the finish included.
-        time_count: checkpoints of all laps, the finish included.
-        times_offset: offset in bytes of the first (time, stunt score) pair.
+        time_count: of all laps, the finish included.
+        times_offset: byte offset of the first (time, stunt score) pair.
     """
 
     __slots__ = ("state_count", "time_count", "times_offset")
@@ -172,7 +172,7 @@ class CheckpointLayout:
 
     @classmethod
     def of_blob(cls, blob: bytes | bytearray | memoryview) -> CheckpointLayout:
-        """Read the layout of a blob. Raise `StateBlobError` if its counts do not match its size."""
+        """Read a blob's layout. Raise `StateBlobError` if its counts do not match its size."""
         size = len(blob)
         if not BLOB_FIXED_BYTES <= size <= MAX_PAYLOAD_BYTES:
             raise StateBlobError(f"state blob of {size} bytes; {BLOB_FIXED_BYTES} to {MAX_PAYLOAD_BYTES} are possible")
@@ -190,10 +190,10 @@ class CheckpointLayout:
 
 
 class StateView:
-    """Named access to a state blob. Arrays share the blob's memory.
+    """Named access to a state blob. Arrays share its memory.
 
     Raises:
-        StateBlobError: if the counts in the blob do not match its size.
+        StateBlobError: if the blob's counts do not match its size.
     """
 
     __slots__ = ("_head", "_layout", "blob")
@@ -238,7 +238,7 @@ class StateView:
 
     @property
     def times_passed_ms(self) -> tuple[int, ...]:
-        """Those of the checkpoints passed."""
+        """Times of the checkpoints passed."""
         return tuple(time_ms for time_ms in self.checkpoint_times_ms.tolist() if time_ms >= 0)
 
 
@@ -257,7 +257,7 @@ def with_last_checkpoint_time_cleared(blob: bytes | bytearray) -> bytes:
 
 
 def new_state_blob(state_count: int, time_count: int) -> bytearray:
-    """Return a complete blob of zeros without a passed checkpoint; for the arguments see `CheckpointLayout`."""
+    """Return a complete blob of zeros without a passed checkpoint; arguments as of `CheckpointLayout`."""
     layout = CheckpointLayout(state_count, time_count)
     blob = bytearray(layout.blob_bytes)
     head = np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]

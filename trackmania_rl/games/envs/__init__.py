@@ -5,8 +5,8 @@
 * `"TrackMania/RaceAnalog-v0"`: both with steer, gas and brake as numbers (`actions = "analog"`);
 * `"TrackMania/RealTime-v0"`: one game that continues while the driver computes its action (`real_time`).
 
-Observation, actions, rewards and rules are those of a configuration, as in `scripts/train.py`. docs/library.rst shows
-examples, also with torchrl's wrapper. `gymnasium.make` calls the functions below.
+Observation, actions, rewards and rules are those of a configuration, as in `scripts/train.py`. docs/library.rst has
+examples. `gymnasium.make` calls the functions below.
 """
 
 from __future__ import annotations
@@ -59,18 +59,17 @@ def make_race_env(
     normalize: bool = True,
     render_mode: str | None = None,
 ) -> RaceEnv:
-    """Make one game: in this process, or reached through its socket, by the configuration.
+    """Make one game by the configuration, in this process or behind a socket.
 
     Args:
-        maps: names of the configuration's map cycle or of `maps/`, track files, or generated tracks as
-            `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; each race is on one of them. None for the exploration maps of
-            the map cycle with its weights (`explored_maps`), and the first ten seeds of a generator.
+        maps: names of the map cycle or of `maps/`, track files, or generated tracks as
+            `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; each race is on one of them. None for the map cycle's
+            exploration maps with its weights (`explored_maps`), and the first ten seeds of a generator.
         config: a configuration file, or settings, such as a driver's; a relative path begins at the working directory,
             or else at the project's folder.
         overrides: settings that replace the file's; values may be numpy's numbers, paths and `MapEntry`.
-        actions: the setting of this name.
-        reward: "progress", metres and a bonus for the finish (`ProgressReward`), or "trainer", as in training
-            (`RaceReward`).
+        actions: the setting.
+        reward: "progress", metres and a finish bonus (`ProgressReward`), or "trainer", as in training (`RaceReward`).
         normalize: whether floats are normalized like the network's input.
         render_mode: see `RaceEnv`.
 
@@ -79,7 +78,7 @@ def make_race_env(
     """
     with ExitStack() as opened:
         env = RaceEnv(_make_races(opened, 1, maps, _load(config, overrides, actions), reward, normalize), render_mode)
-        opened.pop_all()  # the environment closes them from now on
+        opened.pop_all()  # now closed by the environment
         return env
 
 
@@ -98,7 +97,7 @@ def make_race_vector_env(
 ) -> RaceVectorEnv:
     """Make many simulated games in this process; arguments as of `make_race_env` and `RaceVectorEnv`.
 
-    `max_episode_steps` truncates races after so many actions, as `gymnasium.make` does; None or -1 for no limit.
+    After `max_episode_steps` actions races are truncated, as by `gymnasium.make`; None or -1 for no limit.
 
     Raises:
         UserError: if configuration or maps can't be used, the game is not the simulated one, the reward is unknown, or
@@ -120,7 +119,7 @@ def make_race_vector_env(
     with ExitStack() as opened:
         races = _make_races(opened, num_envs, maps, settings, reward, normalize)
         envs = RaceVectorEnv(races, autoreset_mode, render_mode)
-        opened.pop_all()  # the environment closes them from now on
+        opened.pop_all()  # now closed by the environment
         return envs
 
 
@@ -133,12 +132,12 @@ def make_real_time_race_env(
     normalize: bool = True,
     **options: Any,
 ) -> gymnasium.Env[Any, Any]:
-    """Make one game in real time, at `running_speed = 1` unless `overrides` says otherwise.
+    """Make one game in real time, at `running_speed = 1` unless `overrides` sets it.
 
-    Other arguments are as of `make_race_env`, and `options` as of `RealTimeRaceEnv`.
+    Other arguments are as of `make_race_env`, `options` as of `RealTimeRaceEnv`.
 
     Raises:
-        UserError: if configuration or maps can't be used, or the package rtgym is missing.
+        UserError: if configuration or maps can't be used, or rtgym is missing.
     """
     try:
         from trackmania_rl.games.envs.real_time import RealTimeRaceEnv

@@ -44,7 +44,7 @@ MAP_OPTION: Final = "map"
 class TemporaryFolder:
     """Folder of generated tracks, made when its path is first read (`os.fspath`) and removed by `close`.
 
-    A copy, by `copy.deepcopy` or `pickle`, has no folder.
+    Copies, by `copy.deepcopy` or `pickle`, have no folder.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class TemporaryFolder:
 
 
 class EnvRaces:
-    """Races on K games; row k of the arrays is the newest state of game k.
+    """Races on K games; row k of the arrays is game k's newest state.
 
     Args:
         settings: of the run.
@@ -76,18 +76,18 @@ class EnvRaces:
         map_weights: relative frequency of each; None: all equal.
         tracks_folder: of generated tracks; closed with this object.
         reward: one of `REWARDS`.
-        normalize: whether floats are shown as (x - mean) / standard deviation.
+        normalize: whether shown floats are (x - mean) / standard deviation.
 
     Attributes:
         map_names: maps for `reset(options={"map": name})`.
         observation_space: of one game.
-        is_under_way: (K,) bool, whether a game's race is in progress.
-        has_race: (K,) bool, whether a game has a race, in progress or ended.
+        is_under_way: (K,) bool, race in progress.
+        has_race: (K,) bool, race in progress or ended.
         images: (K, S, H, W) uint8.
         floats: (K, F) float32, not normalized.
         meters: (K,) float64, along the line.
         race_time_ms: (K,) int64.
-        position_m: (K, 3) float32, in world axes.
+        position_m: (K, 3) float32, world axes.
         speed_m_s: (K,) float32; in double precision, transports differ in the last bit.
 
     Raises:
@@ -141,9 +141,9 @@ class EnvRaces:
         self.speed_m_s = np.empty(n_games, dtype=np.float32)
 
     def begin(self, games: GameIds, rng: np.random.Generator, options: Mapping[str, Any] | None) -> None:
-        """Begin a race in some games (n,), on the map `options["map"]` or a map chosen by `rng`.
+        """Begin a race in some games (n,), on the map `options["map"]` or one drawn by `rng`.
 
-        `receive` or `advance` reads the first states. After an error, the races before have ended in all these games.
+        `receive` or `advance` reads the first states. After an error, the previous races of all these games have ended.
 
         Raises:
             UserError: if map or line can't be used, or the map is unknown.
@@ -166,7 +166,7 @@ class EnvRaces:
         self._take(self._wait())
 
     def advance(self, games: GameIds, actions: Array) -> tuple[Array, dict[int, RaceEnd]]:
-        """Make an action, (n,) or (n, 3), in some games, and wait for their states and those of races that have begun.
+        """Make an action, (n,) or (n, 3), in some games; wait for their states and those of begun races.
 
         Returns:
             Rewards (K,) float64, 0 in other games, and the ends of races.
@@ -202,13 +202,13 @@ class EnvRaces:
         return rewards, ends
 
     def show(self, games: int | slice = slice(None)) -> Shown:
-        """Return the observation of one game, or of all; new arrays."""
+        """Return the observation of one game, or of all, as new arrays."""
         floats = self.floats[games]
         shown = (floats - self._mean) / self._std if self._normalize else floats.copy()
         return {"image": self.images[games].copy(), "floats": shown} if self._has_image else shown
 
     def columns(self) -> dict[str, Array]:
-        """Return the infos of all games, (K, ...) each; new arrays."""
+        """Return the infos of all games, (K, ...) each, as new arrays."""
         return {
             "map": self._map_of_game.copy(),
             "meters": self.meters - self._began_m,
@@ -230,7 +230,7 @@ class EnvRaces:
         """Return the `info` of every game.
 
         Args:
-            ends: of races that have just ended.
+            ends: of races just ended.
             more: (K,) entries to add.
         """
         columns = self.columns() | more
@@ -264,7 +264,7 @@ class EnvRaces:
                 return received
 
     def _take(self, received: Received) -> None:
-        """Copy the states in which games wait, and those in which races ended, into the arrays."""
+        """Copy the states of waiting games and of ended races into the arrays."""
         ids = received.ids
         if len(ids) > 0:
             self.images[ids], self.floats[ids] = received.images, received.floats
@@ -282,7 +282,7 @@ class EnvRaces:
 
 
 def _maps_by_name(maps: Sequence[MapEntry], weights: Sequence[float]) -> tuple[dict[str, MapEntry], Array]:
-    """Return the maps by name, and the share of races of each."""
+    """Return the maps by name, and each map's share of races."""
     by_name: dict[str, MapEntry] = {}
     weight_of: dict[str, float] = {}
     for entry, weight in zip(maps, weights, strict=True):

@@ -1,4 +1,4 @@
-"""Races as Gymnasium environments: `RaceEnv` on one game, `RaceVectorEnv` on K simulated games in this process."""
+"""Gymnasium environments: `RaceEnv` on one game, `RaceVectorEnv` on K simulated games in this process."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from trackmania_rl.race.races import RaceEnd
 from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 GAME_LOST: Final = "game_lost"
-"""The `cutoff_reason` of a race whose game died, hung or sent invalid data."""
+"""`cutoff_reason` of a race whose game died, hung or sent invalid data."""
 PICTURE_SIZE_PX: Final = (320, 240)
 """(width, height) of `render`."""
 AUTORESET_MODES: Final = (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
 MASK_OPTION: Final = "reset_mask"
-"""Option of `reset`: the games, (K,) bool, in which a race begins."""
+"""Option of `reset`: games (K,) bool in which a race begins."""
 
 
 class RaceEnv(gymnasium.Env[Shown, Any]):
     """Races on one game.
 
     * Observation: the floats (F,) float32, or with an image `{"image": (S, H, W) uint8, "floats": (F,)}`.
-    * Action: an index into the configured `inputs`, or with `actions = "analog"` steer, gas and brake, (3,) float32
-      from -1 to 1; held for `ms_per_action` of game time.
-    * Reward: "progress" (`ProgressReward`), or "trainer" (`RaceReward`) without shaping potentials, with schedules over
+    * Action: an index into `inputs`, or with `actions = "analog"` steer, gas and brake, (3,) float32 from -1 to 1; held
+      for `ms_per_action` of game time.
+    * Reward: "progress" (`ProgressReward`), or "trainer" (`RaceReward`) without shaping potentials, scheduled by
       this environment's actions.
     * `terminated`: the finish was reached.
     * `truncated`: the race was cut off, or the game was lost; the next `reset` starts another one.
 
-    The last observation is the state at the finish, with the picture before it, or the cut-off.
+    The last observation is the state at the cut-off, or at the finish with the picture before it.
 
     `info` holds `map`, `meters` (since the race began), `race_time_ms`, `position_m` (3,) float32 in world axes and
     `speed_m_s` (float32). At a race's end `race_time_ms` is its result, and `race_finished` and `cutoff_reason` (None,
     a reason or "game_lost") are added.
 
-    `copy.deepcopy` works for a game in this process. It reads the original's generated tracks until that is closed.
+    `copy.deepcopy` works for a game in this process; the copy reads the original's generated tracks until that is
+    closed.
 
     Args:
         races: on one game; closed with the environment.
@@ -72,7 +73,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         """Begin a race at the start line.
 
         Args:
-            seed: for the choice of maps; races themselves are deterministic.
+            seed: for the choice of maps; races are deterministic.
             options: `{"map": name}` to choose the map.
 
         Raises:
@@ -109,7 +110,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
     def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]  # gymnasium leaves the type open
         """Draw the view from behind the car, (240, 320, 3) uint8 RGB; None without a render mode.
 
-        A game behind a socket shows the observation's newest frame, (H, W, 3).
+        A game behind a socket gives the observation's newest frame, (H, W, 3).
 
         Raises:
             UserError: if the game is behind a socket and the observation has no image.
@@ -135,13 +136,13 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
 class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
     """K games, stepped together by compiled code. Observation, reward, ends and copies are as of `RaceEnv`.
 
-    `autoreset_mode` sets what follows a race that has ended:
+    `autoreset_mode`:
 
-    * `NEXT_STEP`: the next step begins the next race. It ignores the game's action, and its reward is 0.
-    * `DISABLED`: `reset(options={"reset_mask": mask})` begins a race in the games of `mask` (K,) bool; before that,
-      `step` raises an error.
+    * `NEXT_STEP`: the step after a race's end begins the next race. It ignores the game's action, and its reward is 0.
+    * `DISABLED`: `reset(options={"reset_mask": mask})` begins a race in the games of `mask` (K,) bool; `step` raises
+      an error before that.
 
-    `infos` holds the entries of `RaceEnv`'s `info`, an array (K, ...) each with a mask `_name` (K,), as in Gymnasium.
+    `infos` has the entries of `RaceEnv`'s `info`, arrays (K, ...) each with a mask `_name` (K,), as in Gymnasium.
 
     Args:
         races: on K games that answer at once; closed with the environment.
@@ -177,11 +178,11 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Shown, dict[str, Any]]:
-        """Begin a race at the start line in every game, or in some, as `RaceEnv.reset` does.
+        """Begin a race at the start line in every game, or in some, like `RaceEnv.reset`.
 
         Args:
-            seed: for the choice of maps; of a list, the first one.
-            options: `{"map": name}` to choose the map of all these races, `{"reset_mask": mask}` for some games only.
+            seed: for the choice of maps; of a list, the first.
+            options: `{"map": name}` for one map, `{"reset_mask": mask}` for some games only.
         """
         races = self.races
         races.check_open()
@@ -194,7 +195,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         return races.show(), self._infos({})
 
     def step(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, dict[str, Any]]:
-        """Make an action, (K,) or (K, 3), in every game; games whose race had ended begin the next one instead.
+        """Make an action, (K,) or (K, 3), in every game; games with an ended race begin the next one instead.
 
         Raises:
             UserError: if the actions are invalid.
@@ -204,7 +205,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         return *made, self._infos(ends)  # type: ignore[return-value]  # mypy loses count
 
     def advance(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, Mapping[int, RaceEnd]]:
-        """Make a step like `step`, and return the ends of races in place of infos."""
+        """Step like `step`, but return the ends of races in place of infos."""
         races = self.races
         races.check_open()
         if not races.has_race.all():

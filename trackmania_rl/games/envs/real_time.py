@@ -1,4 +1,4 @@
-"""Races in real time, as in TMRL: the game continues while the driver computes its action, by Real-Time Gym."""
+"""Races in real time, as in TMRL: the game continues while the driver computes its action (Real-Time Gym)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from trackmania_rl.games.envs.race_env import RaceEnv
 from trackmania_rl.race.actions import Action, actions_of_game
 
 CUT_OFF: Final = "cut_off"
-"""Entry of an interface's `info`: whether the race was cut off; rtgym has only one kind of end."""
+"""Entry of an interface's `info`: whether the race was cut off; rtgym has one kind of end."""
 FURTHEST_BEHIND_S: Final = 1.0
-"""A game further behind the clock, such as after standby, does not catch up."""
+"""A game further behind the clock (standby) does not catch up."""
 
 
 class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no types
-    """Race that a thread steps with the newest action, new or not.
+    """Race that a thread steps with the newest action.
 
     A game in this process is stepped by the clock. A game behind a socket has its own clock, `running_speed`.
 
@@ -35,7 +35,7 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
         game = env.settings.game
         self._step_s = game.ms_per_action / 1000 / game.running_speed if game.is_in_process else 0.0
         self._forward = actions_of_game(game).forward
-        self._lock = threading.Lock()  # over all that follows
+        self._lock = threading.Lock()  # for all below
         self._action: Action = self._forward
         self._newest: tuple[Any, dict[str, Any]] = (None, {})
         self._reward = 0.0
@@ -57,7 +57,7 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
         """Begin a race; the car stays at the start line until the first action."""
         self._halt()
-        if not self._is_prepared:  # the very first step compiles for seconds
+        if not self._is_prepared:  # the first step compiles for seconds
             self._is_prepared = True
             self.env.reset(options=options)
             self.env.step(self._forward)
@@ -134,17 +134,17 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
     `step` returns at the end of a time step; its action is held during the next one, while the driver computes the one
     after. Reward, `info`, `terminated` and `truncated` are as of `RaceEnv`.
 
-    * Observation: a tuple of `RaceEnv`'s and the last `act_buf_len` actions, the newest of which is not made yet.
-    * `benchmarks()`: rtgym's mean durations and their deviations, in seconds.
+    * Observation: a tuple of `RaceEnv`'s and the last `act_buf_len` actions; the newest is not made yet.
+    * `benchmarks()`: rtgym's mean durations and deviations, in seconds.
 
     Args:
         env: closed with this environment.
         time_step_duration: seconds; None for one action of the configuration.
         start_obs_capture: seconds after a time step's beginning at which its state is taken; None for its end.
-        act_buf_len: see above.
+        act_buf_len: number of actions in the observation.
         benchmark: whether durations are measured.
-        options: rtgym's, such as `time_step_timeout_factor`, time steps after which the clock of a slow driver is reset
-            with a warning, and `ep_max_length`, time steps after which a race is truncated.
+        options: rtgym's, such as `time_step_timeout_factor`, time steps after which a slow driver's clock is reset with
+            a warning, and `ep_max_length`, time steps after which a race is truncated.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
@@ -183,7 +183,7 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Begin a race and start its clock. Arguments and errors are as of `RaceEnv.reset`."""
         gymnasium.Env.reset(self, seed=seed)
-        return copy.deepcopy(super().reset(seed=seed, options=options))  # the game's newest may be shown twice
+        return copy.deepcopy(super().reset(seed=seed, options=options))  # rtgym may return its newest state twice
 
     def step(self, action: Any) -> tuple[tuple[Any, ...], float, bool, bool, dict[str, Any]]:
         """Wait for the end of the time step; hold the action in the next one."""

@@ -1,4 +1,4 @@
-"""Many simulated games in this process as a vector environment of Stable-Baselines3; it needs that package."""
+"""Many simulated games in this process as a vector environment of Stable-Baselines3 (an optional package)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ Array = npt.NDArray[Any]
 Indices = int | Iterable[int] | None
 
 
-class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing, it has no types
+class RaceVecEnv(VecEnv):  # type: ignore[misc]  # untyped without the package
     """K games, stepped together by compiled code: `PPO("MlpPolicy", RaceVecEnv(8, "valley"))`.
 
     Observations, rewards and infos are those of `RaceEnv`. As usual in SB3, the next race begins in the step in which
-    one ends: the last observation is `infos[k]["terminal_observation"]`, and after a cut-off
-    `infos[k]["TimeLimit.truncated"]` is True, so SB3 bootstraps from that observation's value.
-    `set_options({"map": name})` chooses the map for the next `reset`.
+    one ends: the last observation is `infos[k]["terminal_observation"]`, and `infos[k]["TimeLimit.truncated"]` is True
+    after a cut-off, for bootstrapping. `set_options({"map": name})` chooses the next `reset`'s map.
 
     `VecMonitor` adds returns and lengths to SB3's table; `VecVideoRecorder` records films.
 
@@ -59,7 +58,7 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing,
         self.envs = make_race_vector_env(
             num_envs, maps, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **options
         )
-        self._actions: Array = np.empty(0)  # (K,) or (K, 3), of the current step
+        self._actions: Array = np.empty(0)  # (K,) or (K, 3)
         super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
         self.metadata = self.envs.metadata
 
