@@ -1,9 +1,9 @@
 """The default configuration: the simulated game, a small network without image, minutes on a laptop's processor.
 
-These settings are changed most; their values are the defaults. `scripts/train.py --list-settings` and docs/settings.rst
-list all settings, with description, unit and range. Each can be set here. A wrong or unknown setting stops the program
-with a message. `scripts/train.py --config other.py` reads another file, which may begin with `based_on = "config.py"`
-and set only differences; `--set name=value` overrides one setting.
+These are the most changed settings, with their defaults. `scripts/train.py --list-settings` and docs/settings.rst list
+all settings, with description, unit and range; each can be set here. A wrong or unknown setting is an error.
+`scripts/train.py --config other.py` reads another file, which may begin with `based_on = "config.py"` and set only
+differences; `--set name=value` overrides one setting.
 
 A new run writes its settings to save/{run_name}/settings.toml. Edits of that file are applied at the next race;
 settings that shape networks, buffers or processes wait for the next start.
@@ -28,15 +28,15 @@ use_torch_compile = True
 # Arithmetic of the networks: "float32", "float16" or "bfloat16".
 autocast_dtype = "float16"
 
-# Time between two checkpoints, and whether they hold the replay buffer (for an exact resume).
+# Time between checkpoints, and whether they hold the replay buffer (for an exact resume).
 checkpoint_interval_s = 300.0
 checkpoint_holds_replay = True
 
 # ------------------------------------------------------------------------------------------------ races and game
 
-# Races in order, repeated forever. map_name: any name, for statistics. map_path: the file that the game loads; a
-# .Challenge.Gbx must also be in maps_folder. reference_line: the .npy of virtual checkpoints. is_explo: an exploration
-# race, or an evaluation race (greedy). fill_buffer: learn from the race. repeat: number of such races in a row.
+# Races in order, repeated. map_name: for statistics. map_path: the game's file; a .Challenge.Gbx must also be in
+# maps_folder. reference_line: the .npy of virtual checkpoints. is_explo: exploration or evaluation (greedy) race.
+# fill_buffer: learn from the race. repeat: number of such races in a row.
 # Instead of the two files an entry may have "generator": {"difficulty": 0.5, "first_seed": 0, "last_seed": 9999}: a
 # track is generated for each race (with "races_per_track": 4, for each four races) with a seed from that range. The
 # difficulty is 0 to 1, or a range (0.2, 0.6).
@@ -59,23 +59,23 @@ map_cycle = (
     },
 )
 
-# "simulated" (ships with this project) or "tmnf" (TrackMania Nations Forever: config_tmnf.py).
+# "simulated" (shipped) or "tmnf" (TrackMania Nations Forever: config_tmnf.py).
 game = "simulated"
 
-# Collector processes, and games of each: docs/collectors.rst. 1 is safe for the real game.
+# Collector processes, and games per process: docs/collectors.rst. 1 is safe for the real game.
 n_collectors = 1
 games_per_collector = 8
 
-# Game speed during a race: 1 is real time; as fast as possible is 1000 (in the simulated game 50).
+# Game speed in a race: 1 is real time; as fast as possible is 1000 (simulated: 50).
 running_speed = 1000.0
 
 # Ticks of 10 ms per action.
 engine_ticks_per_action = 5
 
-# "keys", the sets of keys in inputs_list.py, or "analog": docs/observation.rst.
+# "keys" (inputs_list.py) or "analog": docs/observation.rst.
 actions = "keys"
 
-# Cut off a race that lasts longer, or whose furthest point advances by less than cutoff_progress_m within this time.
+# Cut off a race that lasts longer, or advances by less than cutoff_progress_m within this time.
 cutoff_race_longer_than_ms = 120_000
 cutoff_no_progress_within_ms = 2_000
 cutoff_progress_m = 6.0
@@ -103,7 +103,7 @@ observation_blocks = (
     "is_freewheeling",
 )
 
-# Size of the image in the observation; 0 and 0 for none.
+# Image size in the observation; 0 and 0 for none.
 image_width_px = 0
 image_height_px = 0
 
@@ -112,14 +112,14 @@ constant_reward_per_ms = -6 / 5000
 reward_per_m_advanced_along_centerline = 5 / 500
 
 # ----------------------------------------------------------------------------------------------- parts of your own
-# Each is "module:attribute" (the module beside this file, in the current folder or in the project's), or a function or
-# class that this file imports, or a functools.partial of one: docs/own_parts.rst.
+# Each is "module:attribute" (the module beside this file, in the current folder or in the project), or an imported
+# function or class, or a functools.partial of one: docs/own_parts.rst.
 
-# Agent, and the network of IQN.
+# Agent, and IQN's network.
 agent = "trackmania_rl.agents.builder:IQN"
 network = "trackmania_rl.agents.iqn:IQN_Network"
 
-# Games: races on the map cycle's maps, or a Gymnasium environment (config_cartpole.py).
+# Games: races of the map cycle, or a Gymnasium environment (config_cartpole.py).
 games = "trackmania_rl.games.race_games:RaceGames"
 
 # Reward of an action, and replay memory.
@@ -134,40 +134,40 @@ hooks = ()
 # Factor of the frame counts of all schedules: 0.5 for an easy or short map, 2 for a long or hard one.
 schedule_stretch = 1.0
 
-# Width of the two layers over the floats, and of the two dueling heads together.
+# Width of the two layers over the floats, and of both dueling heads together.
 float_hidden_dim = 256
 dense_hidden_dimension = 512
 
-# Transitions in one batch.
+# Transitions per batch.
 batch_size = 64
 
-# Size of the replay buffer, and of it the transitions before learning starts, by frame count.
+# Size of the replay buffer, and its transitions before learning starts, by frame count.
 memory_size_schedule = ((0, 200_000),)
 memory_size_start_learn_schedule = ((0, 2_000),)
 
 # Replay ratio: mean number of times that a transition is trained on.
 number_times_single_memory_is_used_before_discard = 4.0
 
-# Length of a mini-race, within which Q sums rewards. None: Q is discounted by gamma_schedule alone.
+# Length of a mini-race, within which Q sums rewards. None: only gamma_schedule discounts Q.
 temporal_mini_race_duration_actions = 100
 
 # Discount of the next action (linear between entries), and learning rate (exponential between entries).
 gamma_schedule = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
 lr_schedule = ((0, 1e-3), (600_000, 2e-4), (2_000_000, 4e-5), (6_000_000, 1e-5))
 
-# Expected reward of one action, for a new network. Change it with the rewards; 0 for none.
+# Expected reward of an action, for a new network. Change it with the rewards; 0 for none.
 expected_reward_per_action = -0.045
 
-# Probability of a random action in an exploration race, and of the best action after noise was added to Q.
+# Probability of a random action in an exploration race, and of the best action after adding noise to Q.
 epsilon_schedule = ((0, 1.0), (2_000, 1.0), (50_000, 0.1), (400_000, 0.03))
 epsilon_boltzmann_schedule = ((0, 0.15), (400_000, 0.03))
 
 # --------------------------------------------------------------------------------------------------------- output
 
-# "tensorboard", "csv", "wandb", "mlflow", "trackio", or a torchrl logger of your own: docs/loggers.rst.
+# "tensorboard", "csv", "wandb", "mlflow", "trackio", or your own torchrl logger: docs/loggers.rst.
 loggers = ("tensorboard",)
 
-# Record a video of every Nth evaluation race of each map; 0 for none: docs/loggers.rst.
+# Record a video of every Nth evaluation race per map; 0 for none: docs/loggers.rst.
 record_every_n_evaluations = 0
 
 # "live" (a table that updates), "plain" (a line now and then), "off", or "auto".

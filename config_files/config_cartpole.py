@@ -1,7 +1,7 @@
 """A Gymnasium environment in place of races: CartPole-v1, learned by IQN in a minute on a processor.
 
-Use it with `scripts/train.py --config config_files/config_cartpole.py`. Every setting that is not here is as in
-config.py. Any environment whose actions are Discrete is named the same way.
+Use it with `scripts/train.py --config config_files/config_cartpole.py`. Other settings are those of config.py. Any
+environment with Discrete actions is named the same way.
 """
 
 from functools import partial
@@ -11,7 +11,7 @@ from trackmania_rl.games.gymnasium_games import GymnasiumGames
 based_on = "config.py"
 run_name = "cartpole"
 
-# The environment, whose rewards are learned from.
+# The environment, with its own rewards.
 games = partial(GymnasiumGames, env="CartPole-v1")
 
 # Exploration and evaluation episodes, and their name in statistics.
@@ -20,7 +20,7 @@ map_cycle = (
     {"map_name": "cartpole", "is_explo": False, "fill_buffer": True, "repeat": 1},
 )
 
-# A constant discount; no values for the rewards of races or the blocks of their observation.
+# A constant discount; no settings for the rewards or blocks of races.
 gamma_schedule = ((0, 0.99),)
 expected_reward_per_action = 0.0
 fourier_wavelengths = {}

@@ -1,7 +1,7 @@
-"""Soft actor-critic that chooses among the keyboard's actions (Christodoulou 2019, arXiv:1910.07207).
+"""Soft actor-critic over the keyboard's actions (Christodoulou 2019, arXiv:1910.07207).
 
-Use it with `scripts/train.py --config config_files/config_discrete_sac.py`. Every setting that is not here is as in
-config_sac.py and config.py.
+Use it with `scripts/train.py --config config_files/config_discrete_sac.py`. Other settings are those of config_sac.py
+and config.py.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ from trackmania_rl.agents.torchrl_agent import TorchRLAgent
 based_on = "config_sac.py"
 run_name = "discrete_sac"
 
-# A few random actions in a hundred are enough: less entropy than torchrl's default, which is nearly uniform.
+# A few percent random actions are enough: less entropy than torchrl's nearly uniform default.
 agent = partial(TorchRLAgent, loss=DiscreteSACLoss, alpha_init=0.002, min_alpha=1e-5, target_entropy_weight=0.2)
 
 actions = "keys"

@@ -1,15 +1,15 @@
 """TMRL's LIDAR observation: speed, last actions, and distances to the road's borders (docs/observation.rst).
 
-Use it with `scripts/train.py --config config_files/config_lidar.py`. All other settings are those of config.py.
+Use it with `scripts/train.py --config config_files/config_lidar.py`. Other settings are those of config.py.
 """
 
 based_on = "config.py"
 run_name = "lidar"
 
-# Blocks of a state; the way to the finish and the line ahead are not among them.
+# A state's blocks, without the way to the finish and the line ahead.
 observation_blocks = ("mini_race_time_actions", "speed_m_s", "range_finder_m")
 
-# Parts of earlier states: four ranges with the state's own, and the last two actions.
+# Earlier states: four ranges with the state's own, and the last two actions.
 views = {
     "ranges_before": {"column": "range_finder_m", "shift": "-3:-1"},
     "last_actions": {"column": "actions", "shift": "-2:-1"},

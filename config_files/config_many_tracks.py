@@ -1,14 +1,13 @@
 """One driver for many tracks: it learns on generated tracks and is evaluated on unseen ones.
 
-Use it with `scripts/train.py --config config_files/config_many_tracks.py`. Every setting that is not here is as in
-config.py. Judge a run on tracks of your own choice:
-`scripts/evaluate.py save/many_tracks --map generated:0.4:30000-30049`.
+Use it with `scripts/train.py --config config_files/config_many_tracks.py`. Other settings are those of config.py. Judge
+a run on tracks of your choice: `scripts/evaluate.py save/many_tracks --map generated:0.4:30000-30049`.
 """
 
 based_on = "config.py"
 run_name = "many_tracks"
 
-# A track is generated for each `races_per_track` races: making one takes 20 ms, and games on the same track are stepped
+# A track is generated per `races_per_track` races: making one takes 20 ms, and games on one track are stepped
 # together. Evaluation tracks are never trained on.
 map_cycle = (
     {
@@ -27,7 +26,7 @@ map_cycle = (
     },
 )
 
-# The blocks of config.py, and the road ahead: the line alone does not show whether a wall or grass is beside it.
+# The blocks of config.py, and the road ahead: the line alone does not show walls or grass beside it.
 observation_blocks = (
     "mini_race_time_actions",
     "previous_actions",
@@ -51,5 +50,5 @@ observation_blocks = (
 # Many tracks take longer to learn.
 schedule_stretch = 4.0
 
-# Each track is driven a few times only.
+# Each track is driven only a few times.
 memory_size_schedule = ((0, 400_000),)

@@ -1,7 +1,7 @@
-"""Implicit Q-learning from data sets alone (Kostrikov et al. 2021, arXiv:2110.06169): no race of its own, no game.
+"""Implicit Q-learning from data sets alone, without a game (Kostrikov et al. 2021, arXiv:2110.06169).
 
 Record or export races first (docs/datasets.rst), then `scripts/train.py --config config_files/config_offline_iql.py
---max-updates 6000`. Every setting that is not here is as in config_discrete_sac.py and config.py.
+--max-updates 6000`. Other settings are those of config_discrete_sac.py and config.py.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ from trackmania_rl.agents.torchrl_agent import TorchRLAgent
 based_on = "config_discrete_sac.py"
 run_name = "offline_iql"
 
-# An action is copied exp(temperature x its advantage) times as often; advantages are some hundredths.
+# An action is copied exp(temperature x advantage) times as often; advantages are some hundredths.
 agent = partial(TorchRLAgent, loss=DiscreteIQLLoss, temperature=50.0, expectile=0.7)
 
 # The data set; there are no games.

@@ -1,7 +1,7 @@
-"""A Gymnasium environment whose actions are numbers: Pendulum-v1, learned by SAC.
+"""A Gymnasium environment with continuous actions: Pendulum-v1, learned by SAC.
 
-Use it with `scripts/train.py --config config_files/config_pendulum.py`. Every setting that is not here is as in
-config_sac.py and config.py. Any environment whose actions are a bounded Box is named the same way.
+Use it with `scripts/train.py --config config_files/config_pendulum.py`. Other settings are those of config_sac.py and
+config.py. Any environment with a bounded Box of actions is named the same way.
 """
 
 from functools import partial
@@ -11,7 +11,7 @@ from trackmania_rl.games.gymnasium_games import GymnasiumGames
 based_on = "config_sac.py"
 run_name = "pendulum"
 
-# Rewards are far larger than those of a race, so the agent has torchrl's default entropy.
+# Rewards are far larger than a race's, so the agent has torchrl's default entropy.
 games = partial(GymnasiumGames, env="Pendulum-v1")
 agent = "trackmania_rl.agents.torchrl_agent:SAC"
 
@@ -21,7 +21,7 @@ map_cycle = (
     {"map_name": "pendulum", "is_explo": False, "fill_buffer": True, "repeat": 1},
 )
 
-# Few actions are needed where each is learned from often.
+# Few actions, each learned from often.
 games_per_collector = 1
 lr_schedule = ((0, 1e-3),)
 number_times_single_memory_is_used_before_discard = 256.0

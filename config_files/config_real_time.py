@@ -1,7 +1,7 @@
-"""Soft actor-critic in real time, as TMRL trains: the game goes on while the driver thinks.
+"""Soft actor-critic in real time, as in TMRL: the game continues while the driver computes its action.
 
-Use it with `scripts/train.py --config config_files/config_real_time.py`; it needs `python -m pip install rtgym`. Every
-setting that is not here is as in config_sac.py.
+Use it with `scripts/train.py --config config_files/config_real_time.py`; it needs `python -m pip install rtgym`. Other
+settings are those of config_sac.py.
 """
 
 from functools import partial
@@ -15,17 +15,17 @@ from trackmania_rl.games.gymnasium_games import GymnasiumGames
 based_on = "config_sac.py"
 run_name = "real_time"
 
-# Metres and an early finish are rewarded, ten times as much for a metre as in config_sac.py.
+# Metres and an early finish are rewarded, a metre ten times as much as in config_sac.py.
 agent = partial(TorchRLAgent, loss=SACLoss, alpha_init=0.02, min_alpha=1e-5)
 
-# What is played: the environment TrackMania/RealTime-v0, with the settings that it has of its own. For the real game
-# add config="config_files/config_tmnf.py", and name one of its maps.
+# The environment TrackMania/RealTime-v0, with its own settings. For the real game add
+# config="config_files/config_tmnf.py", and name one of its maps.
 env = partial(make_real_time_race_env, maps="valley", reward="progress", overrides={"actions": "analog"})
 games = partial(GymnasiumGames, env=env)
 del env
 
-# Games in real time take turns within each time step: several of the simulated one learn several times as soon.
+# Games take turns within each time step: several simulated ones learn several times as soon.
 games_per_collector = 4
 
-# Transitions before learning starts: at 20 a second and game, half a minute.
+# Transitions before learning starts: half a minute at 20 per second and game.
 memory_size_start_learn_schedule = ((0, 2_000),)

@@ -1,6 +1,6 @@
-"""Soft actor-critic with analog actions (Haarnoja et al. 2018), which is TMRL's agent: steer, gas and brake as numbers.
+"""Soft actor-critic with analog actions (Haarnoja et al. 2018), TMRL's agent: steer, gas and brake as numbers.
 
-Use it with `scripts/train.py --config config_files/config_sac.py`. All other settings are those of config.py.
+Use it with `scripts/train.py --config config_files/config_sac.py`. Other settings are those of config.py.
 """
 
 from functools import partial
@@ -12,17 +12,17 @@ from trackmania_rl.agents.torchrl_agent import TorchRLAgent
 based_on = "config.py"
 run_name = "sac"
 
-# Rewards of an action are a few hundredths, far below an entropy coefficient of 1, torchrl's default.
+# An action's reward is a few hundredths, far below torchrl's default entropy coefficient of 1.
 agent = partial(TorchRLAgent, loss=SACLoss, alpha_init=0.002, min_alpha=1e-5)
 actions = "analog"
 
-# Returns are discounted; there are no mini-races.
+# Discounted returns; no mini-races.
 temporal_mini_race_duration_actions = None
 gamma_schedule = ((0, 0.99),)
 expected_reward_per_action = 0.0
 oversample_long_term_steps = 0
 
-# Usual for actor-critics: large batches, each transition eight times, and slow target networks.
+# Usual for actor-critics: large batches, each transition eight times, slow target networks.
 batch_size = 256
 number_times_single_memory_is_used_before_discard = 8.0
 lr_schedule = ((0, 3e-4),)

@@ -1,13 +1,13 @@
-"""Fine-tuning of a driver of many tracks on one track, without losing what it has learned.
+"""Fine-tuning of a many-tracks driver on one track, without losing its skills.
 
-Use it with `scripts/train.py --preset specialist --weights-from drivers/generalist.driver --map valley`. Every setting
-that is not here is as in config_many_tracks.py and config.py.
+Use it with `scripts/train.py --preset specialist --weights-from drivers/generalist.driver --map valley`. Other settings
+are those of config_many_tracks.py and config.py.
 """
 
 based_on = "config_many_tracks.py"
 run_name = "specialist"
 
-# The track to learn; --map names another one.
+# The track; --map names another one.
 map_cycle = (
     {
         "map_name": "valley",
@@ -28,11 +28,11 @@ map_cycle = (
 )
 memory_size_schedule = ((0, 200_000),)
 
-# Schedules for minutes, not for hours.
+# Schedules for minutes, not hours.
 schedule_stretch = 1.0
 
-# Hardly any random actions, and many races before the first update: updates on a few similar races would spoil the
-# policy elsewhere.
+# Few random actions, and many races before the first update: updates on a few similar races would spoil the policy
+# elsewhere.
 memory_size_start_learn_schedule = ((0, 20_000),)
 epsilon_schedule = ((0, 0.02), (300_000, 0.01))
 epsilon_boltzmann_schedule = ((0, 0.03),)

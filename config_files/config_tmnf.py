@@ -1,7 +1,7 @@
 """The full-size configuration for the real game, with exactly Linesight's published hyperparameters.
 
-Use it with `scripts/train.py --config config_files/config_tmnf.py`, after setting the paths in user_config.py. All
-other settings are those of config.py.
+Use it with `scripts/train.py --config config_files/config_tmnf.py`, after setting the paths in user_config.py. Other
+settings are those of config.py.
 """
 
 based_on = "config.py"
@@ -31,7 +31,7 @@ map_cycle = (
     },
 )
 
-# Each game is a program of its own, with its own window and memory.
+# Each game is a separate program with its own window and memory.
 game_transport = "socket"
 n_collectors = 2
 games_per_collector = 1
@@ -41,7 +41,7 @@ running_speed = 80.0
 tmi_protection_timeout_s = 500.0
 game_reboot_below_speed_share = 0.3
 
-# Real maps are longer, with places of slow progress.
+# Real maps are longer, with slow places.
 cutoff_race_longer_than_ms = 300_000
 cutoff_progress_m = 0.5
 

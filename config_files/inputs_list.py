@@ -1,7 +1,7 @@
 """Actions of the agent.
 
-An action is a set of keys that are held for its duration (50 ms by default). Order and number are part of a trained
-agent: changing them makes checkpoints and published weights meaningless.
+An action is a set of keys held for its duration (50 ms by default). Changing order or number makes checkpoints and
+published weights meaningless.
 """
 
 inputs = (
@@ -19,5 +19,5 @@ inputs = (
     {"left": False, "right": True, "accelerate": True, "brake": True},  # 11 brake and accelerate right
 )
 
-# Index of the action that the observation has before the first action.
+# Index of the observation's action before the first one.
 action_forward_idx = 0

@@ -2,8 +2,8 @@
 
     python scripts/train.py --set run_name=on_disk --set memory=examples.disk_memory:DiskMemory
 
-For memories larger than the machine's. A transition gets its place in a mini-race when it is stored, not each time it
-is drawn. The files are temporary: a resumed run fills its memory again.
+For memories larger than the machine's. A transition's place in a mini-race is drawn once, when it is stored. The files
+are temporary: a resumed run refills its memory.
 """
 
 import torch
@@ -18,7 +18,7 @@ from trackmania_rl.settings import Settings
 
 
 class DiskMemory(Memory):
-    """A memory of n-step transitions; called with the run's settings, the games' spaces and the run's seeds."""
+    """Memory of n-step transitions; called with the run's settings, the games' spaces and the run's seeds."""
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
         self.spaces = spaces
@@ -31,7 +31,7 @@ class DiskMemory(Memory):
         """Store the transitions of a race as a training batch."""
         transitions = rollout.mini_races(self.spaces, self.generator)
         if not self.spaces.has_image:
-            transitions = transitions.exclude("state_img", "next_state_img")  # no file is empty
+            transitions = transitions.exclude("state_img", "next_state_img")  # files must not be empty
         self.buffer.extend(transitions)
         return len(transitions)
 

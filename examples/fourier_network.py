@@ -2,8 +2,8 @@
 
     python scripts/train.py --set run_name=fourier --set network=examples.fourier_network:FourierNetwork
 
-A network of plain layers learns slow changes of a value first. Learned sines of many frequencies distinguish near
-states from the start. BANDWIDTH sets the scale.
+Plain layers learn slow changes of a value first; learned sines of many frequencies distinguish near states from the
+start. BANDWIDTH sets the scale.
 """
 
 import math
@@ -20,7 +20,7 @@ BANDWIDTH = 2.0
 
 
 class LearnedFourierFeatures(nn.Module):
-    """sin(W x + b) of x (B, F), with F' rows of W drawn from N(0, (pi BANDWIDTH / F)^2) and b from U(-pi, pi)."""
+    """sin(W x + b) of x (B, F), with F' rows of W from N(0, (pi BANDWIDTH / F)^2) and b from U(-pi, pi)."""
 
     def __init__(self, n_inputs: int, n_features: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class LearnedFourierFeatures(nn.Module):
 
 
 class FourierNetwork(IQN_Network):
-    """The default network, whose float head reads Fourier features."""
+    """The default network with Fourier features before its float head."""
 
     def __init__(self, settings: AgentSettings, sizes: Sizes, generator: torch.Generator) -> None:
         super().__init__(settings, sizes, generator)

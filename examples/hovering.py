@@ -3,8 +3,8 @@
     python scripts/train.py --config config_files/config_cartpole.py --set run_name=hovering \
         --set games=examples.hovering:HoveringGames
 
-Any environment with Discrete actions or a bounded Box trains like this. A registered one is named by its id, as in
-config_files/config_cartpole.py.
+Any environment with Discrete actions or a bounded Box trains like this; config_files/config_cartpole.py names a
+registered one.
 """
 
 import functools
@@ -26,7 +26,7 @@ LONGEST_STEPS = 200
 
 
 class Hovering(gymnasium.Env[Seen, Any]):
-    """Observes height above the wanted one and speed, (2,); rewards being near; ends far away."""
+    """Hover at a height. Observation: height above it and speed, (2,); reward: being near; end: far away."""
 
     def __init__(self) -> None:
         bounds = np.array([FARTHEST_M, FASTEST_M_S], dtype=np.float32)
@@ -34,13 +34,13 @@ class Hovering(gymnasium.Env[Seen, Any]):
         self.action_space = gymnasium.spaces.Discrete(len(THRUSTS_M_S2))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Seen, dict[str, Any]]:
-        """Begin at rest somewhere within 2 m."""
+        """Begin at rest within 2 m."""
         super().reset(seed=seed)
         self.height_m, self.speed_m_s, self.n_steps = float(self.np_random.uniform(-2, 2)), 0.0, 0
         return self._seen(), {}
 
     def step(self, action: Any) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
-        """Hold a thrust for a tenth of a second."""
+        """Hold a thrust for 0.1 s."""
         self.speed_m_s += STEP_S * (THRUSTS_M_S2[action] - GRAVITY_M_S2)
         self.height_m += STEP_S * self.speed_m_s
         self.n_steps += 1

@@ -3,8 +3,8 @@
     python scripts/train.py --set run_name=impala --set image_width_px=64 --set image_height_px=48 \
         --set network=examples.impala_network:ImpalaNetwork
 
-Slower and stronger than plain convolutions. The image's features are pooled to a fixed size by maximum, so the heads
-stay small (as in Clark et al. 2024, "Beyond The Rainbow", arXiv:2411.03820).
+Slower and stronger than plain convolutions. Maximum pooling of the image's features to a fixed size keeps the heads
+small (Clark et al. 2024, "Beyond The Rainbow", arXiv:2411.03820).
 """
 
 import torch.nn.functional as F
@@ -14,9 +14,9 @@ from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.settings import AgentSettings
 
 CHANNELS = (16, 32, 32)
-"""Of the stages, each of which halves both sides of the image."""
+"""Of the stages; each halves both sides of the image."""
 BLOCKS = 2
-"""Residual blocks of a stage."""
+"""Residual blocks per stage."""
 POOLED_SIZE = 6
 """Side of the pooled features."""
 
@@ -30,15 +30,15 @@ class ResidualBlock(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add to x (B, channels, H, W)."""
+        """Add the residual to x (B, channels, H, W)."""
         return x + self.second(F.relu(self.first(F.relu(x))))
 
 
 class ImpalaNetwork(IQN_Network):
-    """The default network, which reads images with residual blocks."""
+    """The default network with a residual image head."""
 
     def make_image_head(self, settings: AgentSettings, image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
-        """Make the residual head for images (S, H, W)."""
+        """Make the head for images (S, H, W)."""
         layers: list[nn.Module] = []
         in_channels = image_shape[0]
         for channels in CHANNELS:

@@ -29,7 +29,7 @@ CONFIG = PROJECT_FOLDER / "config_files" / "config.py"
 
 
 def main(inputs: Path, map_name: str, folder: Path, max_updates: int, overrides: Sequence[str] = ()) -> str:
-    """Record, learn and drive; return how the result drove."""
+    """Record, learn and drive; return a description of the result."""
     settings = load_settings(CONFIG, overrides)
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     [entry] = map_entries(settings, maps_folder, [map_name])
@@ -56,7 +56,7 @@ def main(inputs: Path, map_name: str, folder: Path, max_updates: int, overrides:
     return f"the clone's best race on {map_name}: {evaluation.best_race_name}"
 
 
-if __name__ == "__main__":  # the training may start processes, which import this file again
+if __name__ == "__main__":  # processes of the training import this file again
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", type=Path)
     parser.add_argument("--map", default="valley")

@@ -14,7 +14,7 @@ import ray
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 
-RACE_ID = "trackmania_rl:TrackMania/Race-v0"  # what is before the colon is imported wherever it is made
+RACE_ID = "trackmania_rl:TrackMania/Race-v0"  # the part before the colon is imported wherever an environment is made
 
 
 def main() -> None:

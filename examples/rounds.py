@@ -2,7 +2,7 @@
 
     python scripts/train.py --set run_name=rounds --set 'hooks=("examples.rounds:Rounds",)'
 
-A step is an update, `steps` make a round and `rounds` an epoch. In a configuration of your own, change them:
+A step is an update, `steps` make a round and `rounds` an epoch. To change them in a configuration:
 `hooks = functools.partial(Rounds, steps=500, rounds=20, epochs=10)`.
 """
 
@@ -16,13 +16,13 @@ from trackmania_rl.training.hooks.hook import Hook
 
 
 class Rounds(Hook):
-    """Logs `round/...` after each round: means over its races and its updates.
+    """Log `round/...` after each round: means over its races and updates.
 
     Args:
-        steps: updates of a round.
-        rounds: of an epoch.
+        steps: updates per round.
+        rounds: per epoch.
         epochs: number after which the training ends; None for no end.
-        agent_scheduler: called with the agent and the number of the epoch that begins, also in a resumed run.
+        agent_scheduler: called with the agent and the number of the beginning epoch, also in a resumed run.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Rounds(Hook):
         self._sums: dict[str, list[Any]] = {}  # sum and number
 
     def begin(self) -> None:
-        """Begin the epoch at which the run is."""
+        """Begin the current epoch."""
         self._begin_epoch(self.run.agent.updates // (self._steps * self._rounds))
 
     def batch_process(self, _: TensorDictBase) -> None:
@@ -50,7 +50,7 @@ class Rounds(Hook):
                 self._add(f"{race.kind}_time_s", race.race_time_ms / 1000)
 
     def optimizer(self, losses: TensorDictBase, *_: object) -> None:
-        """Add the loss, the gradient's norm and the like of an update, on the device."""
+        """Add an update's loss, gradient norm and the like, on the device."""
         for name, value in losses.items():
             if value.ndim == 0:
                 self._add(name, value.detach())
@@ -66,11 +66,11 @@ class Rounds(Hook):
                 self._begin_epoch(n_rounds // self._rounds)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums of the round under way."""
+        """Return the sums of the current round."""
         return {"sums": {name: [float(total), number] for name, (total, number) in self._sums.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load them."""
+        """Load the sums."""
         self._sums = state_dict["sums"]
 
     def _begin_epoch(self, epoch: int) -> None:

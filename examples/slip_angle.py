@@ -2,7 +2,7 @@
 
     python scripts/train.py --set run_name=slipping --set games=examples.slip_angle:SlipAngle
 
-It is computed once for each state from the game's floats, for driving and for the replay memory.
+Computed once per state from the game's floats, for driving and for the replay memory.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ LEFT, FORWARD = 0, 2
 
 
 class SlipAngle(RaceGames):
-    """Races whose observation has the angle between the car's axis and its velocity, in radians."""
+    """Races with the angle between the car's axis and its velocity, in radians, in the observation."""
 
     own_mean = (0.0,)
     own_std = (0.3,)
 
     def own_floats(self, floats: Floats) -> Floats:
-        """Compute the angle (n, 1) of n states (n, F), positive to the left, 0 for a standing car."""
+        """Compute the angle (n, 1) of n states (n, F), positive to the left, 0 at rest."""
         velocity_m_s = floats[:, self.layout["velocity_m_s"]]
         is_driving = np.linalg.norm(velocity_m_s, axis=1) > 1.0
         angle = np.arctan2(velocity_m_s[:, LEFT], np.abs(velocity_m_s[:, FORWARD]))

@@ -2,7 +2,7 @@
 
     python scripts/train.py --set run_name=small --set network=examples.small_network:SmallNetwork
 
-Like every network here it computes returns (B, N, A) of A actions in B states at N quantiles tau.
+Like every network here, it computes returns (B, N, A) of A actions in B states at N quantiles tau.
 """
 
 import math
@@ -17,10 +17,10 @@ HIDDEN, COSINES = 128, 32
 
 
 class SmallNetwork(QuantileNetwork):
-    """One hidden layer, multiplied by an embedding of the quantile; the image is ignored."""
+    """One hidden layer, multiplied by an embedding of the quantile; images are ignored."""
 
     def __init__(self, settings: AgentSettings, sizes: Sizes, generator: torch.Generator) -> None:
-        """Draw the first weights with the generator."""
+        """Draw the initial weights with the generator."""
         super().__init__(settings, sizes)
         self.of_state = nn.Sequential(nn.Linear(len(sizes.float_mean), HIDDEN), nn.LeakyReLU())
         self.of_quantile = nn.Sequential(nn.Linear(COSINES, HIDDEN), nn.LeakyReLU())

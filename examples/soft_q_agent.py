@@ -4,8 +4,8 @@
         --set temporal_mini_race_duration_actions=None --set 'gamma_schedule=((0, 0.98),)' \
         --set expected_reward_per_action=0.0
 
-Only the loss is new. Driving by values, optimizer, target network and checkpoints are shipped parts, for any torchrl
-loss; `trackmania_rl/agents/builder.py` has the protocol of an agent that brings all of them.
+Only the loss is new; the rest are shipped parts for any torchrl loss. `trackmania_rl/agents/builder.py` has the
+protocol of an agent.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ TEMPERATURE = 0.01
 
 
 class SoftQLoss(LossModule):
-    """Squared error of Q with the soft maximum of the next state's values."""
+    """Squared error between Q and the soft maximum of the next state's values."""
 
     def __init__(self, network: nn.Module, gamma: float) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class SoftQLoss(LossModule):
         self.convert_to_functional(network, "q_network", create_target_params=True)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Compute the loss of B transitions, which get a `td_error` (B,)."""
+        """Compute the loss of B transitions, and their `td_error` (B,)."""
         with self.q_network_params.to_module(self.q_network, preserve_module_state=False):
             values = self.q_network(tensordict.copy())["action_value"]  # (B, A)
         with torch.no_grad(), self.target_q_network_params.to_module(self.q_network, preserve_module_state=False):
@@ -49,24 +49,24 @@ class SoftQLoss(LossModule):
 
 
 class SoftQAgent:
-    """Builder of the agent's three parts; called with the run's settings, the games' spaces and the run's seeds."""
+    """Builder of the agent's parts; called with the run's settings, the games' spaces and the run's seeds."""
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
         self.settings, self.spaces = settings, spaces
         self.network_seed, self.learner_seed = seeds.integer("network"), seeds.integer("learner")
 
     def make_network(self) -> TensorDictModuleBase:
-        """Make the values (B, A) of states, which also choose the action."""
+        """Make the network of the values (B, A), which also choose the action."""
         with OwnRandomState(self.network_seed, torch.device("cpu"))():
             return greedy_actor(self.settings.agent, self.spaces)
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> TorchRLActor:
-        """Make the policy, which explores by the schedules of the settings."""
+        """Make the policy, which explores by the settings' schedules."""
         assert isinstance(network, TensorDictModuleBase)
         return TorchRLActor(network.to(device).eval(), self.spaces, self.settings.exploration, device, rng)
 
     def make_learner(self, network: nn.Module) -> TorchRLLearner:
-        """Make the learner of a network."""
+        """Make a network's learner."""
         loss = SoftQLoss(network, self.settings.agent.gamma_schedule[0][1])
         device = pick_device(self.settings.run.torch_device)
         on_batches = OffPolicyLoss(loss, self.spaces, device, self.learner_seed)

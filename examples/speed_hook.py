@@ -1,8 +1,8 @@
-"""A hook of your own: the mean and the highest speed of each race, as figures of tensorboard or any other logger.
+"""A hook of your own: mean and highest speed of each race, as figures of tensorboard or any other logger.
 
     python scripts/train.py --set run_name=watched --set 'hooks=("examples.speed_hook:LogSpeed",)'
 
-A hook overrides the methods of the points at which it acts; `Hook` lists them all.
+A hook overrides methods of the points at which it acts; see `Hook`.
 """
 
 from typing import Any
@@ -14,18 +14,18 @@ from trackmania_rl.training.hooks.hook import Hook
 
 
 class LogSpeed(Hook):
-    """Logs speeds in m/s; the highest of the whole run is kept in checkpoints."""
+    """Log speeds in m/s; checkpoints keep the run's highest."""
 
     highest_m_s = 0.0
 
     def begin(self) -> None:
-        """Look up the velocity's place among a state's floats."""
+        """Find the velocity among a state's floats."""
         settings = self.run.settings
         layout = ObservationLayout(settings.observation, settings.game.actions)
         self._velocity_m_s = layout["velocity_m_s"]
 
     def pre_steps_log(self, race: TensorDict) -> dict[str, float]:
-        """Return figures of a race, which has a row for each action."""
+        """Return figures of a race, which has a row per action."""
         speeds_m_s = race["state_float"][:, self._velocity_m_s].norm(dim=1)
         self.highest_m_s = max(self.highest_m_s, speeds_m_s.max().item())
         return {"mine/mean_speed_m_s": speeds_m_s.mean().item(), "mine/highest_speed_m_s": self.highest_m_s}

@@ -2,7 +2,7 @@
 
     python scripts/train.py --set run_name=steady --set reward=examples.steady_reward:SteadyReward
 
-A reward is called with a whole race: the columns of its T actions and T + 1 states.
+A reward is called with a whole race: columns of its T actions and T + 1 states.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from trackmania_rl.race.rewards import RaceReward, RewardedRace
 from trackmania_rl.settings import Settings
 
 PRICE_OF_CHANGE = np.float32(0.003)
-"""In units of reward; an action of 50 ms costs 0.06 and a metre is worth 0.01."""
+"""Reward units; an action of 50 ms costs 0.06 and a metre is worth 0.01."""
 
 
 class SteadyReward(RaceReward):
-    """The shipped reward, minus `PRICE_OF_CHANGE` for each action that differs from the previous one."""
+    """The shipped reward, minus `PRICE_OF_CHANGE` per action that differs from the previous one."""
 
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
-        """Reward a race: `rewards` (T,) of its actions, and `potentials` (T + 1,) of its states."""
+        """Reward a race: `rewards` (T,) of actions, `potentials` (T + 1,) of states."""
         rewarded = super().__call__(rollout_results, settings, frames_total)
         actions = rollout_results["actions"]
         is_changed = np.diff(actions, axis=0, prepend=actions[:1]) != 0

@@ -1,8 +1,8 @@
-"""A logger of your own, minimal: each figure of a run is a line of a text file.
+"""A minimal logger of your own: a text file with a line per figure of a run.
 
     python scripts/train.py --set run_name=told --set 'loggers=("tensorboard", "examples.table_logger:TableLogger")'
 
-It is a torchrl logger; the training calls it with the run's name and folder.
+A torchrl logger; the training calls it with the run's name and folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from torchrl.record.loggers.common import Logger
 
 
 class TableLogger(Logger):
-    """Writes `figures.txt` in the run's folder: frames, name and value, with tabs between them."""
+    """Write `figures.txt` in the run's folder: frames, name and value, tab-separated."""
 
     def _create_experiment(self) -> TextIO:
         """Open the file for appending, as `experiment`."""
@@ -29,11 +29,11 @@ class TableLogger(Logger):
         self.experiment.writelines(f"setting\t{name}\t{value}\n" for name, value in cfg.items())
 
     def log_video(self, name: str, video: Tensor, step: int | None = None, **how: Any) -> None:
-        """Show no films."""
+        """Ignore films."""
         raise NotImplementedError
 
     def log_histogram(self, name: str, data: Sequence[float], **how: Any) -> None:
-        """Show no histograms."""
+        """Ignore histograms."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

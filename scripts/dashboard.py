@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for a checkout that is not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
 from trackmania_rl.telemetry.page.command import main
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     add_configuration_arguments,
@@ -44,8 +44,8 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         from trackmania_rl.doctor.examination import examine
-    except (ImportError, OSError) as error:  # which every later check would need
-        # Windows' messages for a missing library of the system, which torch needs.
+    except (ImportError, OSError) as error:  # every later check would need them
+        # Windows' messages for a missing system library that torch needs.
         is_of_windows = sys.platform == "win32" and (isinstance(error, OSError) or "DLL" in str(error))
         remedy = (
             "install the Microsoft Visual C++ Redistributable (https://aka.ms/vs/17/release/vc_redist.x64.exe)"
@@ -81,7 +81,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def findings_of_cluster(arguments: argparse.Namespace) -> Iterator[Finding]:
-    """Look at the machines of a Ray cluster."""
+    """Check the machines of a Ray cluster."""
     from trackmania_rl.doctor.findings import Check, problem
     from trackmania_rl.errors import UserError
     from trackmania_rl.multiprocess.run_setup import require_ray
@@ -98,7 +98,7 @@ def findings_of_cluster(arguments: argparse.Namespace) -> Iterator[Finding]:
 
 
 def show(findings: Iterator[Finding]) -> int:
-    """Print each finding as soon as it is there; return the exit code."""
+    """Print each finding as soon as it is known; return the exit code."""
     from rich.console import Console
 
     from trackmania_rl.doctor.findings import GUIDE, Level
@@ -117,7 +117,7 @@ def show(findings: Iterator[Finding]) -> int:
 
 
 def count(number: int, name: str) -> str:
-    """Return a number of things in words: 0 problems, 1 problem."""
+    """Return a count in words: 0 problems, 1 problem."""
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 

@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     add_video_options,
@@ -108,7 +108,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     """Drive, print and write; UserError if there is no such run, or the arguments do not fit it."""
     if not arguments.run.exists():
         raise UserError(f"{arguments.run}: there is no such run folder or driver's file{known_runs()}")
-    # Torch takes seconds to import.
+    # Slow imports.
     import torch
 
     from trackmania_rl.training.evaluation import load_driver
@@ -116,7 +116,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     console = Console()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device, code=arguments.code)
     torch.set_num_threads(1)
-    # A run's own folder has its results, those of a driver's file go to the current folder.
+    # Results go to a run's own folder, those of a driver's file to the current one.
     of_file = Path("evaluation") / arguments.run.stem
     output = arguments.output or (arguments.run / "evaluation" if arguments.run.is_dir() else of_file)
     own = driver.spaces.own_observation is not None
@@ -151,7 +151,7 @@ def evaluate_maps(
     maps_folder = PROJECT_FOLDER / driver.settings.game.maps_folder
     entries = map_entries(driver.settings, maps_folder, arguments.map, output / "generated_tracks")
     kind = game_of(entries)
-    is_kept = driver.settings.game.games_are_kept and kind != "simulated"  # the simulated game is here as well
+    is_kept = driver.settings.game.games_are_kept and kind != "simulated"  # the simulated game is local
     game = driver.settings.game.model_copy(update={"game": kind, "games_are_kept": is_kept})
     game_port = arguments.port or (game.base_tmi_port if is_kept else find_free_port())
     launcher = make_launcher(game, driver.settings.user, game_port, maps_folder)
@@ -228,7 +228,7 @@ def evaluate_environment(
 
 
 def known_runs() -> str:
-    """List the existing runs, for an error message."""
+    """List the existing runs for an error message."""
     from trackmania_rl.settings.snapshot import own_file
 
     runs = sorted(folder for folder in (WORKING_FOLDER / "save").glob("*") if own_file(folder).is_file())
@@ -254,7 +254,7 @@ def game_of(entries: Sequence[MapEntry]) -> Literal["simulated", "tmnf"]:
 def print_results(
     evaluations: list[MapEvaluation], times: Mapping[str, MedalTimes], title: str, console: Console
 ) -> None:
-    """Print a table with a row for each map, times to beat, and shares of finished maps and races."""
+    """Print a table with a row per map, times to beat, and shares of finished maps and races."""
     table = Table(title=title, title_justify="left")
     table.add_column("map", overflow="fold")
     for heading in ("finished", "best", "median", "mean", "metres"):
@@ -287,7 +287,7 @@ def print_results(
 
 
 def medal_of(evaluation: MapEvaluation, times: Mapping[str, MedalTimes]) -> str | None:
-    """Return the best medal that was reached."""
+    """Return the best medal reached."""
     to_beat = times.get(evaluation.map_entry.map_name)
     best = evaluation.best_race
     return None if to_beat is None or not best.race_finished else to_beat.medal(best.race_time_ms)
@@ -300,7 +300,7 @@ def film(
     arguments: argparse.Namespace,
     console: Console,
 ) -> dict[int, Path]:
-    """Play inputs files again, film them, and compare their times with the races'; return the videos."""
+    """Film inputs files, and compare their times with the races'; return the videos."""
     videos: dict[int, Path] = {}
     with ScriptPlayer(launcher) as player, console.status("filming") as status:
         for number, (evaluation, inputs_file) in races.items():

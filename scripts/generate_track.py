@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import command, png_file  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -43,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def generate(arguments: argparse.Namespace) -> None:
-    """Make, write and print; UserError if seed or difficulty are out of range, or a file exists already."""
+    """Make, write and print; UserError if seed or difficulty is out of range, or a file exists."""
     track = generate_track(TrackRecipe(arguments.seed, arguments.difficulty))
     output: Path = arguments.output or folder_to_add_to() / "maps" / f"{track.design.name}.toml"
     if output.suffix != ".toml":
@@ -60,7 +60,7 @@ def generate(arguments: argparse.Namespace) -> None:
     print(f"wrote {output} and {line_file}")
     if arguments.picture is not None:
         sys.path.insert(0, str(PROJECT / "scripts" / "tools"))
-        from draw_track import drive_and_draw  # the game takes seconds to import
+        from draw_track import drive_and_draw  # slow import
 
         from trackmania_rl.simulator.tracks.track_file import load_track
 

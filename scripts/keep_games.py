@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, port, whole_number  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -37,7 +37,7 @@ LOOK_EVERY_WHILE_STARTING_S = 0.1
 
 
 def ports(text: str) -> range:
-    """Parse one or more consecutive TCP ports, written 8478 or 8478-8481."""
+    """Parse consecutive TCP ports, written 8478 or 8478-8481."""
     first, dash, last = text.partition("-")
     found = range(port(first), port(last if dash else first) + 1)
     if not found:
@@ -85,7 +85,7 @@ def put_plugin_in_place(user: UserSettings) -> None:
     except UserError as error:
         if user.trackmania_base_path:
             raise
-        log.warning("the plugin is left as it is: %s", error)  # it may be in place, such as in another Wine prefix
+        log.warning("the plugin is left as it is: %s", error)  # e.g. installed in another Wine prefix
         return
     installation = install_plugin(folder)
     log.info("plugin version %d, %s: %s", installation.version, installation.outcome, installation.path)
@@ -95,7 +95,7 @@ def keep(keepers: list[GameKeeper]) -> None:
     """Keep the games running until Ctrl-C or SIGTERM, then end them.
 
     Raises:
-        UserError: if a game cannot be started even once.
+        UserError: if a game's first start fails.
     """
     supervisor = Supervisor(keepers, POLICY, log.warning)
     try:

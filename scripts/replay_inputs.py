@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import add_video_options, command, end_in_order_when_terminated, mp4_file, port  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
@@ -54,7 +54,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def replay(arguments: argparse.Namespace) -> ScriptedRace:
-    """Play the file, and film it if asked to."""
+    """Play the file, and film it if requested."""
     track_file = find_track_file(arguments.map, arguments.maps_folder)
     launcher = SimulatedGameLauncher(arguments.port or find_free_port(), arguments.maps_folder)
     with ScriptPlayer(launcher) as player:

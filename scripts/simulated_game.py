@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.server.game import SimulatedGame  # noqa: E402
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def run(arguments: argparse.Namespace, make_server: Callable[[SimulatedGame, int, float], GameServer]) -> int:
-    """Serve a game until it is interrupted; return the exit code."""
+    """Serve a game until interrupted; return the exit code."""
     logging.basicConfig(level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     if not arguments.maps_folder.is_dir():
         return _fail(f"there is no folder {arguments.maps_folder} (--maps-folder)")
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace, make_server: Callable[[SimulatedGame, int
 
 
 def _end_with(pid: int) -> None:
-    """Wait for a process, and end this one with it."""
+    """Wait for a process, then end this one."""
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(pid).wait()
     os._exit(0)

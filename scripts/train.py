@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.channels.heartbeat import Heartbeat  # noqa: E402
 from trackmania_rl.cli import (  # noqa: E402
@@ -44,13 +44,13 @@ log = logging.getLogger(__name__)
 def main() -> int:
     """Run the command line."""
     arguments = vars(parse_arguments())
-    end_in_order_when_terminated()  # until the training's own stop conditions take over
+    end_in_order_when_terminated()  # until the training's own stop conditions
     with contextlib.ExitStack() as at_end:
         watched, heartbeat = WatchedTraining.by_environment(), None
         if watched is not None:
             heartbeat = at_end.enter_context(watched.heartbeat())
             arguments["max_wall_s"] -= watched.elapsed_s
-            arguments["update_config"] &= not watched.because  # the run's own settings may have been edited since
+            arguments["update_config"] &= not watched.because  # the run's settings may have been edited since
         elif arguments["supervised"]:
             return supervise([sys.executable, __file__, *sys.argv[1:]])
         del arguments["supervised"]
@@ -63,11 +63,11 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
 
     Args:
         arguments: of the command line, by name.
-        heartbeat: read by a process that supervises this one.
-        because: how the training before this one ended.
+        heartbeat: read by a supervising process.
+        because: how the previous training ended.
     """
     config, overrides, maps = arguments.pop("config"), arguments.pop("set"), arguments.pop("map")
-    settings = load_settings(config, overrides)  # before torch is imported, which takes seconds
+    settings = load_settings(config, overrides)  # before the slow import of torch
     if maps:
         from trackmania_rl.track.named_maps import overrides_for_maps
 
@@ -99,15 +99,15 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
         folder = shown_path(folder / "save" / settings.run.run_name)
         try:
             print(closing_text(figures, folder, f"{command_line_of('evaluate')} {folder}"), flush=True)
-        except OSError:  # a closed pipe or a full disk: the run itself has ended well
+        except OSError:  # a closed pipe or full disk: the run itself has ended well
             discard_output()
     finally:
-        gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds
+        gc.freeze()  # skips the last garbage collection of torch's objects, which takes seconds
 
 
 @contextlib.contextmanager
 def _shown_at_once(arguments: dict[str, Any], configuration: RunConfiguration) -> Iterator[TerminalView]:
-    """Show the run in the terminal before torch is imported, which takes seconds."""
+    """Show the run in the terminal before the slow import of torch."""
     mode = configuration.read().telemetry.terminal_view
     with open_terminal_view(mode, configuration.folder.name) as view:
         log.info("importing torch, torchrl and numba", extra={"phase": "importing"})

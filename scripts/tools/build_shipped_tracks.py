@@ -29,7 +29,7 @@ __all__ = ["DESIGNS", "line_name", "track_file_text"]
 
 
 def medals(author_ms: int) -> tuple[tuple[str, int], ...]:
-    """Times to beat, as `TrackDesign` takes them: the author's and what follows from it."""
+    """Return the times to beat, the author's first."""
     return tuple(asdict(MedalTimes.of_author(author_ms)).items())
 
 

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number  # noqa: E402
 from trackmania_rl.files import portable  # noqa: E402
@@ -94,7 +94,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 def record(arguments: argparse.Namespace, console: Console) -> None:
     """Drive races and write them."""
-    # Torch takes seconds to import.
+    # Slow imports.
     from trackmania_rl.experience_replay.dataset_environments import environment_spec
     from trackmania_rl.experience_replay.episodes import EpisodeForm
     from trackmania_rl.experience_replay.minari_files import write_dataset
@@ -125,7 +125,7 @@ def record(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def names_of(sources: Sequence[Path]) -> str:
-    """Name sources without the folders of this machine: the data set may be published."""
+    """Name sources without this machine's folders: the data set may be published."""
     return ", ".join(portable(str(source)) for source in sources)
 
 
@@ -211,7 +211,7 @@ def info(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def printed(console: Console, episodes: Iterator[Episode], *, finished_only: bool) -> Iterator[Episode]:
-    """Print a line for each race; leave unfinished ones out if asked for."""
+    """Print a line for each race; leave unfinished ones out if requested."""
     for episode in episodes:
         about = episode.about
         is_left_out = finished_only and not episode.is_finished
@@ -234,12 +234,12 @@ def print_written(console: Console, dataset: DataSet) -> None:
 
 
 def size_mb(dataset: DataSet) -> float:
-    """Return the size of its files."""
+    """Return the files' size."""
     return sum(file.stat().st_size for file in dataset.folder.rglob("*") if file.is_file()) / 1e6
 
 
 def require_like(source: Path, settings: Settings, wanted: Settings) -> None:
-    """Require states and actions like those of the first run; UserError if they differ."""
+    """Raise UserError unless states and actions are like the first run's."""
     from trackmania_rl.experience_replay.dataset_environments import check_fits, environment_spec
 
     form = form_of(settings)

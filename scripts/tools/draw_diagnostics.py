@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     command,
@@ -44,7 +44,7 @@ def main(words: list[str] | None = None) -> None:
 
 def draw(asked: argparse.Namespace) -> None:
     """Drive, draw, and print the files."""
-    # Torch takes seconds to import.
+    # Slow imports.
     from trackmania_rl.telemetry.diagnostics import draw_diagnostics
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.diagnostics import drive_and_gather, load_subject

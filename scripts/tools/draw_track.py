@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import command, png_file, whole_number, writing  # noqa: E402
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive  # noqa: E402
@@ -44,7 +44,7 @@ Image = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Plan:
-    """Projection from the ground to the picture: x to the right, z downwards, as in the game."""
+    """Projection from ground to picture: x to the right, z downwards, as in the game."""
 
     corner_m: npt.NDArray[np.float64]
     px_per_m: float
@@ -55,7 +55,7 @@ class Plan:
 
 
 def draw_track(track: Track, width_px: int, race: DriveReport | None = None) -> Image:
-    """Return a BGR picture (H, width_px, 3) of the track from its start to its finish, and of a race on it."""
+    """Return a BGR picture (H, width_px, 3) of the track from start to finish, and of a race on it."""
     ribbon = track.ribbon
     first, last = np.searchsorted(ribbon.station_m, [-1e-6, track.finish_station_m])
     sections = np.arange(first, last + 1)
@@ -77,7 +77,7 @@ def _border(ribbon: Ribbon, sections: npt.NDArray[np.int64], side: float) -> npt
 
 
 def _draw_road(picture: Image, plan: Plan, ribbon: Ribbon, sections: npt.NDArray[np.int64]) -> None:
-    """Fill the road, piece by piece from the start, and line its borders; gaps stay empty."""
+    """Fill the road from the start on, and line its borders; gaps stay empty."""
     left_px = plan.pixel(_border(ribbon, sections, 1.0))
     right_px = plan.pixel(_border(ribbon, sections, -1.0))
     for k, section in enumerate(sections[:-1]):
@@ -91,7 +91,7 @@ def _draw_road(picture: Image, plan: Plan, ribbon: Ribbon, sections: npt.NDArray
 
 
 def _draw_marks(picture: Image, plan: Plan, track: Track) -> None:
-    """Draw start, checkpoints and finish across the road, an arrow with its distance every 100 m of a lap."""
+    """Draw start, checkpoints and finish, and an arrow with its distance every 100 m of a lap."""
     ribbon = track.ribbon
     for station_m in np.arange(LABEL_EVERY_M, track.finish_station_m / track.n_laps, LABEL_EVERY_M):
         k = int(np.searchsorted(ribbon.station_m, station_m))
@@ -142,7 +142,7 @@ def _write(picture: Image, text: str, place_px: npt.NDArray[np.int32]) -> None:
 
 
 def drive_and_draw(track: Track, driver: str | None, file: Path | None, width_px: int) -> bool:
-    """Let a scripted driver race, if one is named, and draw the track, if a file is; return whether it finished."""
+    """Let a named scripted driver race, and draw the track into a file, if given; return whether it finished."""
     race = None if driver is None else drive(track, DRIVERS[driver])
     if race is not None:
         result = "stops at" if race.race_time_ms is None else "finishes in"

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -72,8 +72,8 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 
 def pack(arguments: argparse.Namespace) -> None:
-    """Write what a run has learned."""
-    # Torch takes seconds to import.
+    """Write a run's driver."""
+    # Slow imports.
     from trackmania_rl.runs.driver_file import ENDING, write_driver
     from trackmania_rl.training.driver_loading import load_run_settings, own_code, pack_run
 
@@ -88,7 +88,7 @@ def pack(arguments: argparse.Namespace) -> None:
 
 
 def show(arguments: argparse.Namespace) -> None:
-    """Print what a file holds."""
+    """Print a file's contents."""
     table = Table(show_header=False)
     for heading, text in described(arguments.file).items():
         table.add_row(heading, Text(text))

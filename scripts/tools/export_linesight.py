@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import command  # noqa: E402
 

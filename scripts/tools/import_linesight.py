@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -50,7 +50,7 @@ def main(words: list[str] | None = None) -> None:
 
 def import_run(arguments: argparse.Namespace) -> None:
     """Read, convert and write."""
-    # Torch takes seconds to import.
+    # Slow imports.
     from trackmania_rl.migration.linesight_run import (
         find_linesight_config,
         import_linesight_run,
@@ -80,7 +80,7 @@ def import_run(arguments: argparse.Namespace) -> None:
     folder = import_linesight_run(run, output, arguments.config, (*overrides, *arguments.set))
     root = output.parent.parent
     elsewhere = "" if root == PROJECT_FOLDER else f" --output-folder {root}"
-    if arguments.config.resolve() != PROJECT_FOLDER / "config_files" / "config.py":  # which train.py takes by itself
+    if arguments.config.resolve() != PROJECT_FOLDER / "config_files" / "config.py":  # train.py's default
         elsewhere += f" --config {arguments.config}"
     print(
         f"{folder.path}: {run.statistics.frames:,} frames, {run.statistics.batches:,} batches"

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -39,7 +39,7 @@ FRAMES_PER_S: Final = 60
 HEIGHT_PX: Final = 240
 """Of a transparent video."""
 HEIGHT_SHARE: Final = 0.18
-"""Of another video's height."""
+"""Of the other video's height."""
 MARGIN_SHARE: Final = 0.03
 """Distance from the borders, as a share of the video's height."""
 _AFTER_LAST_CHANGE_MS: Final = 1000
@@ -95,7 +95,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 
 def seconds(text: str) -> float:
-    """Parse a time in seconds, within a day before or after 0."""
+    """Parse a time in seconds, at most a day before or after 0."""
     if not abs(float(text)) <= 24 * 60 * 60:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return float(text)
@@ -104,10 +104,10 @@ def seconds(text: str) -> float:
 def write_over(draw: Draw, video: Path, output: Path, corner: str, height_px: int | None) -> int:
     """Write a video with the inputs over it and its sound; return the number of frames.
 
-    The inputs are `height_px` high, or `HEIGHT_SHARE` of the video's height.
+    The inputs are `height_px` high, or `HEIGHT_SHARE` of the video.
 
     Raises:
-        UserError: if the video cannot be read, is smaller than the inputs, or cannot be written.
+        UserError: if the video is unreadable or smaller than the inputs, or cannot be written.
     """
     facts = video_facts(video)
     if output.exists() and output.samefile(video):

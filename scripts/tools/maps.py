@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-# For a checkout that is not installed, and for tests that load this file by its path.
+# If not installed; and for tests that load this file by its path.
 sys.path[:0] = [str(PROJECT), str(Path(__file__).resolve().parent)]
 
 import maps_commands  # noqa: E402
@@ -33,7 +33,7 @@ def main(command_line: list[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser with a subcommand for each public module of `maps_commands`."""
+    """Return the parser with a subcommand per public module of `maps_commands`."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import command, whole_number, writing  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trackmania_rl.race.spaces import Spaces
 
 MOST_NAMED = 8
-"""Maps, or blocks of constant floats, in a message."""
+"""Most maps, or blocks of constant floats, in a message."""
 
 
 @command
@@ -114,7 +114,7 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
 
 
 def random_actions(spaces: Spaces, rng: np.random.Generator, n_actions: int) -> npt.NDArray[Any]:
-    """Draw actions (n_actions, ...), each kept for ten decisions on average; nine of ten drive forwards."""
+    """Draw actions (n_actions, ...), each kept for ten decisions on average, nine of ten forwards."""
     spaces.action.seed(int(rng.integers(2**31)))
     actions: list[Any] = []
     while len(actions) < n_actions:
@@ -125,7 +125,7 @@ def random_actions(spaces: Spaces, rng: np.random.Generator, n_actions: int) -> 
 
 
 def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
-    """Measure the states in a run's checkpoint; return the run's settings, the statistics and a description."""
+    """Measure the states in a run's checkpoint; return the run's settings, statistics and a description."""
     from trackmania_rl.race.observation import ObservationLayout, ObservationStatistics
     from trackmania_rl.runs import load_checkpoint
     from trackmania_rl.training.driver_loading import load_run_settings
@@ -144,7 +144,7 @@ def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
 
 
 def constant_floats(settings: Settings, statistics: ObservationStatistics) -> str:
-    """Describe the floats that never changed, except the time in the mini-race."""
+    """Describe the constant floats, except the time in the mini-race."""
     from trackmania_rl.race.observation import ObservationLayout
 
     layout = ObservationLayout(settings.observation, settings.game.actions)

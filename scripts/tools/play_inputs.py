@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     add_video_options,
@@ -42,16 +42,16 @@ from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, rep
 from trackmania_rl.tmi_interaction.script_player import ScriptPlayer  # noqa: E402
 
 SCRIPT_NAME = "trackmania_rl_play.txt"
-"""The file in TMInterface's folder of scripts, from which its command `load` reads."""
+"""File in TMInterface's folder of scripts, for its command `load`."""
 
 POLL_INTERVAL_S = 0.2
 Fingerprint = tuple[float, int]
-"""Time of change and size of a file."""
+"""Modification time and size of a file."""
 
 
 @command
 def main(words: list[str] | None = None) -> int:
-    """Run the command line; return the exit code: 1 also if a race did not finish."""
+    """Run the command line; return the exit code, 1 also if a race did not finish."""
     return 0 if play(parse_arguments(words)) else 1
 
 
@@ -119,7 +119,7 @@ def play(arguments: argparse.Namespace) -> bool:
 
 
 def find_inputs(path: Path) -> list[Path]:
-    """Return a file, or the inputs files in a folder and below."""
+    """Return a file, or the inputs files in and below a folder."""
     files = sorted(path.rglob("*.inputs")) if path.is_dir() else [path]
     if not files:
         raise UserError(f"{path}: this folder holds no *.inputs; name a file, or a folder such as save/RUN/best_runs")
@@ -136,7 +136,7 @@ def offer_script(file: Path, trackmania_base_path: str) -> str:
 
 
 def keep_replay(arguments: argparse.Namespace, settings: Settings, before: dict[Path, Fingerprint], name: str) -> None:
-    """Copy the replay of the last race, which the game saves within `--replay-wait` seconds."""
+    """Copy the last race's replay, which the game saves within `--replay-wait` seconds."""
     if not settings.user.trackmania_base_path:
         print("  replays are looked for only where trackmania_base_path is set in user_config.py")
         return
@@ -147,7 +147,7 @@ def keep_replay(arguments: argparse.Namespace, settings: Settings, before: dict[
             return
         time.sleep(POLL_INTERVAL_S)
     target = free_path(arguments.output / name, ".Replay.Gbx")
-    time.sleep(POLL_INTERVAL_S)  # it may still be written
+    time.sleep(POLL_INTERVAL_S)  # it may be incomplete
     with writing(target):
         shutil.copyfile(new[0], target)
     print(f"  replay: {target}")
@@ -159,13 +159,13 @@ def autosaved(settings: Settings) -> dict[Path, Fingerprint]:
         return {}
     try:
         files = replays_in(autosaves_folder(settings.user.trackmania_base_path))
-    except UserError:  # none yet: the game makes the folder with the first
+    except UserError:  # the game makes the folder with the first record
         return {}
     return {file: (file.stat().st_mtime, file.stat().st_size) for file in files}
 
 
 def free_path(path: Path, ending: str) -> Path:
-    """Return a path with an ending, numbered if needed, at which there is no file."""
+    """Return a free path with an ending, numbered if needed."""
     target, number = path.with_name(path.name + ending), 2
     while target.exists():
         target, number = path.with_name(f"{path.name}_{number}{ending}"), number + 1

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     command,
@@ -37,10 +37,10 @@ from trackmania_rl.track.reference_line import load_reference_line  # noqa: E402
 VIRTUAL_SIDE_M = 0.8
 REAL_SIDE_M = 4.0
 CLEAR_TRIGGERS = "clear_triggers"
-"""Console command of newer versions of TMInterface; others report an unknown command."""
+"""Console command of newer TMInterface versions; unknown to others."""
 ANSWER_WITHIN_S = 10.0
 DEFAULT_PORT = 8478
-"""base_tmi_port as user_config.py ships it."""
+"""base_tmi_port as shipped in user_config.py."""
 
 
 @command
@@ -93,7 +93,7 @@ def commands_for(arguments: argparse.Namespace) -> list[str]:
 
 
 def trigger_commands(centers_m: npt.NDArray[np.float64], side_m: float) -> list[str]:
-    """Return a console command for each cube around centres (N, 3), world axes."""
+    """Return a console command per cube around centres (N, 3), world axes."""
     corners_m = np.hstack((centers_m - side_m / 2, centers_m + side_m / 2))  # (N, 6)
     return ["add_trigger " + " ".join(f"{number:.2f}" for number in corner) for corner in corners_m]
 
@@ -104,12 +104,12 @@ def send_commands(port: int, commands: list[str]) -> None:
         event = game.next_event()  # the game reads until this report is answered
         for text in commands:
             game.command(text)
-        game.is_in_menus()  # answered after all commands were read
+        game.is_in_menus()  # answered after all commands
         game.answer(event)
 
 
 def find_line(source: Path, maps_folder: Path) -> Path:
-    """Return the line of a file's or a map's name."""
+    """Return the line of a file or map name."""
     tried = (source, maps_folder / source, maps_folder / f"{source}_0.5m.npy", maps_folder / f"{source}.npy")
     for file in tried:
         if file.is_file() and file.suffix == ".npy":

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
+sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import command, writing  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -47,7 +47,7 @@ MS_PER_ACTION = 50
 """Default without a run's configuration."""
 Q_VALUES_FILE: Final = "q_values.npy"
 NO_ACTION: Final = -1
-"""Index of inputs that no action has."""
+"""Index of inputs without an action."""
 MOST_BYTES: Final = 1 << 30
 DARKEST_SHARE: Final = 0.02
 """Share of values below the colour scale, so that outliers do not stretch it."""
@@ -59,7 +59,7 @@ class RaceValues(NamedTuple):
     values: npt.NDArray[np.float32]  # (T, A)
     names: tuple[str, ...]  # of the actions
     s_per_action: float
-    taken: Array | None = None  # (T,) index of the action taken, or `NO_ACTION`; None where unknown
+    taken: Array | None = None  # (T,) index of the action taken, or `NO_ACTION`; None if unknown
 
     @property
     def best(self) -> Array:
@@ -68,7 +68,7 @@ class RaceValues(NamedTuple):
 
     @property
     def gaps(self) -> Array:
-        """(T,) difference of the two highest values; 0 with a single action."""
+        """(T,) difference between the two highest values; 0 with a single action."""
         if self.values.shape[1] < 2:
             return np.zeros(len(self.values))
         two = np.partition(self.values, -2, axis=1)[:, -2:]
@@ -108,7 +108,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def values_files(path: Path, map_name: str | None) -> list[Path]:
-    """Return a file, or those of a run's fastest records, of one map or of all.
+    """Return a file, or those of a run's fastest records, of one map or all.
 
     Raises:
         UserError: if there is none.
@@ -132,14 +132,14 @@ def values_files(path: Path, map_name: str | None) -> list[Path]:
 
 
 def race_of(file: Path, console: Console) -> RaceValues:
-    """Read a record; names of actions and actions taken need its run's configuration."""
+    """Read a record; action names and actions taken need its run's configuration."""
     values = read_q_values(file)
     names, ms_per_action, taken = tuple(f"action {action}" for action in range(values.shape[1])), MS_PER_ACTION, None
     run_folder, settings = file.resolve().parent.parent.parent, None
     if own_file(run_folder).is_file():
         try:
             settings = read_own(run_folder)
-        except SettingsError as error:  # such as that of an older version
+        except SettingsError as error:  # e.g. of an older version
             console.print(f"actions have no names here: {error}", highlight=False, soft_wrap=True)
     if settings is not None:
         ms_per_action = settings.game.ms_per_action
@@ -166,7 +166,7 @@ def summary(race: RaceValues) -> str:
 
 
 def read_q_values(file: Path) -> npt.NDArray[np.float32]:
-    """Read the values (T, A) of a record; UserError if the file is missing, damaged, or holds something else."""
+    """Read a record's values (T, A); UserError if the file is missing, damaged, or holds something else."""
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; a record's folder in save/{{run_name}}/best_runs has one")
     stored = read_npy(file, MOST_BYTES)
@@ -179,7 +179,7 @@ def read_q_values(file: Path) -> npt.NDArray[np.float32]:
 
 
 def draw_q_values(race: RaceValues, title: str) -> Figure:
-    """Draw the values of a race over its time."""
+    """Draw a race's values over time."""
     has_choice = race.values.shape[1] > 1
     heights = (2.0, 0.32 * race.values.shape[1] + 0.8, 2.0) if has_choice else (3.0,)
     figure = new_figure((13.0, sum(heights) + 1.2))

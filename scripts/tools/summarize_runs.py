@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for a checkout that is not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Driving, Race, summarize_learning
@@ -20,7 +20,7 @@ from trackmania_rl.telemetry.tables import print_table
 
 @command
 def main() -> None:
-    """Print a table with a row for each run and map."""
+    """Print a table with a row per run and map."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_folders", type=Path, nargs="+", metavar="RUN", help="save/{run_name}")
     parser.add_argument("--minutes", type=int, nargs="+", default=[1, 2, 5, 10], help="when to judge the driving")

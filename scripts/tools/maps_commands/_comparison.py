@@ -1,7 +1,7 @@
 """Comparison of two races along one line.
 
-At distance s each race has the time t(s) at which it first was that far; t_B(s) - t_A(s) is the time by which B is
-behind. The picture also shows speeds, pedals, steering and both lines from above.
+Race X reaches distance s at the time t_X(s); t_B(s) - t_A(s) is the time by which B is behind. The picture also shows
+speeds, pedals, steering and both lines from above.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trackmania_rl.telemetry.input_picture import InputTimeline
 from ._runs import DrivenRun, FloatArray
 
 GRID_M: Final = 1.0
-"""Distance between two points at which races are compared."""
+"""Distance between compared points."""
 _SEARCH_FACTOR, _SEARCH_M = 1.5, 10.0
 """The nearest point of the line is searched within this factor of the car's motion plus this distance, both ways."""
 _FIRST_SEARCH_M: Final = 200.0
@@ -49,7 +49,7 @@ class Section(NamedTuple):
 
     @property
     def lost_ms(self) -> int:
-        """Time that B loses to A in the section; negative if it wins."""
+        """Time that B loses to A in the section; negative for a gain."""
         return self.section_ms[1] - self.section_ms[0]
 
     @property
@@ -60,32 +60,32 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class RunOnLine:
-    """A race at each of D distances along a line."""
+    """A race at D distances along a line."""
 
     label: str
     time_ms: FloatArray  # (D,) when it first was that far
     speed_m_s: FloatArray  # (D,)
     position_m: FloatArray  # (D, 3)
-    controls: FloatArray | None  # (D, 3) gas, brake, steer; None where the inputs are unknown
+    controls: FloatArray | None  # (D, 3) gas, brake, steer; None if unknown
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Two races along one line: B is compared with A."""
+    """Comparison of race B with race A along a line."""
 
     distance_m: FloatArray  # (D,) every `GRID_M`, as far as both came
     a: RunOnLine
     b: RunOnLine
-    sections: tuple[Section, ...]  # as many as both races have checkpoint times for
+    sections: tuple[Section, ...]  # while both races have checkpoint times
 
     @property
     def behind_ms(self) -> FloatArray:
-        """(D,) time by which B is behind A; negative where it is ahead."""
+        """(D,) time by which B is behind A; negative if ahead."""
         return self.b.time_ms - self.a.time_ms
 
 
 def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray) -> RunComparison:
-    """Compare race B with race A of the same map along a line (N, 3) from start to finish.
+    """Compare races A and B of a map along a line (N, 3) from start to finish.
 
     Raises:
         RunComparisonError: if a race does not follow the line, or stays at the start.
@@ -106,7 +106,7 @@ def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray) -> RunCompariso
 def stations_along(line_m: FloatArray, run: DrivenRun) -> FloatArray:
     """Return the distance along a line (N, 3) of the point nearest to each sample of a race, (S,).
 
-    The search is limited to the neighbourhood of the previous point, as a track may cross itself.
+    The search is limited to the previous point's neighbourhood, as a track may cross itself.
 
     Raises:
         RunComparisonError: if the race is far from the line most of the time.
@@ -149,7 +149,7 @@ def _on_line(run: DrivenRun, station_m: FloatArray, distance_m: FloatArray) -> R
 
 
 def _sections(a: DrivenRun, b: DrivenRun, station_of_a_m: FloatArray) -> tuple[Section, ...]:
-    """Checkpoints are matched in the order in which each race passed them."""
+    """Match checkpoints in the order in which each race passed them."""
     sections: list[Section] = []
     ends_m = np.interp(a.checkpoint_times_ms, a.time_ms, np.maximum.accumulate(station_of_a_m)).tolist()
     for end_ms, end_m in zip(zip(a.checkpoint_times_ms, b.checkpoint_times_ms, strict=False), ends_m, strict=False):
@@ -218,7 +218,7 @@ def _draw_speeds(axis: Axes, comparison: RunComparison) -> None:
 
 
 def _draw_pedals(axis: Axes, comparison: RunComparison) -> None:
-    """Draw one strip for each pedal of each race, filled where it is pressed."""
+    """Draw one strip per pedal and race, filled where it is pressed."""
     names = ("gas A", "gas B", "brake A", "brake B")
     for row in range(len(names)):
         run, colour = (comparison.a, comparison.b)[row % 2], _COLOURS[row % 2]
@@ -233,7 +233,7 @@ def _draw_pedals(axis: Axes, comparison: RunComparison) -> None:
 
 
 def _draw_steering(axis: Axes, comparison: RunComparison) -> None:
-    """Draw one strip for each race: left above its middle line, right below it."""
+    """Draw one strip per race: left above its middle line, right below."""
     for row, (run, colour) in enumerate(zip((comparison.a, comparison.b), _COLOURS, strict=True)):
         axis.axhline(row, color=_GUIDE, linewidth=0.8)
         if run.controls is None:
@@ -248,7 +248,7 @@ def _draw_steering(axis: Axes, comparison: RunComparison) -> None:
 
 
 def _draw_lines(axis: Axes, comparison: RunComparison) -> None:
-    """Draw both lines from above, B's on A's, with the ends of the sections; x to the left, as in the game's maps."""
+    """Draw both lines from above with the ends of the sections; x to the left, as in the game's maps."""
     for run, colour, width in zip((comparison.a, comparison.b), _COLOURS, (3.0, 1.2), strict=True):
         axis.plot(run.position_m[:, 0], run.position_m[:, 2], color=colour, linewidth=width)
     for section in comparison.sections:

@@ -1,4 +1,4 @@
-"""Pictures of lines and of the world of a map's blocks; importing this imports matplotlib."""
+"""Pictures of lines and of the world of a map's blocks. Imports matplotlib."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def draw_line(
     challenge: Challenge | None,
     passages: Sequence[GatePassage],
 ) -> None:
-    """Write a PNG of a line from above and of its heights.
+    """Write a PNG of a line from above and its heights.
 
     Args:
-        file: the picture; its folder must exist.
-        title: text above it.
+        file: in an existing folder.
+        title: text above the picture.
         line_m: (N, 3) metres, N >= 2.
         speed_m_s: (N,) colours the line; None for its height.
         challenge: the map whose blocks are drawn.
@@ -105,7 +105,7 @@ def draw_line(
     room_m = max(2.0, 0.12 * (high_m - low_m))
     heights.set_xlim(0.0, stations_m[-1])
     heights.set_ylim(low_m - room_m, high_m + 2.2 * room_m)
-    numbers: dict[Block, int] = {}  # of checkpoints as they are first passed, in each lap the same
+    numbers: dict[Block, int] = {}  # of checkpoints in order of first passage, the same in each lap
     for passage in passages:
         kind = passage.gate.gate or Gate.CHECKPOINT
         text = GATE_NAMES.get(kind) or str(numbers.setdefault(passage.gate, len(numbers) + 1))
@@ -153,7 +153,7 @@ def draw_world(file: Path, title: str, world: BlockWorld) -> None:
 
 
 def draw_views(file: Path, title: str, scene: BlockScene, samples: GhostSamples) -> None:
-    """Write a PNG of views from behind a ghost's car, at equal times from its first sample to its last."""
+    """Write a PNG of views from behind a ghost's car, equally spaced in time from its first to its last sample."""
     from trackmania_rl.simulator.picture.renderer import Renderer
 
     renderer = Renderer(scene)
@@ -197,7 +197,7 @@ def _write(figure: Figure, file: Path) -> None:
 
 
 def _draw_blocks(axes: Axes, challenge: Challenge) -> None:
-    """Draw every block as a square, gates over the others."""
+    """Draw every block as a square, gates on top."""
     gates = challenge.gates
     plain = [_square(*block.cell) for block in challenge.blocks if block.gate is None]
     axes.add_collection(PatchCollection(plain, facecolor="#d9d9d4", edgecolor="#b4b4ae", linewidth=0.4, alpha=0.55))
@@ -211,7 +211,7 @@ def _square(x: float, _: float, z: float) -> Rectangle:
 
 
 def _add_coloured_line(axes: Axes, points: FloatArray, colour_of: FloatArray) -> LineCollection:
-    """Add a polyline (N, 2) that is coloured by (N,) values."""
+    """Add a polyline (N, 2) coloured by (N,) values."""
     pieces = np.stack((points[:-1], points[1:]), axis=1)
     coloured = LineCollection(list(pieces), cmap="plasma", linewidths=3.0, capstyle="round", zorder=3)
     coloured.set_array(0.5 * (colour_of[:-1] + colour_of[1:]))
@@ -220,7 +220,7 @@ def _add_coloured_line(axes: Axes, points: FloatArray, colour_of: FloatArray) ->
 
 
 def _lit_surface_rgb(world: BlockWorld) -> FloatArray:
-    """Return (T, 3) colours, 0 to 1, of the triangles in the sun."""
+    """Return (T, 3) colours, 0 to 1, of the sunlit triangles."""
     names = np.array([SURFACE_COLOURS.get(Surface(surface), "#000000") for surface in world.surface.tolist()])
     rgb = np.array([[int(name[at : at + 2], 16) / 255 for at in (1, 3, 5)] for name in names]).reshape(-1, 3)
     corners_m = world.corners_m
@@ -230,7 +230,7 @@ def _lit_surface_rgb(world: BlockWorld) -> FloatArray:
 
 
 def _cell_corners(block: Block) -> FloatArray:
-    """Return (C, 2, 3) opposite corners of each cell of a block, world axes."""
+    """Return (C, 2, 3) opposite corners of a block's cells, world axes."""
     cells = np.array(footprint(block.name), dtype=np.float64)
     return to_world(np.stack((cells, cells + 1.0), axis=1) * BLOCK_SIZE_M, block)
 

@@ -21,7 +21,7 @@ COLOURS = {Verdict.FINE: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "b
 
 
 def say(text: object) -> None:
-    """Print a line as it is: names from files are no markup."""
+    """Print a line without markup: it may contain names from files."""
     Console().print(Text(str(text)), soft_wrap=True)
 
 
@@ -51,7 +51,7 @@ def report_on(source: Source, title: str) -> LineReport:
 
 
 def write_line(points_m: np.ndarray, output: Path, overwrite: bool) -> Path:
-    """Write a line as a .npy file and return the file; UserError if another line may not be overwritten."""
+    """Write and return a .npy file; UserError if another line may not be overwritten."""
     stored = io.BytesIO()
     np.save(stored, points_m.astype(np.float32))
     with writing(output):
@@ -64,10 +64,9 @@ def write_line(points_m: np.ndarray, output: Path, overwrite: bool) -> Path:
 
 
 def draw(picture: Path | None, title: str, source: Source, report: LineReport) -> None:
-    """Draw a line into a file, if one is given."""
     if picture is None:
         return
-    from maps_commands._pictures import draw_line  # matplotlib takes a second
+    from maps_commands._pictures import draw_line  # slow import
 
     draw_line(picture, title, source.line.points_m, source.line.speed_m_s, source.challenge, report.passages)
     say(f"wrote {picture}")

@@ -1,4 +1,4 @@
-"""Races of inputs files and ghosts: finding the files, driving them on the simulated game, positions over time."""
+"""Races of inputs files and ghosts: find the files, drive them on the simulated game, positions over time."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _RECORD = re.compile(r"(?P<map>.+)_(?P<time_ms>\d{1,9})")
 
 @dataclass(frozen=True)
 class DrivenRun:
-    """One race; S >= 2 samples, the last at the finish if it was reached. The checkpoint times include the finish."""
+    """One race; S >= 2 samples, the last at the finish if reached. The checkpoint times include the finish."""
 
     label: str
     time_ms: npt.NDArray[np.int64]  # (S,) race time, increasing from 0
     position_m: FloatArray  # (S, 3) world axes
     speed_m_s: FloatArray  # (S,)
     checkpoint_times_ms: tuple[int, ...]
-    race_time_ms: int | None  # None if the race was not finished
-    events: tuple[InputEvent, ...]  # changes of inputs in order of time; () where unknown
+    race_time_ms: int | None  # None if unfinished
+    events: tuple[InputEvent, ...]  # changes of inputs in order of time; () if unknown
 
 
 @contextmanager
 def simulated_game(maps_folder: Path) -> Iterator[ScriptPlayer]:
-    """Start a simulated game that drives scripts. Its errors become UserErrors."""
+    """Start a simulated game for scripts. Its errors become UserErrors."""
     try:
         with ScriptPlayer(SimulatedGameLauncher(find_free_port(), maps_folder)) as player:
             yield player
@@ -52,7 +52,7 @@ def simulated_game(maps_folder: Path) -> Iterator[ScriptPlayer]:
 
 
 def inputs_file(path: Path, map_name: str) -> Path:
-    """Return an inputs file, or the fastest record of a map in a folder (`best_runs/`, or one of its folders)."""
+    """Return an inputs file, or the fastest record of a map in a folder (`best_runs/` or one of its folders)."""
     if not path.is_dir():
         return path
     records = []
@@ -61,7 +61,7 @@ def inputs_file(path: Path, map_name: str) -> Path:
             records.append((match["map"], int(match["time_ms"]), file))
     of_map = [record for record in records if record[0] == map_name]
     if not of_map and len({name for name, _, _ in records}) == 1:
-        of_map = records  # the map cycle may call the map otherwise than its file
+        of_map = records  # the map cycle's name may differ from the file's
     if not of_map:
         known = ", ".join(sorted({name for name, _, _ in records})) or "none"
         raise UserError(f"{path}: holds no record of map {map_name!r}; its records are of maps: {known}")
@@ -89,7 +89,7 @@ def drive_script(player: ScriptPlayer, map_path: str, script: Path, label: str) 
 
     Raises:
         UserError: if the map or the script can't be used.
-        GameError: if the game ends, times out or sends nonsense.
+        GameError: if the game ends, times out or breaks the protocol.
     """
     events = read_input_script(script)
     times_ms: list[int] = []
@@ -99,7 +99,7 @@ def drive_script(player: ScriptPlayer, map_path: str, script: Path, label: str) 
     def note(state: StateView) -> None:
         if not times_ms or state.race_time_ms > times_ms[-1]:
             times_ms.append(state.race_time_ms)
-            positions_m.append(state.position_m.astype(np.float64))  # a copy: the state's memory is used again
+            positions_m.append(state.position_m.astype(np.float64))  # a copy: the state's memory is reused
             velocities_m_s.append(state.velocity_m_s.astype(np.float64))
 
     race = player.play(map_path, script, on_state=note)
@@ -123,7 +123,7 @@ def run_of_samples(
     race_time_ms: int | None,
     events: tuple[InputEvent, ...],
 ) -> DrivenRun:
-    """Make a run that ends at its finish: cut off later samples, and extrapolate the last one in a straight line."""
+    """Make a run that ends at its finish: drop later samples, and extrapolate the last one in a straight line."""
     if race_time_ms is not None:
         n_before = int(np.searchsorted(time_ms, race_time_ms))
         time_ms, position_m, speed_m_s = time_ms[:n_before], position_m[:n_before], speed_m_s[:n_before]

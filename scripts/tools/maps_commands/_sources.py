@@ -20,7 +20,7 @@ from trackmania_rl.track.reference_line import load_reference_line, read_points
 
 
 def map_in(file: Path) -> Challenge:
-    """Return the Stadium map in a map's file or in a replay."""
+    """Return the Stadium map of a map's or replay's file."""
     if is_challenge_file(file):
         challenge: Challenge | None = read_challenge(file)
     elif is_replay_file(file):
@@ -47,7 +47,7 @@ class Source:
 
     title: str
     line: BuiltLine
-    challenge: Challenge | None = None  # None where it is not known
+    challenge: Challenge | None = None  # None if unknown
     checkpoint_m: np.ndarray | None = None  # (C, 3) the car at its checkpoint times, of a single race
 
 
@@ -58,7 +58,7 @@ def from_replays(
     mean: bool = False,
     smoothing_m: float = SMOOTHING_M,
 ) -> Source:
-    """Build the line of the fastest race in some replays, or the mean of all.
+    """Build the line of the fastest race in some replays, or of the mean of all.
 
     Raises:
         UserError: if the races are on different maps, or none is by `driver`.
@@ -80,8 +80,8 @@ def from_replays(
 
 
 def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float = SMOOTHING_M) -> Source:
-    """Build the line of an inputs file that is driven on the simulated game to the finish."""
-    # The game takes seconds to import.
+    """Build the line of an inputs file driven to the finish on the simulated game."""
+    # Slow imports.
     from maps_commands._runs import drive_script, inputs_file, simulated_game
     from trackmania_rl.simulator.tracks.track_file import find_track_file
 
@@ -102,12 +102,11 @@ def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float 
 
 
 def from_line(file: Path, challenge: Challenge | None = None) -> Source:
-    """Load a line."""
     return Source(f"the line of {file.name}", BuiltLine(load_reference_line(file, LINE_SPACING_M), None), challenge)
 
 
 def from_uneven_line(file: Path) -> Source:
-    """Resample a line whose points are at any distances."""
+    """Resample an unevenly spaced line."""
     points_m = read_points(file)
     steps_m = np.linalg.norm(np.diff(points_m, axis=0), axis=1)
     if not steps_m.sum() <= MAX_LENGTH_M:
@@ -118,14 +117,13 @@ def from_uneven_line(file: Path) -> Source:
 
 
 def from_track(track: str, maps_folder: Path) -> Source:
-    """Load the line of a simulator's track."""
     from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
 
     return from_line(reference_line_file(find_track_file(track, maps_folder)))
 
 
 def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
-    """Build the line along a map's road pieces, with `as_far_as_possible` the unambiguous part of it."""
+    """Build the line along a map's road pieces, with `as_far_as_possible` only its unambiguous part."""
     challenge = read_challenge(map_file)
     line = line_from_blocks(challenge, as_far_as_possible=as_far_as_possible)
     notes: tuple[str, ...] = () if line.gap is None else (f"the line is not whole: {line.gap}",)
@@ -137,7 +135,7 @@ def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
 
 
 def _common_map(replays: Sequence[Replay], map_file: Path | None) -> Challenge | None:
-    """Return the one map of all races: that of the file, else that of the replays."""
+    """Return the one map of all races: the file's, else the replays'."""
     challenge = None if map_file is None else read_challenge(map_file)
     known_from = str(map_file)
     for replay in replays:
@@ -156,7 +154,7 @@ def _common_map(replays: Sequence[Replay], map_file: Path | None) -> Challenge |
 
 
 def _driven_by(ghosts: list[tuple[Ghost, Replay]], driver: str) -> list[tuple[Ghost, Replay]]:
-    """Return the races of a login, or of the player who saved the replay, ignoring case."""
+    """Return the races of a login, or of the replay's player, ignoring case."""
     wanted = driver.lower()
     found = [
         (ghost, replay)

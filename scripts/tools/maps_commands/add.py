@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def map_name(text: str) -> str:
-    """Parse a name as map_cycle takes it."""
+    """Parse a name for map_cycle."""
     if re.fullmatch(NAME_PATTERN, text) is None:
         raise argparse.ArgumentTypeError(f"{text!r}: {FORM}")
     try:
@@ -67,7 +67,7 @@ def map_name(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, check, draw, and print or insert; the exit code is 1 if the line has a problem."""
+    """Build, check, draw, and print or insert; return 1 if the line has a problem."""
     settings = load_settings(arguments.config)
     folder = arguments.maps_folder or folder_to_add_to() / settings.game.maps_folder
     source, name = source_of(arguments)
@@ -115,7 +115,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
         return _sources.from_line(file), arguments.name or name_of(file.stem.removesuffix("_0.5m"))
     replays, map_file = arguments.replay, None
     if is_replay_file(file):
-        read_embedded_map(file)  # raises where there is none
+        read_embedded_map(file)  # raises without a map
         replays = tuple(dict.fromkeys((file, *replays)))
     elif is_challenge_file(file):
         map_file = file
@@ -131,7 +131,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
 
 
 def entries_for(game: str, config: Path, real: Entries | None, simulated: Entries, obstacle: str | None) -> Entries:
-    """Return the entries for the game of a configuration; UserError if that game cannot drive the map."""
+    """Return the entries for a configuration's game; UserError if that game cannot drive the map."""
     if game != "simulated":
         if real is None:
             raise UserError(f'{config} has game = "{game}", which needs a map (.Challenge.Gbx), not only a line')
@@ -145,15 +145,15 @@ def entries_for(game: str, config: Path, real: Entries | None, simulated: Entrie
 
 
 def name_of(*texts: str) -> str:
-    """Return a name that map_cycle takes, from the first text that allows one."""
+    """Return a name for map_cycle from the first text that allows one."""
     return next(filter(None, map(as_file_name, texts)), "map")
 
 
 def put_map(map_file: Path, folder: Path, name: str, overwrite: bool) -> Path:
-    """Copy the map's file beside the line; the map in a replay gets the name `{name}.Challenge.Gbx`.
+    """Copy the map's file beside the line; name a replay's map `{name}.Challenge.Gbx`.
 
     Raises:
-        UserError: if another file of that name exists, or it cannot be written.
+        UserError: if another file has that name, or it cannot be written.
     """
     is_replay = is_replay_file(map_file)
     copy = folder / (f"{name}.Challenge.Gbx" if is_replay else map_file.name)
@@ -169,7 +169,7 @@ def put_map(map_file: Path, folder: Path, name: str, overwrite: bool) -> Path:
 
 
 def entries(name: str, map_file: Path, line_file: Path) -> Entries:
-    """Return entries of the map cycle: races that explore, and one that measures."""
+    """Return map cycle entries: exploration races, and one evaluation race."""
     return training_entries({"map_name": name, "map_path": map_file.name, "reference_line": line_file.name})
 
 
@@ -201,19 +201,18 @@ def simulated_entries(source: _sources.Source, line_file: Path, name: str, force
 
 
 def print_entries(game: str, config: str, of_game: Entries) -> None:
-    """Print entries to copy into a configuration."""
     print(f"\nfor the {game} game (config_files/{config}), into map_cycle:")
     print(",\n".join(map(entry_text, of_game)) + ",")
 
 
 def add_to_map_cycle(config_file: Path, new: Entries, replace: bool = False) -> Path:
-    """Add entries to a configuration's map cycle, or put them in its place: an assignment at its end, where it wins.
+    """Add entries to a configuration's map cycle, or replace it: an assignment at the file's end, where it wins.
 
     Returns:
-        A copy of the file as it was.
+        The backup of the file.
 
     Raises:
-        UserError: if the file is no usable configuration with them, has one of the names already, or cannot be written.
+        UserError: if the result is no usable configuration, a name is taken, or the file cannot be written.
     """
     before = load_settings(config_file)
     old = [] if replace else list(before.game.map_cycle)
@@ -238,13 +237,13 @@ def add_to_map_cycle(config_file: Path, new: Entries, replace: bool = False) -> 
 
 
 def assignment(cycle: Iterable[MapEntry]) -> str:
-    """Write a map cycle as in a configuration file."""
+    """Format a map cycle as in a configuration file."""
     entries = [f"{entry_text(entry.model_dump(exclude_defaults=True))},\n" for entry in cycle]
     return f"{HEADING}\nmap_cycle = (\n{''.join(entries)})\n"
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:
-    """Write one entry as in a configuration file, without the comma after it."""
+    """Format one entry as in a configuration file, without a comma after it."""
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in entry.items() if isinstance(value, str)}
     lines = [f'        "{name}": {texts.get(name, repr(value))},' for name, value in entry.items()]
     return "\n".join(("    {", *lines, "    }"))

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from maps_commands._comparison import compare_runs, save_comparison  # matplotlib takes a second
+    from maps_commands._comparison import compare_runs, save_comparison  # slow import
 
     track_file = None if arguments.map is None else find_track_file(arguments.map, arguments.maps_folder)
     named = ((arguments.a, arguments.driver_a), (arguments.b, arguments.driver_b))
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_comparison(comparison: RunComparison) -> None:
-    """Print the table by checkpoint, and where B is furthest ahead and behind."""
+    """Print the table by checkpoint, and B's largest lead and deficit."""
     say(f"{comparison.a.label}\n{comparison.b.label}")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="cyan")
     for heading in ("section", "at m", "A", "B", "A alone", "B alone", "B loses", "B behind"):

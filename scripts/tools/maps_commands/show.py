@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every file; the exit code is 1 if one of them cannot be read."""
+    """Print every file; return 1 if one of them is unreadable."""
     n_problems = 0
     if len(arguments.files) > 1 and (arguments.picture or arguments.views):
         raise UserError(
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 raise UserError(f"{file}: its name must end in .Challenge.Gbx, .Replay.Gbx or .Ghost.Gbx")
             if arguments.picture is not None:
-                from maps_commands._pictures import draw_world  # matplotlib takes a second
+                from maps_commands._pictures import draw_world  # slow import
 
                 challenge = _sources.map_in(file)
                 draw_world(arguments.picture, challenge.plain_name, world_of(challenge))
@@ -119,9 +119,9 @@ def _counts(counts: list[tuple[str, int]], show_all: bool) -> str:
 
 
 def _draw_views(file: Path, picture: Path) -> None:
-    """Draw what the driver of a replay's fastest race sees."""
-    from maps_commands._pictures import draw_views  # matplotlib takes a second
-    from trackmania_rl.track.block_picture import scene_of  # numba likewise
+    """Draw the view of the driver of a replay's fastest race."""
+    from maps_commands._pictures import draw_views  # slow import
+    from trackmania_rl.track.block_picture import scene_of  # slow import
 
     if is_challenge_file(file):
         raise UserError(f"{file}: --views draws what a driver sees; name a replay on that map")
@@ -152,7 +152,7 @@ def _ghost_facts(ghost: Ghost) -> dict[str, str]:
 
 
 def _cut(text: str) -> str:
-    """Cut a text from a file: the Competition Patch adds a signature of some 400 letters to the game's version."""
+    """Shorten a text from a file: the Competition Patch adds a 400-letter signature to the game's version."""
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}..."
 
 

@@ -29,7 +29,7 @@ UNKNOWN_MAP = "unknown map"
 
 @dataclass(frozen=True)
 class RaceTimes:
-    """Times of one ghost; `reference` are the times of the map in the same file."""
+    """Times of one ghost; `reference` are those of the map in the same file."""
 
     map: str
     race_time_ms: int | None
@@ -68,7 +68,7 @@ def find_replays(paths: Sequence[Path]) -> Iterator[Path]:
     """Yield the named files, and the replays and ghosts in the named folders.
 
     Raises:
-        UserError: if there is nothing under a name.
+        UserError: if a name has none.
     """
     for path in paths:
         if path.is_dir():
@@ -80,7 +80,6 @@ def find_replays(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def read_times(file: Path) -> list[RaceTimes]:
-    """Return the times of each ghost in a file."""
     replay = read_replay(file)
     challenge = replay.challenge
     return [
@@ -98,7 +97,7 @@ def read_times(file: Path) -> list[RaceTimes]:
 
 
 def print_times(races: Sequence[RaceTimes], unreadable: dict[str, str]) -> None:
-    """Print a table for each map, and the files that cannot be read."""
+    """Print a table per map, and the unreadable files."""
     for map_name, of_map in groupby(races, key=lambda race: race.map):
         rows = list(of_map)
         reference = rows[0].reference

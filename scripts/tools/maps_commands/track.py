@@ -58,7 +58,7 @@ def track_file(text: str) -> Path:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make, check, write and draw the track; the exit code is 1 if the scripted driver does not finish it."""
+    """Make, check, write and draw the track; return 1 if the scripted driver does not finish it."""
     challenge = _sources.map_in(arguments.map)
     line = line_of(arguments.source, arguments.map)
     ground = "line" if arguments.drive and arguments.ground is None else arguments.ground
@@ -77,11 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Written:
-    """A track that was written."""
+    """A written track."""
 
     track: Track
     notes: tuple[str, ...]  # differences from the game
-    files: tuple[Path, ...]  # the track's file, its line's, and others
+    files: tuple[Path, ...]  # track, line, and others
 
 
 def write(
@@ -91,16 +91,16 @@ def write(
 
     Args:
         challenge: the map.
-        line: the way through it.
+        line: through it.
         output: the track file.
         force: overwrite existing files.
         again: existing files may have the same content.
         ground: "blocks" or "line"; None for blocks if all are known.
 
     Raises:
-        UserError: if no track can be made, or the files exist already or cannot be written.
+        UserError: if no track can be made, or files exist or cannot be written.
     """
-    # The simulator takes seconds to import.
+    # Slow imports.
     from trackmania_rl.simulator.tracks.track_design import file_in_the_way
     from trackmania_rl.simulator.tracks.track_file import load_track
 
@@ -119,7 +119,7 @@ def write(
 def _writer(
     challenge: Challenge, line: BuiltLine, road_name: str, ground: str | None
 ) -> tuple[Callable[[Path], tuple[Path, ...]], tuple[str, ...]]:
-    """Return a function that writes a track's files, given the path of the first, and notes."""
+    """Return a function that writes a track's files, given the first one's path, and notes."""
     from trackmania_rl.simulator.tracks.track_design import write_track
     from trackmania_rl.track.block_tracks import (
         BlockTrackError,
@@ -153,7 +153,7 @@ def _writer(
 
 
 def line_of(source: Path, map_file: Path) -> BuiltLine:
-    """Return the line in a .npy file, or of the fastest race in a replay."""
+    """Return the line in a .npy file, or of a replay's fastest race."""
     if source.suffix == ".npy":
         return _sources.from_line(source).line
     if not is_replay_file(source):
