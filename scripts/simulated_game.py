@@ -84,7 +84,6 @@ def run(arguments: argparse.Namespace, make_server: Callable[[SimulatedGame, int
 
 
 def _end_with(pid: int) -> None:
-    """Wait for a process, then end this one."""
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(pid).wait()
     os._exit(0)

@@ -28,7 +28,6 @@ class MiniRaceReplayBuffer(ReplayBuffer):
     Args:
         storage: the transitions; its ring is shared with the other side.
         rules: of mini-races; shared as well.
-        sampler: draws transitions.
         batch_size: of `sample()` without an argument.
         generator: source of randomness, on the ring buffer's device.
 

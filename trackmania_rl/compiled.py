@@ -72,7 +72,6 @@ def _cache_parent() -> Path | None:
 
 
 def _remove_old_versions(name: str, parent: Path) -> None:
-    """Remove a name's cache folders older than `KEPT_FOR_S`."""
     with contextlib.suppress(OSError):  # another process may also remove them
         for folder in parent.glob(f"{name}-{'[0-9a-f]' * VERSION_DIGITS}"):
             if time.time() - folder.stat().st_mtime > KEPT_FOR_S:

@@ -187,7 +187,6 @@ def train(
 
 
 def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:
-    """Make the agent's builder and check its actor in these spaces."""
     builder = agent(settings, spaces, seeds)
     actor = builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng("check"))
     check_decision(actor, spaces)

@@ -108,7 +108,6 @@ def _draw_marks(picture: Image, plan: Plan, track: Track) -> None:
 
 
 def _draw_race(picture: Image, plan: Plan, race: DriveReport) -> None:
-    """Draw the driven line, coloured by the pedal pressed."""
     path_px = plan.pixel(race.position_m)
     for before_px, after_px, keys in zip(path_px[:-1], path_px[1:], race.keys[:-1], strict=True):
         colour = BRAKE_COLOUR if keys[1] else GAS_COLOUR if keys[0] else INK
@@ -116,7 +115,6 @@ def _draw_race(picture: Image, plan: Plan, race: DriveReport) -> None:
 
 
 def _profile(track: Track, sections: npt.NDArray[np.int64], width_px: int) -> Image:
-    """Return the picture (H, width_px, 3) of the road's height over its length."""
     ribbon = track.ribbon
     picture = np.full((PROFILE_HEIGHT_PX, width_px, 3), 30, dtype=np.uint8)
     heights_m = ribbon.center_m[sections, 1]

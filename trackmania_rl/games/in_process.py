@@ -40,13 +40,6 @@ class _Map(NamedTuple):
 class InProcessGames(Games):
     """K games.
 
-    Args:
-        n_games: K.
-        game: rules of the races.
-        observation: its floats.
-        maps_folder: of tracks and reference lines.
-        extra: a user's own floats.
-
     Raises:
         SettingsError: if the observation's settings contradict each other.
     """
@@ -145,7 +138,6 @@ class InProcessGames(Games):
         return np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1])
 
     def _step(self, games: GameIds, decision: BatchDecision, policy_s: float) -> dict[int, RaceEnd]:
-        """Make one action in some games with a race; return the ends of races."""
         began_s = time.perf_counter()
         self.races.act(games, decision.actions, decision.is_greedy, decision.q_values)
         by_map = self._by_map(games)

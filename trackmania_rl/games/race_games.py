@@ -56,9 +56,6 @@ class RaceGames(GamesBuilder):
 
     Simulator and game client are imported where games are made: a learner makes none.
 
-    Args:
-        settings: of the run.
-
     Attributes:
         layout: places of the floats: `floats[:, self.layout["velocity_m_s"]]`.
         spaces: of the games.
@@ -252,7 +249,6 @@ class AlternatingGames(Games):
         return all(have_ended)
 
     def _at(self, game: int) -> tuple[Games, int]:
-        """Return a game's half, once idle, and its number there."""
         number = int(game >= self._begins_at[1])
         self._await(number)
         return self._halves[number], game - self._begins_at[number]

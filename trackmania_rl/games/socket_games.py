@@ -254,7 +254,6 @@ class SocketGames(Games):
             self._drivers[game].close()
 
     def _play_race(self, game: int, race: _Race) -> _Race | None:
-        """Play a race; return the one that replaced it, if any."""
         next_race: _Race | None = None
 
         def decide(image: npt.NDArray[np.uint8], seen: Observation) -> PolicyDecision:

@@ -99,7 +99,6 @@ def parse_input_script(text: str) -> list[InputEvent]:
 
 
 def _parse(text: str) -> tuple[list[InputEvent], list[str]]:
-    """Return the events in order of time, and the skipped `set` commands."""
     events: list[InputEvent] = []
     skipped: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -157,7 +156,6 @@ def key_changes(time_ms: int, before: KeyState, after: KeyState) -> list[InputEv
 
 @functools.lru_cache(maxsize=1024)  # every race is written as a script of few distinct changes
 def _changed_keys(before: KeyState, after: KeyState) -> tuple[tuple[Input, int], ...]:
-    """Return the changed keys: 1 pressed, 0 released."""
     return tuple(
         (input_, int(is_held))
         for input_, was_held, is_held in zip(_KEY_STATE_INPUTS, before, after, strict=True)
@@ -201,7 +199,6 @@ def _parse_time_range(word: str) -> tuple[int, int | None]:
 
 
 def _parse_time(word: str) -> int:
-    """Parse a time to ms, rounded down to a tick."""
     if re.fullmatch(r"\d{1,10}", word):
         time_ms = int(word)
     elif match := _TIME.fullmatch(word):

@@ -78,7 +78,6 @@ class ObservationBlock:
 
 
 def _block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
-    """List all existing blocks in the vector's order."""
     n_actions, n_zones = settings.n_prev_actions_in_inputs, settings.n_zone_centers_in_inputs
     zone_step_m = settings.one_every_n_zone_centers_in_inputs * ZONE_SPACING_M
     margin_m = MARGIN_TO_ANNOUNCE_FINISH_M
@@ -136,7 +135,6 @@ def _block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
 
 
 def _own_blocks(settings: ObservationSettings, actions: ActionsSetting) -> list[ObservationBlock]:
-    """Return the blocks of `observation_blocks` with their statistics."""
     rows = _block_rows(settings, actions)
     known = [name for name, *_ in rows]
     names = settings.observation_blocks
@@ -255,7 +253,6 @@ class ObservationLayout:
     """All floats of the observation in their order.
 
     Args:
-        settings: of the observation.
         actions: the game's setting, for the floats of previous actions.
         extra: a user's own floats, not in `blocks`.
 
@@ -372,9 +369,6 @@ def _statistics_of_an_action(settings: ObservationSettings, actions: ActionsSett
 
 class ObservationStatistics:
     """Sums over states, and their statistics.
-
-    Args:
-        layout: of the states.
 
     Attributes:
         n_states: number of states added.

@@ -92,9 +92,6 @@ class Races:
     """Arrays of K races.
 
     Args:
-        n_races: K.
-        game: actions, image and longest race.
-        layout: the floats of the observation.
         frames: (n, 1, H, W) uint8 storage for the frames of a single race, if large enough.
 
     Attributes:

@@ -54,7 +54,6 @@ class GameInstanceManager:
     """Player of whole races on one game instance.
 
     Args:
-        connect: makes the connection.
         extra: a user's own floats of each state.
 
     Attributes:
@@ -175,7 +174,6 @@ class GameInstanceManager:
         self._launcher.kill()
 
     def _start_game(self) -> None:
-        """Start the game, retrying while the previous one's port is in use."""
         deadline_s = time.monotonic() + (PORT_FREE_WITHIN_S if self.game_starts else 0.0)
         while True:
             try:

@@ -252,7 +252,6 @@ class RaceMachine:
         return self.races.finish(0, clock_ms, state.times_passed_ms)
 
     def _leave_waiting(self) -> None:
-        """Leave the held report unanswered until the next race."""
         self._transport.set_timeout(TIMEOUT_BETWEEN_RACES_MS)
         self._transport.flush()
 
@@ -357,7 +356,6 @@ class RaceStart:
             )
 
     def _settle_in(self, settings: GameSettings) -> None:
-        """Send the settings that need a race."""
         self._has_seen_a_step = True
         self._transport.set_timeout(TIMEOUT_DURING_RACE_MS)
         self._transport.set_speed(settings.running_speed)

@@ -262,7 +262,6 @@ class TMInterface:
         return int(answer)
 
     def _read_block(self) -> bytes:
-        """Read an int32 length and that many bytes."""
         size = INT32.unpack(self._read(INT32.size))[0]
         if not 0 <= size <= MAX_PAYLOAD_BYTES:
             raise GameProtocolError(

@@ -149,7 +149,6 @@ def _on_line(run: DrivenRun, station_m: FloatArray, distance_m: FloatArray) -> R
 
 
 def _sections(a: DrivenRun, b: DrivenRun, station_of_a_m: FloatArray) -> tuple[Section, ...]:
-    """Match checkpoints in the order in which each race passed them."""
     sections: list[Section] = []
     ends_m = np.interp(a.checkpoint_times_ms, a.time_ms, np.maximum.accumulate(station_of_a_m)).tolist()
     for end_ms, end_m in zip(zip(a.checkpoint_times_ms, b.checkpoint_times_ms, strict=False), ends_m, strict=False):

@@ -123,7 +123,6 @@ def draw_line(
 
 
 def draw_world(file: Path, title: str, world: BlockWorld) -> None:
-    """Write a PNG of a world from above."""
     cells = np.concatenate([np.zeros((0, 2, 3)), *map(_cell_corners, (*world.unknown, *world.water))])
     points_m = np.concatenate((world.corners_m.reshape(-1, 3), cells.reshape(-1, 3)))
     if len(points_m) == 0:
@@ -197,7 +196,6 @@ def _write(figure: Figure, file: Path) -> None:
 
 
 def _draw_blocks(axes: Axes, challenge: Challenge) -> None:
-    """Draw every block as a square, gates on top."""
     gates = challenge.gates
     plain = [_square(*block.cell) for block in challenge.blocks if block.gate is None]
     axes.add_collection(PatchCollection(plain, facecolor="#d9d9d4", edgecolor="#b4b4ae", linewidth=0.4, alpha=0.55))
@@ -211,7 +209,6 @@ def _square(x: float, _: float, z: float) -> Rectangle:
 
 
 def _add_coloured_line(axes: Axes, points: FloatArray, colour_of: FloatArray) -> LineCollection:
-    """Add a polyline (N, 2) coloured by (N,) values."""
     pieces = np.stack((points[:-1], points[1:]), axis=1)
     coloured = LineCollection(list(pieces), cmap="plasma", linewidths=3.0, capstyle="round", zorder=3)
     coloured.set_array(0.5 * (colour_of[:-1] + colour_of[1:]))

@@ -20,7 +20,6 @@ from trackmania_rl.track.reference_line import load_reference_line, read_points
 
 
 def map_in(file: Path) -> Challenge:
-    """Return the Stadium map of a map's or replay's file."""
     if is_challenge_file(file):
         challenge: Challenge | None = read_challenge(file)
     elif is_replay_file(file):
@@ -106,7 +105,6 @@ def from_line(file: Path, challenge: Challenge | None = None) -> Source:
 
 
 def from_uneven_line(file: Path) -> Source:
-    """Resample an unevenly spaced line."""
     points_m = read_points(file)
     steps_m = np.linalg.norm(np.diff(points_m, axis=0), axis=1)
     if not steps_m.sum() <= MAX_LENGTH_M:

@@ -57,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def map_name(text: str) -> str:
-    """Parse a name for map_cycle."""
     if re.fullmatch(NAME_PATTERN, text) is None:
         raise argparse.ArgumentTypeError(f"{text!r}: {FORM}")
     try:
@@ -145,7 +144,6 @@ def entries_for(game: str, config: Path, real: Entries | None, simulated: Entrie
 
 
 def name_of(*texts: str) -> str:
-    """Return a name for map_cycle from the first text that allows one."""
     return next(filter(None, map(as_file_name, texts)), "map")
 
 
@@ -237,7 +235,6 @@ def add_to_map_cycle(config_file: Path, new: Entries, replace: bool = False) -> 
 
 
 def assignment(cycle: Iterable[MapEntry]) -> str:
-    """Format a map cycle as in a configuration file."""
     entries = [f"{entry_text(entry.model_dump(exclude_defaults=True))},\n" for entry in cycle]
     return f"{HEADING}\nmap_cycle = (\n{''.join(entries)})\n"
 

@@ -76,7 +76,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_comparison(comparison: RunComparison) -> None:
-    """Print the table by checkpoint, and B's largest lead and deficit."""
     say(f"{comparison.a.label}\n{comparison.b.label}")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="cyan")
     for heading in ("section", "at m", "A", "B", "A alone", "B alone", "B loses", "B behind"):

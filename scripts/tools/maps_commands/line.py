@@ -45,14 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def line_file(text: str) -> Path:
-    """Parse the name of a .npy file."""
     if not text.endswith(".npy"):
         raise ValueError
     return Path(text)
 
 
 def smoothing(text: str) -> float:
-    """Parse metres from 0 to 50."""
     if not 0.0 <= float(text) <= 50.0:
         raise ValueError
     return float(text)

@@ -72,7 +72,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show_challenge(title: str, challenge: Challenge, all_blocks: bool) -> None:
-    """Print facts, blocks by kind, and gates of a map."""
     times, is_stadium = challenge.times, challenge.environment == STADIUM
     medals = times.author_ms, times.gold_ms, times.silver_ms, times.bronze_ms
     facts = {
@@ -103,7 +102,6 @@ def show_challenge(title: str, challenge: Challenge, all_blocks: bool) -> None:
 
 
 def show_replay(file: Path, all_blocks: bool) -> None:
-    """Print the races of a replay or a ghost, then its map."""
     replay = read_replay(file)
     _print_facts(str(file), {"saved by": _cut(replay.nickname or "unknown"), "races": str(len(replay.ghosts))})
     for ghost in replay.ghosts:
@@ -119,7 +117,6 @@ def _counts(counts: list[tuple[str, int]], show_all: bool) -> str:
 
 
 def _draw_views(file: Path, picture: Path) -> None:
-    """Draw the view of the driver of a replay's fastest race."""
     from maps_commands._pictures import draw_views  # slow import
     from trackmania_rl.track.block_picture import scene_of  # slow import
 

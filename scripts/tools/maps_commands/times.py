@@ -97,7 +97,6 @@ def read_times(file: Path) -> list[RaceTimes]:
 
 
 def print_times(races: Sequence[RaceTimes], unreadable: dict[str, str]) -> None:
-    """Print a table per map, and the unreadable files."""
     for map_name, of_map in groupby(races, key=lambda race: race.map):
         rows = list(of_map)
         reference = rows[0].reference

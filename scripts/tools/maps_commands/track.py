@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def track_file(text: str) -> Path:
-    """Parse the name of a .toml file."""
     if not text.endswith(".toml"):
         raise ValueError
     return Path(text)

@@ -197,7 +197,6 @@ def _load(config: PathText | Settings, overrides: Mapping[str, Any] | None, acti
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy's numbers, containers and paths to the types of a configuration file."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

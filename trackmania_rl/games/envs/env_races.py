@@ -69,13 +69,10 @@ class EnvRaces:
     """Races on K games; row k of the arrays is game k's newest state.
 
     Args:
-        settings: of the run.
         games: closed with this object.
-        spaces: of the games.
         maps: of the races; entries of the same map are one map.
         map_weights: relative frequency of each; None: all equal.
         tracks_folder: of generated tracks; closed with this object.
-        reward: one of `REWARDS`.
         normalize: whether shown floats are (x - mean) / standard deviation.
 
     Attributes:
@@ -282,7 +279,6 @@ class EnvRaces:
 
 
 def _maps_by_name(maps: Sequence[MapEntry], weights: Sequence[float]) -> tuple[dict[str, MapEntry], Array]:
-    """Return the maps by name, and each map's share of races."""
     by_name: dict[str, MapEntry] = {}
     weight_of: dict[str, float] = {}
     for entry, weight in zip(maps, weights, strict=True):

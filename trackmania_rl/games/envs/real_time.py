@@ -107,7 +107,6 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
             self._thread = None
 
     def _drive(self) -> None:
-        """Step the game until its race is over or halted."""
         due_s = time.perf_counter()
         while True:
             due_s = max(due_s + self._step_s, time.perf_counter() - FURTHEST_BEHIND_S)

@@ -136,11 +136,7 @@ def end_processes(processes: Collection[psutil.Process], within_s: float = END_W
 
 
 class GameRecords:
-    """Records of running games by port, shared by all processes of this user.
-
-    Args:
-        folder: of the records.
-    """
+    """Records of running games by port, shared by all processes of this user."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._own_folder = folder

@@ -48,12 +48,7 @@ def open_windows(platform: str = sys.platform) -> WindowSystem:
 
 
 class GameWindow:
-    """Window of one game process, kept visible and focused once. Errors are logged, as the game may run on.
-
-    Args:
-        pid: the game.
-        open_system: opens the window system.
-    """
+    """Window of one game process, kept visible and focused once. Errors are logged, as the game may run on."""
 
     def __init__(self, pid: int, open_system: Callable[[], WindowSystem] = open_windows) -> None:
         self._pid = pid

@@ -82,12 +82,10 @@ class GameKeeper:
     """One game as a `Job` of a `Supervisor`.
 
     Args:
-        launcher: of the game.
         max_age_s: age at which the game is restarted even in use.
         greets_within_s: timeout of a greeting, or for closing a dead connection.
         listens_within_s: timeout from a start until the game listens.
         connect: connects to a port; raises `GameError` if no process listens.
-        clock: seconds.
 
     Attributes:
         port: where the game listens.
@@ -192,7 +190,6 @@ class GameKeeper:
         return f"does not greet within {self._greets_within_s:g} s{detail}"
 
     def _is_greeted(self, game: _Game) -> bool:
-        """Connect or poll; return whether the greeting has come."""
         try:
             if self._attempt is None:
                 self._attempt = self._connect(self.port)

@@ -113,7 +113,6 @@ class KeptGame(GameLauncher):
     Starting locks the game for this collector. Connecting waits until it greets.
 
     Args:
-        port: of this machine.
         tracks_folder: of the simulated game's tracks; None for the real game, whose maps are on its machine.
         locks_folder: of the locks, one per game.
     """

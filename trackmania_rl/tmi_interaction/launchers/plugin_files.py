@@ -130,7 +130,6 @@ def install_plugin(plugins_folder: Path, source: Path = PLUGIN_FILE) -> Installa
 
 
 def _keep(path: Path) -> Path:
-    """Copy a file to a free name that does not end in .as."""
     number = 1
     while True:
         backup = path.with_name(f"{path.name}.backup-{number}")

@@ -57,10 +57,6 @@ class TmnfLauncher(GameLauncher):
 
     Args:
         port: of the game; TMInterface's variable `custom_port`.
-        user: this machine's paths and names.
-        platform: like `sys.platform`.
-        records: of running games.
-        find_games: lists running games.
     """
 
     def __init__(
