@@ -1,12 +1,12 @@
 """The default configuration: the simulated game, a small network without image, minutes on a laptop's processor.
 
 These are the most changed settings, with their defaults. `scripts/train.py --list-settings` and docs/settings.rst list
-all settings, with description, unit and range; each can be set here. A wrong or unknown setting is an error.
+all settings, with description, unit and range; each can be set here. Wrong or unknown settings are errors.
 `scripts/train.py --config other.py` reads another file, which may begin with `based_on = "config.py"` and set only
-differences; `--set name=value` overrides one setting.
+differences; `--set name=value` overrides a setting.
 
-A new run writes its settings to save/{run_name}/settings.toml. Edits of that file are applied at the next race;
-settings that shape networks, buffers or processes wait for the next start.
+A new run writes its settings to save/{run_name}/settings.toml. Edits there apply at the next race; settings that shape
+networks, buffers or processes, at the next start.
 
 A schedule is a tuple of (frame count, value) pairs from frame 0 on, or one number. A frame is one action.
 """

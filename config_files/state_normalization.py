@@ -1,9 +1,9 @@
 """Mean and standard deviation of every float of the observation, by block; the network reads (x - mean) / std.
 
-Each entry is block name -> (means, standard deviations above 0), one number for each float of the block. Blocks that
-observation_blocks leaves out may be here. Of the previous actions the setting `actions` chooses one entry. A block's
-length follows from config.py (for example 4 x n_prev_actions_in_inputs). The numbers are part of a trained agent:
-changing them makes checkpoints and published weights meaningless. docs/observation.rst shows the table.
+Each entry is block name -> (means, standard deviations above 0), one number per float. Blocks that observation_blocks
+leaves out may be here. The setting `actions` chooses one entry of the previous actions. A block's length follows from
+config.py (e.g. 4 x n_prev_actions_in_inputs). Changing the numbers makes checkpoints and published weights meaningless.
+docs/observation.rst shows the table.
 """
 
 # fmt: off

@@ -14,7 +14,7 @@ import ray
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 
-RACE_ID = "trackmania_rl:TrackMania/Race-v0"  # the part before the colon is imported wherever an environment is made
+RACE_ID = "trackmania_rl:TrackMania/Race-v0"  # imports the part before the colon
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         from trackmania_rl.doctor.examination import examine
-    except (ImportError, OSError) as error:  # every later check would need them
+    except (ImportError, OSError) as error:
         # Windows' messages for a missing system library that torch needs.
         is_of_windows = sys.platform == "win32" and (isinstance(error, OSError) or "DLL" in str(error))
         remedy = (

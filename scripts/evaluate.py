@@ -116,7 +116,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     console = Console()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device, code=arguments.code)
     torch.set_num_threads(1)
-    # Results go to a run's own folder, those of a driver's file to the current one.
+    # Results go to the run's folder; of a driver's file, to the current one.
     of_file = Path("evaluation") / arguments.run.stem
     output = arguments.output or (arguments.run / "evaluation" if arguments.run.is_dir() else of_file)
     own = driver.spaces.own_observation is not None

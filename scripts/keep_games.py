@@ -52,7 +52,7 @@ def main() -> int:
     end_in_order_when_terminated()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
     settings = load_settings(arguments.config, arguments.set)
-    game = settings.game.model_copy(update={"games_are_kept": False})  # from this side they are not
+    game = settings.game.model_copy(update={"games_are_kept": False})
     if game.game != "simulated":
         put_plugin_in_place(settings.user)
     maps_folder = PROJECT_FOLDER / game.maps_folder

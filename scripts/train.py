@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 def main() -> int:
     """Run the command line."""
     arguments = vars(parse_arguments())
-    end_in_order_when_terminated()  # until the training's own stop conditions
+    end_in_order_when_terminated()
     with contextlib.ExitStack() as at_end:
         watched, heartbeat = WatchedTraining.by_environment(), None
         if watched is not None:

@@ -32,7 +32,7 @@ def runner(name: str) -> Callable[[], None]:
     """Return a function that runs a command's script with this process's arguments."""
 
     def run() -> None:
-        # As "__main__", so that spawned processes import the script; runpy would change the usage's name.
+        # As "__main__" for spawned processes; runpy would change the usage's name.
         script = SHIPPED_FOLDER / "scripts" / SCRIPTS[name][0]
         sys.modules["__main__"] = module = types.ModuleType("__main__")
         module.__file__ = str(script)

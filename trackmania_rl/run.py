@@ -84,7 +84,7 @@ def train(
     Call it in the main thread of a program, below `if __name__ == "__main__"`.
 
     Args:
-        settings: a configuration file, or settings. An existing run resumes with its settings.toml.
+        settings: a configuration file or settings; an existing run keeps its settings.toml.
         overrides: `name=value` texts that replace single settings.
         output_folder: for save/ and tensorboard/.
         project_folder: base of a relative `maps_folder` and of the files of demonstrations and data sets.

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-# If not installed; and for tests that load this file by its path.
+# If not installed; and for tests.
 sys.path[:0] = [str(PROJECT), str(Path(__file__).resolve().parent)]
 
 import maps_commands  # noqa: E402

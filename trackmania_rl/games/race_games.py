@@ -54,8 +54,6 @@ class RaceGames(GamesBuilder):
     A subclass may add k floats to each state, before those of views. It sets `own_mean` and `own_std`, k numbers each
     for the network's normalization, and overrides `own_floats`.
 
-    Simulator and game client are imported where games are made: a learner makes none.
-
     Attributes:
         layout: places of the floats: `floats[:, self.layout["velocity_m_s"]]`.
         spaces: of the games.

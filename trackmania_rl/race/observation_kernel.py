@@ -135,7 +135,7 @@ class KernelLayout(NamedTuple):
     at: FeatureOffsets
     n_zone_centers: int
     zone_stride: int  # zones between neighbouring centres
-    margin_to_announce_finish_m: float  # upper limit of the distance to the finish
+    margin_to_announce_finish_m: float
     measures_on_track: bool  # range finder on the track, not in pictures
     range_finder_reach_m: float
     n_road_floats: int

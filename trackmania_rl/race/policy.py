@@ -20,7 +20,7 @@ class PolicyDecision:
     """Decision in one state."""
 
     action: Action  #: index into the configured `inputs`, or (D,) float32
-    is_greedy: bool  #: whether `action` has the highest value
+    is_greedy: bool
     #: (A,) expected sum of rewards until the mini-race ends, by action; (1,), of `action`, if continuous
     q_values: npt.NDArray[np.float32]
 

@@ -100,17 +100,17 @@ class RacePosition:
     place: int  # in the map cycle, repeats counted
     generator: str = ""  # `generator_key` of its track, if any
     generator_number: int = 0  # among the races of the generator
-    streams: Mapping[str, str] = field(default_factory=dict)  # states of the random streams when the race was sent
+    streams: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorProgress:
     """Position from which a collector continues, after the races received by the learner."""
 
-    n_races: int = 0  # number of the next race
-    place: int = 0  # of the next race in the map cycle
-    of_generators: Mapping[str, int] = field(default_factory=dict)  # number of each generator's next race
-    streams: Mapping[str, str] = field(default_factory=dict)  # states of the random streams
+    n_races: int = 0
+    place: int = 0
+    of_generators: Mapping[str, int] = field(default_factory=dict)
+    streams: Mapping[str, str] = field(default_factory=dict)
 
     def after(self, race: RacePosition) -> CollectorProgress:
         """Return the progress after a race; races of several games may arrive out of order."""

@@ -1,6 +1,6 @@
 """Arrays of K races in progress, the ends of races, and their rollouts.
 
-Games in this process share one `Races`; a game behind a socket has one with K = 1.
+Games in this process share one `Races`; behind sockets each has one (K = 1).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RaceEnd:
     """End of a race."""
 
     cutoff_reason: CutoffReason | None  #: None if the race was finished
-    race_time_ms: int  #: until the finish or the cut-off
+    race_time_ms: int
     furthest_zone_idx: int  #: highest zone reached, or the finish's own index
     furthest_m: float  #: metres along the line at the furthest point
     checkpoint_times_ms: tuple[int, ...]  #: passed, the finish included

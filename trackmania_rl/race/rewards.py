@@ -57,9 +57,9 @@ class Reward(Protocol):
 class Arrival(NamedTuple):
     """The action that reached the finish, and its race."""
 
-    advanced_m: float  #: by the action, along the line
-    duration_ms: float  #: of the action until the finish
-    race_m: float  #: by the race, along the line
+    advanced_m: float
+    duration_ms: float
+    race_m: float
     race_time_ms: float
 
 
@@ -178,12 +178,12 @@ def race_rewards(
     A finishing action is charged for its duration until the finish and has no optional terms.
 
     Args:
-        state_float: (T + 1, F) states.
+        state_float: (T + 1, F).
         meters_advanced: (T + 1,) along the line.
         race_time_ms: finish time; None if the race was cut off.
         places: of the blocks.
         settings: coefficients; schedules of optional terms are linear.
-        frames_total: actions collected by the run.
+        frames_total: the run's number of actions.
         ms_per_action: game time between two decisions.
 
     Raises:

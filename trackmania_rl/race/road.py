@@ -209,7 +209,7 @@ def _is_behind_car(
     left_m: npt.NDArray[np.float64], ahead_m: npt.NDArray[np.float64], camera: ChaseCamera
 ) -> npt.NDArray[np.bool_]:
     """Return which points on the ground (n,) the car's box hides from the camera."""
-    # Intersect the line from the camera (share 0) to the point (share 1) with the box's three pairs of sides.
+    # Intersect the line from camera (share 0) to point (share 1) with the box's pairs of sides.
     begins, ends = np.zeros(len(left_m)), np.ones(len(left_m))
     ways = (
         (0.0, left_m, CAR_BOX_M[0]),

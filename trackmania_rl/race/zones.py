@@ -36,7 +36,7 @@ class VirtualCheckpoints(NamedTuple):
     border_direction: FloatArray  #: (Z - 2, 3) unit vector from border i to border i + 1
     first_zone_idx: int  #: the line's first point, where a race begins
     last_zone_idx: int  #: its last point
-    max_center_distance_m: float  #: zones with a centre further away are not entered
+    max_center_distance_m: float
     real_checkpoint_m: FloatArray  #: (Z, 3) the map's own checkpoint of a zone
     #: (Z,) a zone is left forwards, or re-entered backwards, only within this distance of its checkpoint; else infinite
     real_checkpoint_radius_m: FloatArray

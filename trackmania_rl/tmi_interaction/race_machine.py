@@ -369,7 +369,7 @@ class RaceStart:
         self._is_countdown_expected, self._is_countdown_seen = True, False
 
     def _state_at_start(self, race_time_ms: int, map_path: str) -> bytes | None:
-        """Take the next action at a step; return the state if the car is at the start."""
+        """Proceed towards the start at a step; return the state if the car is there."""
         if self._loaded_map != map_path:
             self._load(map_path)
         elif self._start_state is not None:

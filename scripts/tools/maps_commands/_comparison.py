@@ -184,7 +184,7 @@ def save_comparison(comparison: RunComparison, title: str, path: Path) -> None:
             axis.axvline(section.end_m, color=_GUIDE, linewidth=0.9, linestyle="--", zorder=0)
     axes[3].set_xlabel("distance along the line (m)")
     figure.align_ylabels(axes)
-    with writing(path), warnings.catch_warnings():  # names of players may have letters that the font lacks
+    with writing(path), warnings.catch_warnings():  # the font may lack letters of players' names
         warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(path, format="png")
 

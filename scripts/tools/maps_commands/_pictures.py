@@ -105,7 +105,7 @@ def draw_line(
     room_m = max(2.0, 0.12 * (high_m - low_m))
     heights.set_xlim(0.0, stations_m[-1])
     heights.set_ylim(low_m - room_m, high_m + 2.2 * room_m)
-    numbers: dict[Block, int] = {}  # of checkpoints in order of first passage, the same in each lap
+    numbers: dict[Block, int] = {}  # of checkpoints, by first passage
     for passage in passages:
         kind = passage.gate.gate or Gate.CHECKPOINT
         text = GATE_NAMES.get(kind) or str(numbers.setdefault(passage.gate, len(numbers) + 1))
@@ -190,7 +190,7 @@ def _new_map_figure(title: str, ground_m: FloatArray, below_in: float = 0.0) -> 
 
 
 def _write(figure: Figure, file: Path) -> None:
-    with writing(file), warnings.catch_warnings():  # names of players may have letters that the font lacks
+    with writing(file), warnings.catch_warnings():  # the font may lack letters of players' names
         warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(file, format="png")
 

@@ -66,7 +66,6 @@ def map_name(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, check, draw, and print or insert; return 1 if the line has a problem."""
     settings = load_settings(arguments.config)
     folder = arguments.maps_folder or folder_to_add_to() / settings.game.maps_folder
     source, name = source_of(arguments)

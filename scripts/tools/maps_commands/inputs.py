@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _script(path: Path, ghost: Ghost) -> tuple[str, list[str]]:
     """Return a ghost's script with a head comment, and notes on losses."""
     script = script_of_ghost(ghost, path)
-    # A line break in a file's name or a login would end the comment.
+    # A line break in these names would end the comment.
     head = " ".join(f"{path.name}, driver {ghost.login or 'unknown'}, {format_time(ghost.race_time_ms)}".split())
     notes = [f"{len(script.events)} inputs of {ghost.login or 'an unknown driver'}"]
     if script.n_rounded:

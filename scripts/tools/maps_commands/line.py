@@ -57,7 +57,6 @@ def smoothing(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make, check, write and draw the line; return 1 if it has a problem."""
     source = source_of(arguments)
     report = _reporting.report_on(source, source.title)
     _reporting.write_line(source.line.points_m, arguments.output, arguments.force)

@@ -6,7 +6,7 @@
 * `"TrackMania/RealTime-v0"`: one game that continues while the driver computes its action (`real_time`).
 
 Observation, actions, rewards and rules are those of a configuration, as in `scripts/train.py`. docs/library.rst has
-examples. `gymnasium.make` calls the functions below.
+examples.
 """
 
 from __future__ import annotations

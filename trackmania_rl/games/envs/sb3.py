@@ -35,8 +35,6 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # untyped without the package
     one ends: the last observation is `infos[k]["terminal_observation"]`, and `infos[k]["TimeLimit.truncated"]` is True
     after a cut-off, for bootstrapping. `set_options({"map": name})` chooses the next `reset`'s map.
 
-    `VecMonitor` adds returns and lengths to SB3's table; `VecVideoRecorder` records films.
-
     Args:
         num_envs: K.
         maps: as of `make_race_env`.

@@ -1,7 +1,7 @@
 """Processes of the real game, and a record of game and owner for each port.
 
-The game is seldom a child of the launcher (TMLoader, Wine, Lutris). Therefore it is searched after its start. By its
-record, the next start ends a game that has outlived its owner.
+The game is seldom the launcher's child (TMLoader, Wine, Lutris), so it is searched after its start. By its record, the
+next start ends a game that outlived its owner.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class _Win32Windows:
         ImportError: without pywin32.
     """
 
-    # Methods may raise WindowError. None waits for the game, which may be waiting for its client.
+    # Methods may raise WindowError. They never wait for the game, which may wait for its client.
 
     def __init__(self) -> None:
         modules = ("win32api", "win32con", "win32gui", "win32process", "pywintypes", "ctypes")
@@ -167,7 +167,7 @@ class _X11Windows:
         self._error_types = (
             errors.DisplayError,
             errors.ConnectionClosedError,
-            errors.XError,  # such as a window that is gone
+            errors.XError,
             OSError,
         )
         with self._errors():

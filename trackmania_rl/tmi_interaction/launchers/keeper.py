@@ -69,7 +69,7 @@ class _Game:
     listens: bool = False
     has_greeted: bool = False
     heard_at_s: float = 0.0  # its last greeting or race
-    silent_since_s: float | None = None  # start of the wait for a greeting
+    silent_since_s: float | None = None
     error: GameError | None = None
     first_seen_s: dict[int, float] = field(default_factory=dict)  # of each connection, by its other end's port
     over_since_s: dict[int, float] = field(default_factory=dict)  # likewise, when it should have closed

@@ -1,6 +1,6 @@
 """Games that `scripts/keep_games.py` keeps on this or another machine: greeting, and the collector's launcher.
 
-The operating system accepts connections even for a game that hangs. Only the greeting shows that it runs.
+The operating system accepts connections even for a hanging game; only a greeting shows that it runs.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class GreetingAttempt:
         for command in commands:
             self._link.command(command)
         greeting = Greeting(self._link.plugin_version(), self._link.is_in_menus())
-        # The game reads the goodbye while it waits for the answer, so no answer is sent.
+        # The game reads the goodbye in place of an answer.
         self.close()
         return greeting
 

@@ -125,7 +125,7 @@ class SimulatedGameLauncher(GameLauncher):
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             start_new_session=True,  # Ctrl-C must not reach the game
-            creationflags=OWN_PROCESS_GROUP,  # the same on Windows
+            creationflags=OWN_PROCESS_GROUP,
             preexec_fn=_die_with_parent(),
         )
 
@@ -149,7 +149,7 @@ class SimulatedGameLauncher(GameLauncher):
 
     @override
     def wait_until_connectable(self, timeout_s: float) -> None:
-        # A trial connection would be a client to the game; the socket table is read instead.
+        # Read the socket table: a trial connection would be a client.
         deadline_s = time.monotonic() + timeout_s
         while self._process is not None and self._process.poll() is None:
             if _listens(self._process.pid, self.port):
@@ -244,7 +244,7 @@ def _die_with_parent() -> Callable[[], None] | None:
     """Return a `preexec_fn` by which Linux kills the child when the thread that started it ends; None elsewhere."""
     if not sys.platform.startswith("linux"):
         return None
-    prctl = ctypes.CDLL(None).prctl  # looked up before fork: between fork and exec only the call itself is safe
+    prctl = ctypes.CDLL(None).prctl  # before fork: afterwards only the call itself is safe
     parent = os.getpid()
 
     def ask() -> None:

@@ -297,7 +297,7 @@ def _run(command: list[str] | str, mark: str) -> subprocess.Popen[bytes]:
             stderr=subprocess.DEVNULL,
             env={**os.environ, MARK_VARIABLE: mark},
             start_new_session=True,  # Ctrl-C must not reach the game
-            creationflags=OWN_PROCESS_GROUP,  # the same on Windows
+            creationflags=OWN_PROCESS_GROUP,
         )
     except OSError as error:
         raise UserError(
