@@ -19,7 +19,7 @@ FINISH_S: Final = 10.0
 
 
 class ProgressReward(Reward, StepReward):
-    """Reward of `per_m` per metre, plus the metres of `finish_s` at the mean speed at the finish.
+    """Reward of `per_m` per metre; the finish adds the metres of `finish_s` seconds at the mean speed.
 
     A race of L metres in T seconds earns per_m x L x (1 + finish_s / T). Standing still earns 0, so a cut-off is never
     an advantage. Discounting and the bonus favour faster races.
