@@ -34,9 +34,9 @@ checkpoint_holds_replay = True
 
 # ------------------------------------------------------------------------------------------------ races and game
 
-# Races in order, repeated. map_name: for statistics. map_path: the game's file; a .Challenge.Gbx must also be in
-# maps_folder. reference_line: the .npy of virtual checkpoints. is_explo: exploration or evaluation (greedy) race.
-# fill_buffer: learn from the race. repeat: number of such races in a row.
+# Races in order, repeated. map_name: any name, for statistics. map_path: the file that the game loads; a .Challenge.Gbx
+# must also be in maps_folder. reference_line: the .npy of virtual checkpoints. is_explo: exploration or evaluation
+# (greedy) race. fill_buffer: learn from the race. repeat: number of such races in a row.
 # Instead of the two files an entry may have "generator": {"difficulty": 0.5, "first_seed": 0, "last_seed": 9999}: a
 # track is generated for each race (with "races_per_track": 4, for each four races) with a seed from that range. The
 # difficulty is 0 to 1, or a range (0.2, 0.6).
@@ -75,7 +75,7 @@ engine_ticks_per_action = 5
 # "keys" (inputs_list.py) or "analog": docs/observation.rst.
 actions = "keys"
 
-# Cut off a race that lasts longer, or advances by less than cutoff_progress_m within this time.
+# Cut off a race that lasts longer, or whose furthest point advances by less than cutoff_progress_m within this time.
 cutoff_race_longer_than_ms = 120_000
 cutoff_no_progress_within_ms = 2_000
 cutoff_progress_m = 6.0

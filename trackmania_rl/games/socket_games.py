@@ -244,7 +244,7 @@ class SocketGames(Games):
             log.warning("game %d is tried again in %g s: %s", item.game, RETRY_FAILING_GAME_AFTER_S, item.failed)
 
     def _play_races(self, game: int) -> None:
-        # The kernel ends a game with its starting thread: this one must outlive it.
+        # The kernel ends a game with the thread that started it, so this thread must outlive the game.
         try:
             while not self._is_closed.is_set():
                 order = self._orders[game].get()

@@ -32,7 +32,7 @@ ANALOG_FULL: Final = 65536
 """A fully turned wheel (steer: right) or fully pressed pedal."""
 
 PEDAL_PRESSED_FROM: Final = 19661
-"""30 %: from here on `gas` accelerates, and from its negative down it brakes."""
+"""30 % of `gas`: the car accelerates from here on, and brakes from the negative value down."""
 
 
 class Input(Enum):
