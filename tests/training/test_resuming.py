@@ -152,6 +152,7 @@ def test_an_end_that_is_not_saved_is_an_error_that_names_the_last_good_one(live,
     assert caught.value.exit_code is ExitCode.NOT_SAVED
     run.close_files()
     shutil.rmtree(run.context.folder.path)
+    run.context.folder.path.touch()  # a missing folder would be made again
     edit(live, minimum_free_disk_mb=0)
     with pytest.raises(NotSavedError, match=r"No such file or directory.* has no other checkpoint"):
         run.hook(SaveCheckpoints).end()
