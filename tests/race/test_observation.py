@@ -228,6 +228,7 @@ NO_WAVES = "fourier_wavelengths={}"
         ),
         ([WITH_RANGES, "game=tmnf"], 'range_finder_source = "track" reads .* set it to "picture"'),
         (["one_every_n_zone_centers_in_inputs=26"], "at the finish the observation looks 1014 zones ahead"),
+        ([WITH_ROAD, NO_WAVES, "n_zone_centers_in_inputs=5"], "zone centres ahead; set it to 20 or more"),
         ([WITH_ROAD, NO_WAVES, "game=tmnf"], '"road_ahead" in observation_blocks reads the simulated game'),
         (["frames_per_state=-9:0:3"], r"frames_per_state = -9:0:3 needs an image"),
         (["frames_per_state=-9:-1", *IMAGE], "the last of the frames is the state's own"),

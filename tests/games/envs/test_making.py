@@ -63,6 +63,8 @@ def test_an_environment_that_cannot_be_made_leaves_nothing_behind(tmp_path, monk
             make_race_env(**{"maps": TRACK} | options)
     with pytest.raises(UserError, match="autoreset_mode = 'Sometimes': choose one of NEXT_STEP, DISABLED"):
         make_race_vector_env(2, TRACK, autoreset_mode="Sometimes")
+    with pytest.raises(UserError, match="max_episode_steps = 0: it takes 1 step or more"):
+        make_race_vector_env(2, TRACK, max_episode_steps=0)
     assert not list(tmp_path.iterdir())
 
 
