@@ -162,8 +162,8 @@ def test_every_chart_of_the_layout_is_one_line_of_one_map(written):
         if chart.WhichOneof("content") == "multiline"
     }
     assert max(map(len, found.values())) == 1, "tensorboard gives all lines of a run one colour"
-    assert found["flat: explored"] == ["rollout/race_time_s/explored/flat"]
-    assert found["flat 2: metres, explored"] == ["rollout/meters/explored/flat 2"]
+    assert found["flat: exploration"] == ["rollout/race_time_s/explored/flat"]
+    assert found["flat 2: metres, exploration"] == ["rollout/meters/explored/flat 2"]
     assert found["loss"] == ["train/loss"]
     (margin,) = charts["gradient norm: median, first quartile to 98th centile"].margin.series
     assert (margin.value, margin.lower, margin.upper) == tuple(

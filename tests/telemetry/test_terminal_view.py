@@ -69,8 +69,8 @@ def test_the_live_view_fits_and_shows_the_figures():
     ):
         assert expected in text
     (explored,) = [line for line in lines if "valley" in line]
-    assert explored.strip("│ ").split() == ["valley", "explored", "3", "33", "%", "1/3", "0:31.250", "123", "m", "-"]
-    (evaluated,) = [line for line in lines if "evaluated" in line]
+    assert explored.strip("│ ").split() == ["valley", "exploration", "3", "33", "%", "1/3", "0:31.250", "123", "m", "-"]
+    (evaluated,) = [line for line in lines if "evaluation" in line]
     assert evaluated.strip("│ ").split()[-3:] == ["0:30.999", "0:30.999", "0:30.999"]
     assert text.count("started again") == 10, "the message is wrapped between words"
     assert "No race yet." in as_text(TrainingStatistics(), 80)
@@ -78,13 +78,13 @@ def test_the_live_view_fits_and_shows_the_figures():
     line = plain_line(figures)
     assert line.isascii()
     assert "\n" not in line
-    assert "valley: explored 1/3 finished, best 0:31.250, last 123 m; evaluated 1/1 finished, best 0:30.999" in line
-    assert "A01 Race: explored 0/1 finished, best 123 m, last 123 m" in line
+    assert "valley: exploration 1/3 finished, best 0:31.250, last 123 m; evaluation 1/1 finished, best 0:30.999" in line
+    assert "A01 Race: exploration 0/1 finished, best 123 m, last 123 m" in line
     figures.reference_times = {"valley": MedalTimes(30_000, 31_000, 32_000, None)}
     text = as_text(figures, 120)
     assert "valley: author 0:30.000, gold 0:31.000, silver 0:32.000" in text
     assert "0:31.250 (silver)" in text
-    assert "best 0:31.250 (silver), last 123 m; evaluated 1/1 finished, best 0:30.999 (gold)" in plain_line(figures)
+    assert "best 0:31.250 (silver), last 123 m; evaluation 1/1 finished, best 0:30.999 (gold)" in plain_line(figures)
 
 
 def test_an_own_environment_has_returns_and_lengths():
@@ -92,9 +92,9 @@ def test_an_own_environment_has_returns_and_lengths():
     for n_actions in (10, 20, 36):
         of_episode = {"map_name": "cartpole", "progress_unit": "points", "meters": n_actions / 4}
         figures.add_race(race_record(n_actions=n_actions, **of_episode))
-    (row,) = [line for line in as_text(figures, 80).splitlines() if "explored" in line]
-    assert row.strip("│ ").split() == ["cartpole", "explored", "3", "5.5", "9", "9", "22"]
-    assert "| cartpole: explored return 5.5, length 22, best 9, last 9 | " in plain_line(figures)
+    (row,) = [line for line in as_text(figures, 80).splitlines() if "exploration" in line]
+    assert row.strip("│ ").split() == ["cartpole", "exploration", "3", "5.5", "9", "9", "22"]
+    assert "| cartpole: exploration return 5.5, length 22, best 9, last 9 | " in plain_line(figures)
     resumed = TrainingStatistics()
     resumed.load_state_dict(figures.state_dict())
     assert plain_line(resumed).split(" | ")[3] == plain_line(figures).split(" | ")[3]

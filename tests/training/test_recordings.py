@@ -1,4 +1,4 @@
-"""Recordings of evaluated races: which ones are kept, their files and films, and what loggers get."""
+"""Recordings of evaluation races: which ones are kept, their files and films, and what loggers get."""
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
     monkeypatch.setattr(RecordEvaluations, "_track", lambda _: "nowhere.toml")
     run.train_on(make_race(24, False, is_explo=False, inputs="0.00 press up\n") for _ in range(2))
     hook.end()
-    assert "no film of the evaluated race 000000000114_valley could be made: error: " in caplog.text
+    assert "no film of the evaluation race 000000000114_valley could be made: error: " in caplog.text
     assert [name for name, _, _ in told(logger)][2:] == ["recording/valley"]
 
 

@@ -289,7 +289,7 @@ class TelemetrySettings(Group):
 
     loggers: Restart[Loggers] = ("tensorboard",)
     """Loggers of figures, or torchrl loggers of your own; () for none: docs/loggers.rst."""
-    record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluated races")] = 0
+    record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluation races")] = 0
     """Of each map, evaluation races between two recordings with a video; 0 for never: docs/loggers.rst."""
     tensorboard_interval_s: Seconds = 10.0
     """Time between two rows of the loggers' figures."""

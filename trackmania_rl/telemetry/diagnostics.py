@@ -39,6 +39,7 @@ from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
+from trackmania_rl.telemetry.race_record import RACE_KINDS
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and a learner draws nothing
     from matplotlib.axes import Axes
@@ -166,7 +167,7 @@ def write_picture(file: Path, figure: Figure) -> None:
 
 
 def draw_quantile_functions(data: Data) -> Figure | None:
-    """Return of each action in four states of the newest evaluated race, from the worst luck (tau = 0) to the best (1).
+    """Return of each action in four states of the newest evaluation race, from worst luck (tau = 0) to best (1).
 
     Steep: uncertain; flat: sure. The driver takes the action with the highest mean.
     """
@@ -248,7 +249,7 @@ def _draw_fans(data: Data, title: str, x: Array, values: Array, x_label: str, y_
 
 
 def draw_predicted_and_realised(data: Data) -> Figure | None:
-    """Q of the action taken against the rewards of its mini-race, in recent evaluated races, and the error by place.
+    """Q of the action taken against the rewards of its mini-race, in recent evaluation races, and the error by place.
 
     On the dashed line the prediction came true.
     """
@@ -259,7 +260,7 @@ def draw_predicted_and_realised(data: Data) -> Figure | None:
     error = predicted - realised
     n_races, has_meters = len(np.unique(compared.race)), bool(np.isfinite(compared.meters).any())
     figure = new_figure((13.0, 6.4))
-    _head(figure, about, f"Predicted and realised value of every action of {n_races} evaluated races")
+    _head(figure, about, f"Predicted and realised value of every action of {n_races} evaluation races")
     panels = np.atleast_1d(figure.subplots(1, 1 + has_meters)).tolist()
     low, high = float(min(predicted.min(), realised.min())), float(max(predicted.max(), realised.max()))
     limits = low - 0.04 * max(high - low, 1e-3), high + 0.04 * max(high - low, 1e-3)
@@ -310,7 +311,7 @@ def draw_loss_by_horizon(data: Data) -> Figure | None:
         for kind, colour in (("explored", TRAIN), ("evaluated", TEST)):
             of_kind = errors.kind == kind
             if of_kind.any():
-                label_of_kind = f"{kind} ({of_kind.sum():,})"
+                label_of_kind = f"{RACE_KINDS[kind]} ({of_kind.sum():,})"
                 _draw_binned(axes, errors.actions_left[of_kind], values[of_kind], edges, left_s, colour, label_of_kind)
         axes.legend()
         axes.set(xlabel="time left in the mini-race (s)", ylabel=label)
@@ -321,7 +322,7 @@ def draw_loss_by_horizon(data: Data) -> Figure | None:
 
 
 def draw_largest_errors(data: Data) -> Figure | None:
-    """Transitions of the newest explored and evaluated race with the largest errors, and their places on the track.
+    """Transitions of the newest exploration and evaluation race with the largest errors, and their places on the track.
 
     Target: what learning aims at. Realised: what the mini-race that began there brought.
     """
@@ -353,7 +354,7 @@ def _description(about: Section, largest: Section, row: int) -> str:
     where = "" if np.isnan(meters) else f", {meters:.0f} m"
     how = "" if np.isnan(speed) else f" at {speed:.0f} km/h"
     return (
-        f"{row + 1}: {largest.kind[row]}, {largest.time_s[row]:.2f} s{where}\n{largest.action[row]}{how}\n"
+        f"{row + 1}: {RACE_KINDS[largest.kind[row]]}, {largest.time_s[row]:.2f} s{where}\n{largest.action[row]}{how}\n"
         f"reward of {length_s:g} s: {largest.reward[row]:.3f}; error {largest.error[row]:+.3f}"
     )
 
@@ -375,7 +376,7 @@ def _draw_binned(axes: Axes, at: Array, values: Array, edges: Array, centres: Ar
 
 
 def draw_racing_line(data: Data) -> Figure | None:
-    """Newest evaluated race from above, coloured by speed."""
+    """Newest evaluation race from above, coloured by speed."""
     from matplotlib.collections import LineCollection
 
     about = data["about"]
@@ -384,7 +385,7 @@ def draw_racing_line(data: Data) -> Figure | None:
     ground_m = about.driven_m[:, [0, 2]]
     share_x, share_z = np.ptp(ground_m, axis=0) / max(1.0, np.ptp(ground_m, axis=0).max())
     figure = new_figure((max(6.0, 3.0 + 7.0 * share_x), max(5.0, 2.0 + 7.0 * share_z)))
-    _head(figure, about, "Newest evaluated race")
+    _head(figure, about, "Newest evaluation race")
     axes = figure.add_subplot()
     _draw_road(axes, about)
     speeds_km_h = 3.6 * speeds_m_s(about.driven_m, about.s_per_action)

@@ -32,9 +32,9 @@ QUANTILES: Final = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9
 
 CHARTS: Final = {
     "race times": {
-        "{map}: evaluated, median of recent races": "rollout/median_time_s/evaluated/{map}",
-        "{map}: evaluated": "rollout/race_time_s/evaluated/{map}",
-        "{map}: explored": "rollout/race_time_s/explored/{map}",
+        "{map}: evaluation, median of recent races": "rollout/median_time_s/evaluated/{map}",
+        "{map}: evaluation": "rollout/race_time_s/evaluated/{map}",
+        "{map}: exploration": "rollout/race_time_s/explored/{map}",
         "{map}: best": "rollout/best_time_s/evaluated/{map}",
         "{map}: best minus author time": "rollout/best_minus_author_s/evaluated/{map}",
         "{map}: best minus gold time": "rollout/best_minus_gold_s/evaluated/{map}",
@@ -46,9 +46,9 @@ CHARTS: Final = {
         "{status} maps: medians over gold times": "rollout/cycle/median_over_gold/{status}",
     },
     "progress": {
-        "{map}: finish rate, evaluated": "rollout/finish_rate/evaluated/{map}",
-        "{map}: metres, evaluated": "rollout/meters/evaluated/{map}",
-        "{map}: metres, explored": "rollout/meters/explored/{map}",
+        "{map}: finish rate, evaluation": "rollout/finish_rate/evaluated/{map}",
+        "{map}: metres, evaluation": "rollout/meters/evaluated/{map}",
+        "{map}: metres, exploration": "rollout/meters/explored/{map}",
     },
     "learning": {
         "loss": "train/loss",

@@ -18,6 +18,9 @@ import psutil
 UNDONE_FILE: Final = "races.undone.jsonl"
 """Lines of races that a resumed run does not know."""
 
+RACE_KINDS: Final = {"explored": "exploration", "evaluated": "evaluation"}
+"""Displayed names of the two kinds of races, by the kinds in the names of figures."""
+
 
 class CommandClock:
     """Seconds since the user started the command, imports included."""
@@ -129,7 +132,7 @@ class RaceRecord:
 
     @property
     def kind(self) -> str:
-        """`explored` or `evaluated`."""
+        """`explored` or `evaluated`, as in the names of figures."""
         return "explored" if self.is_explo else "evaluated"
 
 

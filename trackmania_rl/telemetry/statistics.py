@@ -158,7 +158,7 @@ class MapStatistics:
 
     @property
     def kinds(self) -> dict[str, RaceHistory]:
-        """Both histories by kind."""
+        """Both histories by kind, as in the names of figures."""
         return {"explored": self.explored, "evaluated": self.evaluated}
 
     @property

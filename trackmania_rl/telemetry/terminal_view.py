@@ -25,7 +25,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.telemetry.race_record import CommandClock
+from trackmania_rl.telemetry.race_record import RACE_KINDS, CommandClock
 from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, TrainingStatistics
 
 LIVE_INTERVAL_S = 0.5
@@ -297,7 +297,7 @@ def _map_table(figures: TrainingStatistics) -> RenderableType:
         first_cell = map_name
         for kind, history in of_map.kinds.items():
             if history.n_races > 0:
-                table.add_row(Text(first_cell, style="bold"), kind, *_history_cells(history, times))
+                table.add_row(Text(first_cell, style="bold"), RACE_KINDS[kind], *_history_cells(history, times))
                 first_cell = ""
     times_of_maps = [(name, times) for name, times in figures.reference_times.items() if name in figures.maps]
     to_beat = [f"{name}: {times_text(times)}" for name, times in times_of_maps]
@@ -397,7 +397,7 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
             if history.is_own:
                 recent = f"return {format_return(history.recent.mean_return)}, length {history.recent.mean_length:,.0f}"
             best = f", best {_best(history, times)}" if history.is_one_track else ""
-            kinds.append(f"{kind} {recent}{best}, last {_last(history)}")
+            kinds.append(f"{RACE_KINDS[kind]} {recent}{best}, last {_last(history)}")
     return f"{map_name}: " + "; ".join(kinds)
 
 

@@ -38,7 +38,7 @@ RECORD_MS = 3000
 
 
 def race_line(number, **others):
-    """A line of races.jsonl, of a finished evaluated race unless told otherwise."""
+    """A line of races.jsonl, of a finished evaluation race unless told otherwise."""
     line = {
         "session": 1,
         "wall_s": 2.0 * number,

@@ -220,7 +220,7 @@ def test_an_own_environment_is_shown_without_what_belongs_to_races(browser, tmp_
         wait_for(lambda: "cartpole" in text(browser, "maps-table"), "table")
         assert text(browser, "maps-table").split() == [
             *("environment", "episodes", "return", "best", "last", "length"),
-            *("cartpole", "evaluated", "3", "7.5", "7.5", "7.5", "30"),
+            *("cartpole", "evaluation", "3", "7.5", "7.5", "7.5", "30"),
         ]
         seen = browser.find_element(By.TAG_NAME, "body").text
         assert "Return" in seen

@@ -89,8 +89,8 @@ def test_races_become_curves_and_a_table(client, snapshot_of):
     assert curves["valley/evaluated"][0] == [800, 29.98, 976.5, 1.0]
     assert curves["rates"] == [[400 * n, pytest.approx(2 * n / 3600, abs=1e-5), 200.0] for n in (4, 7, 10, 13, 16, 19)]
     explored, evaluated = shown["state"]["table"]
-    assert (explored["kind"], explored["races"], explored["best_ms"]) == ("explored", 10, 29_810)
-    assert (evaluated["kind"], evaluated["recent"], evaluated["n_recent"]) == ("evaluated", 10, 10)
+    assert (explored["kind"], explored["races"], explored["best_ms"]) == ("exploration", 10, 29_810)
+    assert (evaluated["kind"], evaluated["recent"], evaluated["n_recent"]) == ("evaluation", 10, 10)
 
 
 def test_new_races_are_added_and_a_second_session_continues(page, run):

@@ -18,7 +18,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 
-from trackmania_rl.telemetry.race_record import RaceRecord
+from trackmania_rl.telemetry.race_record import RACE_KINDS, RaceRecord
 from trackmania_rl.telemetry.statistics import RECENT_RACES, RaceHistory
 
 MOST_POINTS: Final = 2000
@@ -192,7 +192,7 @@ class RaceCurves:
             rows.append(
                 {
                     "map": map_name,
-                    "kind": kind,
+                    "kind": RACE_KINDS[kind],
                     "races": history.n_races,
                     "finished": history.n_finished,
                     "recent": history.n_recent_finished,

@@ -117,7 +117,7 @@ def columns_of(race: LiveRace) -> dict[str, Any]:
     return {
         "map": race.map_name,
         "track": race.track,
-        "kind": "explored" if race.is_explo else "evaluated",
+        "kind": "exploration" if race.is_explo else "evaluation",
         "collector": race.collector,
         "game": race.game,
         "finished": race.race_finished,

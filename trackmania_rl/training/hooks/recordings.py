@@ -181,7 +181,7 @@ class RecordEvaluations(_Draws):
         if error is None:
             self.trainer.logger.log("film", f"rollout/film/{map_name}", _file(stem, "mp4"), frames)
         else:
-            log.warning("no film of the evaluated race %s could be made: %s", stem.name, error)
+            log.warning("no film of the evaluation race %s could be made: %s", stem.name, error)
         for left_over in [_file(stem, "npz"), *self.run.folder.recordings.glob("*.part*")]:
             left_over.unlink(missing_ok=True)
 

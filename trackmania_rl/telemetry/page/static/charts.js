@@ -179,17 +179,17 @@ async function loadChosen() {
 
 const charts = [
   new Chart("Race times, s", () => [
-    { label: "evaluated", points: raceCurve("evaluated", 1), isDots: true, colour: "#f5b14c" },
-    { label: "explored", points: raceCurve("explored", 1), isDots: true, colour: "#6ea8fe99" },
+    { label: "evaluation", points: raceCurve("evaluated", 1), isDots: true, colour: "#f5b14c" },
+    { label: "exploration", points: raceCurve("explored", 1), isDots: true, colour: "#6ea8fe99" },
     { label: "best", points: bestSoFar(), isStep: true, colour: "#4cc38a" },
   ], { range: timeRange, draw: drawMedals, empty: "no finished race yet", format: (s) => `${Number(s.toFixed(2))}` }),
   new Chart("Share of races finished", () => [
-    { label: "evaluated", points: raceCurve("evaluated", 3), colour: "#f5b14c" },
-    { label: "explored", points: raceCurve("explored", 3), colour: "#6ea8fe" },
+    { label: "evaluation", points: raceCurve("evaluated", 3), colour: "#f5b14c" },
+    { label: "exploration", points: raceCurve("explored", 3), colour: "#6ea8fe" },
   ], { range: share, format: percent }),
   new Chart("Metres reached", () => [
-    { label: "evaluated", points: raceCurve("evaluated", 2), isDots: true, colour: "#f5b14c" },
-    { label: "explored", points: raceCurve("explored", 2), isDots: true, colour: "#6ea8fe99" },
+    { label: "evaluation", points: raceCurve("evaluated", 2), isDots: true, colour: "#f5b14c" },
+    { label: "exploration", points: raceCurve("explored", 2), isDots: true, colour: "#6ea8fe99" },
   ]),
   new Chart("Loss", () => [
     { label: "loss", points: figure("train/loss") },

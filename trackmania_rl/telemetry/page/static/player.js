@@ -207,7 +207,7 @@ function showChoices() {
     return collector > 0 ? `collector ${collector + 1}, game ${game + 1}` : `game ${game + 1}`;
   };
   byId("source").replaceChildren(
-    el("option", { value: NEWEST }, "newest evaluated race"),
+    el("option", { value: NEWEST }, "newest evaluation race"),
     ...(games.length ? [el("optgroup", { label: "Live" }, ...games.map((key) => el("option", { value: `game:${key}` }, nameOf(key))))] : []),
     el("optgroup", { label: "Records" }, ...records.slice(0, 40).map(({ name, map, time_ms }) => el("option", { value: `record:${name}` }, `${map} ${raceTime(time_ms)}`))),
   );

@@ -53,7 +53,7 @@ function show(race, compared) {
     has("best_ms") && ["best", (row) => number(row.best_ms)],
     has("lost_ms") && ["won or lost", (row) => difference(row.lost_ms)],
     has("lost_ms") && ["", (row) => el("td", {}, bar(row.lost_ms, widest))],
-    has("recent_lost_ms") && ["recent evaluated races", (row) => difference(row.recent_lost_ms)],
+    has("recent_lost_ms") && ["recent evaluation races", (row) => difference(row.recent_lost_ms)],
     has("pace_lost_ms") && [`on ${medal} pace`, (row) => difference(row.pace_lost_ms)],
   ].filter(Boolean);
   byId("sections-table").replaceChildren(
