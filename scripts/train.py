@@ -129,12 +129,10 @@ def parse_arguments() -> argparse.Namespace:
     add(
         "--output-folder", type=Path, default=WORKING_FOLDER, help="holds save/ and tensorboard/ (default: the project)"
     )
-    add("--update-config", action="store_true", help="a run that exists takes --config (and --set) anew")
+    add("--update-config", action="store_true", help="apply --config again to a run that exists")
     weights = "begin a new run with the networks of a run's folder, save/RUN, a checkpoint or a driver's file"
     add("--weights-from", type=Path, metavar="RUN", help=weights)
-    accept = (
-        "go on though these settings are others than in the checkpoint, and what it has learned means something else"
-    )
+    accept = "resume although these settings differ from the checkpoint and change the meaning of what was learned"
     add("--accept-change", nargs="+", action="extend", default=[], metavar="NAME", help=accept)
     add("--max-wall-s", type=float, default=float("inf"), metavar="S", help="end after S seconds")
     add("--max-frames", type=int, default=sys.maxsize, metavar="N", help="end when the run has N frames in all")

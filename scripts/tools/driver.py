@@ -84,7 +84,7 @@ def pack(arguments: argparse.Namespace) -> None:
     write_driver(file, driver)
     print(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB)")
     if code := own_code(load_run_settings(arguments.source)):
-        print(f"who drives it needs this code of yours as well: {'; '.join(code)}")
+        print(f"driving it also needs this code of yours: {'; '.join(code)}")
 
 
 def show(arguments: argparse.Namespace) -> None:
@@ -148,7 +148,7 @@ def configuration(arguments: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}") from error
     how = f"--config {file} --weights-from {arguments.file} --set run_name=NEW"
-    print(f"wrote {file}; go on with the driver by\n  {command_line_of('train')} {how}")
+    print(f"wrote {file}; train the driver further with\n  {command_line_of('train')} {how}")
 
 
 def push(arguments: argparse.Namespace) -> None:

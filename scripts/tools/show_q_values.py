@@ -174,7 +174,7 @@ def read_q_values(file: Path) -> npt.NDArray[np.float32]:
         raise UserError(f"{file}: holds no Q values, which are real numbers (decisions, actions), but {stored.shape}")
     values = np.array(stored, dtype=np.float32)
     if not np.isfinite(values).all():
-        raise UserError(f"{file}: the agent of this run tells no values of actions (some are no numbers)")
+        raise UserError(f"{file}: the agent of this run has no values of actions (some are no numbers)")
     return values
 
 

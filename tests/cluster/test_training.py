@@ -66,7 +66,7 @@ def test_without_its_head_a_training_ends_with_a_checkpoint_and_goes_on_with_a_n
 @pytest.mark.parametrize(
     ("cluster", "settings", "message"),
     [
-        pytest.param("127.0.0.1:9", {}, "nobody answered", marks=pytest.mark.slow),
+        pytest.param("127.0.0.1:9", {}, "no answer", marks=pytest.mark.slow),
         pytest.param("local:2", {"sampling": "'synchronous'"}, "is for one machine", marks=pytest.mark.slow),
         ("local:0", {}, "at least one node"),
     ],

@@ -40,7 +40,7 @@ def test_train_resumes_an_imported_run(repository_root, tmp_path, tool):
     assert ended.returncode == 0, said
     assert "resumed" in said
     assert "at frame 1,234,567" in said
-    assert "begins afresh" not in said
+    assert "starts with an empty state" not in said
     state = load_checkpoint(output).state
     assert state["hooks"]["CountRaces"]["frames_total"] >= 1_234_567 + 3000
     assert state["agent"]["updates"] > 71_234

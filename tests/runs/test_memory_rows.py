@@ -142,13 +142,13 @@ def test_damaged_rows_are_those_of_an_older_checkpoint_then_or_none(run, caplog)
     _damage(run, newest)
     loaded = run.load()
     assert (loaded.state["number"], loaded.has_rows) == (1, True)
-    assert "; going on from" in caplog.text
+    assert "; resuming from" in caplog.text
     _damage(run, shared)
     caplog.clear()
     loaded = run.load()
     assert (loaded.state["number"], loaded.has_rows) == (2, False)
     assert loaded.state["hooks"]["StoreRaces"] == {"transitions_stored": 5, "buffers": None}
-    assert "no older checkpoint is whole: going on without it" in caplog.text
+    assert "no older checkpoint is whole: resuming without it" in caplog.text
     assert len(caplog.records) == 1
 
 

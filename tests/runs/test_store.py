@@ -77,7 +77,7 @@ def test_a_damaged_one_is_told_and_the_newest_whole_one_is_taken(tmp_path, save,
     assert loaded.state["number"] == 1
     (record,) = caplog.records
     said = record.getMessage()
-    assert all(word in said for word in (str(folder), "state.pt has", "000002: manifest.json", "going on from"))
+    assert all(word in said for word in (str(folder), "state.pt has", "000002: manifest.json", "resuming from"))
     assert str(tmp_path / "checkpoints" / "000001") in said
     assert "\n" not in said
 

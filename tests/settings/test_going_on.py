@@ -52,7 +52,7 @@ def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(settings, tm
         with pytest.raises(UserError) as caught:
             require_accepted(changes, [], tmp_path)
         assert f"{name} = {value} (was {settings.flat()[name]})" in str(caught.value)
-        assert str(caught.value).endswith(f"go on all the same: --accept-change {name}")
+        assert str(caught.value).endswith(f"or accept it: --accept-change {name}")
         assert str(tmp_path / "settings.toml") in str(caught.value)
 
 
@@ -124,7 +124,7 @@ def test_a_difference_to_what_is_asked_for_is_told(config, tmp_path, caplog):
     begin(config, tmp_path, "seed=3", "n_steps=2")
     begin(config, tmp_path, "seed=3")
     assert "settings.toml, which differs from" in caplog.text
-    assert "in: n_steps (--update-config takes that)" in caplog.text
+    assert "in: n_steps (--update-config applies that)" in caplog.text
 
 
 def test_a_run_of_an_earlier_version_is_converted_once(config, tmp_path, caplog, monkeypatch):

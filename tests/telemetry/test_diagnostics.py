@@ -130,7 +130,7 @@ def test_mistakes_of_the_q_values_command_are_one_line(run_folder, tmp_path, q_v
         "absent.npy: there is no such file": (tmp_path / "absent.npy",),
         "nonsense.npy: is damaged, or no .npy file of numbers": (tmp_path / "nonsense.npy",),
         "flat.npy: holds no Q values": (tmp_path / "flat.npy",),
-        "nan.npy: the agent of this run tells no values": (tmp_path / "nan.npy",),
+        "nan.npy: the agent of this run has no values": (tmp_path / "nan.npy",),
         "objects.npy: is damaged, or no .npy file of numbers": (tmp_path / "objects.npy",),
     }
     for message, words in cases.items():

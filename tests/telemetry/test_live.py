@@ -237,7 +237,7 @@ def test_games_that_cannot_be_shown_are_played_on(make_driving, reader, tmp_path
     driving = make_driving(n_games=2)
     reader.cars()
     driving.drive(5, seconds_each=0.1)
-    assert "nobody can watch" in caplog.text
+    assert "the live page cannot show its races" in caplog.text
 
 
 def test_frames_of_a_game_that_cannot_be_drawn_again_come_with_the_race(make_driving, reader, monkeypatch):

@@ -124,7 +124,7 @@ def test_a_hook_of_ten_lines_logs_and_is_resumed(write_parts, live, make_run, ma
         race.rollout_results["speed"] = np.full(len(race.rollout_results["actions"]), 40.0, dtype=np.float32)
     run = make_run(make_hooks(live.current))
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert warnings == ["the checkpoint knows no hook LogSpeed: it begins afresh"]
+    assert warnings == ["the checkpoint has no hook LogSpeed, which starts with an empty state"]
     run.train_on(races[:2])
     assert run.hook(SaveCheckpoints).try_to_save()
     run.close_files()

@@ -132,7 +132,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(make_run, make
     resumed = make_run()
     assert resumed.trainer.collected_frames == 60
     assert f"cannot read the checkpoint {newest}: weights.safetensors: cannot be read: No such file" in caplog.text
-    assert "; going on from" in caplog.text
+    assert "; resuming from" in caplog.text
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["000001", "000002.damaged", "memory"]
     resumed.train_on([make_race(60, True)])
     save(resumed)

@@ -39,7 +39,7 @@ def examine(
     except SettingsError as error:
         yield problem(Check.CONFIGURATION, error)
         return
-    yield ok(Check.CONFIGURATION, f"{config_file} holds no mistake")
+    yield ok(Check.CONFIGURATION, f"{config_file} is valid")
     context = Context(settings, output_folder, project)
     can_play = True
     for check in ALL_CHECKS:

@@ -71,8 +71,8 @@ def require_accepted(changes: Sequence[SettingChange], accepted: Collection[str]
     if refused:
         raise UserError(
             f"{run_folder}: since its last checkpoint these were changed, and what the network has learned would mean "
-            f"something else: {'; '.join(map(str, refused))}. Either take that back (in {run_folder / SETTINGS_FILE}, "
-            "or what the command line says), or go on all the same: "
+            f"something else: {'; '.join(map(str, refused))}. Undo this (in {run_folder / SETTINGS_FILE}, or on the "
+            "command line), or accept it: "
             f"--accept-change {' '.join(change.name for change in refused)}"
         )
 

@@ -141,7 +141,7 @@ def _warn(loaded: LoadedCheckpoint, damaged: list[Path], problems: Mapping[Path,
     manifest = loaded.manifest
     if damaged:
         log.warning(
-            "%s; going on from %s of %s, at frame %s%s",
+            "%s; resuming from %s of %s, at frame %s%s",
             "; ".join(_told(folder, problems[folder]) for folder in damaged),
             loaded.folder,
             manifest.written,
@@ -150,7 +150,7 @@ def _warn(loaded: LoadedCheckpoint, damaged: list[Path], problems: Mapping[Path,
         )
     elif loaded.folder in problems:
         log.warning(
-            "the replay memory of %s is damaged (%s), and no older checkpoint is whole: going on without it",
+            "the replay memory of %s is damaged (%s), and no older checkpoint is whole: resuming without it",
             loaded.folder,
             problems[loaded.folder],
         )

@@ -257,7 +257,7 @@ class RunConfiguration:
             write_changes(self.folder.settings, {name: new for name, (_, new) in changes.items()})
         if names := ", ".join(sorted(changed_settings(self.asked_for, self._own()))):
             source = self._source if isinstance(self._source, Path) else "the settings given"
-            text = "going on with %s, which differs from %s in: %s (--update-config takes that)"
+            text = "using %s, which differs from %s in: %s (--update-config applies that)"
             log.warning(text, self.folder.settings, source, names)
 
     def _asked(self, *, is_stretched: bool = True) -> Settings:

@@ -389,7 +389,7 @@ class RaceStart:
             self._start_state = self._transport.get_state()
             return self._start_state
         elif self._is_countdown_seen:
-            log.warning("the step at race time 0 did not come, but one at %d ms; giving up for a new one", race_time_ms)
+            log.warning("the step at race time 0 did not come, but one at %d ms; waiting for a new race", race_time_ms)
             self._give_up()
         # Else a step of the old race: a new map or race takes effect later.
         return None

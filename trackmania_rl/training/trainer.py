@@ -141,7 +141,7 @@ class RunTrainer(Trainer):
             if name in state_dict["hooks"]:
                 hook.load_state_dict(state_dict["hooks"][name])
             elif hook.state_dict():
-                log.warning("the checkpoint knows no hook %s: it begins afresh", name)
+                log.warning("the checkpoint has no hook %s, which starts with an empty state", name)
 
     def save_checkpoint(self, state: Mapping[str, Any] | None = None) -> Path:
         """Write `state_dict()`, or a changed form of it, as a checkpoint; return its folder."""

@@ -142,7 +142,7 @@ def _writer(
                 raise
             notes = (f"a road along the line, as {error}",)
         else:
-            notes = (f"the map's own blocks: {len(arrays.surface)} triangles",)
+            notes = (f"all blocks of the map are known; {len(arrays.surface):,} triangles",)
             if world.unknown:
                 notes += (f"nothing is where other blocks stand: {lack_of(world)}",)
             return lambda file: write_block_track(challenge, arrays, line.points_m, file), notes

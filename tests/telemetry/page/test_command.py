@@ -34,7 +34,7 @@ def test_runs_that_cannot_be_shown(tmp_path, repository_root, told):
     older = make_run(tmp_path, repository_root, "older")
     older.races.write_text('{"time": 3}\n')
     (tmp_path / "nothing").mkdir()
-    assert "empty has no race yet, and nobody trains it" in told("empty")
+    assert "empty has no race yet and is not being trained" in told("empty")
     assert "of another version" in (said := told("other"))
     assert "of_another_version is no known setting" in said
     assert "races.jsonl is damaged: line 1 is no race, or one of another version" in told("older")

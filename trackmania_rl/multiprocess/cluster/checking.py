@@ -59,7 +59,8 @@ def _of_machine(node: dict[str, Any], answer: Any) -> Finding:
         python, has_package = ray.get(answer, timeout=ANSWERS_WITHIN_S)
     except GetTimeoutError:
         return problem(
-            Check.CLUSTER, f"{name} starts no process within {ANSWERS_WITHIN_S:.0f} s: look at it, or leave it"
+            Check.CLUSTER,
+            f"{name} starts no process within {ANSWERS_WITHIN_S:.0f} s: check it or remove it from the cluster",
         )
     except RayError as error:
         return problem(Check.CLUSTER, f"{name} cannot start a process: {type(error).__name__}")

@@ -92,8 +92,8 @@ def require_answer(cluster: str) -> None:
     head = said.rsplit(HEAD, 1)[1].split()[0]
     if not _is_loopback(head) and REFUSED not in _said_by_probe(head, {"RAY_AUTH_MODE": "disabled"}):
         raise UserError(
-            f"the cluster at {head} takes in anybody who can reach it, and whoever is in it may run programs on all "
-            "its machines: start Ray with RAY_AUTH_MODE=token everywhere (docs/other_machines.rst)"
+            f"the cluster at {head} accepts every machine that can reach it, and each of them may run programs on "
+            "all its machines: start Ray with RAY_AUTH_MODE=token everywhere (docs/other_machines.rst)"
         )
 
 
@@ -135,7 +135,7 @@ def _reason(cluster: str, said: str) -> str:
             "(docs/other_machines.rst)"
         )
     return (
-        f"nobody answered within {PROBE_WITHIN_S:.0f} s: is Ray started there (ray start --head), is the port open to "
+        f"no answer within {PROBE_WITHIN_S:.0f} s: is Ray started there (ray start --head), is the port open to "
         "this machine, and do both sides use RAY_USE_TLS, or neither?"
     )
 

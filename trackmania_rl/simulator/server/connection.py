@@ -186,4 +186,4 @@ class Connection:
             self._received[:unread] = self._received[self._begin : self._end]
             self._begin, self._end = 0, unread
         if self._end == len(self._received):
-            raise ClientGone("sends more than anybody reads")
+            raise ClientGone("sends more than is read")

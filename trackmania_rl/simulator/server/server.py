@@ -186,7 +186,7 @@ class GameServer:
         newcomer = None
         while (accepted := self._next_newcomer()) is not None:
             if newcomer is not None:
-                logger.info("a newcomer is hung up on for one that came after it")
+                logger.info("a new client is disconnected, as a newer one has connected")
                 newcomer.close()
             newcomer = accepted
         if newcomer is None:

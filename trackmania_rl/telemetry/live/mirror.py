@@ -78,7 +78,7 @@ class LiveMirror:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            log.warning("collector %d: nobody can watch its races: %s: %s", collector, folder, error.strerror)
+            log.warning("collector %d: the live page cannot show its races: %s: %s", collector, folder, error.strerror)
         self.close()  # files of a collector that was killed
 
     def begins(self, game: int, map_entry: MapEntry) -> None:

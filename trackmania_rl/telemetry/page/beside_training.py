@@ -44,7 +44,7 @@ class ServePage(Hook):
     def tick(self) -> None:
         """Log a warning once the page has ended."""
         if self._process is not None and self._process.poll() is not None:
-            log.warning("the live page has ended; %s opens it again, or tells why", command_line_of("dashboard"))
+            log.warning("the live page has ended; %s opens it again or prints the reason", command_line_of("dashboard"))
             self._process = None
 
     def end(self) -> None:

@@ -121,7 +121,7 @@ def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
             with multiprocessing.get_context("spawn").Pool(1) as pool:  # which is killed at the end
                 pool.apply_async(drive, (file.resolve(), run, project_folder)).get(LONGEST_DRIVE_S)
         except multiprocessing.TimeoutError as error:
-            raise UserError(f"{file} has driven for {LONGEST_DRIVE_S:g} s, and is not done: give it up") from error
+            raise UserError(f"{file} did not finish its races within {LONGEST_DRIVE_S:g} s") from error
         yield run
 
 

@@ -93,7 +93,7 @@ def _last_written_s(folder: Path) -> float:
 def _check_races(run: RunFolder, folder: Path) -> None:
     has_race = run.races.is_file() and next(iterate_races(run.races), None) is not None
     if not has_race and not _is_locked(run):
-        raise UserError(f"{folder} has no race yet, and nobody trains it: {command_line_of('train')} goes on with it")
+        raise UserError(f"{folder} has no race yet and is not being trained: {command_line_of('train')} resumes it")
 
 
 def _is_locked(run: RunFolder) -> bool:

@@ -276,7 +276,7 @@ def watch_of(message: str, before: Watch) -> Watch:
 def health_of(folder: Path) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status, 200 or 503, and the answer for a run."""
     status, now_s = read_status(folder), time.monotonic()
-    wrong = "nobody trains this run" if status is None else status.what_is_wrong(now_s)
+    wrong = "this run is not being trained" if status is None else status.what_is_wrong(now_s)
     answer: dict[str, Any] = {"ok": wrong is None, "run": folder.name}
     if wrong is not None:
         answer["problem"] = wrong

@@ -208,7 +208,7 @@ class SaveCheckpoints(Hook):
                 "begin with its own settings (--config with the run's settings.toml, or with what "
                 "scripts/tools/driver.py configuration writes), as sizes and inputs must be the same"
             ) from error
-        log.info("the networks of %s are the beginning", source)
+        log.info("the run begins with the networks of %s", source)
 
 
 def _has_lost_its_checkpoints(folder: RunFolder) -> bool:

@@ -28,7 +28,7 @@ class CountRaces(Hook):
         """Count the new actions, and a race and its return when it ends."""
         race, statistics = self.run.race, self.run.statistics
         if race.collector not in statistics.waiting_shares:
-            log.info("collector %d: the first race has come in", race.collector)
+            log.info("collector %d: the first race has arrived", race.collector)
         statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
         if (age_s := race.weights_age_s) is not None:
             statistics.weights_age_s[race.collector] = age_s

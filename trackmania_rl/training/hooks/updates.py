@@ -151,7 +151,7 @@ class WatchNumbers(Hook):
     def _error(self, text: str) -> NumbersNotFiniteError:
         return NumbersNotFiniteError(
             f"{text}. The last one is sound, and the same command goes on from there (or begins anew if there is "
-            "none). So that it does not come again, lower lr_schedule, or set autocast_dtype = "
+            "none). To prevent a repetition, lower lr_schedule, or set autocast_dtype = "
             f'"float32", in {self.run.folder.settings}'
         )
 

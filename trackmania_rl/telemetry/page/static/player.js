@@ -221,7 +221,7 @@ on("cars", showChoices);
 on("files", showChoices);
 on("state", ({ is_running: isRunning }) => {
   if (player.race || loading) return;
-  byId("no-picture").textContent = isRunning ? "waiting for a race …" : "The training does not run. A record can be watched; this run has none yet.";
+  byId("no-picture").textContent = isRunning ? "waiting for a race …" : store.files.best_runs.length ? "loading the best race …" : "The training does not run, and no race has finished yet.";
 });
 on("state", (state) => { // as long as no race is to be seen, or nobody trains, the best one is
   if (player.race || loading || source !== NEWEST || store.newest.size || !store.files.best_runs.length) return;
