@@ -75,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
         metavar="FILE.png",
         help="where --play writes the game's picture (default %(default)s)",
     )
-    add("--cluster", metavar="CLUSTER", help="also look at a Ray cluster: auto, HOST:PORT or local:N")
+    add("--cluster", metavar="CLUSTER", help="also check a Ray cluster: auto, HOST:PORT or local:N")
     add("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args()
 

@@ -46,25 +46,27 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
         added.set_defaults(run=run)
         return added
 
-    packing = add_command("pack", pack, "make a driver's file of what a run has learned")
+    packing = add_command("pack", pack, "write the trained network of a run as a driver file")
     packing.add_argument("source", type=Path, metavar="RUN", help="the run's folder, save/{run_name}")
     packing.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="of this run (default: the newest one)")
     packing.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: {run_name}.driver, here")
 
-    showing = add_command("show", show, "say what a driver's file holds; nothing in it is run")
+    showing = add_command("show", show, "print the contents of a driver file; nothing in it is run")
     showing.add_argument("file", type=Path, metavar="FILE", help="NAME.driver")
 
-    writing = add_command("configuration", configuration, "write the configuration by which a training goes on with it")
+    writing = add_command(
+        "configuration", configuration, "write a driver's settings as a configuration, to train it further"
+    )
     writing.add_argument("file", type=Path, metavar="FILE", help="NAME.driver")
     where = "beside config.py (default: config_files/config_NAME.py)"
     writing.add_argument("-o", "--output", type=Path, metavar="FILE", help=where)
 
-    pushing = add_command("push", push, "put a driver's file on the Hugging Face Hub (package huggingface-hub)")
+    pushing = add_command("push", push, "upload a driver file to the Hugging Face Hub (package huggingface-hub)")
     pushing.add_argument("file", type=Path, metavar="FILE", help="NAME.driver")
     pushing.add_argument("repository", metavar="USER/NAME", help="made if it does not exist")
     pushing.add_argument("--private", action="store_true", help="make a repository that only you can see")
 
-    pulling = add_command("pull", pull, "fetch a driver's file from there")
+    pulling = add_command("pull", pull, "fetch a driver file from the Hugging Face Hub")
     pulling.add_argument("repository", metavar="USER/NAME[/FILE]", help="FILE may be left out if it is the only one")
     pulling.add_argument("--revision", metavar="NAME", help="a branch, tag or commit (default: the newest state)")
     pulling.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: the same name, here")

@@ -198,7 +198,7 @@ def simulated_entries(source: _sources.Source, line_file: Path, name: str, force
 
 
 def print_entries(game: str, config: str, of_game: Entries) -> None:
-    print(f"\nfor the {game} game (config_files/{config}), into map_cycle:")
+    print(f"\nmap_cycle entries for the {game} game (config_files/{config}):")
     print(",\n".join(map(entry_text, of_game)) + ",")
 
 

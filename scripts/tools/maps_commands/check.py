@@ -1,4 +1,4 @@
-"""Faults of a reference line.
+"""Check a reference line for faults.
 
 Check a reference line: spacing, jumps, ways back and, with its map, start, checkpoints and finish. The exit code is 1
 if there is a problem; a warning does not count.

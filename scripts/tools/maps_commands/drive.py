@@ -1,4 +1,4 @@
-"""The time of an inputs file on the simulated game.
+"""Drive an inputs file on the simulated game and print its time.
 
 Drive inputs files on the simulated game and print race and checkpoint times. scripts/replay_inputs.py also films them.
 The exit code is 0 even if a car does not finish.

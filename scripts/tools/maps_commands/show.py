@@ -1,4 +1,4 @@
-"""Content of a map or a replay.
+"""Show the content of a map or a replay.
 
 Print what a map (.Challenge.Gbx), a replay or a ghost (.Replay.Gbx, .Ghost.Gbx) says, and how much of the map the
 catalogue of blocks knows.

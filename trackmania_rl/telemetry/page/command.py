@@ -74,10 +74,10 @@ def parse_arguments() -> argparse.Namespace:
         metavar="RUN",
         help="a run's folder, its name in save/, or a driver's file (default: the newest run)",
     )
-    add("--save-folder", type=Path, default=WORKING_FOLDER / "save", help="where runs are looked for (default: save/)")
-    add("--host", default="127.0.0.1", help="address to listen at; others than loopback need --token")
+    add("--save-folder", type=Path, default=WORKING_FOLDER / "save", help="folder of the runs (default: save/)")
+    add("--host", default="127.0.0.1", help="address to listen at; addresses other than loopback need --token")
     add("--port", type=port, default=FIRST_PORT, help="default %(default)s")
-    add("--token", help=f"what the address must carry, at least {SHORTEST_TOKEN} characters of your choice")
+    add("--token", help=f"secret word in the address, at least {SHORTEST_TOKEN} characters of your choice")
     add("--ends-with-stdin", action="store_true", help="end when the standard input is closed (a training's page)")
     return parser.parse_args()
 
