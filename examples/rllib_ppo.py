@@ -3,7 +3,7 @@
     python3 -m venv rllib && rllib/bin/python -m pip install -r examples/rllib_requirements.txt
     rllib/bin/python examples/rllib_ppo.py --timesteps 1000000
 
-Its EnvRunners play in processes of their own, on a cluster if RAY_ADDRESS says which; the learner is this process's.
+EnvRunners play in their own processes, on the cluster in RAY_ADDRESS if set. The learner is in this process.
 """
 
 import argparse

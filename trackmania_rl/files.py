@@ -188,9 +188,9 @@ def within(folder: Path, name: str, error: type[UserError] = UserError) -> Path:
 
 MOST_LETTERS: Final = 80
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
-"""Of maps and drivers, beside `check_file_name`."""
+"""Names of maps and drivers; see also `check_file_name`."""
 RUN_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""Of runs, which are typed into commands."""
+"""Names of runs, which are typed into commands."""
 FORM: Final = (
     f"write at most {MOST_LETTERS} letters, digits, dots, - and _ that begin with a letter or digit, do not end with a "
     "dot or a blank, and are no device of Windows (nul, con, com1, ...)"
@@ -214,7 +214,7 @@ def check_file_name(name: str) -> str:
 
 
 def portable(path: str) -> str:
-    """Return a path's part that is valid on other machines: all of it, or the file name."""
+    """Return a path for other machines: only the file name if it is absolute or has `..`."""
     plain = path.replace("\\", "/")
     own_to_machine = plain.startswith("/") or PureWindowsPath(path).drive or ".." in PurePosixPath(plain).parts
     kept = PurePosixPath(plain).name if own_to_machine else plain

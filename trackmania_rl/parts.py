@@ -63,7 +63,7 @@ def make_part(
     """Import a part like `load_part` and call it with `arguments`, which `takes` names in errors.
 
     Raises:
-        SettingsError: likewise, or if it does not take the arguments, or makes none of `kinds`.
+        SettingsError: as in `load_part`, or if the part rejects `arguments` or returns none of `kinds`.
     """
     make = load_part(part, setting)
     prefix = f"{setting} = {str(part)!r}"

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 ProcessLosses = Callable[["TensorDictBase"], "TensorDictBase"]
 """Takes the losses of a batch and returns those whose `loss...` entries are summed up."""
 CarryOut = Callable[[Callable[[], object]], object]
-"""Calls a function."""
+"""Calls a function, and may interrupt it."""
 
 AVERAGE_SPANS_ONE_IN = 10
 """Early in a run averaged weights span about the last tenth of all publications."""
 
 
 class Layer(NamedTuple):
-    """Tensors of a parameter, all of its shape; training uses their memory."""
+    """Weight and latest gradient of a parameter, in its shape; training uses their memory."""
 
     weight: Tensor
     gradient: Tensor | None  # of the last update, after clipping; None before the first
@@ -120,8 +120,8 @@ class Agent(ABC):
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
         """Return the returns (B, N, A) that the evaluation network expects in B states at taus (N,).
 
-        An agent without distributions returns means (B, 1, A), one that does not value single actions None. The inputs
-        are on any device. Draws no random numbers.
+        An agent without distributions returns means (B, 1, A); without values of single actions, None. The inputs are
+        on any device. Draws no random numbers.
         """
 
     @abstractmethod

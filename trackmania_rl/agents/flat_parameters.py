@@ -52,7 +52,7 @@ def _is_flat(tensors: Sequence[nn.Parameter]) -> bool:
 
 
 def clip_gradient(gradient: Tensor, most_value: float, most_norm: float) -> Tensor:
-    """Clip every entry of (P,) to `most_value`, then the whole to `most_norm`; return the norm () in between.
+    """Clip every entry of (P,) to `most_value`, then the norm to `most_norm`; return the norm () before its clip.
 
     The same as torch's `clip_grad_value_` and `clip_grad_norm_`. (Linesight clips the norm first.) A gradient with a
     NaN becomes 0. With a NaN or an infinity the returned norm is not finite.
@@ -70,8 +70,8 @@ class RAdam(torch.optim.AdamW):
     RAdam is Adam with a step size that depends on the number of steps. So this is torch's fused Adam, which takes a
     third of the time of `torch.optim.RAdam` and makes the same steps.
 
-    `learning_rate`, `epsilon` and `decay` are those of the next steps; a step takes the share `learning_rate * decay`
-    of the weights (P,).
+    `learning_rate`, `epsilon` and `decay` apply to the next steps. A step shrinks the weights (P,) by the share
+    `learning_rate * decay`.
     """
 
     def __init__(self, weights: Tensor) -> None:

@@ -110,7 +110,7 @@ class ReceivedRollout:
 
 @dataclass
 class Room:
-    """Memory for the frames of a race, (longest race's states, 1, H, W), and its number among the collector's."""
+    """Memory for one race's frames, (longest race's states, 1, H, W), and its index among the collector's rooms."""
 
     frames: npt.NDArray[np.uint8]
     number: int
@@ -139,10 +139,10 @@ class RolloutSink:
         self._lock = threading.RLock()
 
     def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
-        """Wait for room for the frames of a game's next race, (longest race's states, 1, H, W).
+        """Wait for a room, and return its array for frames (longest race's states, 1, H, W).
 
-        Frames written there are not copied: pass `frames[:T]` to `put`. A game without a `put` keeps its room. Return
-        None if the run ends, or after the time-out.
+        Frames written there are not copied: pass `frames[:T]` to `put`. Before `put`, further calls return the same
+        array. Return None if the run ends, or after the time-out.
         """
         began_s = time.monotonic()
         self._last_put_s = self._last_put_s or began_s
@@ -156,7 +156,7 @@ class RolloutSink:
         return self._held[game].frames
 
     def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        """Send a finished race to the learner, and the game's room from `acquire_frames` with it.
+        """Send a finished race to the learner, with the game's room.
 
         Raises:
             ChannelError: if the race is larger than the channel; the game keeps its room.

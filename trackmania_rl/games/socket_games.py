@@ -33,8 +33,8 @@ RETRY_FAILING_GAME_AFTER_S: Final = 30.0
 GAMES_END_WITHIN_S: Final = 1.0
 """Timeout of `close` for the games' threads."""
 PATIENCE_PASSES: Final = 2.0
-"""Wait for previously punctual games, in durations of the last decision. With 8 games on a busy machine 0, 1 and 2 gave
-batches of 2.0, 4.6 and 6.7 states; 2 took a fifth less processor time than 0."""
+"""Wait for games that were on time before, as a factor of the last decision's duration. With 8 games on a busy machine
+0, 1 and 2 gave batches of 2.0, 4.6 and 6.7 states; 2 took a fifth less processor time than 0."""
 
 
 class RaceDriver(Protocol):
@@ -61,7 +61,7 @@ class _Interrupted(Exception):  # noqa: N818  # not an error
 
 @dataclass(frozen=True, slots=True)
 class _Race:
-    """Order to play a race; `number` is the race's in its game."""
+    """Order to play a race; `number` counts its game's races."""
 
     number: int
     map_entry: MapEntry
@@ -71,7 +71,7 @@ class _Race:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Message of a game's thread. If the last three are missing, the game can try another race."""
+    """Message of a game's thread. Without `seen`, `ended` and `failed`, the game can try another race."""
 
     game: int
     race: int
@@ -206,7 +206,7 @@ class SocketGames(Games):
     def _gather_promptly(self) -> list[_Message]:
         """Return the messages in the inbox, at most one per game.
 
-        Wait `RECEIVE_WITHIN_S` for the first, then the patience for punctual games.
+        Wait `RECEIVE_WITHIN_S` for the first, then `_patience_s` for games that were on time before.
         """
         first = self._take(RECEIVE_WITHIN_S)
         if first is None:

@@ -66,7 +66,7 @@ def read_linesight_run(folder: Path) -> LinesightRun:
 def import_linesight_run(
     run: LinesightRun, output: Path, config_file: Path, overrides: tuple[str, ...] = ()
 ) -> RunFolder:
-    """Make a run of ours, save/{run_name}, that resumes a Linesight run.
+    """Make a run, save/{run_name}, that resumes a Linesight run.
 
     Raises:
         UserError: if the output is in use, the configuration is wrong, or the weights do not fit it.
@@ -92,7 +92,7 @@ def import_linesight_run(
 
 
 def export_linesight_run(run_folder: Path, output: Path) -> None:
-    """Write a run of ours as files of a Linesight run, into an empty or new folder.
+    """Write a run as files of a Linesight run, into an empty or new folder.
 
     Raises:
         UserError: if the run cannot be read, Linesight has no such network, or the output is in use.
@@ -216,7 +216,7 @@ def _network_for(settings: Settings) -> QuantileNetwork:
 
 
 def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwork) -> dict[str, Any]:
-    """Return a checkpoint's state, of the hooks only those with counters."""
+    """Return a checkpoint's state. Hooks that count nothing are left out."""
     seed = SeedTree(settings.run.seed).integer("learner")
     agent = IQNAgent(network, settings.agent, device=torch.device("cpu"), seed=seed)
     agent.load_weights(run.online)
@@ -249,7 +249,7 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
 
 
 def _statistics(counters: files.LinesightStatistics, settings: Settings) -> TrainingStatistics:
-    """Return our statistics of the run. A best time as long as the cut-off belongs to an unfinished race."""
+    """Return the run's statistics. Leave out best times of unfinished races, which are at the cut-off."""
     statistics = TrainingStatistics(clock=lambda: 0.0)
     maps = {}
     for name, time_ms in counters.best_times_ms.items():

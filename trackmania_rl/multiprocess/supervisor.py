@@ -21,7 +21,7 @@ from trackmania_rl.errors import PassingError
 log = logging.getLogger(__name__)
 
 MOST_OF_ONE_LOOK_S: Final = 1.0
-"""Largest part of a silence between two looks: the supervisor may have been stopped, or the machine suspended."""
+"""Most time that one check counts: the supervisor may have been stopped, or the machine suspended."""
 REMEMBERED_S: Final = 86_400.0
 MOST_DOUBLINGS: Final = 10
 ENDS_WITHIN_S: Final = 5.0
@@ -38,14 +38,14 @@ class Limits:
 
 
 class HangWatch:
-    """Detector of a process that hangs, from its start to its end. Its stamps may come from another machine's clock."""
+    """Hang detector of one process. Its heartbeat's times may come from another machine's clock."""
 
     def __init__(self) -> None:
         self._beat_at_s = self._progress = 0.0
         self._silent_s = self._stalled_s = 0.0
 
     def look(self, heartbeat: Heartbeat, progress: float, passed_s: float, limits: Limits) -> str | None:
-        """Return the sign that the process hangs; None without one.
+        """Describe the hang; return None without one.
 
         Args:
             heartbeat: of the process.
@@ -74,7 +74,7 @@ class RestartPolicy:
     Attributes:
         first_delay_s: after the first failure since a success. Each further failure doubles the delay.
         longest_delay_s: largest delay.
-        most_failures: of every job within a day without a success, after which restarting ends.
+        most_failures: restarting ends once every job has failed this often within a day without a success.
     """
 
     first_delay_s: float
@@ -93,7 +93,7 @@ class Job(Protocol):
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it has been of use since its last start: its failures are forgotten."""
+        """Whether it did useful work since its last start; its failures are then forgotten."""
         ...
 
     def start(self) -> str | None:
@@ -105,7 +105,7 @@ class Job(Protocol):
         ...
 
     def end(self) -> None:
-        """Kill the rest of it, and free its memory; called after each failure."""
+        """Kill what is left of it and free its memory; called after each failure."""
         ...
 
 
@@ -149,7 +149,7 @@ class Supervisor(Generic[AJob]):
         """End the jobs that failed, and start those whose delay is over.
 
         Raises:
-            KeepsFailingError: if every job has failed too often. The others keep a run going.
+            KeepsFailingError: if every job has failed too often. Until then all are restarted.
         """
         now_s = time.monotonic()
         passed_s, self._last_look_s = now_s - self._last_look_s, now_s
@@ -198,7 +198,7 @@ def descendants_of(pid: int) -> list[psutil.Process]:
 
 
 def end_with_games(process: BaseProcess) -> None:
-    """Kill a process of ours with its descendants and their games."""
+    """Kill a process with its descendants and their games."""
     assert process.pid is not None
     descendants = descendants_of(process.pid)
     process.kill()
@@ -208,7 +208,7 @@ def end_with_games(process: BaseProcess) -> None:
 
 
 def end_games_of(*pids: int) -> None:
-    """End the real games on record as those of processes. Started by Wine or TMLoader, they are no descendants."""
+    """End the recorded real games of processes. Started by Wine or TMLoader, they are no descendants."""
     from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords  # imports numba
 
     for pid in pids:

@@ -243,7 +243,7 @@ class StateView:
 
 
 def with_last_checkpoint_time_cleared(blob: bytes | bytearray) -> bytes:
-    """Copy a blob of the finish with the race unfinished. Rewinding to it keeps the game in the race.
+    """Copy the blob of a finish as an unfinished race. Rewinding to it keeps the game in the race.
 
     Raises:
         StateBlobError: if the blob is damaged or has no checkpoint time.

@@ -189,12 +189,12 @@ def blocks_of_views(
     names_in_use: Collection[str],
     statistics_of_an_action: Callable[[], MeanAndStd],
 ) -> tuple[list[ObservationBlock], list[View], list[View]]:
-    """Return the blocks of the setting `views`, their views, and the views for training batches.
+    """Return the blocks of the setting `views`, the views in them, and the views for training batches only.
 
     Args:
         views: the setting.
         stored: blocks of a state's own floats.
-        names_in_use: unavailable names.
+        names_in_use: names that no view may have.
         statistics_of_an_action: called for views of actions.
 
     Raises:
@@ -258,16 +258,16 @@ class ObservationLayout:
 
     Attributes:
         blocks: `own_blocks`, then those of views, without gaps.
-        own_blocks: a state's own.
+        own_blocks: blocks of a state's own floats.
         float_input_dim: the vector's length for agents, F.
         n_own_floats: number of floats stored of a state.
         inputs: views that are floats for agents.
         entries: views for training batches only.
         mean: (F,) float32, read-only.
         std: (F,) float32, read-only, positive.
-        n_previous_actions: number in the vector.
-        parts_of_an_action: names of the floats of each.
-        n_zone_centers: number in the vector.
+        n_previous_actions: previous actions in the vector.
+        parts_of_an_action: names of an action's floats.
+        n_zone_centers: zone centres in the vector.
         zone_stride: zones between neighbouring centres.
         waves: (float's index, wavelength in its unit), for Fourier features.
         needs_road: whether a block needs the road of the track's file.
@@ -426,8 +426,8 @@ class ObservationStatistics:
         """Return the text of state_normalization.py.
 
         Args:
-            before: settings with the statistics of blocks that were not measured.
-            told: a sentence on the measurement.
+            before: settings with statistics of unmeasured blocks.
+            told: second paragraph of the file's docstring.
         """
         means, deviations = self.means_and_deviations()
         measured = {

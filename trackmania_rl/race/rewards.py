@@ -34,7 +34,7 @@ NEOSLIDE_SIDEWAYS_SPEED_M_S = 2.0
 
 SPEEDSLIDE_FORWARD_SPEEDS_M_S = np.array([0, 100, 200, 300, 400, 500]) / 3.6
 SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S = np.array([8.0, 8.0, 7.5, 6.7, 6.0, 5.5])
-"""Sideways speed at which a slide accelerates the car most, by forward speed: twice S / 20, where a wheel's grip ends.
+"""Sideways speed at which a slide accelerates the car most, by forward speed: S / 10. A wheel's grip ends at half that.
 S is the side friction limit, 80 m/s^2, falling to 55 at 500 km/h."""
 
 
@@ -47,7 +47,7 @@ class RewardedRace(NamedTuple):
 
 @runtime_checkable
 class Reward(Protocol):
-    """The part `reward`: a class or function of (settings, spaces, seeds) makes one."""
+    """The part `reward`, made by a class or function of (settings, spaces, seeds)."""
 
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
         """Reward a race (`Races.rollout_results`); `frames_total` is the run's number of actions, for schedules."""

@@ -34,7 +34,7 @@ class Spaces:
 
     @property
     def n_floats(self) -> int:
-        """F."""
+        """Number of floats of a state with views, F."""
         return len(self.float_mean)
 
     @property

@@ -51,7 +51,7 @@ NOTHING: Final = ((0, 0.0),)
 
 
 class ViewSettings(Group):
-    """A view of a column of the rows around a state."""
+    """Values of a column in rows around a state."""
 
     column: str
     shift: Shift
@@ -139,7 +139,7 @@ class RewardSettings(Group):
     """Reward of one action and the shaping potential of one state."""
 
     reward: Restart[Part] = "trackmania_rl.race.rewards:RaceReward"
-    """Reward of an action, as a part of your own: docs/own_parts.rst."""
+    """Reward of an action, replaceable by your own: docs/own_parts.rst."""
     constant_reward_per_ms: Annotated[Finite, Unit("1/ms")] = -6 / 5000
     """Reward per ms that passes. Negative: faster is better."""
     reward_per_m_advanced_along_centerline: Annotated[Finite, Unit("1/m")] = 5 / 500
@@ -164,7 +164,7 @@ class ReplaySettings(Group):
     """Replay memory, and how a batch of mini-races is drawn from it."""
 
     memory: Restart[Part] = "trackmania_rl.training.building:make_memory"
-    """Replay memory, as a part of your own: docs/own_parts.rst."""
+    """Replay memory, replaceable by your own: docs/own_parts.rst."""
     batch_size: Annotated[PositiveInt, Field(le=1_000_000), Unit("transitions")] = 64
     """Transitions in one batch."""
     memory_size_schedule: Schedule[PositiveInt] = ((0, 200_000),)
@@ -184,7 +184,7 @@ class ReplaySettings(Group):
     temporal_mini_race_duration_actions: Driver[Annotated[OrNone[PositiveInt], Unit("actions")]] = 100
     """Length of a mini-race; Q is the sum of rewards within it. Published is 140 (7 s). None: gamma alone discounts."""
     oversample_long_term_steps: Annotated[NonNegativeInt, Unit("actions")] = 40
-    """Long horizons are sampled more often: elapsed = max(0, abs(integer in [5 - this, duration + 5)) - 5)."""
+    """Long horizons are sampled more often: elapsed = max(0, abs(i) - 5), i random in [5 - this, duration + 5)."""
     prio_alpha: Fraction = 0.0
     """Prioritized replay: exponent of the priority; 0 for uniform sampling."""
     transforms: Restart[Parts] = ()
@@ -197,9 +197,9 @@ class AgentSettings(Group):
     """Network, IQN loss, optimizer, target network."""
 
     agent: Driver[Part] = "trackmania_rl.agents.builder:IQN"
-    """Agent, which learns and decides, as a part of your own: docs/own_parts.rst."""
+    """Agent, which learns and decides, replaceable by your own: docs/own_parts.rst."""
     network: Driver[Part] = "trackmania_rl.agents.iqn:IQN_Network"
-    """Network of IQN, as a part of your own: docs/own_parts.rst."""
+    """Network of IQN, replaceable by your own: docs/own_parts.rst."""
     conv_channels: Driver[tuple[PositiveInt, ...]] = (16, 32, 64, 32)
     """Channels of the image head's convolutions."""
     conv_kernel_sizes: Driver[tuple[PositiveInt, ...]] = (4, 4, 3, 3)

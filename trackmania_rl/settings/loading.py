@@ -170,7 +170,7 @@ def removed() -> dict[str, Any]:
 
 
 def without_removed(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Remove settings of earlier versions; list those whose value is not the constant that they have become."""
+    """Remove settings of earlier versions; list those whose value differs from the constant used now."""
     problems = []
     for name, constant in removed().items():
         value = values.get(name, constant)

@@ -46,7 +46,7 @@ class SimulatedRace:
     `VehicleParameters.packed` makes them.
 
     Raises:
-        ValueError: If the track's gates cannot be dealt out to its laps.
+        ValueError: If the track's laps would have unequal numbers of gates.
     """
 
     def __init__(self, track: Track, parameters: npt.NDArray[np.void] = STADIUM_CAR) -> None:
@@ -79,7 +79,7 @@ class SimulatedRace:
 
     @property
     def race_time_ms(self) -> int:
-        """Race clock; it stops at the official finish time once the finish was reported, not in its tick."""
+        """Race clock. It stops, at the official finish time, when the finish is reported."""
         if self.is_finished and self._reported_count == self._passed_count:
             return int(self._times_ms[-1])
         return self._tick_time_ms
@@ -149,14 +149,14 @@ class SimulatedRace:
         return ticks
 
     def take_checkpoint_event(self) -> tuple[int, int] | None:
-        """Report the passed gates and those of the race once per change; the finish's report stops the clock."""
+        """Return (passed, all) gates once per change, else None; reporting the finish stops the clock."""
         if self._passed_count == self._reported_count:
             return None
         self._reported_count = self._passed_count
         return self._passed_count, self.checkpoint_target
 
     def take_lap_event(self) -> tuple[int, int] | None:
-        """Report the completed laps and those of the race once per change; None on tracks of a single lap."""
+        """Return (completed, all) laps once per change, else None; always None on tracks of a single lap."""
         if self.track.n_laps == 1 or self.lap_count == self._reported_laps:
             return None
         self._reported_laps = self.lap_count

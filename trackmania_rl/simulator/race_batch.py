@@ -30,7 +30,7 @@ class TrackForBatch:
     """Track with its compiled form, for a batch of races.
 
     Raises:
-        ValueError: If the track's gates cannot be dealt out to its laps.
+        ValueError: If the track's laps would have unequal numbers of gates.
     """
 
     def __init__(self, track: Track) -> None:
@@ -55,7 +55,7 @@ class RaceBatch:
 
     Attributes:
         cars: (K,) VEHICLE_DTYPE.
-        heads: (K, HEAD_WORDS) uint32, the cars at their places in the head of a state blob; other words are zero.
+        heads: (K, HEAD_WORDS) uint32, heads of state blobs; words outside the car are zero.
         passed_count: (K,) int64, gates passed.
         times_ms: (K, most gates of any track so far) int32, official times of the passed gates in order.
         ticks: (K,) int64, ticks made by the last `advance`; fewer than requested if the race finished.

@@ -2,7 +2,7 @@
 
 ``python -m trackmania_rl.telemetry.diagnostics DATA.npz FOLDER`` draws a set in a process of low priority.
 
-Sections of the data are absent without data. Unknown values are NaN.
+Sections without data are absent. Unknown values are NaN.
 Lengths: A actions, N taus, K states, E elapsed times, T actions of a race, B transitions.
 
 about: map_name, track (its file, or the name of a generated track), frames_total, training_s, s_per_action
@@ -10,7 +10,7 @@ about: map_name, track (its file, or the name of a generated track), frames_tota
     driven_m (T, 3) positions in the newest evaluation race, maybe empty
     action_controls (A, 3) gas, brake (0 or 1) and steer (-1 left to 1); (0, 3) where actions are no keys
 expectations: in K states of that race: time_s, meters, speed_km_h (K,), position_m (K, 3)
-    taus (N,) and returns (K, N, A) with the whole mini-race ahead; (0,) and means (K, 1, A) without quantiles
+    taus (N,) and returns (K, N, A) with the whole mini-race ahead; without quantiles (0,) and means (K, 1, A)
     elapsed_actions (E,) of the mini-race and values (K, E, A), mean returns; E = 0 without mini-races
 comparison: of B actions in recent evaluation races: race (B,) its number, meters, predicted, realised (B,)
 errors: of B transitions at all horizons: kind (B,) "explored" or "evaluated", actions_left, loss, error, target (B,)

@@ -1,4 +1,4 @@
-"""Tables of which nothing gets lost, whatever the terminal's width and wherever they go."""
+"""Tables printed without cutting off cells, at any width."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDEST: Final = 100_000
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
-    """Print a table with all that is in its cells.
+    """Print a table without cutting off cells.
 
     In a terminal, or with COLUMNS, long cells are wrapped. In a file or a pipe each row is one line, except for columns
     with a `max_width`.

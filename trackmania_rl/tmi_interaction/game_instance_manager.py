@@ -38,7 +38,7 @@ PORT_RETRY_S: Final = 0.2
 MOST_MAPS_KEPT: Final = 16
 """Maps in memory (least recently used)."""
 RACES_AVERAGED: Final = 5
-"""One slow race is no evidence: it may have loaded a map."""
+"""Races in the mean speed: one slow race may have loaded a map."""
 
 Connect = Callable[[int, float, Callable[[], None]], TMInterface]
 """(port, timeout in seconds, callback during silence) -> a connected game."""

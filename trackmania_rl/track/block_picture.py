@@ -38,7 +38,7 @@ ARROW_M: Final = (8.4, 0.8)  # half width of a pad's arrow at its begin and at i
 MARK_ABOVE_M: Final = 0.04
 POST_M: Final = 0.9
 BANNER_M: Final = (6.3, 8.7)
-"""Above a trigger's lowest corner, which is some 1.3 m below the road."""
+"""Bottom and top of a banner above the trigger's lowest corner, which is some 1.3 m below the road."""
 CHECKS: Final = 12  # columns of a finish's banner
 WATER_BELOW_GRASS_M: Final = 0.6
 
@@ -156,7 +156,7 @@ def _across(way: Way, places_m: FloatArray) -> FloatArray:
 
 
 def _columns(section: CrossSection, *, with_lines: bool) -> tuple[FloatArray, IntArray]:
-    """Return places across a road (K, 2), from right to left, and the paints between them (K - 1,)."""
+    """Return the points of a road's cross-section (K, 2), right to left, and the paints between them (K - 1,)."""
     places_m = _simplified(section.points_m, COARSEST_M)
     is_marked = section.surface in _MARKED
     line_m = LINE_M if places_m[-1, 0] > LEAST_BORDERED_M else (places_m[-1, 0] - LINE_WIDTH_M, places_m[-1, 0])
@@ -280,7 +280,7 @@ class _Frame:
         self.posts: Final = ((-post, 0.0), (1.0, 1.0 + post))
 
     def upright(self, begin: float, end: float, bottom_m: float, top_m: float) -> FloatArray:
-        """Return a rectangle (1, 4, 3) between two shares of the width and two heights."""
+        """Return a rectangle (1, 4, 3); `begin` and `end` are shares of the width."""
         corners_m = np.tile(self._low_m, (4, 1))
         corners_m[:, self._across] += self._width_m * np.array((begin, end, end, begin))
         corners_m[:, 1] += (bottom_m, bottom_m, top_m, top_m)

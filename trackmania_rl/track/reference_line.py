@@ -30,8 +30,8 @@ MAX_SPACING_RATIO: Final = 2.0
 by hand keep within 0.7 to 1.3."""
 MAX_RESAMPLED_SHARE: Final = 0.1
 MAX_RESAMPLED_STEP_RATIO: Final = 10.0
-"""A line with at most this share of steps outside the bounds, none longer than this factor of the nominal distance, is
-resampled. Any other line is refused."""
+"""Longest step of a line that is resampled, as a factor of the nominal distance; at most `MAX_RESAMPLED_SHARE` of its
+steps are outside the bounds. Any other line is refused."""
 
 
 class ReferenceLineError(UserError):

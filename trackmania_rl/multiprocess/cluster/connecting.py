@@ -29,11 +29,11 @@ RESOURCE: Final = "collector"
 AUTO: Final = "auto"
 LOCAL: Final = re.compile(r"local:(\d{1,2})")
 PROBE_WITHIN_S: Final = 10.0
-"""Ray itself waits for minutes."""
+"""Timeout of the probe; Ray itself waits for minutes."""
 LOCAL_STORE_BYTES: Final = 256 << 20
 COLLECTORS_PER_LOCAL_NODE: Final = 8
 RAY_GIVES_UP_AFTER_S: Final = 90
-"""Ray ends a driver whose head is lost: by then the last checkpoint is written."""
+"""Time after which Ray ends a learner that lost the head; by then the last checkpoint is written."""
 MOST_SAID_BYTES: Final = 1 << 20
 HEAD: Final = "joined the head "
 REFUSED: Final = "InvalidAuthToken"
@@ -52,7 +52,7 @@ def connected(cluster: str) -> Iterator[None]:
             nodes that are made on this machine and end with this block.
 
     Raises:
-        UserError: if it cannot be joined, or asks for no token.
+        UserError: if it cannot be joined, or requires no token.
     """
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(RAY_GIVES_UP_AFTER_S))
     with contextlib.ExitStack() as closing:
@@ -147,7 +147,7 @@ def _is_loopback(head: str) -> bool:
 
 
 def _made_here(n_nodes: int, closing: contextlib.ExitStack) -> str:
-    """Make a cluster of nodes on this machine: the learner's, and those of the collectors; a single one is both."""
+    """Make a cluster on this machine: a node for the learner, others for collectors. A single node serves both."""
     from ray.cluster_utils import Cluster
 
     if n_nodes < 1:

@@ -46,7 +46,7 @@ def set_vector(target: npt.NDArray[np.float64], vector: Vector) -> None:
 
 @compiled
 def add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
-    """Add the part of a correction that the pass's sum lacks along it."""
+    """Add a correction to the pass's sum, less the sum's component along it."""
     length_m = math.sqrt(x * x + y * y + z * z)
     if length_m < 1e-12:
         return
@@ -108,7 +108,7 @@ def touch_ground(
 
 @compiled
 def touch_wall(car: CarRecord, parameters: ParametersRecord, arm: Vector, normal: Vector, depth_m: float) -> None:
-    """Touch a wall with a wheel: beside the car a side contact with its slow-down, ahead or behind a plain bump."""
+    """Apply a wheel's contact with a wall: beside the car a side contact that slows it, ahead or behind a bump."""
     add_correction(car, depth_m * normal[0], depth_m * normal[1], depth_m * normal[2])
     loss = parameters.landing_loss
     if abs(normal[0]) >= parameters.side_contact_min_normal_x:

@@ -21,7 +21,7 @@ from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
 VIEW_M: Final = 300.0  # groups farther from the camera are not drawn
 FAR_M_PER_PX: Final = 0.9
-"""Metres per pixel of focal length beyond which a group's far version is drawn: lines are thinner than a pixel."""
+"""Distance per pixel of focal length from which far versions are drawn: lines are thinner than a pixel."""
 MOST_DRAWN: Final = 1 << 15  # limit per picture; groups beyond it are left out
 NO_GATE: Final = -1
 NEVER_PASSED: Final = np.iinfo(np.int64).max
@@ -130,7 +130,7 @@ def scene_of_world(world: MeshWorld) -> BlockScene:
 
 
 def _ranges(before: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return (G, 3) as in `BlockScene.first_point` from (2 G + 1,) counts before each part."""
+    """Convert the begins of all parts and the end (2 G + 1,) to (G, 3), the form of `BlockScene.first_point`."""
     return np.ascontiguousarray(np.stack((before[:-1:2], before[1::2], before[2::2]), axis=1))
 
 

@@ -25,7 +25,7 @@ _BANNER_TOP_M = 7.4
 _FINISH_COLUMNS = 12
 _FINISH_POST_ROWS = 4
 MOST_GATE_QUADS = 4 * _FINISH_COLUMNS + 2 * _FINISH_POST_ROWS
-"""Two rows of checks above the finish, two on the road."""
+"""Quadrilaterals of a finish: two rows of checks above, two on the road, and posts."""
 MOST_GATE_POINTS = 4 * MOST_GATE_QUADS + 3 * PLACES
 
 _CAR_BOXES_M = np.array(

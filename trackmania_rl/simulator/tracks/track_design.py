@@ -450,7 +450,7 @@ def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, o
 
 
 def file_in_the_way(new_files: Iterable[Path], folder: Path, *, may_be_same: bool = True) -> Path | None:
-    """Return a file of a folder that new files would overwrite, or None; identical ones may not count."""
+    """Return a file in a folder that new files would overwrite, or None. Ignore identical ones if `may_be_same`."""
     for new in new_files:
         present = folder / new.name
         if present.exists() and not (may_be_same and present.read_bytes() == new.read_bytes()):

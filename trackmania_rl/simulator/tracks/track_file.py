@@ -34,7 +34,7 @@ SPACING_TOLERANCE_M = 0.2
 """Lines recorded in the game are rounded to 0.1 m, which moves neighbouring points by at most this."""
 MAX_RESAMPLED_SHARE = 0.1
 MAX_RESAMPLED_STEP_M = 5.0
-"""A line with at most this share of steps beyond the tolerance, none longer than this, is resampled."""
+"""Longest step of a line that is resampled; at most `MAX_RESAMPLED_SHARE` of its steps exceed the tolerance."""
 MAX_TRACK_BYTES = 16 << 10  # the time to parse a dotted key grows with its square; shipped tracks have 1 KiB
 MAX_LINE_BYTES = 4 << 20  # some 87 km
 MAX_NAME_LETTERS = 200

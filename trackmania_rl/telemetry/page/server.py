@@ -198,7 +198,7 @@ class Hub:
         self._has_read = False
 
     async def serve(self, socket: WebSocket) -> None:
-        """Send a tab a snapshot, and then the news."""
+        """Send a tab a snapshot, then each update."""
         await socket.accept()
         if len(self._tabs) >= MOST_TABS:
             await socket.close(TRY_AGAIN_LATER, "too many tabs")
