@@ -187,7 +187,7 @@ def test_the_other_runs_of_the_folder_are_listed_and_opened(page):
     page.execute_script("[...document.querySelectorAll('#runs-table a')].find((a) => a.text === 'other').click()")
     wait_for(lambda: text(page, "run-name") == "other", "the other run's name")
     wait_for(lambda: "1,200" in text(page, "facts"), "its frames")
-    wait_for(lambda: text(page, "no-picture").startswith("The training does not run."), "note that nothing is played")
+    wait_for(lambda: text(page, "no-picture").startswith("The training does not run,"), "note that nothing is played")
 
 
 def test_nothing_is_wider_than_a_phone(page):
