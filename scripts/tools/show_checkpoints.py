@@ -30,8 +30,8 @@ from trackmania_rl.cli import (  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M  # noqa: E402
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface  # noqa: E402
-from trackmania_rl.track.line_building import LINE_SPACING_M  # noqa: E402
 from trackmania_rl.track.reference_line import load_reference_line  # noqa: E402
 
 VIRTUAL_SIDE_M = 0.8

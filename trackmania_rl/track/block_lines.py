@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, STADIUM, Block, Challenge, Gate
-from trackmania_rl.track.line_building import BEYOND_FINISH_M, LINE_SPACING_M, arc_length, resample
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
+from trackmania_rl.track.line_building import BEYOND_FINISH_M, arc_length, resample
 from trackmania_rl.track.pieces import Side, lanes_of
 from trackmania_rl.track.placed_blocks import BlockGrid, Joint, Road, roads_of, side_direction
 

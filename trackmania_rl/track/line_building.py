@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Challenge, Gate
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.track.driven_path import DrivenPath
 from trackmania_rl.track.pieces import hermite
 from trackmania_rl.track.placed_blocks import forward_of
 
-LINE_SPACING_M: Final = 0.5
 SMOOTHING_M: Final = 2.0
 """Width of the moving average over a line. In a bend of radius R it moves the line inwards by SMOOTHING_M²/(24 R)."""
 MAX_LENGTH_M: Final = 50_000.0  # of a race; the longest maps have some 10 km a lap

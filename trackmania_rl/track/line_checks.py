@@ -15,7 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, STADIUM, Block, Challenge, Gate
-from trackmania_rl.track.line_building import LINE_SPACING_M, arc_length, directions
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
+from trackmania_rl.simulator.tracks.track_file import SHORTEST_LINE_M, SPACING_TOLERANCE_M
+from trackmania_rl.track.game_map import REAL_CHECKPOINT_RADIUS_M
+from trackmania_rl.track.line_building import arc_length, directions
 from trackmania_rl.track.placed_blocks import forward_of
 from trackmania_rl.track.reference_line import uneven_steps
 
@@ -25,12 +28,7 @@ GATE_HEIGHT_M: Final = 16.0
 RING_REACH_M: Final = 24.0
 """Range of a passage below and above its block's floor: a road may be under a gate or over it. Rings reach further."""
 START_REACH_M: Final = 20.0  # the car begins some 5 m before the middle of the start block
-CHECKPOINT_RADIUS_M: Final = 12.0
-"""A checkpoint further from the line belongs to no zone (`track.game_map.REAL_CHECKPOINT_RADIUS_M`)."""
 NARROW_MARGIN_M: Final = 2.0
-TOLERATED_SPACING_M: Final = 0.2
-"""The simulated game refuses lines with steps further than this from their nominal length."""
-SHORTEST_M: Final = 20.0
 KINK_DEG: Final = 60.0
 KINK_LENGTH_M: Final = 2.0
 REPEATED_WITHIN_M: Final = 4.0
@@ -177,9 +175,11 @@ def _is_at_height(gate: Block, above_m: float) -> bool:
 
 def _check_length(line_m: FloatArray) -> Finding:
     length_m = float(arc_length(line_m)[-1])
-    verdict = Verdict.FINE if length_m >= SHORTEST_M else Verdict.PROBLEM
+    verdict = Verdict.FINE if length_m >= SHORTEST_LINE_M else Verdict.PROBLEM
     text = f"{length_m:.1f} m, heights {line_m[:, 1].min():.1f} to {line_m[:, 1].max():.1f} m"
-    return Finding("length", verdict, text if verdict is Verdict.FINE else f"{text}; at least {SHORTEST_M:g} m needed")
+    return Finding(
+        "length", verdict, text if verdict is Verdict.FINE else f"{text}; at least {SHORTEST_LINE_M:g} m needed"
+    )
 
 
 def _check_spacing(line_m: FloatArray, spacing_m: float) -> Finding:
@@ -190,11 +190,11 @@ def _check_spacing(line_m: FloatArray, spacing_m: float) -> Finding:
         verdict = Verdict.WARNING if is_mendable else Verdict.PROBLEM
         consequence = "resampled when loaded" if is_mendable else "refused when loaded"
         return Finding("spacing", verdict, f"{text}: {wrong}; {consequence}, maps.py line --resample makes it even")
-    if np.abs(steps_m - spacing_m).max() > TOLERATED_SPACING_M:
+    if np.abs(steps_m - spacing_m).max() > SPACING_TOLERANCE_M:
         return Finding(
             "spacing",
             Verdict.WARNING,
-            f"{text}; the simulated game takes {spacing_m:g} ± {TOLERATED_SPACING_M:g} m, but for single steps: "
+            f"{text}; the simulated game takes {spacing_m:g} ± {SPACING_TOLERANCE_M:g} m, but for single steps: "
             "maps.py line --resample makes it even",
         )
     return Finding("spacing", Verdict.FINE, text)
@@ -357,11 +357,13 @@ def _check_distances(line_m: FloatArray, passages: Sequence[GatePassage]) -> Fin
     nearest_m = [float(np.linalg.norm(line_m - passage.gate.floor_center_m, axis=1).min()) for passage in checkpoints]
     worst = int(np.argmax(nearest_m))
     text = f"at most {nearest_m[worst]:.1f} m from the middle of a checkpoint (at {checkpoints[worst].station_m:.0f} m)"
-    if nearest_m[worst] > CHECKPOINT_RADIUS_M:
-        reason = f"further than {CHECKPOINT_RADIUS_M:g} m: training does not see whether the car passes that checkpoint"
+    if nearest_m[worst] > REAL_CHECKPOINT_RADIUS_M:
+        reason = (
+            f"further than {REAL_CHECKPOINT_RADIUS_M:g} m: training does not see whether the car passes that checkpoint"
+        )
         return Finding("distances", Verdict.WARNING, f"{text}; {reason}")
-    if nearest_m[worst] > CHECKPOINT_RADIUS_M - NARROW_MARGIN_M:
-        reason = f"a car that passes beyond {CHECKPOINT_RADIUS_M:g} m of it does not advance in training"
+    if nearest_m[worst] > REAL_CHECKPOINT_RADIUS_M - NARROW_MARGIN_M:
+        reason = f"a car that passes beyond {REAL_CHECKPOINT_RADIUS_M:g} m of it does not advance in training"
         return Finding("distances", Verdict.WARNING, f"{text}; {reason}")
     return Finding("distances", Verdict.FINE, text)
 

@@ -1,7 +1,7 @@
 """Reference lines: points along a track from which the virtual checkpoints (zones) are made.
 
 A line is a `.npy` file of shape (N, 3), in metres in the game's world axes, from the start line to the finish, one
-point every `distance_between_zone_centers_m`.
+point every `LINE_SPACING_M`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ import numpy.typing as npt
 from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.files import read_npy
 from trackmania_rl.places import command_line_of
-from trackmania_rl.track.line_building import LINE_SPACING_M, resample
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
+from trackmania_rl.simulator.tracks.track_file import MAX_LINE_BYTES, MAX_RESAMPLED_SHARE
+from trackmania_rl.track.line_building import resample
 
 log = logging.getLogger(__name__)
-
-MAX_LINE_BYTES: Final = 4 << 20
-"""Some 87 km. Computing with a line takes many times its size."""
 
 MIN_SPACING_RATIO: Final = 0.25
 MAX_SPACING_RATIO: Final = 2.0
 """Bounds of the distance of two neighbouring points, as a factor of the nominal one. Recorded lines that were smoothed
 by hand keep within 0.7 to 1.3."""
-MAX_RESAMPLED_SHARE: Final = 0.1
 MAX_RESAMPLED_STEP_RATIO: Final = 10.0
 """Longest step of a line that is resampled, as a factor of the nominal distance; at most `MAX_RESAMPLED_SHARE` of its
 steps are outside the bounds. Any other line is refused."""
@@ -43,7 +41,7 @@ def load_reference_line(path: Path, spacing_m: float = LINE_SPACING_M) -> npt.ND
 
     Args:
         path: the `.npy` file; pickled objects in it are refused.
-        spacing_m: the nominal distance of two neighbouring points (`distance_between_zone_centers_m`).
+        spacing_m: the nominal distance of two neighbouring points.
 
     Returns:
         (N, 3) float64 points in metres, N >= 2.

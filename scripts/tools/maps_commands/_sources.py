@@ -11,10 +11,11 @@ import numpy as np
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, is_challenge_file, read_challenge
 from trackmania_rl.gbx.replay import Ghost, Replay, is_replay_file, read_replay
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.telemetry.terminal_view import describe_race, format_time
 from trackmania_rl.track.block_lines import line_from_blocks
 from trackmania_rl.track.driven_path import DrivenPath, path_of_ghost
-from trackmania_rl.track.line_building import LINE_SPACING_M, MAX_LENGTH_M, SMOOTHING_M, BuiltLine, build_line, resample
+from trackmania_rl.track.line_building import MAX_LENGTH_M, SMOOTHING_M, BuiltLine, build_line, resample
 from trackmania_rl.track.pieces import stadium_pieces
 from trackmania_rl.track.reference_line import load_reference_line, read_points
 
