@@ -22,7 +22,7 @@ _PACKAGE: Final = Path(__file__).absolute().parent  # links are not resolved
 DISTRIBUTION: Final = "trackmania-rl"
 """Package name for pip."""
 IS_CHECKOUT: Final = (_PACKAGE.parent / "scripts" / "train.py").is_file()
-"""Whether the package is in the repository."""
+"""True if the package is in the repository."""
 SHIPPED_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else _PACKAGE / "shipped"
 """Folder of the shipped `config_files`, `drivers`, `maps`, `scripts` and `examples`."""
 WORKING_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else Path.cwd()

@@ -38,7 +38,7 @@ def texts(repository_root: Path) -> dict[Path, str]:
 
 
 def missing(texts: dict[Path, str], pattern: re.Pattern[str], is_there: Callable[[Path, str], bool]) -> set[str]:
-    """What a pattern finds on the pages and is not there."""
+    """Names that a pattern finds on the pages and that do not exist."""
     found = {(page, name) for page, text in texts.items() for name in pattern.findall(text)}
     assert found
     return {f"{page.name}: {name}" for page, name in found if not is_there(page, name)}

@@ -211,4 +211,4 @@ def test_the_same_seed_gives_the_same_run_in_fragments(play_run):
     assert state["n_turns"] >= 350 // (5 * N_COLLECTORS * N_GAMES)
     assert play_run("again", 350, **settings) == (races, state)
     resumed, _ = play_run("resumed", 200, 350, **settings)
-    assert len(resumed) >= len(races) // 2, "it goes on, with new races"
+    assert len(resumed) >= len(races) // 2, "it continues, with new races"

@@ -136,7 +136,7 @@ class CollectorJob(Job):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """True if the process runs."""
         return self.process is not None and self.process.is_alive()
 
     @override

@@ -93,7 +93,7 @@ class Job(Protocol):
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it did useful work since its last start; its failures are then forgotten."""
+        """True if it did useful work since its last start; its failures are then forgotten."""
         ...
 
     def start(self) -> str | None:

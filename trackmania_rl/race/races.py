@@ -65,7 +65,7 @@ class RaceEnd:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the finish was reached."""
+        """True if the finish was reached."""
         return self.cutoff_reason is None
 
 

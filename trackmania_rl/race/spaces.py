@@ -44,7 +44,7 @@ class Spaces:
 
     @property
     def has_image(self) -> bool:
-        """Whether states have an image."""
+        """True if states have an image."""
         return self.image_shape[1] > 0
 
     @property

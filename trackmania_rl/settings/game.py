@@ -55,7 +55,7 @@ class GeneratorSettings(Group):
 
     @property
     def is_one_track(self) -> bool:
-        """Whether all tracks are the same, so that their times compare."""
+        """True if all tracks are the same, so that their times compare."""
         lowest, highest = self.difficulty_range
         return self.first_seed == self.last_seed and lowest == highest
 
@@ -81,7 +81,7 @@ class MapEntry(Group):
 
     @property
     def has_files(self) -> bool:
-        """Whether it names a map's files, and neither a generator nor an environment."""
+        """True if it names a map's files, and neither a generator nor an environment."""
         return self.reference_line != ""
 
 
@@ -167,7 +167,7 @@ class GameSettings(Group):
 
     @property
     def is_in_process(self) -> bool:
-        """Whether collectors play the game within their own process."""
+        """True if collectors play the game within their own process."""
         return self.game == "simulated" and self.game_transport == "in_process"
 
     @property
@@ -193,7 +193,7 @@ class GameSettings(Group):
 
     @property
     def has_image(self) -> bool:
-        """Whether the observation holds pictures."""
+        """True if the observation holds pictures."""
         return self.image_width_px > 0 and self.frames_per_state != 0
 
     @property

@@ -78,7 +78,7 @@ class RunSettings(Group):
     checkpoint_interval_s: Seconds = 300.0
     """Time between two checkpoints. The first ones of a new run come sooner."""
     checkpoint_holds_replay: bool = True
-    """Whether checkpoints hold the replay buffer, for an exact resume; with images gigabytes."""
+    """Keep the replay buffer in checkpoints, for an exact resume; with images gigabytes."""
     keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
     """Time after which the driver is kept in drivers/, with 1 to 26 MB; 0 for never."""
     minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")] = 200
@@ -275,7 +275,7 @@ class SyncSettings(Group):
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether collectors and learner take turns."""
+        """True if collectors and learner take turns."""
         return self.sampling == "synchronous"
 
     @property
@@ -330,7 +330,7 @@ class Settings(Group):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether collectors and learner take turns, which a run without collectors does not."""
+        """True if collectors and learner take turns, which a run without collectors does not."""
         return self.sync.is_synchronous and self.game.n_collectors > 0
 
     def flat(self) -> dict[str, Any]:

@@ -117,12 +117,12 @@ class RaceRecord:
 
     @property
     def is_own(self) -> bool:
-        """Whether this is an episode of an own environment."""
+        """True if this is an episode of an own environment."""
         return self.progress_unit == "points"
 
     @property
     def counts(self) -> bool:
-        """Whether this is a result of the agent."""
+        """True if this is a result of the agent."""
         return not self.is_demonstration
 
     @property

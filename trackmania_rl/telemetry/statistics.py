@@ -98,7 +98,7 @@ class RaceHistory:
 
     @property
     def is_own(self) -> bool:
-        """Whether these are episodes of an own environment."""
+        """True if these are episodes of an own environment."""
         return self.progress_unit == "points"
 
     @property
@@ -235,7 +235,7 @@ class TrainingStatistics:
 
     @property
     def is_own(self) -> bool:
-        """Whether an own environment is played."""
+        """True if an own environment is played."""
         return any(history.is_own for history in self._histories())
 
     @property

@@ -79,7 +79,7 @@ class GameEvent:
 
     @property
     def is_finish(self) -> bool:
-        """Whether the race's last checkpoint was passed."""
+        """True if the race's last checkpoint was passed."""
         return self.id == MessageId.CHECKPOINT_COUNT_CHANGED and self.current == self.target
 
 

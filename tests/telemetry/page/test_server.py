@@ -162,8 +162,8 @@ def _tell(run, **changes):
 
 def test_health_is_200_while_the_training_beats_and_503_otherwise(client, run):
     answer = client.get("/healthz")
-    nobody = {"ok": False, "run": "tested", "problem": "this run is not being trained"}
-    assert (answer.status_code, answer.json()) == (503, nobody)
+    not_trained = {"ok": False, "run": "tested", "problem": "this run is not being trained"}
+    assert (answer.status_code, answer.json()) == (503, not_trained)
     _tell(run)
     answer = client.get("/healthz")
     assert answer.status_code == 200

@@ -117,12 +117,12 @@ class GameKeeper:
 
     @property
     def is_starting(self) -> bool:
-        """Whether the game is started, but has not greeted yet."""
+        """True if the game is started, but has not greeted yet."""
         return self._game is not None and not self._game.has_greeted
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether the game has run for a while; see `Job`."""
+        """True if the game has run for a while; see `Job`."""
         return self._game is not None and self._clock() - self._game.started_at_s >= SETTLED_AFTER_S
 
     def start(self) -> str | None:
