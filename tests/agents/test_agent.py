@@ -279,11 +279,11 @@ def test_a_gpu_compiles_records_and_plays_back_the_update_of_the_eager_agent(
     options = {"device": "cuda", "autocast_dtype": dtype, "quantile_factors_multiply": multiplied, "has_image": True}
     recorded, eager = (make_agent(use_torch_compile=is_recorded, **options) for is_recorded in (True, False))
     recorded.rehearse_update(make_batch(has_image=True, device="cuda"))
-    for step in range(8):
-        before = weights_of(recorded).clone()
+    before = weights_of(recorded).clone()
+    for step in range(8):  # the first ones in float16 overflow, and only lower the scale
         for agent in (recorded, eager):
             update(agent, make_batch(has_image=True, device="cuda", seed=step), 1e-3)
-        assert not torch.equal(before, weights_of(recorded))
+    assert not torch.equal(before, weights_of(recorded))
     assert not our_records(caplog)
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == "float32" else {"rtol": 0.05, "atol": 0.01}
     torch.testing.assert_close(weights_of(recorded), weights_of(eager), **tolerance)

@@ -113,10 +113,9 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
 
     Args:
         function: works on tensors; a change of anything else that it reads compiles it again.
-        mode: of `torch.compile`; "reduce-overhead" records CUDA graphs, whose results are copied.
+        mode: of `torch.compile`; "reduce-overhead" records CUDA graphs, whose results the next call overwrites.
     """
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
-    from torch.utils._pytree import tree_map
 
     # Compiled code runs, so its cache is not in the shared temporary folder, torch's default.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_folder("torch_compile")))
@@ -130,8 +129,7 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
         nonlocal works
         if works:
             try:
-                results = graph(*args, **kwargs)
-                return results if mode is None else tree_map(Tensor.clone, results)
+                return graph(*args, **kwargs)
             except (TorchDynamoException, FailOnRecompileLimitHit) as error:  # the second is not one of the first
                 works = False
                 warn_once(f"use_torch_compile: it runs without, since: {str(error).splitlines()[0]}", log)

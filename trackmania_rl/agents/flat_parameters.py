@@ -76,14 +76,13 @@ class RAdam(torch.optim.AdamW):
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__([weights], fused=True)
-        self._step_supports_amp_scaling = False  # `GradScaler` leaves out a step that overflows, with its count
         self.state[weights] = {
             "step": torch.zeros((), device=weights.device),
             "exp_avg": torch.zeros_like(weights),
             "exp_avg_sq": torch.zeros_like(weights),
         }
         self.learning_rate, self.epsilon, self.decay = 0.0, 1e-8, 0.0
-        self.n_steps = 0
+        self.n_steps = 0  # with those that `GradScaler` leaves out, as only the GPU knows of them
 
     @override
     def step(self, closure: None = None) -> None:  # type: ignore[override]

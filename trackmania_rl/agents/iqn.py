@@ -349,16 +349,15 @@ class IQNLoss(nn.Module):
 
     def differentiate(
         self, batch: Transitions, taus: Taus, scale: Tensor, process_losses: ProcessLosses | None = None
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Compute the losses (), the TD errors (B,), and the gradient (P,) of the sum of the losses times `scale`."""
+    ) -> tuple[dict[str, Tensor], Tensor, tuple[Tensor, ...]]:
+        """Compute the losses (), the TD errors (B,), and the gradients of the sum of the losses times `scale`."""
         loss, td_error, figure = self.compute_losses(batch, taus)
         losses = {"loss": loss, self.figure: figure}
         if process_losses is not None:
             losses = dict(process_losses(_tensordict(losses)).items())
         total = torch.stack([value for name, value in losses.items() if name.startswith("loss")]).sum()
         gradients = torch.autograd.grad(total * scale, list(self.online.parameters()), materialize_grads=True)
-        gradient = torch.cat([of_parameter.reshape(-1) for of_parameter in gradients])
-        return {name: value.detach() for name, value in losses.items()}, td_error, gradient
+        return {name: value.detach() for name, value in losses.items()}, td_error, gradients
 
 
 def _tensordict(entries: dict[str, Tensor]) -> TensorDict:
@@ -414,9 +413,12 @@ class IQNAgent(Agent):
         taus = draw_taus(len(transitions.action), settings, loss.generator)
         differentiate = self._differentiate if process_losses is None else loss.differentiate
         scale = self.scaler.scale(self._unscaled)
-        losses, td_error, gradient = differentiate(transitions, taus, scale, process_losses)
-        batch.set("td_error", td_error)
-        self.weights.grad = gradient
+        losses, td_error, gradients = differentiate(transitions, taus, scale, process_losses)
+        # Copies, because the next update overwrites the results of a recorded graph. The gradients are joined here:
+        # in the graph of convolutions, torch 2.11 fails to compile it.
+        self.weights.grad = gradient = torch.cat([of_parameter.reshape(-1) for of_parameter in gradients])  # (P,)
+        batch.set("td_error", td_error.clone())
+        losses = {name: value.clone() for name, value in losses.items()}
         self.scaler.unscale_(self.optimizer)
         norm = self._clip_gradient(gradient, CLIP_GRAD_VALUE, settings.clip_grad_norm)
         self.scaler.step(self.optimizer)  # no step if the scaled gradient overflows
@@ -506,7 +508,7 @@ class IQNAgent(Agent):
         loss.target.load_state_dict(state["target"])
         for name, tensor in self.optimizer.state[self.weights].items():
             tensor.copy_(step["optimizer"][name])
-        self.optimizer.n_steps = int(step["optimizer"]["step"])
+        self.optimizer.n_steps = self.updates
         if step["scaler"] and self.scaler.is_enabled():  # empty where the loss is not scaled
             self.scaler.load_state_dict(step["scaler"])
         self._transitions_due = step.get("transitions_due", 0)  # checkpoints of earlier versions have none
