@@ -285,5 +285,7 @@ def test_a_gpu_compiles_records_and_plays_back_the_update_of_the_eager_agent(
             update(agent, make_batch(has_image=True, device="cuda", seed=step), 1e-3)
     assert not torch.equal(before, weights_of(recorded))
     assert not our_records(caplog)
-    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == "float32" else {"rtol": 0.05, "atol": 0.01}
-    torch.testing.assert_close(weights_of(recorded), weights_of(eager), **tolerance)
+    if dtype == "float32":
+        torch.testing.assert_close(weights_of(recorded), weights_of(eager), rtol=1e-4, atol=1e-5)
+    else:  # roundings decide near ties between actions, which moves single weights
+        assert (weights_of(recorded) - weights_of(eager)).norm() < 0.05 * (weights_of(eager) - before).norm()

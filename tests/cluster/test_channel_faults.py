@@ -58,6 +58,7 @@ def test_races_come_from_an_actor_until_it_is_lost_and_from_its_replacement(sett
         return rollout
 
     before = rollouts.open_collector(0)
+    ray.get(before.__ray_ready__.remote())
     playing = before.play.remote(*range(5))
     held = receive(0)
     with caplog.at_level(logging.INFO):
@@ -76,6 +77,7 @@ def test_races_come_from_an_actor_until_it_is_lost_and_from_its_replacement(sett
     assert held.rollout_results["frames"][0, 0, 0, 0] == 0
     after = rollouts.open_collector(0)
     held.release()
+    ray.get(after.__ray_ready__.remote())
     after.play.remote(10)
     receive(10).release()
     rollouts.close()

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -209,6 +210,7 @@ class PseudoTerminal:
         def take_terminal():
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where the tests run in a shell's background
 
         environment = os.environ | {"TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(

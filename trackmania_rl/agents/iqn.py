@@ -414,8 +414,7 @@ class IQNAgent(Agent):
         differentiate = self._differentiate if process_losses is None else loss.differentiate
         scale = self.scaler.scale(self._unscaled)
         losses, td_error, gradients = differentiate(transitions, taus, scale, process_losses)
-        # Copies, because the next update overwrites the results of a recorded graph. The gradients are joined here:
-        # in the graph of convolutions, torch 2.11 fails to compile it.
+        # Copies, because the next update overwrites the results of a recorded graph.
         self.weights.grad = gradient = torch.cat([of_parameter.reshape(-1) for of_parameter in gradients])  # (P,)
         batch.set("td_error", td_error.clone())
         losses = {name: value.clone() for name, value in losses.items()}
