@@ -152,6 +152,7 @@ def train(
         )
         channels, placement = closing.enter_context(placed(cluster, settings, spaces, agent_builder))
         torch.set_num_threads(pick_learner_threads(settings, spaces))
+        torch.backends.cudnn.benchmark = not settings.sync.is_synchronous  # the fastest may not be the same again
         check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
         run = RunContext(
             live=LiveSettings(folder.settings, settings, check_edited, configuration.read_from),

@@ -39,6 +39,7 @@ twelve passes of four bytes. A floor for networks too small to be bound by arith
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
     """Measure the update beside the classic one: both eager, and both compiled where possible."""
+    torch.backends.cudnn.benchmark = True  # as in a training
     is_compiled = options.compiled and has_compiler(options.device)
     figures = []
     for name, config, overrides in (

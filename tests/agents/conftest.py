@@ -9,6 +9,8 @@ from trackmania_rl.agents.iqn import IQN_Network, IQNAgent
 from trackmania_rl.agents.networks import Sizes
 from trackmania_rl.settings import AgentSettings, load_settings
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
 BATCH, FLOATS, ACTIONS, MINI_RACE = 5, 7, 3, 140
 HEIGHT, WIDTH = 17, 23
 

@@ -8,7 +8,7 @@ from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.settings import ExplorationSettings
 
-from .conftest import draw_biases
+from .conftest import draw_biases, needs_gpu
 
 N_QUANTILES = 6
 ALWAYS_RANDOM = ExplorationSettings(
@@ -20,10 +20,10 @@ ALWAYS_RANDOM = ExplorationSettings(
 
 @pytest.fixture
 def make_inferer(agent_settings, make_network):
-    def make(*, has_image=False, seed=0, dtype=torch.float32, multiplied="features"):
+    def make(*, has_image=False, seed=0, dtype=torch.float32, multiplied="features", device="cpu"):
         settings = agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=multiplied)
         return Inferer(
-            make_network(settings, has_image=has_image),
+            make_network(settings, has_image=has_image).to(device),
             n_quantiles=settings.iqn_k,
             throttle_actions=(),
             exploration_settings=ALWAYS_RANDOM,
@@ -41,15 +41,20 @@ def states(n, *, has_image=False):
 
 
 def means_of_forward(network, frames, floats):
-    midpoints = torch.tensor([[(i + 0.5) / N_QUANTILES for i in range(N_QUANTILES)]])
+    midpoints = [[(i + 0.5) / N_QUANTILES for i in range(N_QUANTILES)]]
+    inputs = (torch.as_tensor(array, device=network.float_mean.device) for array in (frames, floats, midpoints))
     with torch.no_grad():
-        return network(torch.from_numpy(frames), torch.from_numpy(floats), midpoints).mean(dim=1).numpy()
+        return network(*inputs).mean(dim=1).cpu().numpy()
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
 @pytest.mark.parametrize("has_image", [False, True])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_values_are_means_over_the_midpoints_of_the_newest_weights(make_inferer, has_image, multiplied):
-    inferer = make_inferer(has_image=has_image, multiplied=multiplied)
+def test_values_are_means_over_the_midpoints_of_the_newest_weights(
+    make_inferer, monkeypatch, device, has_image, multiplied
+):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    inferer = make_inferer(has_image=has_image, multiplied=multiplied, device=device)
     frames, floats = states(11, has_image=has_image)
     for seed in range(2):
         draw_biases(inferer.network, seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -140,11 +140,33 @@ class MeanValues:
         return torch.autocast(floats.device.type, dtype=self._dtype, enabled=self._dtype != torch.float32)
 
 
+class Prepared(NamedTuple):
+    """Tensors that depend only on the weights; U units of one head, D features, K taus, A actions."""
+
+    hidden_weight: Tensor  # (2U, D), of both heads
+    hidden_bias: Tensor  # (2U, 1)
+    last_weight: Tensor  # (A, 2U)
+    last_bias: Tensor  # (A,)
+    factors: Tensor  # (D, 1, K), or empty where factors multiply hidden layers
+
+
+class Recording(NamedTuple):
+    """A CUDA graph of the values of B states, and the tensors that it reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    img: Tensor
+    floats: Tensor
+    values: Tensor
+
+
 class PreparedMeanValues(MeanValues):
     """The same for an `IQN_Network`, several times as fast: all that depends only on the weights is computed once.
 
     The heads' first layers are one matrix, and the mean is taken before the last layers, which are linear. Products are
     transposed, which is faster for few rows. Where factors multiply hidden layers, their mean is in the last layer.
+
+    On a GPU each number of states is recorded as a CUDA graph, because its some forty launches take longer than the
+    arithmetic. The next call with as many states overwrites the returned values.
 
     Shapes as in `iqn`; K taus.
     """
@@ -153,32 +175,68 @@ class PreparedMeanValues(MeanValues):
 
     def __init__(self, network: IQN_Network, n_quantiles: int, dtype: torch.dtype) -> None:
         super().__init__(network, n_quantiles, dtype)
+        self._recordings: dict[int, Recording] = {}
         self.prepare()
 
     @override
     @torch.inference_mode()
     def prepare(self) -> None:
+        prepared = self._prepare()
+        if not self._recordings:
+            self._prepared = prepared
+            return
+        for tensor, new in zip(self._prepared, prepared, strict=True):  # recorded graphs read these
+            tensor.copy_(new)
+
+    def _prepare(self) -> Prepared:
         network, of = self._network, self._network.get_parameter
         hidden_weight = torch.cat((of("A_head.0.weight"), of("V_head.0.weight")))
         hidden_bias = torch.cat((of("A_head.0.bias"), of("V_head.0.bias")))
-        self._hidden_weight = hidden_weight.to(self._dtype)  # (2U, D)
-        self._hidden_bias = hidden_bias.to(self._dtype).unsqueeze(1)  # (2U, 1)
-        self._last_weight, self._last_bias = network.last_layer()  # (A, 2U), (A,)
+        last_weight, last_bias = network.last_layer()
         factors = network.factors(self._tau).squeeze(0)  # (K, D or 2U)
         if network.quantiles_multiply_hidden_layers:
-            self._last_weight = self._last_weight * factors.mean(dim=0)
-        else:
-            self._factors = factors.to(self._dtype).t().contiguous().unsqueeze(1)  # (D, 1, K)
+            last_weight, factors = last_weight * factors.mean(dim=0), factors[:0]
+        return Prepared(
+            hidden_weight.to(self._dtype),
+            hidden_bias.to(self._dtype).unsqueeze(1),
+            last_weight,
+            last_bias,
+            factors.to(self._dtype).t().contiguous().unsqueeze(1),
+        )
 
     @override
     @torch.inference_mode()
     def __call__(self, img: Tensor, floats: Tensor) -> Tensor:
+        if floats.device.type != "cuda":
+            return self._compute(img, floats)
+        if len(floats) not in self._recordings:
+            self._recordings[len(floats)] = self._record(img, floats)
+        recording = self._recordings[len(floats)]
+        recording.img.copy_(img)
+        recording.floats.copy_(floats)
+        recording.graph.replay()
+        return recording.values
+
+    def _record(self, img: Tensor, floats: Tensor) -> Recording:
+        img, floats, graph = img.clone(), floats.clone(), torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # the first call allocates workspaces, which a recording may not
+            self._compute(img, floats)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            values = self._compute(img, floats)
+        return Recording(graph, img, floats, values)
+
+    def _compute(self, img: Tensor, floats: Tensor) -> Tensor:
+        prepared = self._prepared
         with self._autocast(floats):
             features = self._network.features(img, floats)
         rows = features.to(self._dtype).t()  # (D, B)
         if not self._network.quantiles_multiply_hidden_layers:
-            rows = (rows.unsqueeze(2) * self._factors).flatten(1)  # (D, B K)
-        hidden = F.leaky_relu_(torch.addmm(self._hidden_bias, self._hidden_weight, rows), LEAKY_RELU_SLOPE)
+            rows = (rows.unsqueeze(2) * prepared.factors).flatten(1)  # (D, B K)
+        hidden = torch.addmm(prepared.hidden_bias, prepared.hidden_weight, rows)
+        hidden = F.leaky_relu_(hidden, LEAKY_RELU_SLOPE)
         mean_hidden = hidden.view(len(hidden), len(floats), -1).mean(dim=2, dtype=torch.float32)  # (2U, B)
-        values = torch.addmm(self._last_bias, mean_hidden.t(), self._last_weight.t())
+        values = torch.addmm(prepared.last_bias, mean_hidden.t(), prepared.last_weight.t())
         return values + self._network.baseline(floats).unsqueeze(1)
