@@ -6,7 +6,6 @@ import ctypes
 import logging
 import os
 import sys
-import time
 from collections.abc import Mapping
 from typing import Final, Unpack
 
@@ -36,22 +35,19 @@ from trackmania_rl.settings import Settings
 
 log = logging.getLogger(__name__)
 
-MOST_LOOKS: Final = 50
-LOOK_AGAIN_AFTER_S: Final = 0.002
-"""A write takes milliseconds."""
 LEAST_SETTINGS_BYTES: Final = 1 << 18
 ROOM_TO_GROW: Final = 8
 """Settings may become that many times as long as the first ones."""
 
 
 class SharedVector:
-    """Vector in shared memory behind a sequence counter (seqlock): one process writes, any number read.
+    """Vector in shared memory, held twice (double buffer): one process writes, any number read.
 
-    The counter is odd during a write. A reader copies the vector, and again if the counter has changed meanwhile. So a
-    reader that is stopped or killed blocks no other process, and a stopped writer leaves readers with their last copy.
+    Version v is in slot v % 2. A write fills the other slot, and then increments the version. A reader that meets a new
+    version while it copies copies again. So a process that is stopped or killed blocks no other one.
 
     Args:
-        vector: its memory is moved into shared memory; version 1.
+        vector: its memory is moved into shared memory, as one of the slots; version 1.
         name: of the contents, for errors.
 
     Raises:
@@ -60,34 +56,29 @@ class SharedVector:
 
     def __init__(self, vector: Tensor, name: str) -> None:
         try:
-            self._vector = vector.share_memory_()
+            self._slots = vector.clone().share_memory_(), vector.share_memory_()
         except RuntimeError as error:  # torch's report of what the system says
-            needed_mb = vector.numel() * vector.element_size() / 2**20
+            needed_mb = 2 * vector.numel() * vector.element_size() / 2**20
             raise ChannelError(
                 f"{SHARED_MEMORY_FOLDER} has no room for {name} ({needed_mb:.1f} MB): "
                 f"{one_line(error)}; free some, or give the machine more (docker run --shm-size=1g)"
             ) from error
-        self._sequence = SPAWN.RawValue(ctypes.c_int64, 2)
+        self._version = SPAWN.RawValue(ctypes.c_int64, 1)
 
     def write(self, values: Tensor) -> None:
-        """Overwrite the vector."""
-        values = values.to(self._vector.device)  # a copy from a GPU waits for the GPU: before the write begins
-        self._sequence.value |= 1  # odd already after an interrupted write
+        """Publish a new version; `values` may be on any device."""
         with torch.no_grad():
-            self._vector.copy_(values)
-        self._sequence.value += 1
+            self._slots[(self._version.value + 1) % 2].copy_(values)
+        self._version.value += 1
 
-    def read_newer(self, known_version: int) -> tuple[int, Tensor] | None:
-        """Return the version and a copy of the vector; None without a newer one, or if each attempt met a write."""
-        for _ in range(MOST_LOOKS):
-            before = self._sequence.value
-            if before == 2 * known_version:
-                break
-            copied = self._vector.clone() if before % 2 == 0 else None
-            if copied is not None and self._sequence.value == before:
-                return before // 2, copied
-            time.sleep(LOOK_AGAIN_AFTER_S)
-        return None
+    def read_newer(self, known_version: int, into: Tensor) -> int:
+        """Copy a version newer than `known_version` into a vector on any device; return the version there is now."""
+        while known_version != (version := self._version.value):
+            with torch.no_grad():
+                into.copy_(self._slots[version % 2])
+            if self._version.value == version:
+                return int(version)
+        return known_version
 
 
 class SharedRunState(RunState):
@@ -147,19 +138,15 @@ class SharedRunState(RunState):
 
     @override
     def pull(self) -> bool:
-        if (newer := self._settings.read_newer(self._pulled[0])) is None:
+        text = torch.empty(self._settings_bytes, dtype=torch.uint8)
+        if (version := self._settings.read_newer(self._pulled[0], text)) == self._pulled[0]:
             return False
-        self._pulled = newer[0], Settings.model_validate_json(newer[1].numpy().tobytes())
+        self._pulled = version, Settings.model_validate_json(text.numpy().tobytes())
         return True
 
     @override
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        if (newer := self._weights[kind].read_newer(known_version)) is None:
-            return known_version
-        version, weights = newer
-        with torch.no_grad():
-            flatten_parameters(network).copy_(weights)
-        return version
+        return self._weights[kind].read_newer(known_version, flatten_parameters(network))
 
     def _padded(self, text: bytes) -> Tensor:
         return torch.frombuffer(bytearray(text.ljust(self._settings_bytes)), dtype=torch.uint8)
