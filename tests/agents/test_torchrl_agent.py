@@ -7,13 +7,13 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from tensordict import TensorDict
-from torchrl.objectives import A2CLoss, SACLoss
+from torchrl.objectives import ReinforceLoss, SACLoss
 
 from trackmania_rl.agents import torchrl_agent
 from trackmania_rl.agents.builder import check_decision
 from trackmania_rl.agents.exploration import GREEDY, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, TorchRLAgent
+from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, ON_POLICY, TorchRLAgent
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import SettingsError
@@ -41,12 +41,12 @@ def settings(default_settings):
     return default_settings.model_copy(update={"run": run, "agent": agent})
 
 
-def spaces_for(loss, *, has_image=False):
+def spaces_for(loss, *, has_image=False, is_analog=False):
     low, high = np.array([-1.0, 0.0, -2.0], dtype=np.float32), np.array([1.0, 1.0, 4.0], dtype=np.float32)
     return Spaces(
         float_mean=(0.0, *[0.5] * (FLOATS - 1)),
         float_std=(1.0, *[2.0] * (FLOATS - 1)),
-        action=Box(low, high) if loss in FOR_NUMBERS else Discrete(CHOICES),
+        action=Box(low, high) if is_analog or loss in FOR_NUMBERS else Discrete(CHOICES),
         image_shape=(2, 17, 23) if has_image else (1, 0, 0),
     )
 
@@ -65,6 +65,9 @@ def batch_of(spaces, seed=0, n=BATCH):
     entries = {"action": action, "reward": torch.randn(n, generator=generator), "gamma_n": torch.full((n,), 0.9**2)}
     entries["gamma_n"][0] = 0.0
     entries |= {"n_steps": torch.full((n,), 2), "weight": torch.ones(n)}
+    for name in ("advantage", "value_target"):  # of on-policy agents
+        entries[name] = torch.randn((n, 1), generator=generator)
+    entries["action_log_prob"] = torch.full((n,), -2.0)
     for state in ("state", "next_state"):
         entries[f"{state}_float"] = torch.randn((n, FLOATS), generator=generator)
         entries[f"{state}_img"] = torch.randint(256, (n, *spaces.image_shape), generator=generator, dtype=torch.uint8)
@@ -106,7 +109,7 @@ def test_updates_move_the_network_that_drives(loss, settings):
     assert after.isfinite().all()
     assert not torch.equal(before, after)
     assert losses["grad_norm"] > 0
-    assert batch["td_error"].shape == (BATCH,)
+    assert loss in ON_POLICY or batch["td_error"].shape == (BATCH,)
     layers = learner.layers()
     of_driver = {f"{tensor.shape}" for tensor in learner.exploration_network.parameters()}
     assert of_driver <= {f"{layer.weight.shape}" for layer in layers.values() if layer.gradient is not None}
@@ -185,12 +188,40 @@ def test_it_learns_what_is_known(name, settings):
     assert (actions[:, 0] > 0.5).all() if name == "SAC" else (actions == 4).all()
 
 
+@pytest.mark.parametrize("loss", ON_POLICY)
+@pytest.mark.parametrize("is_analog", [False, True])
+def test_on_policy_agents_learn_from_what_their_actors_did(loss, is_analog, settings):
+    """Of one-step episodes with the actor's own actions: its log-probabilities, the advantages, and what is learned."""
+    spaces = spaces_for(loss, is_analog=is_analog)
+    builder = TorchRLAgent(settings, spaces, SeedTree(1), loss=loss)
+    learner = learner_of(builder, settings)
+    actor = builder.make_actor(learner.exploration_network, torch.device("cpu"), np.random.default_rng(1))
+    no_frames = np.zeros((64, 1, 0, 0), dtype=np.uint8)
+    for step in range(200):
+        batch = batch_of(spaces, seed=step, n=64).exclude("advantage", "value_target", "action_log_prob")
+        decision = actor.act_batch(no_frames, batch["state_float"].numpy(), [EXPLORED] * 64)
+        batch["action"], batch["q_values"] = torch.from_numpy(decision.actions), torch.from_numpy(decision.q_values)
+        batch["reward"] = batch["action"][:, 0] if is_analog else (batch["action"] == 4).float()
+        batch.update({"gamma_n": torch.zeros(64), "n_steps": torch.ones(64), "done": torch.ones(64, dtype=torch.bool)})
+        batch = learner.estimate_advantages(batch)
+        if step == 0:
+            as_torchrl = learner.loss_module._as_torchrl_has_it(batch)
+            log_prob = learner.exploration_network.get_dist(as_torchrl).log_prob(as_torchrl["action"])
+            torch.testing.assert_close(batch["action_log_prob"], log_prob, atol=1e-3, rtol=1e-3)
+            torch.testing.assert_close(batch["value_target"].squeeze(1), batch["reward"])
+            value = learner.loss_module.loss.critic_network(as_torchrl.clone())["state_value"]
+            torch.testing.assert_close(batch["advantage"], batch["reward"].unsqueeze(1) - value)
+        learner.update(batch)
+    actions = actor.act_batch(no_frames, batch_of(spaces, seed=3, n=64)["state_float"].numpy()).actions
+    assert (actions[:, 0] > 0.5).all() if is_analog else (actions == 4).all()
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_gradient_that_is_not_finite_moves_no_weights_to_nowhere(loss, settings):
     builder = builder_of(loss, settings)
     learner = learner_of(builder, settings)
     batch = batch_of(spaces_for(loss), seed=1)
-    batch["reward"][3] = torch.nan
+    batch["reward"][3] = batch["advantage"][3] = torch.nan
     losses = learner.update(batch)
     assert not torch.isfinite(losses["grad_norm"])
     assert not_finite_tensors(learner.state_dict()) == []
@@ -202,7 +233,7 @@ def test_a_gradient_that_is_not_finite_moves_no_weights_to_nowhere(loss, setting
     ("loss", "options", "gamma", "message"),
     [
         (SACLoss, {}, 1, r"SACLoss is for actions that are numbers, .* but the games take Discrete\(7\)"),
-        (A2CLoss, {}, 1, r"TorchRLAgent\(loss=A2CLoss\): choose one of SACLoss, "),
+        (ReinforceLoss, {}, 1, r"TorchRLAgent\(loss=ReinforceLoss\): choose one of SACLoss, "),
         (torchrl_agent.DQNLoss, {"dubble_dqn": True}, 1, "DQNLoss has no option dubble_dqn"),
         (torchrl_agent.DQNLoss, {}, 2, r"gamma_schedule = .* has one discount all the time; set gamma_schedule ="),
     ],

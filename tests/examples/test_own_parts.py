@@ -53,6 +53,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "memory": printed("disk_memory"),
     "sac": ("config_sac.py", ()),
     "discrete sac": ("config_discrete_sac.py", ()),
+    "ppo": ("config_ppo.py", ("sampling=asynchronous",)),
+    "analog ppo": ("config_ppo.py", ("sampling=asynchronous", "actions=analog")),
 }
 
 

@@ -19,7 +19,7 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings, settings_from_flat
 from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.training.building import make_memory, make_reward, make_trainer
+from trackmania_rl.training.building import make_configured_memory, make_reward, make_trainer
 from trackmania_rl.training.collector import WeightPuller
 from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks.figures import WriteFigures
@@ -179,7 +179,7 @@ def make_context(live, seeds, folder, channels, clock, **more):
         spaces=spaces,
         reward=make_reward(settings, spaces, seeds),
         agent=builder.make_learner(builder.make_network()),
-        memory=make_memory(settings, spaces, seeds),
+        memory=make_configured_memory(settings, spaces, seeds),
         channels=channels,
         folder=folder,
         statistics=TrainingStatistics(clock),

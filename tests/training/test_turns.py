@@ -190,6 +190,16 @@ VARIANTS = {
         "gamma_schedule": ((0, 0.99),),
         "n_collectors": 1,  # torch's own random state is shared by the threads that stand for collectors here
     },
+    "PPO": {
+        "agent": "trackmania_rl.agents.torchrl_agent:PPO",
+        "memory": "trackmania_rl.experience_replay.rollout_store:RolloutStore",
+        "gamma_schedule": ((0, 0.99),),
+        "n_steps": 1,
+        "temporal_mini_race_duration_actions": None,
+        "expected_reward_per_action": 0.0,
+        "oversample_long_term_steps": 0,
+        "n_collectors": 1,
+    },
 }
 
 

@@ -131,6 +131,11 @@ def categorical_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticA
     )
 
 
+def stochastic_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:
+    """Make a Gaussian or a categorical actor."""
+    return (gaussian_actor if isinstance(spaces.action, Box) else categorical_actor)(settings, spaces)
+
+
 def greedy_actor(settings: AgentSettings, spaces: Spaces) -> QValueActor:
     """Make an actor that takes the action with the highest of A values."""
     network = StateNetwork(settings, spaces, spaces.n_values)

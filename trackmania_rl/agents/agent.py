@@ -6,7 +6,7 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -51,7 +51,10 @@ class Agent(ABC):
     Attributes:
         averaged_network: its weights are the running average of `n_averaged` publications.
         updates: number of updates made.
+        is_on_policy: whether it learns from a `RolloutStore`.
     """
+
+    is_on_policy: ClassVar[bool] = False
 
     def __init__(self, loss_module: nn.Module, network: nn.Module, settings: AgentSettings) -> None:
         self.loss_module = loss_module
@@ -88,6 +91,10 @@ class Agent(ABC):
 
         The batch gets `td_error` (B,), if the loss has one. `process_losses` changes losses before the backward pass.
         """
+
+    def estimate_advantages(self, rollouts: TensorDictBase) -> TensorDictBase:
+        """Return the transitions (n,) of a `RolloutStore` with the entries that updates of on-policy agents need."""
+        raise NotImplementedError(f"{type(self).__name__} is off-policy")
 
     def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut = lambda work: work()) -> None:
         """Make an update with any batch and undo it, to compile everything; `carry_out` may interrupt it."""

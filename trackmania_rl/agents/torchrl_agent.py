@@ -1,7 +1,8 @@
 """Agents of torchrl's losses: `agent = "trackmania_rl.agents.torchrl_agent:SAC"`.
 
-`SAC`, `DiscreteSAC`, `TD3`, `CrossQ`, `REDQ`, `DQN`, `IQL` and `DiscreteIQL` are at the end of this module. Options go
-to the loss: `agent = functools.partial(TorchRLAgent, loss=SACLoss, num_qvalue_nets=3)`.
+`SAC`, `DiscreteSAC`, `TD3`, `DDPG`, `CrossQ`, `REDQ`, `DQN`, `IQL` and `DiscreteIQL` are at the end of this module, and
+`PPO` and `A2C`, which learn on-policy with the memory `RolloutStore`. Options go to the loss:
+`agent = functools.partial(TorchRLAgent, loss=SACLoss, num_qvalue_nets=3)`.
 
 Shapes: B batch, F floats, A actions to choose among, D numbers of one action, P weights.
 """
@@ -23,7 +24,10 @@ from tensordict.nn import TensorDictModuleBase, set_interaction_type
 from tensordict.nn.probabilistic import InteractionType
 from torch import Tensor, nn
 from torchrl.objectives import (
+    A2CLoss,
+    ClipPPOLoss,
     CrossQLoss,
+    DDPGLoss,
     DiscreteIQLLoss,
     DiscreteSACLoss,
     DQNLoss,
@@ -41,6 +45,7 @@ from trackmania_rl.agents import actor_critic
 from trackmania_rl.agents.agent import Agent, Layer, ProcessLosses, TransitionErrors
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
+from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.inference import Actor
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces
@@ -59,6 +64,7 @@ NETWORKS: Final[Mapping[type[LossModule], Mapping[str, MakeNetwork]]] = {
         "qvalue_network": functools.partial(actor_critic.value_of_action, is_renormalized=True),
     },
     TD3Loss: {"actor_network": actor_critic.deterministic_actor, "qvalue_network": actor_critic.value_of_action},
+    DDPGLoss: {"actor_network": actor_critic.deterministic_actor, "value_network": actor_critic.value_of_action},
     IQLLoss: {
         "actor_network": actor_critic.gaussian_actor,
         "qvalue_network": actor_critic.value_of_action,
@@ -71,12 +77,18 @@ NETWORKS: Final[Mapping[type[LossModule], Mapping[str, MakeNetwork]]] = {
         "value_network": actor_critic.value_of_state,
     },
     DQNLoss: {"value_network": actor_critic.greedy_actor},
+    ClipPPOLoss: {"actor_network": actor_critic.stochastic_actor, "critic_network": actor_critic.value_of_state},
+    A2CLoss: {"actor_network": actor_critic.stochastic_actor, "critic_network": actor_critic.value_of_state},
 }
 """Networks of each loss, by the names of its arguments; the first is the actor."""
-FOR_NUMBERS: Final = (SACLoss, REDQLoss, CrossQLoss, TD3Loss, IQLLoss)
-"""Losses for continuous actions; the others are for discrete actions."""
+FOR_NUMBERS: Final = (SACLoss, REDQLoss, CrossQLoss, TD3Loss, DDPGLoss, IQLLoss)
+"""Losses for continuous actions."""
+ON_POLICY: Final = (ClipPPOLoss, A2CLoss)
+"""Losses for continuous and for discrete actions; all others but `FOR_NUMBERS` are for discrete actions."""
+GAE_LAMBDA: Final = 0.95
+"""Default of the option `lmbda` (Schulman et al. 2016, arXiv:1506.02438)."""
 EXPLORATION_NOISE: Final = 0.1
-"""Standard deviation of TD3's exploration noise, in units of half the range of actions (Fujimoto et al. 2018)."""
+"""Standard deviation of TD3's and DDPG's noise, in units of half the range of actions (Fujimoto et al. 2018)."""
 
 
 class OwnRandomState:
@@ -103,7 +115,7 @@ class OwnRandomState:
 
 
 class TorchRLAgent:
-    """The part `agent` for an off-policy loss of `torchrl.objectives`; see `AgentBuilder`.
+    """The part `agent` for a loss of `torchrl.objectives`; see `AgentBuilder`.
 
     Args:
         settings: of the run; of the agent's, `float_hidden_dim`, convolutions, `gamma_schedule` (one entry),
@@ -111,7 +123,7 @@ class TorchRLAgent:
         spaces: of its games.
         seeds: of the run.
         loss: a class of `NETWORKS`.
-        options: arguments of the loss.
+        options: arguments of the loss; of `ON_POLICY` also `lmbda`, of the generalized advantage estimation.
 
     Raises:
         SettingsError: if the loss is not in `NETWORKS`, does not fit the actions, or does not take an option.
@@ -123,12 +135,14 @@ class TorchRLAgent:
         if loss not in NETWORKS:
             names = ", ".join(known.__name__ for known in NETWORKS)
             raise SettingsError(f"agent: TorchRLAgent(loss={loss.__name__}): choose one of {names}")
-        if isinstance(spaces.action, Box) != (loss in FOR_NUMBERS):
+        self._is_on_policy = loss in ON_POLICY
+        if not self._is_on_policy and isinstance(spaces.action, Box) != (loss in FOR_NUMBERS):
             wanted = "numbers, Box(low, high, (D,))" if loss in FOR_NUMBERS else "a choice, Discrete(A)"
             raise SettingsError(
                 f"agent: {loss.__name__} is for actions that are {wanted}, but the games take {spaces.action}: choose "
                 f'another agent, or set actions = "{"analog" if loss in FOR_NUMBERS else "keys"}"'
             )
+        self._gae_lambda = options.pop("lmbda", GAE_LAMBDA) if self._is_on_policy else 0.0
         unknown = sorted(options.keys() - inspect.signature(loss.__init__).parameters.keys())
         if unknown:
             raise SettingsError(f"agent: {loss.__name__} has no option {', '.join(unknown)}")
@@ -148,16 +162,23 @@ class TorchRLAgent:
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> TorchRLActor:
         """Make a `TorchRLActor`."""
         assert isinstance(network, TensorDictModuleBase)
-        return TorchRLActor(network.to(device).eval(), self._spaces, self._settings.exploration, device, rng)
+        actor = TorchRLActor(network.to(device).eval(), self._spaces, self._settings.exploration, device, rng)
+        actor.gives_log_probabilities = self._is_on_policy and isinstance(self._spaces.action, Box)
+        return actor
 
     def make_learner(self, network: nn.Module) -> TorchRLLearner:
         """Make a `TorchRLLearner`."""
         networks = [network, *self._make_networks()[1:]]
         named = dict(zip(NETWORKS[self._loss], networks, strict=True))
         device, seed = pick_device(self._settings.run.torch_device), self._learner_seed
+        flatten_parameters(network.to(device))  # later it would move weights that a loss without target actor shares
         with OwnRandomState(seed, torch.device("cpu"))():  # for the weights of further Q networks
             loss = self._loss(**named, **self._fitting_options())
-        loss.make_value_estimator(ValueEstimators.TD0, gamma=self._settings.agent.gamma_schedule[0][1])
+        gamma = self._settings.agent.gamma_schedule[0][1]
+        if self._is_on_policy:
+            loss.make_value_estimator(ValueEstimators.GAE, gamma=gamma, lmbda=self._gae_lambda)
+            return OnPolicyLearner(OnPolicyLoss(loss, self._spaces, device, seed), network, self._settings.agent)
+        loss.make_value_estimator(ValueEstimators.TD0, gamma=gamma)
         getattr(loss, "target_entropy", None)  # creates a buffer of the checkpoint
         return TorchRLLearner(OffPolicyLoss(loss, self._spaces, device, seed), network, self._settings.agent)
 
@@ -178,9 +199,11 @@ class TorchRLActor(Actor):
     """Actor by a torchrl actor, a network that reads the entries of `actor_critic.state_keys`.
 
     Exploration draws from the actor's distribution, or adds noise to its action; actors of values explore by the
-    schedules of the settings. The values of a decision are the actor's values or logits, and NaN for continuous
-    actions.
+    schedules of the settings. The values of a decision are the actor's values or logits. For continuous actions they
+    are the action's log-probability if `gives_log_probabilities`, else NaN.
     """
+
+    gives_log_probabilities = False
 
     def __init__(
         self,
@@ -215,27 +238,31 @@ class TorchRLActor(Actor):
         batch = TensorDict(entries, batch_size=[len(floats)])
         with self._random_state(), set_interaction_type(InteractionType.DETERMINISTIC):
             best = self.network(batch.clone(False))
-        actions = self._of_space(best["action"])
-        q_values = self._values(best)
+        actions, q_values = self._of_space(best["action"]), self._values(best)
         if explores.any():
             is_explored = explores.reshape(-1, *[1] * (actions.ndim - 1))
-            actions = np.where(is_explored, self._explored(batch, best, explorations), actions)
+            explored, values = self._explored(batch, best, explorations)
+            actions = np.where(is_explored, explored, actions)
+            q_values = np.where(explores[:, None], values, q_values)
         return BatchDecision(actions=actions, is_greedy=~explores, q_values=q_values)
 
     def _explored(
         self, batch: TensorDict, best: TensorDictBase, explorations: Sequence[Exploration]
-    ) -> npt.NDArray[Any]:
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        """Return actions (B, ...) with exploration, and the values (B, A) of these decisions."""
+        values = self._values(best)
         if "chosen_action_value" in best:
-            return self._chooser.choose(self._values(best), explorations)
+            return self._chooser.choose(values, explorations), values
         if "action_log_prob" not in best:  # a deterministic actor
             space = self._spaces.action
             assert isinstance(space, Box)
             action = self._of_space(best["action"])
             std = EXPLORATION_NOISE * (space.high - space.low) / 2
             noisy = action + std * self._rng.standard_normal(action.shape, dtype=np.float32)
-            return np.clip(noisy, space.low, space.high)
+            return np.clip(noisy, space.low, space.high), values
         with self._random_state(), set_interaction_type(InteractionType.RANDOM):
-            return self._of_space(self.network(batch.clone(False))["action"])
+            drawn = self.network(batch.clone(False))
+        return self._of_space(drawn["action"]), self._values(drawn)
 
     def _of_space(self, actions: Tensor) -> npt.NDArray[Any]:
         return actions.cpu().numpy().astype(self._spaces.action_dtype).reshape(len(actions), *self._spaces.action_shape)
@@ -244,6 +271,8 @@ class TorchRLActor(Actor):
         for name in ("action_value", "logits"):
             if name in decided:
                 return decided[name].float().cpu().numpy()
+        if self.gives_log_probabilities:
+            return decided["action_log_prob"].float().unsqueeze(1).cpu().numpy()
         return np.full((len(decided), self._spaces.n_values), np.nan, dtype=np.float32)
 
 
@@ -283,6 +312,32 @@ class OffPolicyLoss(LossModule):
         entries = {name: on_device[name] for name in (*self._keys, "action")}
         entries |= {"next": after, "steps_to_next_obs": on_device["n_steps"].unsqueeze(1)}
         return TensorDict(entries, batch_size=batch.batch_size)
+
+
+class OnPolicyLoss(OffPolicyLoss):
+    """A torchrl loss on batches of a `RolloutStore`, which have the advantages of `estimate_advantages`."""
+
+    @torch.no_grad()
+    def estimate_advantages(self, rollouts: TensorDictBase) -> TensorDictBase:
+        """Add `advantage` (n, 1), `value_target` (n, 1) and `action_log_prob` (n,) to the transitions of rollouts.
+
+        The transitions are in their order in time, with `done` (n,) at the end of each rollout. `q_values` (n, A) are
+        the logits of the policy that acted, or (n, 1) the log-probability of its action.
+        """
+        batch = super()._as_torchrl_has_it(rollouts)
+        batch["next", "done"] = rollouts["done"].to(self.device).unsqueeze(1)
+        params = self.loss.critic_network_params.data
+        self.loss.value_estimator(batch, params=params, target_params=params)
+        values, action = rollouts["q_values"], rollouts["action"]
+        if values.shape[1] > 1:
+            values = values.log_softmax(1).gather(1, action.unsqueeze(1))
+        estimated = {name: batch[name].to(rollouts.device) for name in ("advantage", "value_target")}
+        return rollouts.copy().update(estimated | {"action_log_prob": values.squeeze(1)})
+
+    @override
+    def _as_torchrl_has_it(self, batch: TensorDictBase) -> TensorDict:
+        estimated = batch.select("advantage", "value_target", "action_log_prob").to(self.device)
+        return super()._as_torchrl_has_it(batch).update(estimated)
 
 
 class TorchRLLearner(Agent):
@@ -386,11 +441,29 @@ class TorchRLLearner(Agent):
         self._transitions_due = state.get("transitions_due", 0)  # checkpoints of earlier versions have none
 
 
+class OnPolicyLearner(TorchRLLearner):
+    """Agent of an on-policy loss; has no errors of single transitions."""
+
+    is_on_policy = True
+    loss_module: OnPolicyLoss
+
+    @override
+    def estimate_advantages(self, rollouts: TensorDictBase) -> TensorDictBase:
+        return self.loss_module.estimate_advantages(rollouts)
+
+    @override
+    def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
+        return None
+
+
 SAC: Final = functools.partial(TorchRLAgent, loss=SACLoss)
 DiscreteSAC: Final = functools.partial(TorchRLAgent, loss=DiscreteSACLoss)
 TD3: Final = functools.partial(TorchRLAgent, loss=TD3Loss)
+DDPG: Final = functools.partial(TorchRLAgent, loss=DDPGLoss, delay_actor=True)
 CrossQ: Final = functools.partial(TorchRLAgent, loss=CrossQLoss)
 REDQ: Final = functools.partial(TorchRLAgent, loss=REDQLoss)
 DQN: Final = functools.partial(TorchRLAgent, loss=DQNLoss)
 IQL: Final = functools.partial(TorchRLAgent, loss=IQLLoss)
 DiscreteIQL: Final = functools.partial(TorchRLAgent, loss=DiscreteIQLLoss)
+PPO: Final = functools.partial(TorchRLAgent, loss=ClipPPOLoss, normalize_advantage=True)
+A2C: Final = functools.partial(TorchRLAgent, loss=A2CLoss)

@@ -14,11 +14,12 @@ from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.memory import Memory, MiniRaceMemory, pick_replay_device
 from trackmania_rl.experience_replay.minari_files import DataSet
+from trackmania_rl.experience_replay.rollout_store import RolloutStore
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings
+from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.checkpoints import KeepDrivers, KeepRecords, SaveCheckpoints
@@ -103,9 +104,10 @@ def make_trainer(
 
     Raises:
         CheckpointError: see `SaveCheckpoints.take_up`.
-        UserError: if a data set is damaged.
+        UserError: if a data set is damaged, or the memory does not fit the agent.
     """
     settings = run.settings
+    _connect(run)
     trainer = RunTrainer(run, should_stop)
     store = StoreRaces()
     # A run that takes turns ends between two of them.
@@ -145,3 +147,15 @@ def make_trainer(
     for hook in trainer.hooks:
         hook.begin()
     return trainer
+
+
+def _connect(run: RunContext) -> None:
+    """Let the memory of an on-policy agent estimate advantages by the agent."""
+    if run.agent.is_on_policy != isinstance(run.memory, RolloutStore):
+        raise SettingsError(
+            f"memory = {str(run.settings.replay.memory)!r} does not fit agent = {str(run.settings.agent.agent)!r}: "
+            f'"{RolloutStore.__module__}:{RolloutStore.__name__}" is the memory of on-policy agents (PPO, A2C), and of '
+            "no others"
+        )
+    if isinstance(run.memory, RolloutStore):
+        run.memory.estimate_advantages = run.agent.estimate_advantages
