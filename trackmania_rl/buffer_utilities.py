@@ -165,6 +165,8 @@ def make_buffers(
 ) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
     """Make the train and test buffers over one ring buffer, sized by `memory_size_schedule` at frame 0.
 
+    With `replay_storage` = "disk" it has one row until its folder is known, see `Memory.keep_in`.
+
     Args:
         settings: the replay group.
         n_floats: of one state, without views.
@@ -175,7 +177,8 @@ def make_buffers(
         views: of the rows around a transition.
         action_shape: () of an index, or (D,) of numbers.
     """
-    ring = RingBuffer(settings.memory_size_schedule[0][1], n_floats, image_size_px, device, action_shape)
+    capacity = settings.memory_size_schedule[0][1] if settings.replay_storage == "ram" else 1
+    ring = RingBuffer(capacity, n_floats, image_size_px, device, action_shape)
     rules = MiniRaceRules.from_settings(settings, gamma)
 
     def side(sampler: ProportionalSampler) -> MiniRaceReplayBuffer:

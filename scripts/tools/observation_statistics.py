@@ -126,6 +126,7 @@ def random_actions(spaces: Spaces, rng: np.random.Generator, n_actions: int) -> 
 
 def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
     """Measure the states in a run's checkpoint; return the run's settings, statistics and a description."""
+    from trackmania_rl.experience_replay.ring_buffer import rows_of_state
     from trackmania_rl.race.observation import ObservationLayout, ObservationStatistics
     from trackmania_rl.runs import load_checkpoint
     from trackmania_rl.training.driver_loading import load_run_settings
@@ -139,7 +140,7 @@ def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
             f"{run_folder}: there is no checkpoint with a replay memory (checkpoint_holds_replay): leave --run out, "
             "and races are measured"
         )
-    statistics.add(buffers["ring"]["columns"]["state_floats"].numpy())
+    statistics.add(rows_of_state(buffers["ring"])["state_floats"].numpy())
     return settings, statistics, f"{statistics.n_states:,} states in the memory of {run_folder}"
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runs.conftest import IMAGE_SIZE_PX, N_FLOATS, rows
@@ -21,18 +21,23 @@ ROW_BYTES = RingBuffer.bytes_per_row(5, (7, 9))
 
 def assert_holds_the_newest(ring, n_written, n_held):
     assert (ring.first_row, ring.end_row, len(ring)) == (n_written - n_held, n_written, n_held)
-    positions = torch.arange(ring.first_row, ring.end_row) % ring.capacity
+    positions = torch.arange(ring.first_row, ring.end_row) % ring.n_positions
     expected = rows(ring.first_row, n_held).by_name()
     for name, column in ring.columns.by_name().items():
         assert torch.equal(column[positions], expected[name]), name
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
+@settings(max_examples=40, deadline=None)
 @given(
     capacity=st.integers(1, 9),
     operations=st.lists(st.tuples(st.sampled_from(["append", "resize", "restore"]), st.integers(1, 12)), max_size=8),
 )
-def test_the_ring_holds_the_newest_rows_whatever_happens(capacity, operations):
+def test_the_ring_holds_the_newest_rows_whatever_happens(tmp_path_factory, on_disk, capacity, operations):
     ring = RingBuffer(capacity, N_FLOATS, IMAGE_SIZE_PX)
+    if on_disk:
+        ring.folder = tmp_path_factory.mktemp("replay")
+        ring.resize(capacity)
     n_written = n_held = 0
     for operation, size in operations:
         if operation == "append":

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.runs import CheckpointStore, find_manifests, load_checkpoint, memory_rows
+from trackmania_rl.runs import CheckpointError, CheckpointStore, find_manifests, load_checkpoint, memory_rows
 
 from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, ring_of, rows, with_rows
 
@@ -123,6 +123,53 @@ def test_rows_are_written_again_where_their_file_is_gone_or_the_ring_is_another_
     assert len(ring_of(run.load().state)["columns"]["actions"]) == 9
     run.ring.load_state_dict(run.ring.state_dict())
     assert run.save() == 9
+
+
+@pytest.fixture
+def disk_run(tmp_path):
+    ring = new_ring(8)
+    ring.folder = tmp_path / "replay"
+    ring.resize(8)
+    return Run(tmp_path, ring)
+
+
+@pytest.mark.parametrize("on_disk_again", [True, False])
+@pytest.mark.parametrize("new_capacity", [8, 12])
+def test_rows_on_disk_are_those_of_the_checkpoint_or_none(disk_run, on_disk_again, new_capacity):
+    run, ring = disk_run, disk_run.ring
+    for n_new in (5, 7):
+        fill(ring, n_new)
+        run.save()
+    oracle = ring.state_dict()
+    # In files of 10 positions two rows may follow the checkpoint before one of its own is overwritten.
+    fill(ring, 2)
+    again = new_ring()
+    again.folder = ring.folder if on_disk_again else None
+    again.load_state_dict(ring_of(run.load().state) | {"capacity": new_capacity})
+    assert (again.files is not None) == on_disk_again
+    assert (again.files is not None and again.files.folder == ring.files.folder) == (on_disk_again and new_capacity == 8)
+    assert_same(again.state_dict(), oracle | {"capacity": new_capacity})
+    with pytest.raises(CheckpointError, match="newer rows have overwritten"):
+        load_checkpoint(run.folder / "checkpoints" / "000001")
+    fill(ring, 1)
+    loaded = run.load()
+    assert (loaded.state["number"], loaded.has_rows) == (2, False)
+
+
+def test_files_of_rows_stay_as_long_as_the_newest_checkpoint_needs_them(disk_run):
+    ring, names = disk_run.ring, lambda: files_of(disk_run.folder / "replay")
+    fill(ring, 5)
+    disk_run.save()
+    first = names()
+    ring.resize(11)
+    assert len(names()) == 2
+    assert disk_run.load().has_rows
+    disk_run.save()
+    assert names() == [ring.files.folder.name] != first
+    disk_run.ring = new_ring()
+    fill(disk_run.ring, 3)
+    disk_run.save()
+    assert names() == []
 
 
 def _damage(run, name):

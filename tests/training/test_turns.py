@@ -11,6 +11,7 @@ import torch
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
+from trackmania_rl.experience_replay.ring_buffer import rows_of_state
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_begin_turn, make_parts
 from trackmania_rl.race.progress import CollectorProgress
@@ -164,6 +165,8 @@ def play_run(live, tmp_path, repository_root):
         for session, until in enumerate(n_frames, start=1 + len(killed_after_races)):
             Session(live, folder, maps_folder, session, until).play()
         state = load_checkpoint(folder.path).state
+        ring = state["hooks"]["StoreRaces"]["buffers"]["ring"]
+        ring["columns"] = rows_of_state(ring)
         return races_of(folder.races), digest_of(state)
 
     return play
@@ -212,6 +215,16 @@ def test_a_run_that_was_killed_goes_on_as_if_it_was_not(play_run, variant):
         assert [race["map"] for race in races[:N_GAMES]] == ["valley", "ring", "ring"]
         assert {race["map"] for race in races} == {"valley", "ring", "kart"}
     assert play_run("killed", 150, 350, killed_after_races=(5, 9), **settings) == (races, state)
+
+
+def test_a_run_with_its_memory_on_disk_is_the_same_run_also_when_it_was_killed(play_run, caplog):
+    settings = {"memory_size_schedule": ((0, 120), (150, 300))}
+    races, state = play_run("in RAM", 450, **settings)
+    ring = state["hooks"]["StoreRaces"]["buffers"]["ring"]
+    assert ring["end_row"] > 380, "the ring begins again"
+    on_disk = play_run("on disk", 450, killed_after_races=(5, 4), replay_storage="disk", **settings)
+    assert on_disk == (races, state)
+    assert "without" not in caplog.text
 
 
 def test_the_same_seed_gives_the_same_run_in_fragments(play_run):

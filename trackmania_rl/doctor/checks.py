@@ -20,6 +20,7 @@ from trackmania_rl.agents.devices import pick_device, usable_cores, why_unusable
 from trackmania_rl.doctor.findings import GUIDE, Check, Context, Finding, Level, ok, problem, warning
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.experience_replay.row_files import SPARE
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
@@ -82,10 +83,12 @@ def needs_of(settings: Settings) -> tuple[int, int, int]:
     # While the memory grows, the old columns exist too, but unused rows take no host memory: the larger counts.
     replay_bytes = row_bytes * max(size for _, size in settings.replay.memory_size_schedule)
     games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
-    memory_bytes = replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors)
-    checkpoints_bytes = NETWORKS_BYTES * (KEPT_CHECKPOINTS + MORE_CHECKPOINTS)
-    checkpoints_bytes += MEMORIES_ON_DISK * replay_bytes * run.checkpoint_holds_replay
-    return replay_bytes, memory_bytes, checkpoints_bytes + (run.minimum_free_disk_mb << 20)
+    memory_bytes = games_bytes + PROCESS_BYTES * (1 + game.n_collectors)
+    disk_bytes = NETWORKS_BYTES * (KEPT_CHECKPOINTS + MORE_CHECKPOINTS) + (run.minimum_free_disk_mb << 20)
+    if settings.replay.replay_storage == "disk":
+        return 0, memory_bytes, disk_bytes + replay_bytes + replay_bytes // SPARE
+    disk_bytes += MEMORIES_ON_DISK * replay_bytes * run.checkpoint_holds_replay
+    return replay_bytes, replay_bytes + memory_bytes, disk_bytes
 
 
 def check_machine(context: Context) -> Iterator[Finding]:

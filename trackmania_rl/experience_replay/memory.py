@@ -7,6 +7,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
@@ -19,6 +20,7 @@ from trackmania_rl.buffer_utilities import (
     apply_replay_settings,
     buffer_collate_function,
 )
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.experience_replay.transitions import Transitions, TransitionStorage
@@ -95,6 +97,9 @@ class Memory(Protocol):
     def follow(self, settings: Settings, frames_total: int) -> None:
         """Apply the settings in force; called before each round of updates."""
 
+    def keep_in(self, folder: Path) -> None:
+        """Use a folder of the run, which may not exist yet, for files. Called once, before all other methods."""
+
     def update_priority(self, batch: TensorDictBase) -> None:
         """Use the errors `td_error` (n,) of a sampled batch."""
 
@@ -147,6 +152,11 @@ class MiniRaceMemory(Memory):
         return len(self.buffer.ring) if len(self.buffer) > 0 else 0
 
     @override
+    def keep_in(self, folder: Path) -> None:
+        if self._settings.replay.replay_storage == "disk":
+            self.buffer.ring.folder = folder  # the next call of `follow` or `load_state_dict` makes the files
+
+    @override
     def extend(self, rollout: RewardedRollout) -> int:
         return fill_buffer_from_rollout_with_n_steps_rule(
             self.buffer,
@@ -180,12 +190,18 @@ class MiniRaceMemory(Memory):
 
     def _resize(self, capacity: int) -> None:
         # If allocation fails, the memory keeps its size, and logs that once.
-        if capacity == self._refused_capacity:
+        ring = self.buffer.ring
+        needs_files = ring.folder is not None and ring.files is None
+        if capacity == self._refused_capacity or (capacity == self.capacity and not needs_files):
             return
         try:
-            if capacity != self.capacity:
-                self.buffer.ring.resize(capacity)
-        except RuntimeError:  # torch's error on any device
+            ring.resize(capacity)
+        except (RuntimeError, OSError) as error:  # RuntimeError is torch's error on any device
+            if needs_files:
+                raise UserError(
+                    f"replay_storage: cannot make the files of {capacity:,} transitions in {ring.folder}: "
+                    f"{one_line(error)}; free some space on the disk, or lower memory_size_schedule"
+                ) from error
             self._refused_capacity = capacity
             log.error(
                 "there is no room for a replay memory of %s transitions, so it keeps its %s: lower "

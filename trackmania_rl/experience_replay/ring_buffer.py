@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+from trackmania_rl.experience_replay.row_files import SPARE, RowFiles, delete_other_files, pieces
 
 # Rollouts are read-only arrays, which are only read.
 warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
@@ -68,7 +71,7 @@ class RowColumns:
 class RingBuffer:
     """Ring of rows; the oldest are overwritten.
 
-    Rows have consecutive numbers. Row `r` is at position `r % capacity`, as long as `first_row <= r < end_row`. A
+    Rows have consecutive numbers. Row `r` is at position `r % n_positions`, as long as `first_row <= r < end_row`. A
     transition refers to later rows of its own race only, so it is complete as long as its first row is there.
 
     Args:
@@ -83,6 +86,9 @@ class RingBuffer:
 
     Attributes:
         columns: the rows, by position.
+        n_positions: length of the columns, at least the capacity.
+        folder: for the columns' files, from the next `resize` on; None for columns in RAM.
+        files: of the columns; None if they are in RAM.
         first_row, end_row: numbers of the oldest and the next row.
         origin: changes at `load_state_dict`; rows of the same number and origin are the same.
         lock: held while rows are written or gathered, as a prefetching thread may gather.
@@ -99,6 +105,8 @@ class RingBuffer:
         if n_floats < 1:
             raise ValueError(f"states of {n_floats} floats; the time elapsed in the mini-race alone is 1")
         self._row_form = n_floats, image_size_px, device, action_shape
+        self.folder: Path | None = None
+        self.files: RowFiles | None = None
         self._allocate(capacity)
         self.first_row = 0
         self.end_row = 0
@@ -108,8 +116,18 @@ class RingBuffer:
     def _allocate(self, capacity: int) -> None:
         if capacity < 1:
             raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
-        self.columns = RowColumns.empty(capacity, *self._row_form)
-        self.capacity = capacity
+        if self.folder is None:
+            return self._use(RowColumns.empty(capacity, *self._row_form), capacity)
+        n_floats, image_size_px, _, action_shape = self._row_form
+        if self.files is None:  # others are of an earlier start, and no checkpoint's that was loaded
+            delete_other_files(self.folder, None)
+        like = RowColumns.empty(_n_positions(capacity), n_floats, image_size_px, "meta", action_shape)
+        return self._use(RowFiles.create(self.folder, like.by_name()), capacity)
+
+    def _use(self, columns: RowColumns | RowFiles, capacity: int) -> None:
+        self.files = columns if isinstance(columns, RowFiles) else None
+        self.columns = RowColumns(**columns.columns) if isinstance(columns, RowFiles) else columns
+        self.capacity, self.n_positions = capacity, len(self.columns)
         # Host memory is written through numpy, whose overhead for a short race is a tenth of torch's.
         self._on_host = self.device.type == "cpu"
         self._targets: dict[str, Any] = {
@@ -162,20 +180,20 @@ class RingBuffer:
         Raises:
             ValueError: if the capacity is below 1.
             RuntimeError: if allocation fails (on a GPU `torch.OutOfMemoryError`); nothing changes then.
+            OSError: if the disk has no room for the files; likewise.
         """
         with self.lock:
             rows = range(max(self.first_row, self.end_row - capacity), self.end_row)
-            old_columns, pieces = self.columns.by_name(), list(self._pieces(rows))
+            old_columns, n_positions = self.columns.by_name(), self.n_positions
             self._allocate(capacity)
             self.first_row = rows.start
-            for positions, places in pieces:
-                self._write(rows[places], {name: column[positions] for name, column in old_columns.items()})
+            self._copy(rows, old_columns, n_positions)
 
     def read(self, rows: range) -> dict[str, torch.Tensor]:
         """Copy present rows into host memory, by column."""
-        pieces = list(self._pieces(rows))
+        of_rows = list(pieces(rows, self.n_positions))
         return {
-            name: torch.cat([column[positions].cpu() for positions, _ in pieces])
+            name: torch.cat([column[positions].cpu() for positions, _ in of_rows])
             for name, column in self.columns.by_name().items()
         }
 
@@ -189,7 +207,9 @@ class RingBuffer:
         return {"capacity": self.capacity, "first_row": self.first_row, "end_row": self.end_row, "columns": self}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore rows, numbers and capacity.
+        """Restore rows, numbers and capacity. Stored columns are tensors, or the files of a memory on disk.
+
+        Files in this ring's folder are used as they are if they have the right size, else copied.
 
         Raises:
             ValueError: if the rows have another shape than this ring's, or their numbers are inconsistent.
@@ -200,31 +220,58 @@ class RingBuffer:
                 f"a stored replay memory of {capacity} rows claims to hold rows {first_row} to {end_row - 1}; "
                 "the checkpoint is damaged"
             )
+        of_files = state["columns"] if isinstance(state["columns"], RowFiles) else None
+        stored_columns = state["columns"] if of_files is None else of_files.columns
+        n_stored = end_row - first_row if of_files is None else of_files.n_positions
         for name, column in self.columns.by_name().items():
-            stored = state["columns"][name]
-            if stored.shape != (end_row - first_row, *column.shape[1:]) or stored.dtype != column.dtype:
+            stored = stored_columns[name]
+            if stored.shape != (n_stored, *column.shape[1:]) or stored.dtype != column.dtype:
                 raise ValueError(
                     f"the stored {name} are {tuple(stored.shape)} {stored.dtype}, but this run's rows are "
                     f"{tuple(column.shape[1:])} {column.dtype}: was the observation changed since?"
                 )
         with self.lock:
             self.first_row = self.end_row = 0  # drops the present rows
-            self.resize(capacity)
+            if of_files is None:
+                self.resize(capacity)
+                self._write(range(first_row, end_row), stored_columns)
+            elif self.folder == of_files.folder.parent and n_stored == _n_positions(capacity):
+                self._use(of_files, capacity)
+            else:
+                self.files = of_files  # a sign that they are in use
+                self.resize(capacity)
+                self._copy(range(first_row, end_row), stored_columns, n_stored)
             self.first_row, self.end_row, self.origin = first_row, end_row, object()
-            self._write(range(first_row, end_row), state["columns"])
+
+    def _copy(self, rows: range, columns: Mapping[str, torch.Tensor], n_positions: int) -> None:
+        """Copy rows from the columns of another ring."""
+        for positions, places in pieces(rows, n_positions):
+            self._write(rows[places], {name: column[positions] for name, column in columns.items()})
 
     def _write(self, rows: range, sources: Mapping[str, Any], from_place: int = 0) -> None:
         """Write arrays or tensors, from a place on, to some rows."""
-        for positions, places in self._pieces(rows):
+        if self.files is not None and self.files.rows_before_loss(rows.stop) < 0:
+            self.files.claim(rows.stop + self.n_positions - self.capacity)
+        for positions, places in pieces(rows, self.n_positions):
             part = slice(from_place + places.start, from_place + places.stop)
             for name, target in self._targets.items():
                 values = sources[name][part]
                 target[positions] = np.asarray(values) if self._on_host else torch.as_tensor(values)
 
-    def _pieces(self, rows: range) -> Iterator[tuple[slice, slice]]:
-        """Yield the positions of consecutive rows and their places in `rows`, in two pieces at the ring's end."""
-        start, n_rows = rows.start % self.capacity, len(rows)
-        n_before_end = min(n_rows, self.capacity - start)
-        yield slice(start, start + n_before_end), slice(0, n_before_end)
-        if n_before_end < n_rows:
-            yield slice(0, n_rows - n_before_end), slice(n_before_end, n_rows)
+    @property
+    def nears_loss(self) -> bool:
+        """Whether new rows will soon overwrite those of the newest checkpoint."""
+        return (
+            self.files is not None
+            and self.files.rows_before_loss(self.end_row) < (self.n_positions - self.capacity) // 2
+        )
+
+
+def rows_of_state(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the rows of a loaded state, oldest first, in host memory, by column."""
+    columns, rows = state["columns"], range(int(state["first_row"]), int(state["end_row"]))
+    return columns.read(rows) if isinstance(columns, RowFiles) else columns
+
+
+def _n_positions(capacity: int) -> int:
+    return capacity + max(1, capacity // SPARE)

@@ -48,17 +48,17 @@ class RowViews:
 
     def around(self, position: torch.Tensor) -> RowsAround:
         """Find the rows around those at some positions (B,)."""
-        n_steps, capacity, own = self._ring.columns.n_steps, self._ring.capacity, position.unsqueeze(1)
+        n_steps, n_positions, own = self._ring.columns.n_steps, self._ring.n_positions, position.unsqueeze(1)
         positions, is_missing = [own], own
         if self._back.shape[0] > 0:
-            before = (own - self._back) % capacity
-            is_of_race = n_steps.take(before).ne(0).logical_and_(before.ne((self._ring.first_row - 1) % capacity))
+            before = (own - self._back) % n_positions
+            is_of_race = n_steps.take(before).ne(0).logical_and_(before.ne((self._ring.first_row - 1) % n_positions))
             is_there = is_of_race.cumprod(1)  # 1, then 0 before the race's first row
             is_missing = is_there.eq(0)
-            positions.append((own - is_there.cumsum(1)) % capacity)
+            positions.append((own - is_there.cumsum(1)) % n_positions)
         if self._ahead.shape[0] > 0:
-            is_there = n_steps.take((own + self._ahead) % capacity).ne(0).cumprod(1)
-            positions.append((own + is_there.cumsum(1)) % capacity)
+            is_there = n_steps.take((own + self._ahead) % n_positions).ne(0).cumprod(1)
+            positions.append((own + is_there.cumsum(1)) % n_positions)
         return RowsAround(torch.cat(positions, dim=1) if len(positions) > 1 else own, is_missing)
 
     def images(self, rows: RowsAround) -> torch.Tensor:

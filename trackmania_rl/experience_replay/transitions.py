@@ -125,12 +125,12 @@ class TransitionStorage(Storage):
 
     def get(self, index: torch.Tensor) -> Transitions:
         """Copy the transitions of an index (B,)."""
-        columns, capacity, views = self.ring.columns, self.ring.capacity, self._row_views
-        position = index % capacity
-        step_positions = (position.unsqueeze(1) + self._steps) % capacity  # (B, n_steps_max)
+        columns, n_positions, views = self.ring.columns, self.ring.n_positions, self._row_views
+        position = index % n_positions
+        step_positions = (position.unsqueeze(1) + self._steps) % n_positions  # (B, n_steps_max)
         n_steps = columns.n_steps.take(position).long()
         # States and next states are gathered in one call: for small batches the number of calls counts.
-        both = torch.cat((position, (position + n_steps) % capacity))  # (2 B,)
+        both = torch.cat((position, (position + n_steps) % n_positions))  # (2 B,)
         around = views.around(both)
         state_img, next_state_img = views.images(around).chunk(2)
         state_float, next_state_float = views.floats(around).chunk(2)

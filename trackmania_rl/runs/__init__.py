@@ -10,6 +10,7 @@
                 weights.safetensors    the networks: online, target, averaged
                 state.pt           the rest: optimizer, random states, counters (torch.load with weights_only=True)
             memory/                rows of the replay memory, in .npz files that checkpoints share
+        replay/                    files of a replay memory on disk (replay_storage), which checkpoints flush
         best_runs/{map}_{time}/    input script, Q values, settings and driver of each record
         drivers/{frames}.driver    drivers kept during the training, see keep_driver_every_s
         races.jsonl                one line for each race

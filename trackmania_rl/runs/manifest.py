@@ -65,11 +65,13 @@ class RowsEntry(_Frozen):
     Attributes:
         segments: files that hold them without a gap; in the first one, rows before `first_row` are not valid.
         columns: dtype and shape of a row by column, in format 3.
+        files: folder in `RunFolder.replay` with the `RowFiles` that hold them instead; None for segments.
     """
 
     first_row: Count
     end_row: Count
     segments: tuple[Segment, ...]
+    files: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
     columns: dict[str, Any] = {}
 
 

@@ -17,6 +17,7 @@ import torch
 
 from trackmania_rl.errors import one_line
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.experience_replay.row_files import RowFiles
 from trackmania_rl.files import replace_patiently, sync_folder
 from trackmania_rl.runs.manifest import DamagedError, RowsEntry, Segment
 
@@ -50,7 +51,10 @@ def plan_segments(
 
 
 def write_rows(folder: Path, rows: RingBuffer, kept: Sequence[Segment], new: Sequence[range]) -> RowsEntry:
-    """Write the files that `plan_segments` returned, and flush them to the disk."""
+    """Write the files that `plan_segments` returned, and flush them to the disk; or flush the memory's own files."""
+    if rows.files is not None:
+        rows.files.flush()
+        return RowsEntry(first_row=rows.first_row, end_row=rows.end_row, segments=(), files=rows.files.folder.name)
     folder.mkdir(exist_ok=True)
     written = [_write_segment(folder, rows, numbers) for numbers in new]
     sync_folder(folder)
@@ -68,6 +72,21 @@ def _write_segment(folder: Path, rows: RingBuffer, numbers: range) -> Segment:
     name = f"{numbers.start:012d}-{numbers.stop:012d}-{secrets.token_hex(8)}{ENDING}"
     replace_patiently(temporary, folder / name)
     return Segment(file=name, first_row=numbers.start, end_row=numbers.stop, bytes=n_bytes)
+
+
+def open_files(replay: Path, entry: RowsEntry) -> RowFiles:
+    """Open the files of a replay memory on disk.
+
+    Raises:
+        DamagedError: if they are missing or damaged, or rows of the checkpoint were overwritten since.
+    """
+    try:
+        files = RowFiles.open(replay / str(entry.files))
+    except (OSError, ValueError, KeyError) as error:
+        raise DamagedError(f"{replay / str(entry.files)} is missing or damaged: {one_line(error)}") from error
+    if not files.holds(entry.first_row):
+        raise DamagedError("newer rows have overwritten those of its replay memory")
+    return files
 
 
 def check_sizes(folder: Path, entry: RowsEntry) -> None:

@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 
 from trackmania_rl.errors import one_line
+from trackmania_rl.experience_replay.row_files import RowFiles
 from trackmania_rl.runs import format_3
 from trackmania_rl.runs.manifest import (
     MANIFEST_FILE,
@@ -28,8 +29,8 @@ from trackmania_rl.runs.manifest import (
     Manifest,
     read_manifest,
 )
-from trackmania_rl.runs.memory_rows import check_sizes, read_rows
-from trackmania_rl.settings.run_folder import CHECKPOINTS
+from trackmania_rl.runs.memory_rows import check_sizes, open_files, read_rows
+from trackmania_rl.settings.run_folder import CHECKPOINTS, REPLAY
 
 OLD_FILES: Final = ("checkpoint.pt", "checkpoint.previous.pt")
 """Checkpoints of versions before format 3."""
@@ -174,10 +175,12 @@ def _read(folder: Path, with_rows: bool) -> LoadedCheckpoint:
         if needed_bytes > (free_bytes := psutil.virtual_memory().available):
             raise DamagedError(f"it takes {needed_bytes >> 20:,} MB of memory, and {free_bytes >> 20:,} MB are free")
         contents = {name: _content(folder, name, manifest) for name in manifest.files}
-        rows: dict[str, torch.Tensor] = {}
-        if has_rows and manifest.rows is not None:
+        rows: dict[str, torch.Tensor] | RowFiles = {}
+        if has_rows and manifest.rows is not None and manifest.rows.files is not None:
+            rows = open_files(folder.parent.parent / REPLAY, manifest.rows)
+        elif has_rows and manifest.rows is not None:
             rows = (format_3.read_rows if is_old else read_rows)(memory, manifest.rows)
-        state = format_3.read_state(contents, rows) if is_old else _state(contents)
+        state = format_3.read_state(contents, rows) if is_old and isinstance(rows, dict) else _state(contents)
         _put_rows(state, rows if has_rows else None, had_rows=manifest.rows is not None)
     except DamagedError:
         raise
@@ -212,7 +215,7 @@ def _state(contents: Mapping[str, bytes]) -> dict[str, Any]:
     return state
 
 
-def _put_rows(state: dict[str, Any], rows: dict[str, torch.Tensor] | None, *, had_rows: bool) -> None:
+def _put_rows(state: dict[str, Any], rows: dict[str, torch.Tensor] | RowFiles | None, *, had_rows: bool) -> None:
     """Put the rows where the ring buffer was. A state without rows is as one of a run that saves no replay memory."""
     if had_rows:
         of_hook = state["hooks"]["StoreRaces"]

@@ -21,6 +21,7 @@ import safetensors.torch
 import torch
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.experience_replay.row_files import delete_other_files
 from trackmania_rl.files import replace_patiently, whole_folder
 from trackmania_rl.places import git_revision, program_version
 from trackmania_rl.runs.manifest import (
@@ -39,7 +40,7 @@ from trackmania_rl.runs.manifest import (
 from trackmania_rl.runs.memory_rows import bytes_of_others, delete_others, plan_segments, write_rows
 from trackmania_rl.runs.reading import NETWORKS, LoadedCheckpoint, find_manifests
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.run_folder import CHECKPOINTS
+from trackmania_rl.settings.run_folder import CHECKPOINTS, REPLAY
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
 
 DAMAGED: Final = ".damaged"
@@ -114,7 +115,7 @@ class CheckpointStore:
                 shutil.rmtree(path, ignore_errors=True)
             kept: Sequence[Segment] = ()
             new: list[range] = []
-            if rows is not None:
+            if rows is not None and rows.files is None:
                 written = self._segments if rows.origin is self._origin else ()
                 kept, new = plan_segments(rows, written, self._memory, row_bytes)
             new_bytes = sum(map(len, new)) * row_bytes + sum(map(len, contents.values()))
@@ -143,6 +144,9 @@ class CheckpointStore:
             ) from error
         if rows is not None and manifest.rows is not None:
             self._segments, self._origin = manifest.rows.segments, rows.origin
+            if rows.files is not None:
+                rows.files.claim(rows.first_row + rows.n_positions)
+            delete_other_files(self._run_folder / REPLAY, rows.files)
         with contextlib.suppress(OSError):  # another program reads an older one (Windows): deleted the next time
             self._prune(keep)
         return folder

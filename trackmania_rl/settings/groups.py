@@ -169,6 +169,8 @@ class ReplaySettings(Group):
     """Transitions in one batch."""
     memory_size_schedule: Schedule[PositiveInt] = ((0, 200_000),)
     """Transitions remembered, training and test together; the last entry reached holds."""
+    replay_storage: Restart[Literal["ram", "disk"]] = "ram"
+    """Place of the replay memory: "disk" for one larger than RAM, in files of save/RUN/replay: docs/long_runs.rst."""
     memory_size_start_learn_schedule: Schedule[PositiveInt] = ((0, 2_000),)
     """Transitions before learning starts (warm-up); the last entry reached holds."""
     number_times_single_memory_is_used_before_discard: PositiveFloat = 4.0

@@ -12,6 +12,8 @@ CHECKPOINTS: Final = "checkpoints"
 KEPT_CHECKPOINTS: Final = 3
 """Number of newest checkpoints that are kept, beside the one with the best evaluation races."""
 RACES_FILE: Final = "races.jsonl"
+REPLAY: Final = "replay"
+"""Folder with the files of a replay memory on disk."""
 
 
 class RunFolder:
@@ -23,6 +25,7 @@ class RunFolder:
         self.name = path.name
         self.settings = path / SETTINGS_FILE
         self.checkpoints = path / CHECKPOINTS
+        self.replay = path / REPLAY
         self.best_runs = path / "best_runs"
         self.drivers = path / "drivers"
         self.recordings = path / "recordings"

@@ -39,13 +39,15 @@ _TAKES: Final = "settings, spaces, seeds"
 
 def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> MiniRaceMemory:
     """Make the replay memory with the configured transforms, on the training device if it fits there."""
-    device = pick_replay_device(
-        pick_device(settings.run.torch_device),
-        settings.replay.memory_size_schedule,
-        spaces.n_own_floats,
-        spaces.image_size_px,
-        spaces.action_shape,
-    )
+    device = torch.device("cpu")
+    if settings.replay.replay_storage == "ram":
+        device = pick_replay_device(
+            pick_device(settings.run.torch_device),
+            settings.replay.memory_size_schedule,
+            spaces.n_own_floats,
+            spaces.image_size_px,
+            spaces.action_shape,
+        )
     buffer, buffer_test = make_buffers(
         settings.replay,
         n_floats=spaces.n_own_floats,
@@ -143,6 +145,7 @@ def make_trainer(
         name = type(hook).__name__
         n_of_name[name] += 1
         hook.register(trainer, name if n_of_name[name] == 1 else f"{name} {n_of_name[name]}")
+    run.memory.keep_in(run.folder.replay)
     checkpoints.take_up()
     for hook in trainer.hooks:
         hook.begin()

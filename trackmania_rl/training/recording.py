@@ -14,6 +14,7 @@ import numpy as np
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, episode_of_race, episodes_of_memory
+from trackmania_rl.experience_replay.ring_buffer import rows_of_state
 from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.race.policy import Policy
 from trackmania_rl.race.rewards import Reward
@@ -76,5 +77,5 @@ def episodes_of_run(run_folder: Path, form: EpisodeForm) -> Iterator[Episode]:
             f"{run_folder}: its checkpoint holds no replay memory; set checkpoint_holds_replay = True in "
             f"{run_folder / 'config'} and let it train on"
         )
-    columns = {name: column.numpy() for name, column in memory["ring"]["columns"].items()}
+    columns = {name: column.numpy() for name, column in rows_of_state(memory["ring"]).items()}
     yield from episodes_of_memory(columns, form, str(run_folder))

@@ -155,7 +155,11 @@ class SaveCheckpoints(Hook):
         if self._waits_for_finish and statistics.races_finished_total:
             self._waits_for_finish = False
             self._is_due.hurry(FIRST_CHECKPOINT_AFTER_S)
-        is_due = self._is_due.is_due(settings.run.checkpoint_interval_s)
+        memory, interval_s = self.run.memory, settings.run.checkpoint_interval_s
+        nears_loss = isinstance(memory, MiniRaceMemory) and memory.buffer.ring.nears_loss
+        if nears_loss and settings.run.checkpoint_holds_replay:
+            interval_s = min(interval_s, FIRST_CHECKPOINT_AFTER_S)
+        is_due = self._is_due.is_due(interval_s)
         # A run that is killed later resumes with edited settings only from a checkpoint that has them.
         before, self._saved_settings = self._saved_settings, settings
         if before is not None and before is not settings:
