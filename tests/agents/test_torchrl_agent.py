@@ -1,5 +1,6 @@
 """Agents of torchrl's losses: they act within the space, learn what is known, and resume to the byte."""
 
+import copy
 import io
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from tensordict import TensorDict
+from tensordict.nn import set_interaction_type
+from tensordict.nn.probabilistic import InteractionType
 from torchrl.objectives import ReinforceLoss, SACLoss
 
 from trackmania_rl.agents import torchrl_agent
+from trackmania_rl.agents.actor_critic import StateNetwork
 from trackmania_rl.agents.builder import check_decision
 from trackmania_rl.agents.exploration import GREEDY, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_parameters
@@ -214,6 +218,66 @@ def test_on_policy_agents_learn_from_what_their_actors_did(loss, is_analog, sett
         learner.update(batch)
     actions = actor.act_batch(no_frames, batch_of(spaces, seed=3, n=64)["state_float"].numpy()).actions
     assert (actions[:, 0] > 0.5).all() if is_analog else (actions == 4).all()
+
+
+@pytest.mark.parametrize("loss", [SACLoss, torchrl_agent.DQNLoss, torchrl_agent.ClipPPOLoss, torchrl_agent.DDPGLoss])
+def test_observations_are_normalized_by_their_running_figures(loss, settings):
+    spaces = spaces_for(loss)
+    builder = TorchRLAgent(settings, spaces, SeedTree(3), loss=loss, normalize_observations=True)
+    learner, seen = learner_of(builder, settings), []
+    for seed in range(5):
+        batch = batch_of(spaces, seed)
+        batch["state_float"] = batch["state_float"] * torch.tensor([0.0, 1, 10, 100, 1000]) + 7
+        seen.append(batch["state_float"])
+        losses = learner.update(batch)
+    floats = torch.cat(seen)
+    mean, std = floats.mean(dim=0), floats.std(dim=0, correction=0)
+    std[0] = 1.0  # of a constant
+    running = learner.exploration_network.normalization
+    torch.testing.assert_close((running.mean, running.std), (mean, std), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close((losses["observation_mean"], losses["observation_std"]), (mean.abs().mean(), std.mean()))
+    assert running.n_states == 5 * BATCH
+    # It is published with the weights, and restored with the state.
+    network = builder.make_network()
+    flatten_parameters(network).copy_(flatten_parameters(learner.exploration_network))
+    actor = builder.make_actor(network, torch.device("cpu"), np.random.default_rng(1))
+    actions = actor.act_batch(np.zeros((BATCH, 1, 0, 0), np.uint8), seen[0].numpy()).actions
+    with set_interaction_type(InteractionType.DETERMINISTIC):
+        normalized = TensorDict({"state_float": (seen[0] - mean) / std}, [BATCH])
+        expected = learner.exploration_network(normalized)["action"].detach().numpy()
+    np.testing.assert_allclose(actions, expected, atol=1e-4)
+    resumed = learner_of(builder, settings)
+    resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
+    for one in (learner, resumed):
+        one.update(batch_of(spaces, seed=9))
+    assert torch.equal(*(flatten_parameters(one.exploration_network) for one in (learner, resumed)))
+
+
+class Doubled(torch.nn.Module):
+    """A critic of one's own, beside the actor that ships."""
+
+    def __init__(self, settings, spaces, role):
+        super().__init__()
+        self.linear = torch.nn.Linear(spaces.n_floats + role.n_action_numbers, role.n_outputs)
+
+    def forward(self, floats, *action):
+        return 2 * self.linear(torch.cat((floats, *action), dim=-1))
+
+
+def own_critic(settings, spaces, role):
+    return (StateNetwork if role.name == "actor" else Doubled)(settings, spaces, role)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_networks_may_be_ones_own(loss, settings):
+    agent = settings.agent.model_copy(update={"network": f"{__name__}:own_critic"})
+    settings = settings.model_copy(update={"agent": agent})
+    builder = builder_of(loss, settings)
+    learner = learner_of(builder, settings)
+    assert learner.update(batch_of(spaces_for(loss)))["grad_norm"] > 0
+    assert any("linear.weight" in name for name in learner.layers())
+    same = builder_of(loss, settings).make_network()
+    assert torch.equal(flatten_parameters(same), flatten_parameters(builder.make_network()))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

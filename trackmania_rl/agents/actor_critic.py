@@ -1,9 +1,15 @@
-"""Actors, Q networks and value networks for torchrl's losses; each has two hidden layers, and convolutions for images.
+"""Actors, Q networks and value networks for torchrl's losses.
+
+Each is the network of the setting `network`, by default a `StateNetwork`: two hidden layers, and convolutions for
+images.
 
 Shapes: B batch, S frames, H and W the image's size, F floats, A actions to choose among, D numbers of one action.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from gymnasium.spaces import Box
@@ -14,15 +20,28 @@ from torchrl.modules import MLP, ProbabilisticActor, QValueActor, TanhNormal, Va
 from torchrl.modules.models.batchrenorm import BatchRenorm1d
 
 from trackmania_rl.agents.networks import convolutions, image_features
+from trackmania_rl.errors import UserError
+from trackmania_rl.parts import make_part
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.settings import AgentSettings
+from trackmania_rl.settings import AgentSettings, SettingsError
 
 RENORM_MOMENTUM = 0.01
 RENORM_WARM_UP_UPDATES = 10_000
+MOST_STANDARD_DEVIATIONS = 10.0
+
+
+@dataclass(frozen=True)
+class Role:
+    """Role of a network in an agent, which calls it with floats (B, F), the image if there is one, and the action."""
+
+    name: Literal["actor", "critic", "value"]  # a critic is a Q network, of the action or of all actions
+    n_outputs: int
+    n_action_numbers: int = 0  # D of the action that a critic reads; 0 for none
+    is_renormalized: bool = False  # whether layers should be normalized over the batch (CrossQ)
 
 
 class StateNetwork(nn.Module):
-    """Perceptron of a state, and of an action of `n_action_numbers` > 0 numbers.
+    """Perceptron of a state, and of the action if its role has one.
 
     Both hidden layers are `float_hidden_dim` wide; if `is_renormalized`, they are normalized over the batch (CrossQ,
     Bhatt et al. 2024, arXiv:1902.05605).
@@ -31,31 +50,23 @@ class StateNetwork(nn.Module):
     float_mean: Tensor
     float_std: Tensor
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        spaces: Spaces,
-        n_outputs: int,
-        *,
-        n_action_numbers: int = 0,
-        is_renormalized: bool = False,
-    ) -> None:
+    def __init__(self, settings: AgentSettings, spaces: Spaces, role: Role) -> None:
         super().__init__()
         self.register_buffer("float_mean", torch.tensor(spaces.float_mean), persistent=False)
         self.register_buffer("float_std", torch.tensor(spaces.float_std), persistent=False)
         self.img_head: nn.Module | None = None
-        n_features, width = spaces.n_floats + n_action_numbers, settings.float_hidden_dim
+        n_features, width = spaces.n_floats + role.n_action_numbers, settings.float_hidden_dim
         if spaces.has_image:
             self.img_head, n_of_image = convolutions(settings, *spaces.image_shape)
             n_features += n_of_image
         renormalized = {"momentum": RENORM_MOMENTUM, "num_features": width, "warmup_steps": RENORM_WARM_UP_UPDATES}
         self.mlp = MLP(
             in_features=n_features,
-            out_features=n_outputs,
+            out_features=role.n_outputs,
             num_cells=[width, width],
             activation_class=nn.ReLU,
-            norm_class=BatchRenorm1d if is_renormalized else None,
-            norm_kwargs=renormalized if is_renormalized else None,
+            norm_class=BatchRenorm1d if role.is_renormalized else None,
+            norm_kwargs=renormalized if role.is_renormalized else None,
         )
 
     def forward(self, floats: Tensor, *others: Tensor) -> Tensor:
@@ -65,6 +76,58 @@ class StateNetwork(nn.Module):
             img, *others = others  # type: ignore[assignment]
             parts.append(image_features(self.img_head, img))
         return self.mlp(torch.cat((*parts, *others), dim=-1))  # type: ignore[no-any-return]
+
+
+def state_network(settings: AgentSettings, spaces: Spaces, role: Role) -> nn.Module:
+    """Make the network that the setting `network` names; torch's global generator has the run's seed.
+
+    A network of its own is called with settings, spaces and role, and may return a `StateNetwork` in some roles.
+
+    Raises:
+        SettingsError: if the part makes no network.
+        UserError: if the image is too small for the convolutions.
+    """
+    try:
+        if settings.network == AgentSettings.model_fields["network"].default:  # IQN's
+            return StateNetwork(settings, spaces, role)
+        takes = "settings, spaces, role"
+        made = make_part(settings.network, "network", settings, spaces, role, takes=takes, kinds=(nn.Module,))
+        return made  # type: ignore[no-any-return]
+    except SettingsError:
+        raise
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+class RunningNormalization(nn.Module):
+    """Normalization of floats (B, F) by the mean and standard deviation of all states in training batches.
+
+    It is fixed in collectors, in evaluation and in drivers, which receive it as parameters that do not learn.
+    """
+
+    def __init__(self, n_floats: int) -> None:
+        super().__init__()
+        self.mean, self.var = (nn.Parameter(torch.zeros(n_floats), requires_grad=False) for _ in range(2))
+        self.n_states = nn.Parameter(torch.zeros(1), requires_grad=False)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviations (F,), 1 of constant floats."""
+        return torch.where(self.var > 0, self.var.sqrt(), 1.0)
+
+    def forward(self, floats: Tensor) -> Tensor:
+        """Normalize to at most `MOST_STANDARD_DEVIATIONS`."""
+        return ((floats - self.mean) / self.std).clamp(-MOST_STANDARD_DEVIATIONS, MOST_STANDARD_DEVIATIONS)
+
+    @torch.no_grad()
+    def observe(self, floats: Tensor) -> None:
+        """Add the states of a batch (Chan et al. 1979)."""
+        var, mean = torch.var_mean(floats, dim=0, correction=0)
+        total = self.n_states + len(floats)
+        share, difference = len(floats) / total, mean - self.mean
+        self.var.lerp_(var, share).add_(difference.square() * share * (1 - share))
+        self.mean.add_(difference * share)
+        self.n_states.copy_(total)
 
 
 class ToBounds(nn.Module):
@@ -96,7 +159,7 @@ def action_spec(space: Box) -> Bounded:
 def gaussian_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:
     """Make an actor that draws actions (B, D) from a Gaussian, squashed to the bounds (Haarnoja et al. 2018)."""
     assert isinstance(spaces.action, Box)
-    network = StateNetwork(settings, spaces, 2 * spaces.action_shape[0])
+    network = state_network(settings, spaces, Role("actor", 2 * spaces.action_shape[0]))
     module = TensorDictSequential(
         TensorDictModule(network, in_keys=state_keys(spaces), out_keys=["numbers"]),
         TensorDictModule(NormalParamExtractor(), in_keys=["numbers"], out_keys=["loc", "scale"]),
@@ -115,7 +178,7 @@ def gaussian_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActo
 def deterministic_actor(settings: AgentSettings, spaces: Spaces) -> TensorDictSequential:
     """Make a deterministic actor of actions (B, D)."""
     assert isinstance(spaces.action, Box)
-    network = StateNetwork(settings, spaces, spaces.action_shape[0])
+    network = state_network(settings, spaces, Role("actor", spaces.action_shape[0]))
     return TensorDictSequential(
         TensorDictModule(network, in_keys=state_keys(spaces), out_keys=["numbers"]),
         TensorDictModule(ToBounds(spaces.action), in_keys=["numbers"], out_keys=["action"]),
@@ -124,7 +187,7 @@ def deterministic_actor(settings: AgentSettings, spaces: Spaces) -> TensorDictSe
 
 def categorical_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:
     """Make an actor that draws one of A actions, (B,) int64."""
-    network = StateNetwork(settings, spaces, spaces.n_values)
+    network = state_network(settings, spaces, Role("actor", spaces.n_values))
     module = TensorDictModule(network, in_keys=state_keys(spaces), out_keys=["logits"])
     return ProbabilisticActor(
         module, in_keys=["logits"], distribution_class=torch.distributions.Categorical, return_log_prob=True
@@ -138,23 +201,22 @@ def stochastic_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticAc
 
 def greedy_actor(settings: AgentSettings, spaces: Spaces) -> QValueActor:
     """Make an actor that takes the action with the highest of A values."""
-    network = StateNetwork(settings, spaces, spaces.n_values)
+    network = state_network(settings, spaces, Role("critic", spaces.n_values))
     return QValueActor(network, in_keys=state_keys(spaces), action_space="categorical")
 
 
 def value_of_action(settings: AgentSettings, spaces: Spaces, *, is_renormalized: bool = False) -> ValueOperator:
     """Make a Q network (B, 1) of a state and an action (B, D)."""
-    n_numbers = spaces.action_shape[0]
-    network = StateNetwork(settings, spaces, 1, n_action_numbers=n_numbers, is_renormalized=is_renormalized)
+    network = state_network(settings, spaces, Role("critic", 1, spaces.action_shape[0], is_renormalized))
     return ValueOperator(network, in_keys=[*state_keys(spaces), "action"])
 
 
 def values_of_actions(settings: AgentSettings, spaces: Spaces, out_key: str) -> TensorDictModule:
     """Make a Q network (B, A) of a state."""
-    network = StateNetwork(settings, spaces, spaces.n_values)
+    network = state_network(settings, spaces, Role("critic", spaces.n_values))
     return TensorDictModule(network, in_keys=state_keys(spaces), out_keys=[out_key])
 
 
 def value_of_state(settings: AgentSettings, spaces: Spaces) -> ValueOperator:
     """Make a value network (B, 1)."""
-    return ValueOperator(StateNetwork(settings, spaces, 1), in_keys=state_keys(spaces))
+    return ValueOperator(state_network(settings, spaces, Role("value", 1)), in_keys=state_keys(spaces))

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -123,6 +124,8 @@ class TorchRLAgent:
         spaces: of its games.
         seeds: of the run.
         loss: a class of `NETWORKS`.
+        normalize_observations: whether to normalize floats by their running mean and standard deviation, and not by the
+            constant ones of the spaces; see `RunningNormalization`.
         options: arguments of the loss; of `ON_POLICY` also `lmbda`, of the generalized advantage estimation.
 
     Raises:
@@ -130,7 +133,14 @@ class TorchRLAgent:
     """
 
     def __init__(
-        self, settings: Settings, spaces: Spaces, seeds: SeedTree, *, loss: type[LossModule], **options: Any
+        self,
+        settings: Settings,
+        spaces: Spaces,
+        seeds: SeedTree,
+        *,
+        loss: type[LossModule],
+        normalize_observations: bool = False,
+        **options: Any,
     ) -> None:
         if loss not in NETWORKS:
             names = ", ".join(known.__name__ for known in NETWORKS)
@@ -154,6 +164,7 @@ class TorchRLAgent:
         self._settings, self._spaces = settings, spaces
         self._network_seed, self._learner_seed = seeds.integer("network"), seeds.integer("learner")
         self._loss, self._options = loss, options
+        self._normalize_observations = normalize_observations
 
     def make_network(self) -> TensorDictModuleBase:
         """Make the actor's network."""
@@ -177,14 +188,22 @@ class TorchRLAgent:
         gamma = self._settings.agent.gamma_schedule[0][1]
         if self._is_on_policy:
             loss.make_value_estimator(ValueEstimators.GAE, gamma=gamma, lmbda=self._gae_lambda)
-            return OnPolicyLearner(OnPolicyLoss(loss, self._spaces, device, seed), network, self._settings.agent)
+            on_policy = OnPolicyLoss(loss, self._spaces, device, seed, normalization_of(network))
+            return OnPolicyLearner(on_policy, network, self._settings.agent)
         loss.make_value_estimator(ValueEstimators.TD0, gamma=gamma)
         getattr(loss, "target_entropy", None)  # creates a buffer of the checkpoint
-        return TorchRLLearner(OffPolicyLoss(loss, self._spaces, device, seed), network, self._settings.agent)
+        off_policy = OffPolicyLoss(loss, self._spaces, device, seed, normalization_of(network))
+        return TorchRLLearner(off_policy, network, self._settings.agent)
 
     def _make_networks(self) -> list[Any]:
+        spaces, n_floats = self._spaces, self._spaces.n_floats
+        if self._normalize_observations:
+            spaces = replace(spaces, float_mean=(0.0,) * n_floats, float_std=(1.0,) * n_floats)
         with OwnRandomState(self._network_seed, torch.device("cpu"))():
-            return [make(self._settings.agent, self._spaces) for make in NETWORKS[self._loss].values()]
+            networks = [make(self._settings.agent, spaces) for make in NETWORKS[self._loss].values()]
+        if self._normalize_observations:
+            networks[0].normalization = actor_critic.RunningNormalization(n_floats)
+        return networks
 
     def _fitting_options(self) -> dict[str, Any]:
         """Add the arguments that describe the actions to the options."""
@@ -235,6 +254,7 @@ class TorchRLActor(Actor):
         entries = {
             name: torch.from_numpy(state[name]).to(self._device) for name in actor_critic.state_keys(self._spaces)
         }
+        entries["state_float"] = normalization_of(self.network)(entries["state_float"])
         batch = TensorDict(entries, batch_size=[len(floats)])
         with self._random_state(), set_interaction_type(InteractionType.DETERMINISTIC):
             best = self.network(batch.clone(False))
@@ -276,14 +296,22 @@ class TorchRLActor(Actor):
         return np.full((len(decided), self._spaces.n_values), np.nan, dtype=np.float32)
 
 
+def normalization_of(network: nn.Module) -> nn.Module:
+    """Return the running normalization of a network that drives; without one, the identity."""
+    return getattr(network, "normalization", nn.Identity())
+
+
 class OffPolicyLoss(LossModule):
     """A torchrl loss on batches of the replay memory."""
 
     reduction = "mean"  # over the batch
 
-    def __init__(self, loss: LossModule, spaces: Spaces, device: torch.device, seed: int) -> None:
+    def __init__(
+        self, loss: LossModule, spaces: Spaces, device: torch.device, seed: int, normalization: nn.Module
+    ) -> None:
         super().__init__()
         self.loss = loss
+        self.normalization = normalization  # of the network that drives
         self.device = device
         self.random_state = OwnRandomState(seed, device)
         self._keys = actor_critic.state_keys(spaces)
@@ -301,15 +329,16 @@ class OffPolicyLoss(LossModule):
     def states(self, entries: Mapping[str, Tensor]) -> TensorDict:
         """Return image and floats of B states as the networks' input."""
         batch = {name: entries[name].to(self.device) for name in self._keys}
+        batch["state_float"] = self.normalization(batch["state_float"])
         return TensorDict(batch, batch_size=[len(entries["state_float"])])
 
     def _as_torchrl_has_it(self, batch: TensorDictBase) -> TensorDict:
         """Return a batch with torchrl's names; its value estimator computes the discounts of n steps."""
         on_device = batch.to(self.device)
         terminated = (on_device["gamma_n"] == 0).unsqueeze(1)
-        after = {name: on_device[f"next_{name}"] for name in self._keys}
+        after = self.states({name: on_device[f"next_{name}"] for name in self._keys}).to_dict()
         after |= {"reward": on_device["reward"].unsqueeze(1), "terminated": terminated, "done": terminated}
-        entries = {name: on_device[name] for name in (*self._keys, "action")}
+        entries = {"action": on_device["action"]} | self.states(on_device).to_dict()
         entries |= {"next": after, "steps_to_next_obs": on_device["n_steps"].unsqueeze(1)}
         return TensorDict(entries, batch_size=batch.batch_size)
 
@@ -368,6 +397,9 @@ class TorchRLLearner(Agent):
 
         A gradient that is not finite is set to 0.
         """
+        normalization = self.loss_module.normalization
+        if isinstance(normalization, actor_critic.RunningNormalization):
+            normalization.observe(batch["state_float"].to(self.loss_module.device))
         losses: TensorDictBase = self.loss_module(batch)
         if process_losses is not None:
             losses = process_losses(losses)
@@ -386,6 +418,9 @@ class TorchRLLearner(Agent):
             for _ in range(n_moves):
                 self._target.step()
         self.updates += 1
+        if isinstance(normalization, actor_critic.RunningNormalization):
+            losses.set("observation_mean", normalization.mean.abs().mean())
+            losses.set("observation_std", normalization.std.mean())
         return losses.set("grad_norm", norm).detach()
 
     @override

@@ -201,7 +201,7 @@ class AgentSettings(Group):
     agent: Driver[Part] = "trackmania_rl.agents.builder:IQN"
     """Agent, which learns and decides, replaceable by your own: docs/own_parts.rst."""
     network: Driver[Part] = "trackmania_rl.agents.iqn:IQN_Network"
-    """Network of IQN, replaceable by your own: docs/own_parts.rst."""
+    """Network of the agent, replaceable by your own: docs/own_parts.rst."""
     conv_channels: Driver[tuple[PositiveInt, ...]] = (16, 32, 64, 32)
     """Channels of the image head's convolutions."""
     conv_kernel_sizes: Driver[tuple[PositiveInt, ...]] = (4, 4, 3, 3)
