@@ -21,13 +21,12 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, port, whole_number  # noqa: E402
-from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.multiprocess.supervisor import RestartPolicy, Supervisor  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
-from trackmania_rl.settings import UserSettings, load_settings  # noqa: E402
+from trackmania_rl.settings import load_settings  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers import make_launcher  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.keeper import REBOOT_INTERVAL_S, GameKeeper, clients_by_port  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder, install_plugin  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.plugin_files import put_plugin_in_place  # noqa: E402
 
 log = logging.getLogger("keep_games")
 
@@ -54,7 +53,7 @@ def main() -> int:
     settings = load_settings(arguments.config, arguments.set)
     game = settings.game.model_copy(update={"games_are_kept": False})
     if game.game != "simulated":
-        put_plugin_in_place(settings.user)
+        put_plugin_in_place(settings.user.trackmania_base_path)
     maps_folder = PROJECT_FOLDER / game.maps_folder
     launchers = [make_launcher(game, settings.user, port, maps_folder) for port in arguments.ports]
     with contextlib.suppress(KeyboardInterrupt):
@@ -76,19 +75,6 @@ def parse_arguments() -> argparse.Namespace:
         help="start a game again that takes longer for a greeting, or to let go of a connection (default %(default)s)",
     )
     return parser.parse_args()
-
-
-def put_plugin_in_place(user: UserSettings) -> None:
-    """Install or update the plugin if TMInterface's folder is found; UserError if the configured folder is wrong."""
-    try:
-        folder = find_plugins_folder(user.trackmania_base_path)
-    except UserError as error:
-        if user.trackmania_base_path:
-            raise
-        log.warning("the plugin is left as it is: %s", error)  # e.g. installed in another Wine prefix
-        return
-    installation = install_plugin(folder)
-    log.info("plugin version %d, %s: %s", installation.version, installation.outcome, installation.path)
 
 
 def keep(keepers: list[GameKeeper]) -> None:

@@ -15,17 +15,19 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.channels.heartbeat import Heartbeat  # noqa: E402
 from trackmania_rl.cli import (  # noqa: E402
+    TOKEN_VARIABLE,
     add_configuration_arguments,
     command,
     discard_output,
     end_in_order_when_terminated,
+    worker_token,
 )
 from trackmania_rl.errors import ExitCode  # noqa: E402
 from trackmania_rl.multiprocess.supervised import WatchedTraining, supervise  # noqa: E402
@@ -36,6 +38,9 @@ from trackmania_rl.settings.snapshot import RunConfiguration  # noqa: E402
 from trackmania_rl.telemetry.race_record import CommandClock  # noqa: E402
 from trackmania_rl.telemetry.statistics import TrainingStatistics  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view  # noqa: E402
+
+if TYPE_CHECKING:
+    from trackmania_rl.channels.over_grpc import WorkerAccess
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +96,7 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
                 from trackmania_rl.telemetry.page.beside_training import ServePage
 
                 hooks.append(ServePage())
+            arguments["workers"] = workers_of(arguments)
             hooks += [BeatForSupervisor(heartbeat, because)] if heartbeat is not None else []
             log.info("preparing the run", extra={"phase": "preparing the run"})
             figures = train(
@@ -103,6 +109,18 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
             discard_output()
     finally:
         gc.freeze()  # skips the last garbage collection of torch's objects, which takes seconds
+
+
+def workers_of(arguments: dict[str, Any]) -> WorkerAccess | None:
+    """Take the options of workers from the arguments, and return the access."""
+    address, token_file = arguments.pop("workers"), arguments.pop("worker_token_file")
+    files, is_insecure = arguments.pop("worker_certificate"), arguments.pop("insecure_workers")
+    if address is None:
+        return None
+    token = worker_token(token_file)
+    from trackmania_rl.channels.over_grpc import WorkerAccess
+
+    return WorkerAccess.of_command(address, token, files, is_insecure)
 
 
 @contextlib.contextmanager
@@ -141,6 +159,11 @@ def parse_arguments() -> argparse.Namespace:
         "which makes one of N nodes on this machine (docs/other_machines.rst)"
     )
     add("--cluster", metavar="CLUSTER", help=cluster)
+    workers = "serve workers on other machines at this address, such as 0.0.0.0:8470 (docs/other_machines.rst)"
+    add("--workers", metavar="HOST:PORT", help=workers)
+    add("--worker-token-file", type=Path, metavar="FILE", help=f"holds the workers' token (default: {TOKEN_VARIABLE})")
+    add("--worker-certificate", type=Path, nargs=2, metavar=("CRT", "KEY"), help="PEM files of TLS for --workers")
+    add("--insecure-workers", action="store_true", help="serve workers beyond this machine without token and TLS")
     add("--max-updates", type=int, default=sys.maxsize, metavar="N", help="end when the run has N updates in all")
     add("--dashboard", action="store_true", help="show the run in a browser as it trains; prints the page's address")
     supervised = "watch the training and start it again if it crashes or hangs, see docs/long_runs.rst"

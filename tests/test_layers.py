@@ -106,8 +106,14 @@ def test_a_part_does_not_import_what_is_forbidden(imports, part):
 
 
 def test_only_modules_that_open_channels_import_a_kind_of_them(imports):
-    kinds = tuple(f"{PACKAGE}.channels.{kind}" for kind in ("shared_memory", "local", "over_ray"))
-    openers = ("run", "multiprocess.run_setup", "migration.linesight_run")
+    kinds = tuple(f"{PACKAGE}.channels.{kind}" for kind in ("shared_memory", "local", "over_ray", "over_grpc"))
+    openers = (
+        "run",
+        "multiprocess.run_setup",
+        "multiprocess.learner_process",
+        "multiprocess.worker",
+        "migration.linesight_run",
+    )
     for module, imported in imports.items():
         if not module.startswith(("channels", "multiprocess.cluster")) and module not in openers:
             assert not any(name.startswith(kinds) for name in imported), module
@@ -132,7 +138,10 @@ def test_the_simulator_shares_only_the_protocol_with_the_client(imports):
             assert not [name for name in imported if name.startswith(PACKAGE + ".") and not name.startswith(shared)]
 
 
-def test_a_collector_starts_without_what_takes_seconds_to_import():
-    code = "import sys, trackmania_rl.multiprocess.collector_process; print(*sys.modules)"
+@pytest.mark.parametrize("module", ["collector_process", "worker"])
+def test_a_collector_starts_without_what_takes_seconds_to_import(module):
+    if module == "worker":
+        pytest.importorskip("zstandard", reason='workers need the extra "worker"')
+    code = f"import sys, trackmania_rl.multiprocess.{module}; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torchrl", "tensordict", "torch._dynamo", "sympy", "matplotlib"} & set(modules)

@@ -23,6 +23,7 @@ SCRIPTS: Final = {
     "replay": ("replay_inputs.py", "drive an inputs file"),
     "generate-track": ("generate_track.py", "make a track"),
     "keep-games": ("keep_games.py", "keep games running for collectors elsewhere"),
+    "worker": ("worker.py", "play for a learner on another machine"),
     "simulated-game": ("simulated_game.py", "a simulated game behind a socket"),
 }
 """Script in `scripts/` and description by command."""

@@ -11,12 +11,17 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import ParamSpec
+from typing import Final, ParamSpec
 
 from trackmania_rl.errors import ExitCode, PlainError, UserError
+from trackmania_rl.files import read_bounded_text
 
 P = ParamSpec("P")
+
+TOKEN_VARIABLE: Final = "TRACKMANIA_WORKER_TOKEN"
+MOST_TOKEN_BYTES: Final = 4096
 
 
 def command(main: Callable[P, int | None]) -> Callable[P, int]:
@@ -122,6 +127,29 @@ def add_video_options(parser: argparse.ArgumentParser) -> None:
     rates = (10, 20, 25, 50, 100)  # the game's clock counts hundredths of a second
     add("--video-fps", type=int, choices=rates, default=50, help="pictures a second of race time (default 50)")
     add("--no-overlay", action="store_true", help="film the game's picture alone, without time, speed, gear and keys")
+
+
+def worker_token(file: Path | None) -> str:
+    """Return the token of workers: a file's text, or `TRACKMANIA_WORKER_TOKEN`; empty for none.
+
+    Raises:
+        UserError: if the file cannot be read, or the packages of workers are missing.
+    """
+    if find_spec("grpc") is None or find_spec("zstandard") is None:
+        raise UserError('workers need two more packages: python -m pip install "trackmania-rl[worker]"')
+    token = os.environ.get(TOKEN_VARIABLE, "") if file is None else read_bounded_text(file, MOST_TOKEN_BYTES).strip()
+    if not token.isascii() or not token.isprintable():
+        raise UserError("the token of workers has other letters than those of ASCII: make it with openssl rand -hex 32")
+    return token
+
+
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which a worker finds its learner: `connect`, `token_file`, `certificate` and `insecure`."""
+    add = parser.add_argument
+    add("--connect", metavar="https://HOST:PORT", help="address of train.py --workers")
+    add("--token-file", type=Path, metavar="FILE", help=f"holds the learner's token (default: {TOKEN_VARIABLE})")
+    add("--certificate", type=Path, metavar="FILE", help="the learner's certificate, unless an authority signed it")
+    add("--insecure", action="store_true", help="connect without TLS to another machine")
 
 
 def file_ending_in(ending: str) -> Callable[[str], Path]:

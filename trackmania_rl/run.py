@@ -27,6 +27,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torchrl.trainers.trainers import TrainerHookBase
@@ -37,9 +38,8 @@ from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_le
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
-from trackmania_rl.multiprocess.collectors import make_collectors
-from trackmania_rl.multiprocess.learner_process import learner_process_fn
-from trackmania_rl.multiprocess.run_setup import check_machine, count_session, own_folder, placed
+from trackmania_rl.multiprocess.learner_process import learner_process_fn, make_collectors, serve_workers
+from trackmania_rl.multiprocess.run_setup import check_machine, count_session, own_folder, placed, require_races
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.spaces import Spaces
@@ -57,6 +57,9 @@ from trackmania_rl.training.demonstrations import load_demonstrations
 from trackmania_rl.training.hooks.hook import RunContext
 from trackmania_rl.training.hooks.replay import open_datasets
 
+if TYPE_CHECKING:
+    from trackmania_rl.channels.over_grpc import WorkerAccess
+
 log = logging.getLogger(__name__)
 
 
@@ -73,6 +76,7 @@ def train(
     max_frames: int = sys.maxsize,
     max_updates: int = sys.maxsize,
     cluster: str | None = None,
+    workers: WorkerAccess | None = None,
     agent: MakeAgentBuilder = make_agent_builder,
     games: MakeGamesBuilder = make_games_builder,
     memory: MakeMemory = make_configured_memory,
@@ -96,6 +100,7 @@ def train(
         max_frames: limit of the run's actions.
         max_updates: limit of the run's updates.
         cluster: Ray cluster of the collectors, "auto", HOST:PORT or "local:N"; None for this machine.
+        workers: where workers on other machines connect; None for none.
         agent: called with settings, spaces and seeds, makes the `AgentBuilder`; picklable, as collectors call it too.
             This and the next two replace the settings of their names.
         games: called with the settings, makes the `GamesBuilder`; likewise.
@@ -122,6 +127,7 @@ def train(
     with own_folder(folder) as begin, contextlib.ExitStack() as closing:
         # Validate everything before writing and before starting processes.
         settings = configuration.read()
+        require_races(settings, cluster, workers is not None)
         maps_folder = project_folder / settings.game.maps_folder
         reference_lines_m = load_reference_lines(settings, maps_folder)
         statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
@@ -166,10 +172,12 @@ def train(
             session=count_session(folder),
             reference_lines_m=reference_lines_m,
             maps_folder=maps_folder,
+            serves_workers=workers is not None,
         )
+        serving = [] if workers is None else [serve_workers(run, workers, agent_builder)]
         trainer = make_trainer(
             run,
-            [*configured_hooks, *hooks],
+            [*configured_hooks, *hooks, *serving],
             should_stop=should_stop,
             clock=clock,
             view=view,

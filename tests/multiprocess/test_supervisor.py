@@ -18,7 +18,8 @@ from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import supervisor as supervisor_module
-from trackmania_rl.multiprocess.collectors import CollectorJob, Collectors, limits_of_collectors
+from trackmania_rl.multiprocess.collectors import CollectorJob, limits_of_collectors
+from trackmania_rl.multiprocess.learner_process import Collectors
 from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers import game_processes

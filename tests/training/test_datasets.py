@@ -12,6 +12,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.dataset_environments import environment_spec
 from trackmania_rl.experience_replay.episodes import EpisodeForm, episode_of_race
 from trackmania_rl.experience_replay.minari_files import write_dataset
+from trackmania_rl.multiprocess.run_setup import require_races
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.training.hooks.hook import Hook
@@ -149,9 +150,9 @@ def test_what_cannot_be_learned_from_is_told_before_the_run(live, write, run_wit
         r"has floats \(184,\) and image \(1, 15, 18\), 12 actions",
     ):
         run_with(name)
-    config = repository_root / "config_files" / "config.py"
+    settings = load_settings(repository_root / "config_files" / "config.py", ["n_collectors=0"])
     with pytest.raises(SettingsError, match="n_collectors = 0 plays no game: name a data set"):
-        load_settings(config, ["n_collectors=0"])
+        require_races(settings, None, serves_workers=False)
 
 
 def test_races_that_do_not_fit_are_refused_in_one_line(write, run_with, monkeypatch):

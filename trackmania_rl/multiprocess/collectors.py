@@ -1,4 +1,4 @@
-"""The collectors of a run as jobs of a `Supervisor`, on this machine or on a cluster."""
+"""Collectors as jobs of a `Supervisor`, and their start on this machine."""
 
 from __future__ import annotations
 
@@ -7,32 +7,23 @@ import logging
 import multiprocessing
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from tensordict import TensorDictBase
 from typing_extensions import override
 
-from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import Channels, RolloutSource
 from trackmania_rl.errors import ExitCode, UserError
-from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
-from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
-from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, end_with_games
 from trackmania_rl.settings import Settings
-from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
 from trackmania_rl.tmi_interaction.race_machine import START_WITHIN_S
-from trackmania_rl.training.demonstrations import Demonstration
-from trackmania_rl.training.hooks.hook import Hook, RunContext
 
-POLICY: Final = RestartPolicy(first_delay_s=1.0, longest_delay_s=30.0, most_failures=6)
+COLLECTOR_POLICY: Final = RestartPolicy(first_delay_s=1.0, longest_delay_s=30.0, most_failures=6)
 FIRST_BEAT_WITHIN_S: Final = 300.0
 """A new process loads its libraries, perhaps from a cold disk with a virus scanner."""
 FIRST_RACE_LATER_S: Final = 600.0
@@ -173,85 +164,3 @@ class CollectorJob(Job):
             self._placement.end_by_force(self.process)
         self.process = None
         self._channels.rollouts.close_collector(self._index)
-
-
-class Collectors(Supervisor[CollectorJob], Hook):
-    """Supervisor of a run's collectors, with one job for each; a hook of the training loop."""
-
-    takes_fragments = True
-
-    def __init__(self, jobs: Sequence[CollectorJob], channels: Channels) -> None:
-        super().__init__(jobs, POLICY)
-        self._channels = channels
-
-    @override
-    def batch_process(self, _: TensorDictBase) -> None:
-        self.jobs[self.run.race.collector].n_delivered += 1
-
-    @override
-    def tick(self) -> None:
-        """Restart failed collectors.
-
-        Raises:
-            KeepsFailingError: if no collector can be kept running.
-        """
-        self.check()
-        self.run.statistics.collector_restarts = self.restarts
-        self.run.statistics.collectors_alive = self.n_alive
-
-    @property
-    def n_alive(self) -> int:
-        """Number of running collectors."""
-        return sum(job.is_alive for job in self.jobs)
-
-    def stop(self, within_s: float = ENDS_WITHIN_S) -> None:
-        """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
-        self._channels.run_state.publish(stop=True)
-        deadline_s = time.monotonic() + within_s
-        for job in self.jobs:
-            if job.process is not None:
-                job.process.join(max(0.0, deadline_s - time.monotonic()))
-        for job in self.jobs:
-            job.end()
-
-
-def make_collectors(
-    run: RunContext,
-    placement: Placement,
-    demonstrations: tuple[Demonstration, ...] = (),
-    games: MakeGamesBuilder = make_games_builder,
-    agent: MakeAgentBuilder = make_agent_builder,
-) -> Collectors:
-    """Make the collectors of a run. Without earlier races, they share the demonstrations.
-
-    Each collector resumes at its `run.progress`. Its random streams resume at its first start in a session only: after
-    a crash they begin anew, as their last numbers may have caused it.
-    """
-    channels, folder = run.channels, run.folder
-    run_state = channels.run_state
-    n_collectors = run_state.settings.game.n_collectors
-    n_starts: Counter[int] = Counter()
-    n_starts_at: Counter[tuple[int, int]] = Counter()  # by collector, and how many races it had then
-
-    def make_task(index: int) -> CollectorTask:
-        progress = run.progress.get(index, CollectorProgress())
-        n_starts[index] += 1
-        n_starts_at[index, progress.n_races] += 1
-        is_new = run_state.frames_total == 0
-        return CollectorTask(
-            index=index,
-            name=f"collector-{index}/session-{run.session}/start-{n_starts[index]}",
-            maps_folder=run.maps_folder,
-            tracks_folder=folder.path / "generated_tracks" / f"collector-{index}",
-            live_folder=folder.path / FOLDER,
-            rollouts=channels.rollouts.open_collector(index),
-            run_state=run_state,
-            make_games_builder=games,
-            make_agent_builder=agent,
-            demonstrations=demonstrations[index::n_collectors] if is_new else (),
-            progress=progress if n_starts[index] == 1 else replace(progress, streams={}),
-            n_starts_before=n_starts_at[index, progress.n_races] - 1,
-        )
-
-    jobs = [CollectorJob(index, make_task, placement, channels) for index in range(n_collectors)]
-    return Collectors(jobs, channels)

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tensordict import TensorDictBase
+from typing_extensions import override
 
 from trackmania_rl.agents.agent import CarryOut
+from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.multiprocess.collectors import Collectors, Placement
-from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS, Channels
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
+from trackmania_rl.multiprocess.collector_process import CollectorTask
+from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, ENDS_WITHIN_S, CollectorJob, Placement
+from trackmania_rl.multiprocess.supervisor import Supervisor
+from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.telemetry.live.feed import FOLDER
+from trackmania_rl.training.demonstrations import Demonstration
+from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.trainer import RunTrainer
+
+if TYPE_CHECKING:
+    from trackmania_rl.channels.over_grpc import WorkerAccess, WorkerServer
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +52,144 @@ class BeatForSupervisor(Hook):
         self.run.heartbeat = self._heartbeat
         if self._because:
             log.warning("started again by --supervised, since the training %s", self._because)
+
+
+class ServeWorkers(Hook):
+    """Workers on other machines: their server, and in checkpoints the counts of their races."""
+
+    takes_fragments = True
+
+    def __init__(self, server: WorkerServer) -> None:
+        self._server = server
+
+    @override
+    def batch_process(self, _: TensorDictBase) -> None:
+        self._server.count(self.run.race)
+
+    @override
+    def begin(self) -> None:
+        self._server.start()
+
+    @override
+    def end(self) -> None:
+        self._server.close()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"workers": self._server.counts()}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._server.load_counts(state_dict["workers"])
+
+
+def serve_workers(run: RunContext, access: WorkerAccess, builder: AgentBuilder) -> ServeWorkers:
+    """Make the server of a run's workers.
+
+    Raises:
+        UserError: if the address cannot be used, or the sampling is synchronous.
+    """
+    from trackmania_rl.channels.messages import fingerprint
+    from trackmania_rl.channels.over_grpc import Offer, WorkerServer
+
+    if run.settings.sync.is_synchronous:
+        raise UserError('--workers plays beside the learner: set sampling = "asynchronous"')
+    networks = {kind: builder.make_network() for kind in WEIGHTS_KINDS}
+    shapes = {name: tuple(tensor.shape) for name, tensor in networks["exploration"].state_dict().items()}
+    offer = Offer(
+        run=run.settings.run.run_name,
+        session=run.session,
+        settings=run.settings,
+        spaces=run.spaces,
+        fingerprint_of=lambda settings: fingerprint(settings, run.spaces, shapes, run.maps_folder),
+        networks=networks,
+    )
+    server = WorkerServer(access, run.channels, offer, lambda number: run.progress.get(number, CollectorProgress()))
+    log.info("workers are served at %s:%d%s", access.host, server.port, ", with TLS" if access.certificate else "")
+    return ServeWorkers(server)
+
+
+class Collectors(Supervisor[CollectorJob], Hook):
+    """Supervisor of a run's collectors, with one job for each; a hook of the training loop."""
+
+    takes_fragments = True
+
+    def __init__(self, jobs: Sequence[CollectorJob], channels: Channels) -> None:
+        super().__init__(jobs, COLLECTOR_POLICY)
+        self._channels = channels
+
+    @override
+    def batch_process(self, _: TensorDictBase) -> None:
+        if (collector := self.run.race.collector) < len(self.jobs):  # and no worker's
+            self.jobs[collector].n_delivered += 1
+
+    @override
+    def tick(self) -> None:
+        """Restart failed collectors.
+
+        Raises:
+            KeepsFailingError: if no collector can be kept running.
+        """
+        self.check()
+        self.run.statistics.collector_restarts = self.restarts
+        self.run.statistics.collectors_alive = self.n_alive
+
+    @property
+    def n_alive(self) -> int:
+        """Number of running collectors."""
+        return sum(job.is_alive for job in self.jobs)
+
+    def stop(self, within_s: float = ENDS_WITHIN_S) -> None:
+        """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
+        self._channels.run_state.publish(stop=True)
+        deadline_s = time.monotonic() + within_s
+        for job in self.jobs:
+            if job.process is not None:
+                job.process.join(max(0.0, deadline_s - time.monotonic()))
+        for job in self.jobs:
+            job.end()
+
+
+def make_collectors(
+    run: RunContext,
+    placement: Placement,
+    demonstrations: tuple[Demonstration, ...] = (),
+    games: MakeGamesBuilder = make_games_builder,
+    agent: MakeAgentBuilder = make_agent_builder,
+) -> Collectors:
+    """Make the collectors of a run. Without earlier races, they share the demonstrations.
+
+    Each collector resumes at its `run.progress`. Its random streams resume at its first start in a session only: after
+    a crash they begin anew, as their last numbers may have caused it.
+    """
+    channels, folder = run.channels, run.folder
+    run_state = channels.run_state
+    n_collectors = run_state.settings.game.n_collectors
+    n_starts: Counter[int] = Counter()
+    n_starts_at: Counter[tuple[int, int]] = Counter()  # by collector, and how many races it had then
+
+    def make_task(index: int) -> CollectorTask:
+        progress = run.progress.get(index, CollectorProgress())
+        n_starts[index] += 1
+        n_starts_at[index, progress.n_races] += 1
+        is_new = run_state.frames_total == 0
+        return CollectorTask(
+            index=index,
+            name=f"collector-{index}/session-{run.session}/start-{n_starts[index]}",
+            maps_folder=run.maps_folder,
+            tracks_folder=folder.path / "generated_tracks" / f"collector-{index}",
+            live_folder=folder.path / FOLDER,
+            rollouts=channels.rollouts.open_collector(index),
+            run_state=run_state,
+            make_games_builder=games,
+            make_agent_builder=agent,
+            demonstrations=demonstrations[index::n_collectors] if is_new else (),
+            progress=progress if n_starts[index] == 1 else replace(progress, streams={}),
+            n_starts_before=n_starts_at[index, progress.n_races] - 1,
+        )
+
+    jobs = [CollectorJob(index, make_task, placement, channels) for index in range(n_collectors)]
+    return Collectors(jobs, channels)
 
 
 def learner_process_fn(
@@ -63,6 +221,6 @@ def learner_process_fn(
             batch = run.memory.blank_batch()
             if batch is not None:
                 run.agent.rehearse_update(batch, interruptibly)  # collectors start and compile meanwhile
-        if run.settings.game.n_collectors > 0:
+        if run.has_collectors:
             log.info("waiting for the first race", extra={"phase": "waiting for the first race"})
         trainer.train()

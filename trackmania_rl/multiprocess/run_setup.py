@@ -22,7 +22,7 @@ from trackmania_rl.multiprocess.collectors import Placement
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder, find_manifests
-from trackmania_rl.settings import Settings
+from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, last_session
 
@@ -131,6 +131,17 @@ def placed(
 
     with on_cluster(cluster, settings, spaces, uncompiled_shared_networks) as opened:
         yield opened
+
+
+def require_races(settings: Settings, cluster: str | None, serves_workers: bool) -> None:
+    """Raise `SettingsError` if a run has nothing to learn from, or both a cluster and workers."""
+    if settings.game.n_collectors == 0 and not settings.replay.offline and not serves_workers:
+        raise SettingsError(
+            "n_collectors = 0 plays no game: name a data set in offline, serve --workers, or set n_collectors to 1 or "
+            "more"
+        )
+    if cluster is not None and serves_workers:
+        raise SettingsError("--cluster and --workers are two ways to play on other machines: leave one of them out")
 
 
 def require_ray() -> None:

@@ -274,6 +274,10 @@ class SyncSettings(Group):
     """What the learner gets: whole races, or fragments of races under way."""
     rollout_fragment_length: Restart[Actions] = 50
     """Length of a fragment."""
+    min_samples_per_worker_packet: Restart[Actions] = 1
+    """Actions that a worker (train.py --workers) gathers before it sends their races."""
+    sample_compressor: Restart[Part] = "trackmania_rl.channels.messages:all_columns"
+    """Function of a race's columns on a worker, whose result is sent: docs/other_machines.rst."""
 
     @property
     def is_synchronous(self) -> bool:
@@ -395,8 +399,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield f"action_forward_idx = {game.action_forward_idx} is no index into the {len(game.inputs)} inputs"
     if game.games_are_kept and game.is_in_process:
         yield 'games_are_kept = True is for games that scripts/keep_games.py runs: set game_transport = "socket"'
-    if game.n_collectors == 0 and not replay.offline:
-        yield "n_collectors = 0 plays no game: name a data set in offline, or set n_collectors to 1 or more"
 
     generated = {entry.map_name for entry in game.map_cycle if entry.generator is not None}
     others = {entry.map_name for entry in game.map_cycle if entry.generator is None}

@@ -60,6 +60,7 @@ SHIPPED_CODE: Final = frozenset(
         "trackmania_rl.agents.builder:IQN",
         "trackmania_rl.agents.iqn:IQN_Network",
         "trackmania_rl.agents.behaviour_cloning:BehaviourCloning",
+        *(f"trackmania_rl.channels.messages:{name}" for name in ("all_columns", "half_floats")),
         *(f"trackmania_rl.agents.torchrl_agent:{name}" for name in ("TorchRLAgent", *_AGENTS)),
         *(f"torchrl.objectives.{name.removeprefix('Discrete').lower()}:{name}Loss" for name in _AGENTS),
     )
@@ -162,19 +163,24 @@ def load_learned(source: Path, checkpoint: Path | None = None, code: Collection[
     card = learned.card
     assert card is not None
     settings = settings_here(source, card)
-    for setting, name in code_of_driver(settings):
-        module = name.partition(":")[0]
-        if name not in SHIPPED_CODE and not f"{module}.".startswith(tuple(f"{allowed}." for allowed in code)):
-            raise DriverFileError(
-                f"{source}: its setting {setting} names code that does not ship: {name}; if you have read and trust "
-                f"it, put {module} beside the configuration or into the current folder, and add --code {module}"
-            )
+    require_known_code(code_of_driver(settings), code, str(source))
     if difference := card.interface.difference(Interface.of(settings, make_games_builder(settings).spaces)):
         raise DriverFileError(
             f"{source} is for {difference} than this version of the program makes of its settings: drive it with "
             f"version {card.program!r}, which packed it"
         )
     return replace(learned, settings=settings)
+
+
+def require_known_code(parts: Sequence[tuple[str, str]], code: Collection[str], source: str) -> None:
+    """Raise `DriverFileError` if one of the parts, (setting, "module:attribute"), neither ships nor is in `code`."""
+    for setting, name in parts:
+        module = name.partition(":")[0]
+        if name not in SHIPPED_CODE and not f"{module}.".startswith(tuple(f"{allowed}." for allowed in code)):
+            raise DriverFileError(
+                f"{source}: its setting {setting} names code that does not ship: {name}; if you have read and trust "
+                f"it, put {module} beside the configuration or into the current folder, and add --code {module}"
+            )
 
 
 def settings_here(file: Path, card: DriverCard) -> Settings:
@@ -295,15 +301,16 @@ def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list
 
 def code_of_driver(settings: Settings) -> list[tuple[str, str]]:
     """List the imports of a driver's settings, as (setting, "module:attribute") pairs."""
-
-    def names_in(part: str | NamedPart) -> list[str]:
-        if isinstance(part, str):
-            return [part]
-        arguments = (*part.args, *part.keywords.values())
-        return [part.name, *(name for value in arguments if isinstance(value, NamedPart) for name in names_in(value))]
-
     parts = {"games": settings.game.games, "agent": settings.agent.agent, "network": settings.agent.network}
     return [(setting, name) for setting, part in parts.items() for name in names_in(part)]
+
+
+def names_in(part: str | NamedPart) -> list[str]:
+    """List the imports of a part, as "module:attribute"."""
+    if isinstance(part, str):
+        return [part]
+    arguments = (*part.args, *part.keywords.values())
+    return [part.name, *(name for value in arguments if isinstance(value, NamedPart) for name in names_in(value))]
 
 
 def own_code(settings: Settings) -> list[str]:

@@ -49,7 +49,7 @@ class RaceStream:
     def __iter__(self) -> Iterator[TensorDict]:
         """Yield races until the run ends. Refuse those with numbers that are not finite."""
         settings = self._run.settings
-        if settings.game.n_collectors == 0:
+        if not self._run.has_collectors:
             yield from self._rounds_without_races()
             return
         for race in self._races_of_turns() if settings.takes_turns else self._races():

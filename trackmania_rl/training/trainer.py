@@ -90,10 +90,10 @@ class RunTrainer(Trainer):
 
         @functools.wraps(op, updated=())
         def act(batch: TensorDictBase, **kwargs: Any) -> Any:
-            if point in OF_RACES:
-                has_races = self.run.settings.game.n_collectors > 0
-                if not has_races or (self.run.race.is_under_way and not takes_fragments):
-                    return None
+            if point in OF_RACES and (
+                not self.run.has_collectors or (self.run.race.is_under_way and not takes_fragments)
+            ):
+                return None
             return adapted(batch, **kwargs)
 
         return act

@@ -255,7 +255,7 @@ class SharedRolloutSource(RolloutSource):
                 if left_s <= 0:
                     break
                 if self._links:
-                    wait([link.headers for link in self._links.values()], left_s)
+                    wait([link.headers for link in tuple(self._links.values())], left_s)
                 else:
                     time.sleep(left_s)
             return rollout

@@ -6,6 +6,7 @@ that TMInterface does not load.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -18,6 +19,8 @@ import platformdirs
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
+
+log = logging.getLogger(__name__)
 
 TMNF_ON_STEAM: Final = "11020"
 """Steam's number of the game, in names of Proton's folders."""
@@ -173,3 +176,16 @@ def _usual_documents_folders() -> list[Path]:
         for user in sorted((prefix / "drive_c" / "users").glob("*")):
             folders += [user / "Documents", user / "My Documents"]
     return folders
+
+
+def put_plugin_in_place(base_path: str) -> None:
+    """Install or update the plugin if TMInterface's folder is found; UserError if the configured folder is wrong."""
+    try:
+        folder = find_plugins_folder(base_path)
+    except UserError as error:
+        if base_path:
+            raise
+        log.warning("the plugin is left as it is: %s", error)  # e.g. installed in another Wine prefix
+        return
+    installation = install_plugin(folder)
+    log.info("plugin version %d, %s: %s", installation.version, installation.outcome, installation.path)

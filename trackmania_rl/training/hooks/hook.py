@@ -61,6 +61,7 @@ class RunContext:
     folder: RunFolder
     statistics: TrainingStatistics
     session: int = 1  #: number of this start of the run
+    serves_workers: bool = False  #: whether workers on other machines may connect
     #: (N, 3) points of each map's reference line, for pictures; none for generators
     reference_lines_m: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     maps_folder: Path = Path("maps")
@@ -74,6 +75,11 @@ class RunContext:
     def settings(self) -> Settings:
         """The settings in force."""
         return self.live.current
+
+    @property
+    def has_collectors(self) -> bool:
+        """True if races arrive: from collectors or from workers."""
+        return self.serves_workers or self.settings.game.n_collectors > 0
 
 
 class Hook(TrainerHookBase):

@@ -100,7 +100,7 @@ class SampleAtReplayRatio(Hook):
 
     def _least_stored(self) -> int:
         settings, capacity = self.run.settings, self.run.memory.capacity
-        if settings.game.n_collectors == 0:  # nothing more will come
+        if not self.run.has_collectors:  # nothing more will come
             return 1
         start_learning_at = staircase(settings.replay.memory_size_start_learn_schedule, self.trainer.collected_frames)
         return max(1, start_learning_at if capacity is None else min(start_learning_at, capacity))
@@ -209,21 +209,21 @@ class LearnFromDataSets(Hook):
             log.info("%s: %s transitions of %s races are in the memory", dataset.name, f"{n_transitions:,}", n_races)
             if is_new:
                 self._loaded.append(dataset.name)
-                if self._has_collectors:
+                if self.run.has_collectors:
                     self._store.transitions_stored += n_transitions
-        if not self._has_collectors and len(self.run.memory) == 0:
+        if not self.run.has_collectors and len(self.run.memory) == 0:
             raise UserError(
                 "n_collectors = 0 and the memory is empty: the data sets of the setting offline hold no transition to "
                 "learn from"
             )
 
     def pre_optim_steps(self) -> None:
-        if not self._has_collectors:
+        if not self.run.has_collectors:
             self._store.transitions_stored += self.trainer.collected_frames - self._frames_before
             self._frames_before = self.trainer.collected_frames
 
     def post_steps(self) -> None:
-        if not self._has_collectors:
+        if not self.run.has_collectors:
             self.run.statistics.frames_total = self.trainer.collected_frames
 
     def state_dict(self) -> dict[str, Any]:
@@ -231,10 +231,6 @@ class LearnFromDataSets(Hook):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._loaded = list(state_dict.get("loaded", ()))
-
-    @property
-    def _has_collectors(self) -> bool:
-        return self.run.settings.game.n_collectors > 0
 
     def _load(self, dataset: DataSet) -> tuple[int, int]:
         """Store a data set's races; return the numbers of races and of transitions."""

@@ -1,0 +1,420 @@
+"""Workers: messages, the server of a run, and a worker's spool, over gRPC on loopback."""
+
+import dataclasses
+import random
+import subprocess
+import threading
+from types import SimpleNamespace
+
+import grpc
+import numpy as np
+import pytest
+from gymnasium.spaces import Discrete
+
+from trackmania_rl.channels import messages, over_grpc
+from trackmania_rl.channels.messages import (
+    Description,
+    Join,
+    Joined,
+    MessageError,
+    News,
+    RaceHeader,
+    decode,
+    decode_race,
+    encode,
+    encode_race,
+)
+from trackmania_rl.channels.over_grpc import Offer, WorkerAccess, WorkerServer
+from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource
+from trackmania_rl.channels.shared_memory.run_state import SharedRunState
+from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.multiprocess.worker import Server, Spool
+from trackmania_rl.race.progress import CollectorProgress, Fragment, RacePosition
+from trackmania_rl.race.spaces import Spaces
+
+from .conftest import got, network_of
+
+SPACES = Spaces((0.0,) * 5, (1.0,) * 5, Discrete(3), (1, 6, 8))
+TOKEN_TEXT = "correct-horse"
+ON_LOOPBACK = WorkerAccess("127.0.0.1", 0, TOKEN_TEXT)
+WORKER = "0" * 32
+
+
+def a_race(seed, n_actions=9, **stats):
+    """A race as a collector puts it, with all kinds of values."""
+    rng = np.random.default_rng(seed)
+    results = {
+        "frames": rng.integers(0, 256, (n_actions + 1, 1, 6, 8), dtype=np.uint8),
+        "state_float": rng.standard_normal((n_actions + 1, 5)).astype(np.float32),
+        "actions": rng.integers(0, 3, n_actions),
+        "action_was_greedy": rng.random(n_actions) < 0.5,
+        "q_values": np.full((n_actions, 3), np.nan, dtype=np.float32),
+        "meters_advanced_along_centerline": np.linspace(0, 1 / 3, n_actions + 1),
+        "furthest_zone_idx": 7,
+        "race_time": 450,
+    }
+    position = RacePosition(5, 1, "a", 2, {"explorer": '{"state": 340282366920938463463374607431768211455}'})
+    of_race = {"race_finished": True, "race_time_ms": 450, "meters": 0.1 + 0.2, "first_value": float("-inf")}
+    kind = {"map_name": "valley", "track": "valley", "is_explo": True, "fill_buffer": True, "position": position}
+    others = {
+        "inputs": "0.00 press up\n",
+        "cutoff_reason": None,
+        "checkpoint_times_ms": [],
+        "timings_ms": {"a": 1e-300},
+    }
+    return results, {**of_race, **kind, **others, **stats}
+
+
+def message_of(seed, sequence, compress=messages.all_columns, **stats):
+    return encode_race(ReceivedRollout(0, *a_race(seed, **stats)), sequence, compress)
+
+
+def bounds_of(settings):
+    return RolloutBounds.of_game(settings.game, SPACES)
+
+
+@pytest.mark.parametrize("stats", [{}, {"fragment": Fragment(False, 3, 2, 1, 0, 5)}], ids=["race", "fragment"])
+def test_a_race_arrives_bit_for_bit(settings, stats):
+    header, results, received = decode_race(message_of(1, 4, **stats), bounds_of(settings), SPACES)
+    expected, expected_stats = a_race(1, **stats)
+    assert header.sequence == 4
+    assert results.keys() == expected.keys()
+    for name, value in expected.items():
+        assert np.asarray(results[name]).dtype == np.asarray(value).dtype
+        np.testing.assert_array_equal(results[name], value)
+    assert received == expected_stats
+    assert {name: type(value) for name, value in received.items()} == {n: type(v) for n, v in expected_stats.items()}
+
+
+def test_half_floats_arrive_as_floats(settings):
+    message = message_of(1, 1, messages.half_floats)
+    assert len(message) < len(message_of(1, 1))
+    results = decode_race(message, bounds_of(settings), SPACES)[1]
+    expected = a_race(1)[0]
+    assert results["state_float"].dtype == np.float32
+    np.testing.assert_allclose(results["state_float"], expected["state_float"], rtol=1e-3)
+    assert results["meters_advanced_along_centerline"].dtype == np.float64
+
+
+def spoiled():
+    """Races that decode as messages, but do not fit the run."""
+    for name, change in {
+        "actions": lambda a: a + 3,
+        "state_float": lambda f: f[:, :4],
+        "frames": lambda f: f[:-2],
+        "q_values": lambda q: q[:, :, None],
+    }.items():
+        results, stats = a_race(2)
+        yield results | {name: change(results[name])}, stats
+    results, stats = a_race(2)
+    yield {name: value for name, value in results.items() if name != "state_float"}, stats
+    yield results | {"actions": results["actions"][:0]}, stats
+
+
+def test_damaged_and_foreign_messages_give_one_error(settings):
+    bounds, message, rng = bounds_of(settings), message_of(1, 1), random.Random(5)
+    mutated = [message[: rng.randrange(len(message))] for _ in range(50)]
+    for _ in range(150):
+        data = bytearray(message)
+        data[rng.randrange(5, len(data))] ^= 1 << rng.randrange(8)  # the byte before has a bit without a meaning
+        mutated.append(bytes(data))
+    mutated += [b"", b"x" * 1000, message + b"x", message + message, encode(News())]
+    mutated += [encode_race(ReceivedRollout(0, *race), 1, messages.all_columns) for race in spoiled()]
+    bomb = encode(RaceHeader.model_construct(sequence=1), {"actions": np.zeros(1 << 26, dtype=np.uint8)})
+    for data in [*mutated, bomb]:
+        with pytest.raises(MessageError) as caught:
+            decode_race(data, bounds, SPACES)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 400
+
+
+def test_what_is_no_data_is_not_sent():
+    results, stats = a_race(1)
+    for race in ((results | {"own": object()}, stats), (results | {"own": np.array([None] * 9)}, stats)):
+        with pytest.raises(MessageError, match="a race cannot be sent"):
+            encode_race(ReceivedRollout(0, *race), 1, messages.all_columns)
+
+
+class Learner:
+    """A run's channels with a server of workers, and the news as a worker decodes them."""
+
+    def __init__(self, settings, access=ON_LOOPBACK, counts=()):
+        self.run_state = SharedRunState(settings, {"exploration": network_of(0.5)})
+        bounds = bounds_of(settings)
+        self.rollouts = SharedRolloutSource(bounds, 2, stop=self.run_state.stop_flag)
+        networks = {"exploration": network_of(0.0)}
+        offer = Offer("tested", 3, settings, SPACES, lambda _: {"network": "a", "map valley.toml": "b"}, networks)
+        channels = Channels(self.rollouts, self.run_state)
+        self.server = WorkerServer(access, channels, offer, lambda _: CollectorProgress(n_races=6))
+        self.server.load_counts(dict(counts))
+        self.server.start()
+        scheme = "http" if access.certificate is None else "https"
+        self.address = f"{scheme}://localhost:{self.server.port}"
+
+    def close(self):
+        self.server.close()
+        self.run_state.publish(stop=True)
+        self.rollouts.close()
+
+
+@pytest.fixture
+def learner(settings):
+    opened = []
+
+    def open_it(*arguments, **named):
+        opened.append(Learner(settings, *arguments, **named))
+        return opened[-1]
+
+    yield open_it
+    for one in opened:
+        one.close()
+
+
+class Client:
+    """One call of a worker; `send` messages, `receive` the next answer."""
+
+    def __init__(self, learner, token=TOKEN_TEXT, certificate=None):
+        self.sent = SimpleNamespace(items=[], changed=threading.Condition(), ends=False)
+        self._context = Server(learner.address, token, certificate).call(self._requests())
+        self.call = self._context.__enter__()
+
+    def _requests(self):
+        n_sent = 0
+        while True:
+            with self.sent.changed:
+                self.sent.changed.wait_for(lambda: len(self.sent.items) > n_sent or self.sent.ends)  # noqa: B023
+                if len(self.sent.items) <= n_sent:
+                    return
+            yield self.sent.items[n_sent]
+            n_sent += 1
+
+    def send(self, message):
+        with self.sent.changed:
+            self.sent.items.append(message)
+            self.sent.changed.notify_all()
+
+    def receive(self, kind=News):
+        return decode(next(self.call), kind, 1 << 24)
+
+    def join(self, worker=WORKER, **facts):
+        self.receive(Description)
+        self.send(encode(Join(worker=worker, fingerprint={"network": "a", "map valley.toml": "b", **facts})))
+        return self.receive(Joined)[0]
+
+    def error(self):
+        """The end of the call, with its code."""
+        with pytest.raises(grpc.RpcError) as caught:
+            list(self.call)
+        assert "\n" not in caught.value.details()
+        return caught.value.code().name, caught.value.details()
+
+    def acknowledged(self, sequence):
+        while self.receive()[0].acknowledged < sequence:
+            pass
+
+    def close(self):
+        with self.sent.changed:
+            self.sent.ends = True
+            self.sent.changed.notify_all()
+        self._context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def connect():
+    clients = []
+
+    def connect_it(*arguments, **named):
+        clients.append(Client(*arguments, **named))
+        return clients[-1]
+
+    yield connect_it
+    for client in clients:
+        client.close()
+
+
+def take(learner, seed):
+    """Receive a race as the learner does, count it, and compare it with the one sent."""
+    with got(learner.rollouts) as race:
+        np.testing.assert_array_equal(race.rollout_results["state_float"], a_race(seed)[0]["state_float"])
+        assert race.position == a_race(seed)[1]["position"]
+        learner.server.count(race)
+        return race.collector
+
+
+def test_a_worker_plays_for_a_run_until_another_call_replaces_its_own(learner, connect, settings):
+    run = learner()
+    client = connect(run)
+    joined = client.join()
+    assert (joined.received, joined.progress["n_races"], joined.name) == (0, 6, "session-3/call-1")
+    _, arrays = client.receive()
+    assert set(arrays["exploration"].tolist()) == {0.5}
+    run.run_state.publish(weights={"exploration": network_of(2.0)}, frames_total=50)
+    received = [client.receive()]
+    while not received[-1][1]:
+        received.append(client.receive())
+    assert set(received[-1][1]["exploration"].tolist()) == {2.0}
+    assert 50 in [news.frames_total for news, _ in received]
+
+    for sequence in (1, 2, 2, 1, 3):  # repeats are dropped
+        client.send(message_of(sequence, sequence))
+    assert [take(run, seed) for seed in (1, 2, 3)] == [1000] * 3
+    client.acknowledged(3)
+    again = connect(run)
+    assert again.join().received == 3
+    assert client.error()[0] == "ABORTED"
+    other = connect(run).join("1" * 32)
+    assert other.seed != joined.seed
+    assert run.rollouts.get(timeout_s=0.2) is None
+    again.send(message_of(4, 4))
+    assert take(run, 4) == 1000
+
+
+def test_counts_of_races_survive_the_learner(learner, connect):
+    run = learner()
+    client = connect(run)
+    client.join()
+    for sequence in (1, 2):
+        client.send(message_of(sequence, sequence))
+    take(run, 1)
+    counts = run.server.counts()
+    assert counts == {WORKER: [1000, 1]}, "the second one is received, but was not counted"
+    after = learner(counts=counts.items())
+    client = connect(after)
+    assert client.join().received == 1
+    for sequence in (1, 2, 3):
+        client.send(message_of(sequence, sequence))
+    assert [take(after, seed) for seed in (2, 3)] == [1000] * 2
+    assert after.rollouts.get(timeout_s=0.2) is None
+
+
+def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, connect, monkeypatch):
+    monkeypatch.setattr(over_grpc, "JOIN_WITHIN_S", 0.5)
+    run = learner()
+    good = connect(run)
+    good.join()
+    assert connect(run, token="wrong").error() == ("UNAUTHENTICATED", "the token differs from the learner's")
+    assert connect(run, token="").error()[0] == "UNAUTHENTICATED"
+    with monkeypatch.context() as patch:
+        patch.setattr("trackmania_rl.multiprocess.worker.program_version", lambda: "0.0.7")
+        code, text = connect(run).error()
+    assert code == "FAILED_PRECONDITION"
+    assert "the worker '0.0.7'" in text
+    for facts, name in (({"network": "c"}, "network"), ({"map valley.toml": ""}, "map valley.toml")):
+        client = connect(run)
+        client.receive(Description)
+        client.send(encode(Join(worker="2" * 32, fingerprint={"network": "a", **facts})))
+        code, text = client.error()
+        assert code == "FAILED_PRECONDITION"
+        assert text.startswith(f"{name} is ")
+    for message in (b"", b"x" * 100, encode(News()), encode(Join.model_construct(worker="../x", fingerprint={}))):
+        client = connect(run)
+        client.receive(Description)
+        client.send(message)
+        assert client.error()[0] == "INVALID_ARGUMENT"
+    idle = connect(run)
+    idle.receive(Description)
+    assert idle.error()[0] == "CANCELLED", "a client that does not join in time"
+    rng, race = random.Random(3), message_of(1, 1)
+    for _ in range(20):
+        data = bytearray(race)
+        data[rng.randrange(12, len(data))] ^= 255
+        client = connect(run)
+        client.join("3" * 32)
+        client.send(bytes(data))
+        assert client.error()[0] == "INVALID_ARGUMENT"
+    large = connect(run)
+    large.join("3" * 32)
+    large.send(bytes(bounds_of(run.run_state.settings).slot_bytes + 100))
+    assert large.error()[0] in ("RESOURCE_EXHAUSTED", "CANCELLED")
+    good.send(message_of(1, 1))
+    take(run, 1)
+    good.acknowledged(1)
+
+
+def test_no_more_workers_than_the_most(learner, connect, monkeypatch):
+    monkeypatch.setattr(over_grpc, "MOST_WORKERS", 2)
+    run = learner()
+    for worker in ("0", "1"):
+        connect(run).join(worker * 32)
+    client = connect(run)
+    assert client.error()[0] == "RESOURCE_EXHAUSTED"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """PEM files of a certificate for localhost, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    crt, key = folder / "server.crt", folder / "server.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    try:
+        subprocess.run([*command, "-keyout", key, "-out", crt], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no openssl")
+    return crt, key
+
+
+def test_tls_needs_the_learners_certificate(learner, connect, certificate):
+    access = WorkerAccess.of_command("127.0.0.1:0", TOKEN_TEXT, certificate, False)
+    run = learner(access)
+    own = certificate[0].read_bytes()
+    client = connect(run, certificate=own)
+    client.join()
+    client.send(message_of(1, 1))
+    take(run, 1)
+    without = Server(run.address, TOKEN_TEXT)
+    with pytest.raises(grpc.RpcError) as caught, without.call(iter(())) as call:
+        without.describe(call)
+    assert "no TLS connection" in str(without.refusal(caught.value))
+    damaged = dataclasses.replace(access, key=b"nonsense")
+    with pytest.raises(UserError, match="is damaged"):
+        learner(damaged)
+    with pytest.raises(PassingError, match="cannot be served"):
+        learner(dataclasses.replace(access, port=run.server.port))
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8470", "[::]:8470", "192.168.0.7:8470", "learner:8470"])
+def test_beyond_this_machine_a_learner_asks_for_token_and_tls(address, certificate):
+    for token, files in (("", certificate), (TOKEN_TEXT, None), ("", None)):
+        with pytest.raises(UserError, match="give a token"):
+            WorkerAccess.of_command(address, token, files, False)
+    assert WorkerAccess.of_command(address, "", None, True).token is None
+    assert WorkerAccess.of_command(address, TOKEN_TEXT, certificate, False).certificate
+    http = f"http://{address}"
+    with pytest.raises(UserError, match="without TLS"):
+        Server.of_command(http, TOKEN_TEXT, None, False)
+    assert Server.of_command(http, TOKEN_TEXT, None, True).address == http
+
+
+@pytest.mark.parametrize("address", ["8470", "x:99999", ":80", "h:"])
+def test_a_wrong_address_is_refused(address):
+    with pytest.raises(UserError, match="write HOST:PORT"):
+        WorkerAccess.of_command(address, "", None, True)
+
+
+def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path):
+    spool = Spool(tmp_path, most_bytes=100)
+    assert spool.begin("run", received=7) == 7
+    with pytest.raises(PassingError, match="another worker"):
+        Spool(tmp_path, most_bytes=100)
+    for sequence in (8, 9, 10):
+        assert not spool.is_full(False, 1)
+        spool.add(sequence, 20, bytes(40))
+    assert spool.is_full(False, 1)
+    assert not spool.is_full(True, 1)
+    assert [number for number, _ in spool.after(8, 40, 0)] == [9, 10]
+    assert spool.after(8, 41, 0) == []
+    spool.acknowledge(8)
+    assert not spool.is_full(False, 1)
+    worker = spool.worker
+    spool.lock.release()
+
+    spool = Spool(tmp_path, most_bytes=100)
+    assert spool.worker == worker
+    assert spool.begin("run", received=9) == 10
+    assert [file.read_bytes() for _, file in spool.after(0, 1, 0)] == [bytes(40)] * 2
+    spool.lock.release()
+    spool = Spool(tmp_path, most_bytes=100)
+    assert spool.begin("another run", received=0) == 0
+    assert spool.after(0, 1, 0) == []

@@ -1,0 +1,253 @@
+"""Messages between a learner and its workers: JSON that pydantic validates, and arrays as safetensors. No pickle.
+
+A message is one zstandard frame with a checksum. Its content is the length of the JSON (4 bytes, little-endian), the
+JSON, and the safetensors. In a call the worker receives a `Description`, sends a `Join`, receives a `Joined`, and then
+sends races (`RaceHeader`) and receives `News`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+import zstandard
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from safetensors import SafetensorError
+
+from trackmania_rl.channels.protocols import ReceivedRollout, WeightsKind
+from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import parse_json
+from trackmania_rl.race.progress import Fragment, RacePosition
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.settings import Settings
+
+Arrays = dict[str, npt.NDArray[Any]]
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+COMPRESSION_LEVEL: Final = 1
+"""Higher levels of zstandard save 2 % of a race's bytes and take several times as long."""
+LENGTH_BYTES: Final = 4
+MOST_HEADER_BYTES: Final = 1 << 20
+MOST_NAME_LETTERS: Final = 64
+
+
+class MessageError(UserError):
+    """Message that is damaged, too large, or does not fit the run."""
+
+
+class Message(BaseModel):
+    """Validated JSON part of a message."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Description(Message):
+    """First message of the learner."""
+
+    version: str
+    run: str  # its name
+    settings: dict[str, JsonValue]  # without those of the learner's machine and user
+
+
+class Join(Message):
+    """Answer of a worker that has made the run's network."""
+
+    worker: str = Field(pattern=r"^[0-9a-f]{32}$")
+    fingerprint: dict[str, str]  # see `fingerprint`
+
+
+class Joined(Message):
+    """A worker's place in the run."""
+
+    name: str  # in the seed tree, a new one at each call
+    seed: Count  # of the worker's own seed tree
+    received: Count  # number of the newest race of this worker that the learner has received
+    progress: dict[str, JsonValue]  # see `CollectorProgress.state_dict`
+
+
+class News(Message):
+    """Changes of the run's state; the arrays are vectors of weights, by their kind."""
+
+    frames_total: Count = 0
+    acknowledged: Count = 0  # number of the newest race of this worker that the run has counted
+    settings: dict[str, JsonValue] | None = None
+    versions: dict[WeightsKind, Count] = {}
+
+
+class RaceStats(Message):
+    """`end_race_stats` of a race. A fragment has the last seven only."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+
+    race_finished: bool = False
+    race_time_ms: int | float = 0
+    meters: int | float = 0
+    cutoff_reason: str | None = None
+    inputs: str = ""
+    map_name: str
+    track: str
+    is_explo: bool
+    fill_buffer: bool
+    is_generated: bool = False
+    position: RacePosition | None = None
+    fragment: Fragment | None = None
+
+
+class RaceHeader(Message):
+    """A race or fragment besides its arrays."""
+
+    sequence: Annotated[Count, Field(gt=0)]  # number among the races of this worker
+    results: dict[str, JsonValue]
+    stats: RaceStats
+
+
+@dataclass(frozen=True)
+class SentBy:
+    """Origin of a worker's race, `end_race_stats["sent_by"]`."""
+
+    worker: str
+    sequence: int
+
+
+AMessage = TypeVar("AMessage", bound=Message)
+
+
+def encode(header: Message, arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> bytes:
+    """Encode a message."""
+    text = json.dumps(header.model_dump(exclude_unset=True)).encode()
+    columns = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    content = b"".join((len(text).to_bytes(LENGTH_BYTES, "little"), text, safetensors.numpy.save(columns)))
+    return zstandard.ZstdCompressor(COMPRESSION_LEVEL, write_checksum=True).compress(content)
+
+
+def decode(data: bytes, kind: type[AMessage], most_bytes: int) -> tuple[AMessage, Arrays]:
+    """Decode a message of at most `most_bytes` content.
+
+    Raises:
+        MessageError: if it is damaged, larger, or of another kind.
+    """
+    try:
+        if not 0 <= zstandard.frame_content_size(data) <= most_bytes:
+            raise ValueError(f"its content is not of 0 to {most_bytes:,} bytes")
+        content = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+        end = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
+        if end > min(len(content), LENGTH_BYTES + MOST_HEADER_BYTES):
+            raise ValueError("its header is too long")
+        header = kind.model_validate(parse_json(content[LENGTH_BYTES:end], allow_infinity=True))
+        return header, safetensors.numpy.load(content[end:])
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))[:MOST_NAME_LETTERS]
+        raise MessageError(f"a {kind.__name__} message is refused: {name}: {first['msg'][:200]}") from None
+    except (ValueError, KeyError, TypeError, zstandard.ZstdError, SafetensorError) as error:
+        raise MessageError(f"a {kind.__name__} message is refused: {one_line(error, 200)}") from error
+
+
+def encode_race(rollout: ReceivedRollout, sequence: int, compress: Any) -> bytes:
+    """Encode a race under a number; `compress` maps the columns to those that are sent.
+
+    Raises:
+        MessageError: if it holds objects that are no plain values.
+    """
+    results, stats = rollout.rollout_results, rollout.end_race_stats
+    columns = {name: value for name, value in results.items() if isinstance(value, np.ndarray)}
+    others = {name: _plain(value) for name, value in results.items() if name not in columns}
+    try:
+        header = RaceHeader(
+            sequence=sequence,
+            results=others,
+            stats=RaceStats(**{name: _plain(value) for name, value in stats.items()}),
+        )
+        return encode(header, compress(columns))
+    except (ValidationError, SafetensorError, TypeError, KeyError) as error:
+        raise MessageError(
+            f"a race cannot be sent, as its columns or values are neither numbers nor texts: {one_line(error)}"
+        ) from error
+
+
+def decode_race(
+    data: bytes, bounds: RolloutBounds, spaces: Spaces
+) -> tuple[RaceHeader, dict[str, Any], dict[str, Any]]:
+    """Decode a race; return its header, `rollout_results` and `end_race_stats`. Half floats become float32.
+
+    Raises:
+        MessageError: if it is damaged, larger than `bounds`, or its columns do not fit the spaces.
+    """
+    header, columns = decode(data, RaceHeader, bounds.slot_bytes)
+    n_actions = len(columns.get("actions", ()))
+    states = (n_actions, n_actions + 1)
+    wanted = {
+        "actions": spaces.action_shape,
+        "state_float": (bounds.n_floats,),
+        "frames": (1, *spaces.image_size_px),
+        "q_values": (bounds.n_values,),
+    }
+    if not 0 < n_actions <= bounds.max_actions or "state_float" not in columns:
+        raise MessageError(f"a race is refused: it has {n_actions} actions, or no states")
+    for name, column in columns.items():
+        if not column.ndim or len(column) not in states or column.shape[1:] != wanted.get(name, column.shape[1:]):
+            raise MessageError(f"a race is refused: its {name[:MOST_NAME_LETTERS]} have the shape {column.shape}")
+    actions = columns["actions"]
+    if len(actions) != n_actions or actions.dtype != spaces.action_dtype or not _within(actions, spaces):
+        raise MessageError("a race is refused: its actions are none of this run's")
+    half = np.dtype(np.float16)
+    results = {name: column.astype(np.float32) if column.dtype == half else column for name, column in columns.items()}
+    stats = {name: getattr(header.stats, name) for name in header.stats.model_fields_set}
+    return header, {**header.results, **results}, stats
+
+
+def _within(actions: npt.NDArray[Any], spaces: Spaces) -> bool:
+    return bool(((actions >= 0) & (actions < spaces.n_values)).all()) if spaces.action_shape == () else True
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def all_columns(columns: Arrays) -> Arrays:
+    """Return the columns of a race: the default of the setting `sample_compressor`."""
+    return columns
+
+
+def half_floats(columns: Arrays) -> Arrays:
+    """Return the columns with those of float32 as float16, for the setting `sample_compressor`."""
+    return {name: c.astype(np.float16) if c.dtype == np.float32 else c for name, c in columns.items()}
+
+
+def settings_for_workers(settings: Settings) -> dict[str, Any]:
+    """Return settings as JSON, without those of this machine and its user."""
+    text = settings.model_dump_json(warnings=False, exclude={"user"})
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
+def fingerprint(
+    settings: Settings, spaces: Spaces, shapes: Mapping[str, tuple[int, ...]], maps_folder: Path
+) -> dict[str, str]:
+    """Return the facts that learner and worker must share, as texts.
+
+    Args:
+        settings: of the run.
+        spaces: of its games.
+        shapes: of the network's weights.
+        maps_folder: holds the files of the map cycle; a missing file has no entry.
+    """
+    layout = hashlib.sha256(repr((spaces.float_mean, spaces.float_std, spaces.waves, spaces.views)).encode())
+    facts = {
+        "observation": f"{spaces.n_floats} floats, image {spaces.image_shape}, layout {layout.hexdigest()[:16]}",
+        "actions": f"{spaces.action}",
+        "network": hashlib.sha256(repr(sorted(shapes.items())).encode()).hexdigest()[:16],
+    }
+    for entry in settings.game.map_cycle:
+        for name in filter(None, (entry.map_path, entry.reference_line)):
+            if (file := maps_folder / name).is_file():
+                facts[f"map {name}"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return facts
