@@ -147,7 +147,8 @@ def test_rows_on_disk_are_those_of_the_checkpoint_or_none(disk_run, on_disk_agai
     again.folder = ring.folder if on_disk_again else None
     again.load_state_dict(ring_of(run.load().state) | {"capacity": new_capacity})
     assert (again.files is not None) == on_disk_again
-    assert (again.files is not None and again.files.folder == ring.files.folder) == (on_disk_again and new_capacity == 8)
+    goes_on = again.files is not None and again.files.folder == ring.files.folder
+    assert goes_on == (on_disk_again and new_capacity == 8)
     assert_same(again.state_dict(), oracle | {"capacity": new_capacity})
     with pytest.raises(CheckpointError, match="newer rows have overwritten"):
         load_checkpoint(run.folder / "checkpoints" / "000001")
