@@ -307,11 +307,11 @@ class OffPolicyLoss(LossModule):
     reduction = "mean"  # over the batch
 
     def __init__(
-        self, loss: LossModule, spaces: Spaces, device: torch.device, seed: int, normalization: nn.Module
+        self, loss: LossModule, spaces: Spaces, device: torch.device, seed: int, normalization: nn.Module | None = None
     ) -> None:
         super().__init__()
         self.loss = loss
-        self.normalization = normalization  # of the network that drives
+        self.normalization = normalization or nn.Identity()  # of the network that drives
         self.device = device
         self.random_state = OwnRandomState(seed, device)
         self._keys = actor_critic.state_keys(spaces)
