@@ -82,7 +82,7 @@ class RAdam(torch.optim.AdamW):
             "exp_avg_sq": torch.zeros_like(weights),
         }
         self.learning_rate, self.epsilon, self.decay = 0.0, 1e-8, 0.0
-        self.n_steps = 0  # with those that `GradScaler` leaves out, as only the GPU knows of them
+        self.n_steps = 0  # with those left out by `GradScaler`, which only the GPU knows
 
     @override
     def step(self, closure: None = None) -> None:  # type: ignore[override]

@@ -507,7 +507,7 @@ class IQNAgent(Agent):
         loss.target.load_state_dict(state["target"])
         for name, tensor in self.optimizer.state[self.weights].items():
             tensor.copy_(step["optimizer"][name])
-        self.optimizer.n_steps = self.updates
+        self.optimizer.n_steps = int(step["optimizer"]["step"])
         if step["scaler"] and self.scaler.is_enabled():  # empty where the loss is not scaled
             self.scaler.load_state_dict(step["scaler"])
         self._transitions_due = step.get("transitions_due", 0)  # checkpoints of earlier versions have none
