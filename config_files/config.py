@@ -25,8 +25,8 @@ torch_device = "auto"
 # Compile the update: 1.4 to 1.7 times as fast, after 15 s.
 use_torch_compile = True
 
-# Arithmetic of the networks: "float32", "float16" or "bfloat16".
-autocast_dtype = "float16"
+# Arithmetic of the networks: "auto" (the faster one), "float32", "float16" or "bfloat16".
+autocast_dtype = "auto"
 
 # Time between checkpoints, and whether they hold the replay buffer (for an exact resume).
 checkpoint_interval_s = 300.0

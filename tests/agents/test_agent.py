@@ -148,7 +148,7 @@ def test_evaluation_weights_are_an_exponential_average(make_agent, make_batch, u
 @pytest.mark.parametrize("has_image", [False, True])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
 def test_bfloat16_is_a_rougher_float32(make_agent, make_batch, update, monkeypatch, has_image, multiplied):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     options = {"has_image": has_image, "quantile_factors_multiply": multiplied, "use_layer_norm": not has_image}
     rough, exact = (make_agent(autocast_dtype=dtype, **options) for dtype in ("bfloat16", "float32"))
     for step in range(3):

@@ -103,7 +103,7 @@ class IQN:
             throttle_actions=self._spaces.throttle_actions,
             exploration_settings=self._settings.exploration,
             rng=rng,
-            dtype=arithmetic_dtype(device, self._settings.agent),
+            dtype=arithmetic_dtype(device, self._settings.agent, network),
         )
 
     def make_learner(self, network: nn.Module) -> IQNAgent:

@@ -9,13 +9,16 @@ import contextlib
 import ctypes
 import functools
 import logging
+import math
 import os
 import platform
+import time
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.places import user_folder
@@ -33,6 +36,11 @@ M_MMAP_MAX: Final = -4
 KEPT_BYTES: Final = 2**31 - 1
 """The largest value that `mallopt` takes."""
 GROWS_BY_BYTES: Final = 64 << 20
+BFLOAT16_INSTRUCTIONS: Final = ("amx_bf16", "avx512_bf16")
+LEAST_WEIGHTS: Final = 1 << 20
+PROBE_ROWS: Final = 64
+PROBE_ROUNDS: Final = 5
+LEAST_GAIN: Final = 1.2
 MOST_COMPILATIONS: Final = 64
 """Compilations of one function, for edited settings, before it runs eagerly. Torch's default is 8."""
 
@@ -94,18 +102,46 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def arithmetic_dtype(device: torch.device, settings: AgentSettings) -> torch.dtype:
-    """Return the precision of the networks' large products.
+def arithmetic_dtype(device: torch.device, settings: AgentSettings, network: nn.Module) -> torch.dtype:
+    """Return the precision of a network's large products.
 
-    A GPU computes as configured, but in float16 where it would emulate bfloat16. A processor computes in float32, but
-    in a configured bfloat16 if it has matrix instructions for it (Intel's AMX).
+    A GPU computes as configured, "auto" is float16; but in float16 where it would emulate bfloat16. A processor
+    computes in float32 or, if it has instructions for it, in a configured bfloat16; "auto" is the faster one.
     """
-    dtype: torch.dtype = getattr(torch, settings.autocast_dtype)
+    name = settings.autocast_dtype
     if device.type == "cuda":
+        dtype: torch.dtype = torch.float16 if name == "auto" else getattr(torch, name)
         emulates = dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.float16 if emulates else dtype
-    has_matrix_instructions = torch.cpu.get_capabilities().get("amx_bf16", False)
-    return dtype if dtype == torch.bfloat16 and has_matrix_instructions else torch.float32
+    capabilities = torch.cpu.get_capabilities()
+    if name in ("float32", "float16") or not any(capabilities.get(one, False) for one in BFLOAT16_INSTRUCTIONS):
+        return torch.float32
+    shapes = [layer.weight.shape for layer in network.modules() if isinstance(layer, nn.Linear)]
+    largest = max(shapes, key=math.prod, default=torch.Size((0, 0)))
+    return torch.bfloat16 if name == "bfloat16" or bfloat16_is_faster(*largest) else torch.float32
+
+
+@functools.cache
+def bfloat16_is_faster(n_outputs: int, n_inputs: int) -> bool:
+    """Measure whether products with a layer's weights take less time in bfloat16, by a sixth, than in float32.
+
+    A processor may have the instructions and yet be slower. Small layers save less than the conversions take: they are
+    not measured.
+    """
+    if n_outputs * n_inputs < LEAST_WEIGHTS:
+        return False
+    best_s: dict[torch.dtype, float] = {}
+    pairs = [
+        (torch.ones(PROBE_ROWS, n_inputs, dtype=dtype), torch.ones(n_outputs, n_inputs, dtype=dtype))
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    for _ in range(PROBE_ROUNDS):  # in turns, as other processes disturb
+        for rows, weight in pairs:
+            start_s = time.perf_counter()
+            F.linear(rows, weight)
+            took_s = time.perf_counter() - start_s
+            best_s[rows.dtype] = min(took_s, best_s.get(rows.dtype, math.inf))
+    return best_s[torch.float32] > LEAST_GAIN * best_s[torch.bfloat16]
 
 
 def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> Callable[Arguments, Result]:

@@ -310,7 +310,7 @@ class IQNLoss(nn.Module):
         super().__init__()
         self.settings = settings
         self.device = device
-        self.dtype = arithmetic_dtype(device, settings)
+        self.dtype = arithmetic_dtype(device, settings, network)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.online = network
         self.target = copy.deepcopy(network).requires_grad_(False)

@@ -240,8 +240,8 @@ class AgentSettings(Group):
     """Weight decay: each step multiplies the weights by 1 - learning rate x this."""
     clip_grad_norm: PositiveFloat = 30.0
     """Bound of the norm of all gradients together."""
-    autocast_dtype: Driver[Literal["float32", "float16", "bfloat16"]] = "float16"
-    """Arithmetic of the networks. A processor uses bfloat16 where it has AMX, and else float32."""
+    autocast_dtype: Driver[Literal["auto", "float32", "float16", "bfloat16"]] = "auto"
+    """Arithmetic of the networks. "auto": float16 on a GPU; on a processor bfloat16 if it is faster, or float32."""
     soft_update_tau: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Share by which the target network moves towards the online one."""
     number_memories_trained_on_between_target_network_updates: Annotated[PositiveInt, Unit("transitions")] = 64
