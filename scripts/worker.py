@@ -46,19 +46,18 @@ def main() -> None:
     end_in_order_when_terminated()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
     token = worker_token(arguments.token_file)
-    from trackmania_rl.multiprocess.worker import Options, Server, Worker
+    from trackmania_rl.multiprocess.worker import Machine, Server, Spool, Worker
 
-    options = Options(
-        server=Server.of_command(arguments.connect, token, arguments.certificate, arguments.insecure),
+    server = Server.of_command(arguments.connect, token, arguments.certificate, arguments.insecure)
+    machine = Machine(
         folder=arguments.folder.absolute(),
         project_folder=PROJECT_FOLDER,
         user=load_settings(PROJECT_FOLDER / CONFIG_FILES / "config.py").user,
         overrides=arguments.set,
         code=arguments.code,
-        spool_bytes=arguments.spool_mb << 20,
     )
     with contextlib.suppress(KeyboardInterrupt):
-        Worker(options).play()
+        Worker(server, machine, Spool(machine.folder, arguments.spool_mb << 20)).play()
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def test_only_modules_that_open_channels_import_a_kind_of_them(imports):
     openers = (
         "run",
         "multiprocess.run_setup",
-        "multiprocess.learner_process",
+        "multiprocess.serving",
         "multiprocess.worker",
         "migration.linesight_run",
     )

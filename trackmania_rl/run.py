@@ -35,10 +35,11 @@ from typing_extensions import override
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_decision, make_agent_builder
 from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
-from trackmania_rl.multiprocess.learner_process import learner_process_fn, make_collectors, serve_workers
+from trackmania_rl.multiprocess.learner_process import learner_process_fn, make_collectors
 from trackmania_rl.multiprocess.run_setup import check_machine, count_session, own_folder, placed, require_races
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
@@ -59,6 +60,7 @@ from trackmania_rl.training.hooks.replay import open_datasets
 
 if TYPE_CHECKING:
     from trackmania_rl.channels.over_grpc import WorkerAccess
+    from trackmania_rl.multiprocess.serving import ServeWorkers
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +176,7 @@ def train(
             maps_folder=maps_folder,
             serves_workers=workers is not None,
         )
-        serving = [] if workers is None else [serve_workers(run, workers, agent_builder)]
+        serving = [] if workers is None else [_serve(workers, agent_builder)]
         trainer = make_trainer(
             run,
             [*configured_hooks, *hooks, *serving],
@@ -193,6 +195,12 @@ def train(
             seeds.write_json(folder.seeds)  # the learner's parts have drawn their seeds
         learner_process_fn(trainer, collectors, placement, should_stop.interruptibly)
     return statistics
+
+
+def _serve(workers: WorkerAccess, builder: AgentBuilder) -> ServeWorkers:
+    from trackmania_rl.multiprocess.serving import ServeWorkers  # needs an extra
+
+    return ServeWorkers(workers, {kind: builder.make_network() for kind in WEIGHTS_KINDS})
 
 
 def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:

@@ -1,9 +1,11 @@
 """Workers: messages, the server of a run, and a worker's spool, over gRPC on loopback."""
 
+import contextlib
 import dataclasses
 import random
 import subprocess
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
@@ -11,24 +13,25 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
-from trackmania_rl.channels import messages, over_grpc
-from trackmania_rl.channels.messages import (
-    Description,
+from trackmania_rl.channels import over_grpc
+from trackmania_rl.channels.over_grpc import (
     Join,
     Joined,
     MessageError,
     News,
     RaceHeader,
+    WorkerAccess,
     decode,
     decode_race,
     encode,
     encode_race,
 )
-from trackmania_rl.channels.over_grpc import Offer, WorkerAccess, WorkerServer
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
 from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
 from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.multiprocess import serving
+from trackmania_rl.multiprocess.serving import ServeWorkers
 from trackmania_rl.multiprocess.worker import Server, Spool
 from trackmania_rl.race.progress import CollectorProgress, Fragment, RacePosition
 from trackmania_rl.race.spaces import Spaces
@@ -37,6 +40,7 @@ from .conftest import got, network_of
 
 SPACES = Spaces((0.0,) * 5, (1.0,) * 5, Discrete(3), (1, 6, 8))
 TOKEN_TEXT = "correct-horse"
+FACTS = {"network": "a", "map valley.toml": "b"}
 ON_LOOPBACK = WorkerAccess("127.0.0.1", 0, TOKEN_TEXT)
 WORKER = "0" * 32
 
@@ -66,7 +70,7 @@ def a_race(seed, n_actions=9, **stats):
     return results, {**of_race, **kind, **others, **stats}
 
 
-def message_of(seed, sequence, compress=messages.all_columns, **stats):
+def message_of(seed, sequence, compress=over_grpc.all_columns, **stats):
     return encode_race(ReceivedRollout(0, *a_race(seed, **stats)), sequence, compress)
 
 
@@ -88,7 +92,7 @@ def test_a_race_arrives_bit_for_bit(settings, stats):
 
 
 def test_half_floats_arrive_as_floats(settings):
-    message = message_of(1, 1, messages.half_floats)
+    message = message_of(1, 1, over_grpc.half_floats)
     assert len(message) < len(message_of(1, 1))
     results = decode_race(message, bounds_of(settings), SPACES)[1]
     expected = a_race(1)[0]
@@ -112,48 +116,63 @@ def spoiled():
     yield results | {"actions": results["actions"][:0]}, stats
 
 
+def refusal(data, bounds):
+    """The error of a damaged race; some bits have no meaning, and the race is the same."""
+    try:
+        results = decode_race(data, bounds, SPACES)[1]
+    except MessageError as error:
+        return str(error)
+    for name, value in a_race(1)[0].items():
+        np.testing.assert_array_equal(results[name], value)
+    return ""
+
+
 def test_damaged_and_foreign_messages_give_one_error(settings):
     bounds, message, rng = bounds_of(settings), message_of(1, 1), random.Random(5)
     mutated = [message[: rng.randrange(len(message))] for _ in range(50)]
     for _ in range(150):
         data = bytearray(message)
-        data[rng.randrange(5, len(data))] ^= 1 << rng.randrange(8)  # the byte before has a bit without a meaning
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         mutated.append(bytes(data))
     mutated += [b"", b"x" * 1000, message + b"x", message + message, encode(News())]
-    mutated += [encode_race(ReceivedRollout(0, *race), 1, messages.all_columns) for race in spoiled()]
+    mutated += [encode_race(ReceivedRollout(0, *race), 1, over_grpc.all_columns) for race in spoiled()]
     bomb = encode(RaceHeader.model_construct(sequence=1), {"actions": np.zeros(1 << 26, dtype=np.uint8)})
     for data in [*mutated, bomb]:
-        with pytest.raises(MessageError) as caught:
-            decode_race(data, bounds, SPACES)
-        assert "\n" not in str(caught.value)
-        assert len(str(caught.value)) < 400
+        text = refusal(data, bounds)
+        assert "\n" not in text
+        assert len(text) < 400
 
 
 def test_what_is_no_data_is_not_sent():
     results, stats = a_race(1)
     for race in ((results | {"own": object()}, stats), (results | {"own": np.array([None] * 9)}, stats)):
         with pytest.raises(MessageError, match="a race cannot be sent"):
-            encode_race(ReceivedRollout(0, *race), 1, messages.all_columns)
+            encode_race(ReceivedRollout(0, *race), 1, over_grpc.all_columns)
 
 
 class Learner:
     """A run's channels with a server of workers, and the news as a worker decodes them."""
 
-    def __init__(self, settings, access=ON_LOOPBACK, counts=()):
+    def __init__(self, settings, access=ON_LOOPBACK, state=None):
         self.run_state = SharedRunState(settings, {"exploration": network_of(0.5)})
-        bounds = bounds_of(settings)
-        self.rollouts = SharedRolloutSource(bounds, 2, stop=self.run_state.stop_flag)
-        networks = {"exploration": network_of(0.0)}
-        offer = Offer("tested", 3, settings, SPACES, lambda _: {"network": "a", "map valley.toml": "b"}, networks)
-        channels = Channels(self.rollouts, self.run_state)
-        self.server = WorkerServer(access, channels, offer, lambda _: CollectorProgress(n_races=6))
-        self.server.load_counts(dict(counts))
-        self.server.start()
+        self.rollouts = SharedRolloutSource(bounds_of(settings), 2, stop=self.run_state.stop_flag)
+        self.server = ServeWorkers(access, {"exploration": network_of(0.0)})
+        self.server.run = SimpleNamespace(
+            settings=settings,
+            spaces=SPACES,
+            channels=Channels(self.rollouts, self.run_state),
+            session=3,
+            progress={1000: CollectorProgress(n_races=6)},
+            maps_folder=Path("maps"),
+        )
+        if state is not None:
+            self.server.load_state_dict(state)
+        self.server.begin()
         scheme = "http" if access.certificate is None else "https"
         self.address = f"{scheme}://localhost:{self.server.port}"
 
     def close(self):
-        self.server.close()
+        self.server.end()
         self.run_state.publish(stop=True)
         self.rollouts.close()
 
@@ -171,13 +190,26 @@ def learner(settings):
         one.close()
 
 
+@pytest.fixture(autouse=True)
+def facts(monkeypatch):
+    monkeypatch.setattr(over_grpc, "fingerprint", lambda *_: FACTS)
+
+
+def refused(connect, *arguments, **named):
+    """The end of a call at its beginning."""
+    with pytest.raises(grpc.RpcError) as caught:
+        connect(*arguments, **named)
+    return caught.value.code().name, caught.value.details()
+
+
 class Client:
     """One call of a worker; `send` messages, `receive` the next answer."""
 
     def __init__(self, learner, token=TOKEN_TEXT, certificate=None):
         self.sent = SimpleNamespace(items=[], changed=threading.Condition(), ends=False)
-        self._context = Server(learner.address, token, certificate).call(self._requests())
-        self.call = self._context.__enter__()
+        self._closing = contextlib.ExitStack()
+        server = Server(learner.address, token, certificate)
+        self.description, self.call = self._closing.enter_context(server.call(self._requests()))
 
     def _requests(self):
         n_sent = 0
@@ -198,8 +230,7 @@ class Client:
         return decode(next(self.call), kind, 1 << 24)
 
     def join(self, worker=WORKER, **facts):
-        self.receive(Description)
-        self.send(encode(Join(worker=worker, fingerprint={"network": "a", "map valley.toml": "b", **facts})))
+        self.send(encode(Join(worker=worker, fingerprint=FACTS | facts)))
         return self.receive(Joined)[0]
 
     def error(self):
@@ -217,7 +248,7 @@ class Client:
         with self.sent.changed:
             self.sent.ends = True
             self.sent.changed.notify_all()
-        self._context.__exit__(None, None, None)
+        self._closing.close()
 
 
 @pytest.fixture
@@ -238,7 +269,8 @@ def take(learner, seed):
     with got(learner.rollouts) as race:
         np.testing.assert_array_equal(race.rollout_results["state_float"], a_race(seed)[0]["state_float"])
         assert race.position == a_race(seed)[1]["position"]
-        learner.server.count(race)
+        learner.server.run.race = race
+        learner.server.batch_process(None)
         return race.collector
 
 
@@ -277,9 +309,9 @@ def test_counts_of_races_survive_the_learner(learner, connect):
     for sequence in (1, 2):
         client.send(message_of(sequence, sequence))
     take(run, 1)
-    counts = run.server.counts()
-    assert counts == {WORKER: [1000, 1]}, "the second one is received, but was not counted"
-    after = learner(counts=counts.items())
+    state = run.server.state_dict()
+    assert state == {"workers": {WORKER: [1000, 1]}}, "the second one is received, but was not counted"
+    after = learner(state=state)
     client = connect(after)
     assert client.join().received == 1
     for sequence in (1, 2, 3):
@@ -289,31 +321,28 @@ def test_counts_of_races_survive_the_learner(learner, connect):
 
 
 def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, connect, monkeypatch):
-    monkeypatch.setattr(over_grpc, "JOIN_WITHIN_S", 0.5)
+    monkeypatch.setattr(serving, "JOIN_WITHIN_S", 0.5)
     run = learner()
     good = connect(run)
     good.join()
-    assert connect(run, token="wrong").error() == ("UNAUTHENTICATED", "the token differs from the learner's")
-    assert connect(run, token="").error()[0] == "UNAUTHENTICATED"
+    for token in ("wrong", ""):
+        assert refused(connect, run, token=token) == ("UNAUTHENTICATED", "the token differs from the learner's")
     with monkeypatch.context() as patch:
         patch.setattr("trackmania_rl.multiprocess.worker.program_version", lambda: "0.0.7")
-        code, text = connect(run).error()
+        code, text = refused(connect, run)
     assert code == "FAILED_PRECONDITION"
     assert "the worker '0.0.7'" in text
     for facts, name in (({"network": "c"}, "network"), ({"map valley.toml": ""}, "map valley.toml")):
         client = connect(run)
-        client.receive(Description)
-        client.send(encode(Join(worker="2" * 32, fingerprint={"network": "a", **facts})))
+        client.send(encode(Join(worker="2" * 32, fingerprint=FACTS | facts)))
         code, text = client.error()
         assert code == "FAILED_PRECONDITION"
         assert text.startswith(f"{name} is ")
     for message in (b"", b"x" * 100, encode(News()), encode(Join.model_construct(worker="../x", fingerprint={}))):
         client = connect(run)
-        client.receive(Description)
         client.send(message)
         assert client.error()[0] == "INVALID_ARGUMENT"
     idle = connect(run)
-    idle.receive(Description)
     assert idle.error()[0] == "CANCELLED", "a client that does not join in time"
     rng, race = random.Random(3), message_of(1, 1)
     for _ in range(20):
@@ -333,11 +362,12 @@ def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, con
 
 
 def test_no_more_workers_than_the_most(learner, connect, monkeypatch):
-    monkeypatch.setattr(over_grpc, "MOST_WORKERS", 2)
     run = learner()
+    monkeypatch.setattr(serving, "MOST_WORKERS", 2)
     for worker in ("0", "1"):
         connect(run).join(worker * 32)
     client = connect(run)
+    client.send(encode(Join(worker="2" * 32, fingerprint=FACTS)))
     assert client.error()[0] == "RESOURCE_EXHAUSTED"
 
 
@@ -364,8 +394,8 @@ def test_tls_needs_the_learners_certificate(learner, connect, certificate):
     client.send(message_of(1, 1))
     take(run, 1)
     without = Server(run.address, TOKEN_TEXT)
-    with pytest.raises(grpc.RpcError) as caught, without.call(iter(())) as call:
-        without.describe(call)
+    with pytest.raises(grpc.RpcError) as caught, without.call(iter(())):
+        pass
     assert "no TLS connection" in str(without.refusal(caught.value))
     damaged = dataclasses.replace(access, key=b"nonsense")
     with pytest.raises(UserError, match="is damaged"):
@@ -403,8 +433,8 @@ def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path):
         spool.add(sequence, 20, bytes(40))
     assert spool.is_full(False, 1)
     assert not spool.is_full(True, 1)
-    assert [number for number, _ in spool.after(8, 40, 0)] == [9, 10]
-    assert spool.after(8, 41, 0) == []
+    assert list(spool.after(8, 40, 0)) == [9, 10]
+    assert spool.after(8, 41, 0) == {}
     spool.acknowledge(8)
     assert not spool.is_full(False, 1)
     worker = spool.worker
@@ -413,8 +443,8 @@ def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path):
     spool = Spool(tmp_path, most_bytes=100)
     assert spool.worker == worker
     assert spool.begin("run", received=9) == 10
-    assert [file.read_bytes() for _, file in spool.after(0, 1, 0)] == [bytes(40)] * 2
+    assert [file.read_bytes() for file in spool.after(0, 1, 0).values()] == [bytes(40)] * 2
     spool.lock.release()
     spool = Spool(tmp_path, most_bytes=100)
     assert spool.begin("another run", received=0) == 0
-    assert spool.after(0, 1, 0) == []
+    assert spool.after(0, 1, 0) == {}

@@ -8,16 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDictBase
 from typing_extensions import override
 
 from trackmania_rl.agents.agent import CarryOut
-from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, make_agent_builder
+from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS, Channels
-from trackmania_rl.errors import UserError
+from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask
 from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, ENDS_WITHIN_S, CollectorJob, Placement
@@ -27,9 +25,6 @@ from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.training.demonstrations import Demonstration
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.trainer import RunTrainer
-
-if TYPE_CHECKING:
-    from trackmania_rl.channels.over_grpc import WorkerAccess, WorkerServer
 
 log = logging.getLogger(__name__)
 
@@ -52,61 +47,6 @@ class BeatForSupervisor(Hook):
         self.run.heartbeat = self._heartbeat
         if self._because:
             log.warning("started again by --supervised, since the training %s", self._because)
-
-
-class ServeWorkers(Hook):
-    """Workers on other machines: their server, and in checkpoints the counts of their races."""
-
-    takes_fragments = True
-
-    def __init__(self, server: WorkerServer) -> None:
-        self._server = server
-
-    @override
-    def batch_process(self, _: TensorDictBase) -> None:
-        self._server.count(self.run.race)
-
-    @override
-    def begin(self) -> None:
-        self._server.start()
-
-    @override
-    def end(self) -> None:
-        self._server.close()
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"workers": self._server.counts()}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._server.load_counts(state_dict["workers"])
-
-
-def serve_workers(run: RunContext, access: WorkerAccess, builder: AgentBuilder) -> ServeWorkers:
-    """Make the server of a run's workers.
-
-    Raises:
-        UserError: if the address cannot be used, or the sampling is synchronous.
-    """
-    from trackmania_rl.channels.messages import fingerprint
-    from trackmania_rl.channels.over_grpc import Offer, WorkerServer
-
-    if run.settings.sync.is_synchronous:
-        raise UserError('--workers plays beside the learner: set sampling = "asynchronous"')
-    networks = {kind: builder.make_network() for kind in WEIGHTS_KINDS}
-    shapes = {name: tuple(tensor.shape) for name, tensor in networks["exploration"].state_dict().items()}
-    offer = Offer(
-        run=run.settings.run.run_name,
-        session=run.session,
-        settings=run.settings,
-        spaces=run.spaces,
-        fingerprint_of=lambda settings: fingerprint(settings, run.spaces, shapes, run.maps_folder),
-        networks=networks,
-    )
-    server = WorkerServer(access, run.channels, offer, lambda number: run.progress.get(number, CollectorProgress()))
-    log.info("workers are served at %s:%d%s", access.host, server.port, ", with TLS" if access.certificate else "")
-    return ServeWorkers(server)
 
 
 class Collectors(Supervisor[CollectorJob], Hook):

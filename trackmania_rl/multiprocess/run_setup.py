@@ -140,8 +140,8 @@ def require_races(settings: Settings, cluster: str | None, serves_workers: bool)
             "n_collectors = 0 plays no game: name a data set in offline, serve --workers, or set n_collectors to 1 or "
             "more"
         )
-    if cluster is not None and serves_workers:
-        raise SettingsError("--cluster and --workers are two ways to play on other machines: leave one of them out")
+    if serves_workers and (cluster is not None or settings.sync.is_synchronous):
+        raise SettingsError('--workers plays beside the learner: leave out --cluster, set sampling = "asynchronous"')
 
 
 def require_ray() -> None:

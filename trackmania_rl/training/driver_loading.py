@@ -60,7 +60,7 @@ SHIPPED_CODE: Final = frozenset(
         "trackmania_rl.agents.builder:IQN",
         "trackmania_rl.agents.iqn:IQN_Network",
         "trackmania_rl.agents.behaviour_cloning:BehaviourCloning",
-        *(f"trackmania_rl.channels.messages:{name}" for name in ("all_columns", "half_floats")),
+        *(f"trackmania_rl.channels.over_grpc:{name}" for name in ("all_columns", "half_floats")),
         *(f"trackmania_rl.agents.torchrl_agent:{name}" for name in ("TorchRLAgent", *_AGENTS)),
         *(f"torchrl.objectives.{name.removeprefix('Discrete').lower()}:{name}Loss" for name in _AGENTS),
     )

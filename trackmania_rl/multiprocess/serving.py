@@ -1,0 +1,277 @@
+"""Learner's end of the calls of workers on other machines; `channels.over_grpc` describes them.
+
+A worker's races go into a sink of the learner's `Rollouts`, as if a collector of this machine put them there, and the
+news of the `RunState` go back. The library does TLS, keepalive, flow control and size limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+from tensordict import TensorDictBase
+from torch import nn
+from typing_extensions import override
+
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.channels import over_grpc
+from trackmania_rl.channels.over_grpc import (
+    Description,
+    Join,
+    Joined,
+    MessageError,
+    News,
+    SentBy,
+    WorkerAccess,
+    decode,
+    encode,
+)
+from trackmania_rl.channels.protocols import LOOK_EVERY_S, NO_WEIGHTS, ChannelError, RolloutSink, WeightsKind
+from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
+from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.places import program_version
+from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings
+from trackmania_rl.training.hooks.hook import Hook
+
+log = logging.getLogger(__name__)
+
+FIRST_NUMBER: Final = 1000
+"""Number of the first worker among the run's collectors."""
+MOST_WORKERS: Final = 64
+JOIN_WITHIN_S: Final = 120.0
+NEWS_EVERY_S: Final = 0.2
+WEIGHTS_EVERY_S: Final = 0.5
+WEIGHTS_BYTES_PER_S: Final = 1 << 20
+"""Weights are sent at most this often, and at most so many bytes a second of each kind to each worker."""
+OPTIONS: Final = (
+    *over_grpc.OPTIONS,
+    ("grpc.http2.min_ping_interval_without_data_ms", over_grpc.KEEPALIVE_MS // 2),
+    ("grpc.server_handshake_timeout_ms", over_grpc.KEEPALIVE_MS),
+    ("grpc.max_connection_idle_ms", 6 * over_grpc.KEEPALIVE_MS),
+    ("grpc.so_reuseport", 0),
+)
+Code = grpc.StatusCode
+
+
+@dataclass
+class _Worker:
+    """A worker of this run, by the id that it made for itself."""
+
+    number: int  # among the collectors
+    counted: int = 0  # newest race that hooks have counted
+    received: int = 0  # newest race in the sink
+    n_calls: int = 0  # in this session; only the newest one is answered
+    sink: RolloutSink | None = None
+    refusal: str = ""  # error of its last message
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of the sink
+
+
+class ServeWorkers(Hook):
+    """Server of a run's workers. Checkpoints hold the count of each worker's races.
+
+    Args:
+        access: address and admission.
+        networks: on the CPU, overwritten with the newest weights.
+    """
+
+    takes_fragments = True
+
+    def __init__(self, access: WorkerAccess, networks: Mapping[WeightsKind, nn.Module]) -> None:
+        self._access, self._networks = access, networks
+        self._workers: dict[str, _Worker] = {}
+        self._changed = threading.Condition()
+        self._weights: dict[WeightsKind, tuple[int, bytes, float]] = {}  # version, message, time of the next one
+        self._ends = False
+
+    @override
+    def begin(self) -> None:
+        """Begin to answer.
+
+        Raises:
+            UserError: if the address, the certificate or its key cannot be used.
+        """
+        self._bounds = RolloutBounds.of_game(self.run.settings.game, self.run.spaces)
+        self._server = grpc.server(
+            ThreadPoolExecutor(MOST_WORKERS, thread_name_prefix="workers"),
+            options=(*OPTIONS, ("grpc.max_receive_message_length", self._bounds.slot_bytes)),
+            maximum_concurrent_rpcs=MOST_WORKERS,
+        )
+        play = grpc.stream_stream_rpc_method_handler(self._play)
+        handler = grpc.method_handlers_generic_handler(over_grpc.SERVICE, {over_grpc.METHOD: play})
+        self._server.add_generic_rpc_handlers((handler,))
+        access, self.port = self._access, 0
+        address = f"{access.host}:{access.port}"
+        with contextlib.suppress(RuntimeError):
+            if access.certificate is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                credentials = grpc.ssl_server_credentials([(access.key, access.certificate)])
+                self.port = self._server.add_secure_port(address, credentials)
+        if not self.port:
+            with contextlib.suppress(OSError), socket.create_server((access.host.strip("[]"), access.port)):
+                raise UserError("the certificate or the key of --worker-certificate is damaged")
+            raise PassingError(f"workers cannot be served at {address}: the port or the address is not free")
+        self._server.start()
+        log.info("workers are served at %s:%d%s", access.host, self.port, ", with TLS" if access.certificate else "")
+
+    @override
+    def end(self) -> None:
+        self._ends = True
+        self._server.stop(grace=1.0).wait()
+
+    @override
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Count a worker's race, and so acknowledge it."""
+        sent_by = self.run.race.end_race_stats.get("sent_by")
+        if sent_by is not None:
+            with self._changed:
+                worker = self._workers[sent_by.worker]
+                worker.counted = max(worker.counted, sent_by.sequence)
+                self._changed.notify_all()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"workers": {name: [worker.number, worker.counted] for name, worker in self._workers.items()}}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        counts = state_dict["workers"]
+        self._workers = {name: _Worker(number, counted, counted) for name, (number, counted) in counts.items()}
+
+    def _play(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Answer one call. No message of a call without the token is read."""
+        sent, token = dict(context.invocation_metadata()), self._access.token
+        if token and not hmac.compare_digest(str(sent.get(over_grpc.TOKEN, "")).encode(), token.encode()):
+            context.abort(Code.UNAUTHENTICATED, "the token differs from the learner's")
+        if (version := sent.get(over_grpc.VERSION)) != program_version():
+            text = f"the learner has version {program_version()} of this project, the worker {version!r:.40}"
+            context.abort(Code.FAILED_PRECONDITION, f"{text}: install the same one")
+        run = self.run
+        run.channels.run_state.pull()
+        settings = run.channels.run_state.settings
+        values = over_grpc.settings_for_workers(settings)
+        yield encode(Description(version=program_version(), run=settings.run.run_name, settings=values))
+        join = self._join(requests, settings, context)
+        worker, call = self._admit(join.worker, context)
+        log.info("worker %d has joined (%s)", worker.number, context.peer())
+        arguments = (join.worker, worker, call, requests, context)
+        threading.Thread(target=self._receive, args=arguments, name=f"worker {worker.number}", daemon=True).start()
+        try:
+            yield encode(
+                Joined(
+                    name=f"session-{run.session}/call-{call}",
+                    seed=SeedTree(settings.run.seed).integer(f"worker-{worker.number}"),
+                    received=worker.received,
+                    progress=run.progress.get(worker.number, CollectorProgress()).state_dict() | {"streams": {}},
+                )
+            )
+            yield from self._news(worker, call, settings, context)
+        finally:
+            log.info("worker %d has left", worker.number)
+
+    def _join(self, requests: Iterator[bytes], settings: Settings, context: grpc.ServicerContext) -> Join:
+        """Receive a worker's first message, and compare its facts with those of the run."""
+        timer = threading.Timer(JOIN_WITHIN_S, context.cancel)
+        timer.start()
+        try:
+            join, _ = decode(next(requests), Join, over_grpc.MOST_SETUP_BYTES)
+        except MessageError as error:
+            context.abort(Code.INVALID_ARGUMENT, str(error))
+            raise
+        except StopIteration:
+            context.abort(Code.CANCELLED, "the call has ended")
+            raise
+        finally:
+            timer.cancel()
+        own = over_grpc.fingerprint(settings, self.run.spaces, self._networks["exploration"], self.run.maps_folder)
+        for name, fact in own.items():
+            if (other := join.fingerprint.get(name, "missing")) != fact:
+                remedy = "copy the file" if name.startswith("map ") else "install the same parts and version"
+                text = f"{name} is {fact} on the learner's machine, here {other:.200}: {remedy} from there"
+                context.abort(Code.FAILED_PRECONDITION, text)
+        return join
+
+    def _admit(self, name: str, context: grpc.ServicerContext) -> tuple[_Worker, int]:
+        """Return a worker and the number of its call."""
+        with self._changed:
+            if name not in self._workers and len(self._workers) >= MOST_WORKERS:
+                context.abort(Code.RESOURCE_EXHAUSTED, f"the run has had {MOST_WORKERS} workers, the most")
+            worker = self._workers.setdefault(name, _Worker(FIRST_NUMBER + len(self._workers)))
+            try:
+                worker.sink = worker.sink or self.run.channels.rollouts.open_collector(worker.number)
+            except ChannelError as error:
+                context.abort(Code.RESOURCE_EXHAUSTED, str(error))
+            worker.n_calls, worker.refusal = worker.n_calls + 1, ""
+            return worker, worker.n_calls
+
+    def _receive(
+        self, name: str, worker: _Worker, call: int, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> None:
+        """Put the races of a call into the worker's sink, except repeated ones."""
+        assert worker.sink is not None
+        try:
+            for data in requests:
+                header, results, stats = over_grpc.decode_race(data, self._bounds, self.run.spaces)
+                with worker.lock:
+                    while worker.sink.acquire_frames(0, LOOK_EVERY_S) is None:
+                        if not context.is_active() or self._ends:
+                            return
+                    if worker.n_calls != call:
+                        return
+                    if header.sequence > worker.received:
+                        worker.sink.put(0, results, {**stats, "sent_by": SentBy(name, header.sequence)})
+                        worker.received = header.sequence
+        except (MessageError, ChannelError) as error:
+            log.warning("worker %d is refused: %s", worker.number, error)
+            worker.refusal = str(error)
+        except grpc.RpcError as error:  # the call has ended
+            log.debug("worker %d: %s", worker.number, error)
+
+    def _news(self, worker: _Worker, call: int, settings: Settings, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Yield weights, settings and counts as they change, until the call ends."""
+        run_state, versions, sent = self.run.channels.run_state, dict[WeightsKind, int](), News()
+        while context.is_active() and not self._ends:
+            if worker.n_calls != call:
+                context.abort(Code.ABORTED, "another call of this worker has replaced this one")
+            if worker.refusal:
+                context.abort(Code.INVALID_ARGUMENT, worker.refusal)
+            for kind in self._networks:
+                version, message = self._newest_weights(kind)
+                if version != versions.get(kind, NO_WEIGHTS):
+                    versions[kind] = version
+                    yield message
+            run_state.pull()
+            if run_state.settings is not settings:
+                settings = run_state.settings
+                yield encode(News(settings=over_grpc.settings_for_workers(settings)))
+            news = News(frames_total=run_state.frames_total, acknowledged=worker.counted)
+            if news != sent:
+                sent = news
+                yield encode(news)
+            with self._changed:
+                self._changed.wait(NEWS_EVERY_S)
+
+    def _newest_weights(self, kind: WeightsKind) -> tuple[int, bytes]:
+        """Return version and message of the newest weights, at limited intervals."""
+        with self._changed:
+            version, message, due_s = self._weights.get(kind, (NO_WEIGHTS, b"", 0.0))
+            if (now_s := time.monotonic()) >= due_s:
+                network = self._networks[kind]
+                newest = self.run.channels.run_state.pull_weights(kind, network, version)
+                if newest != version:
+                    vector = flatten_parameters(network).numpy()
+                    version, message = newest, encode(News(versions={kind: newest}), {kind: vector})
+                    due_s = now_s + max(WEIGHTS_EVERY_S, len(message) / WEIGHTS_BYTES_PER_S)
+                self._weights[kind] = version, message, due_s
+            return version, message
