@@ -85,6 +85,26 @@ class OldStep(Counting):
         return super().step(action)[:4]
 
 
+class Filmed(Counting):
+    """Observes, beside a number, a picture in which each step has a brightness of its own."""
+
+    observation_space = spaces.Dict({"camera": spaces.Box(0, 255, (40, 60, 3), np.uint8), "n": spaces.Box(0, 10, (1,))})
+
+    def step(self, action):
+        *result, _ = super().step(action)
+        return *result, {"height_m": 2.5 * self.n, "position": np.array([self.n, -self.n])}
+
+    def _seen(self):
+        return {"camera": np.full((40, 60, 3), 10 * self.n, np.uint8), "n": np.array([self.n], np.float32)}
+
+
+class OnlyFilmed(Filmed):
+    observation_space = spaces.Box(0, 255, (40, 60), np.uint8)
+
+    def _seen(self):
+        return np.full((40, 60), 10 * self.n, np.uint8)
+
+
 @pytest.fixture
 def settings(repository_root):
     return load_settings(repository_root / "config_files" / "config.py", {"games_per_collector": 2})
@@ -253,6 +273,32 @@ def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings, tmp_path):
     with pytest.raises(UserError, match='Counting renders no RGB arrays to film: let it take render_mode="rgb_array"'):
         evaluate_environment(driver_of(settings, Counting), 1, tmp_path / "none.mp4")
     assert [file.name for file in tmp_path.iterdir()] == ["film.mp4"]
+
+
+@pytest.mark.parametrize(("env", "n_floats"), [(Filmed, 2), (OnlyFilmed, 1)])
+def test_images_become_frames_and_infos_columns(settings, env, n_floats):
+    sizes = {"image_width_px": 30, "image_height_px": 20, "frames_per_state": 2}
+    settings = settings.model_copy(update={"game": settings.game.model_copy(update=sizes)})
+    builder = GymnasiumGames(settings, env=env, info=("height_m", "position"))
+    spaces_of_run, games = builder.spaces, builder.make_games(0, Path(), np.random.default_rng(1))
+    assert (spaces_of_run.image_shape, spaces_of_run.n_floats) == ((2, 20, 30), n_floats)
+    games.begin(0, ENTRY)
+    received = [decide(games, 1) for _ in range(EPISODE)]
+    assert [one.images[0, :, 0, 0].tolist() for one in received[:3]] == [[0, 0], [0, 10], [10, 20]]
+    race = games.recv().ended[0].rollout_results
+    assert race["frames"].shape == (EPISODE + 1, 1, 20, 30)
+    assert race["frames"][:, 0, 7, 7].tolist() == [0, 10, 20, 30, 40, 50]
+    assert race["info_height_m"].tolist() == [2.5, 5.0, 7.5, 10.0, 12.5]
+    assert race["info_position"].tolist() == [[n, -n] for n in range(1, EPISODE + 1)]
+    buffer, _ = make_memory(settings, spaces_of_run)
+    worth = RewardedRace(race["rewards"], np.zeros(EPISODE + 1, np.float32))
+    read = buffer.storage.get(buffer.extend(rows_of_rollout(race, worth, settings.replay)))
+    np.testing.assert_array_equal(read.state_img, np.concatenate([one.images for one in received]))
+    with pytest.raises(SettingsError, match=r"Counting gives no image of 30 x 20 pixels: .* has 0 images; set image_w"):
+        GymnasiumGames(settings, env=Counting)
+    lacking = GymnasiumGames(settings, env=env, info=("depth_m",))
+    with pytest.raises(EnvironmentFaultError, match=r"step\(\) returns no number info\['depth_m'\]"):
+        lacking.check()
 
 
 def test_a_horizon_beyond_an_ids_own_limit_is_given_to_it(settings):

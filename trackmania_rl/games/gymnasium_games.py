@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import cv2
 import gymnasium
 import numpy as np
 import numpy.typing as npt
@@ -43,12 +44,15 @@ class GymnasiumGames(GamesBuilder):
     """The part `games` for an environment: `games = functools.partial(GymnasiumGames, env="CartPole-v1")`.
 
     Observations are flattened to floats after the time elapsed in the mini-race, and normalized by their bounds if
-    finite. The environment's rewards are used unchanged. Episodes are truncated after `cutoff_race_longer_than_ms`. A
-    larger `horizon` replaces a registered id's limit.
+    finite. With `image_width_px` and `image_height_px` an image of uint8, (H, W), (H, W, 1) or (H, W, 3), becomes gray
+    frames of that size instead: the observation, or the only image in a `Dict`. The environment's rewards are used
+    unchanged. Episodes are truncated after `cutoff_race_longer_than_ms`. A larger `horizon` replaces a registered id's
+    limit.
 
     Args:
         settings: of the run; entries of `map_cycle` need only a `map_name` and set the number of exploration episodes.
         env: an id for `gymnasium.make`, or a function that makes the environment.
+        info: names of entries of `info`, numbers or arrays, that become columns `info_NAME` (T, ...) of races.
 
     Attributes:
         spaces: of the environment, with the run's views.
@@ -60,9 +64,10 @@ class GymnasiumGames(GamesBuilder):
         SettingsError: if there is no such environment, or its actions or observations are unsupported.
     """
 
-    def __init__(self, settings: Settings, *, env: str | MakeEnv) -> None:
+    def __init__(self, settings: Settings, *, env: str | MakeEnv, info: Sequence[str] = ()) -> None:
         self._settings = settings
         self._env = env
+        self._info = info
         self.render = False
         made = self._make_env()
         try:
@@ -79,7 +84,7 @@ class GymnasiumGames(GamesBuilder):
             EnvironmentFaultError: if the environment raises, or breaks Gymnasium's API.
         """
         env, spaces = self._make_env(), self.spaces
-        games = SteppedEnvs([env], spaces, self._settings.game, np.random.default_rng(0))
+        games = SteppedEnvs([env], spaces, self._settings.game, np.random.default_rng(0), self._info)
         actions = np.zeros((1, *spaces.action_shape), dtype=spaces.action_dtype)
         if isinstance(spaces.action, gym_spaces.Box):
             actions = actions.clip(spaces.action.low, spaces.action.high)
@@ -103,9 +108,8 @@ class GymnasiumGames(GamesBuilder):
     @override
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
         envs = [self._make_env() for _ in range(self._settings.game.games_per_collector)]
-        return games_for(
-            self._settings.sync, envs, lambda some: SteppedEnvs(some, self.spaces, self._settings.game, rng)
-        )
+        game, info = self._settings.game, self._info
+        return games_for(self._settings.sync, envs, lambda some: SteppedEnvs(some, self.spaces, game, rng, info))
 
     def _make_env(self) -> gymnasium.Env[Any, Any]:
         if callable(self._env):
@@ -126,33 +130,41 @@ class GymnasiumGames(GamesBuilder):
 class _Episode:
     """An episode of T actions and T + 1 states."""
 
+    frames: list[npt.NDArray[np.uint8]]
     floats: list[npt.NDArray[np.float32]]
     actions: list[Any] = field(default_factory=list)
     is_greedy: list[bool] = field(default_factory=list)
     q_values: list[npt.NDArray[np.float32]] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    infos: list[dict[str, npt.NDArray[np.float32]]] = field(default_factory=list)
 
-    def newest(self, views: Views) -> npt.NDArray[np.float32]:
-        """Return the newest state's floats for agents."""
-        if not views.inputs:
-            return self.floats[-1]
-        floats = np.stack(self.floats[-views.rows_back - 1 :])
+    def newest(self, views: Views) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+        """Return the newest state's image (S, H, W) and floats for agents."""
+        if not views.inputs and views.rows_back == 0:
+            return self.frames[-1], self.floats[-1]
+        floats, frames = (np.stack(states[-views.rows_back - 1 :]) for states in (self.floats, self.frames))
         actions = np.array([*self.actions[len(self.actions) + 1 - len(floats) :], views.action_before])
-        no_frames = np.empty((1, len(floats), 1, 0, 0), dtype=np.uint8)
-        _, seen = views.look(no_frames, floats[None], actions[None], np.zeros(1, np.int64), np.array([len(floats) - 1]))
-        return seen[0]
+        last = np.array([len(floats) - 1])
+        images, seen = views.look(frames[None], floats[None], actions[None], np.zeros_like(last), last)
+        return images[0], seen[0]
 
 
 class SteppedEnvs(Games):
-    """K environments in this process, stepped in turn. `rng` seeds their first resets."""
+    """K environments in this process, stepped in turn. `rng` seeds their first resets; `info` names columns."""
 
     def __init__(
-        self, envs: Sequence[gymnasium.Env[Any, Any]], spaces: Spaces, game: GameSettings, rng: np.random.Generator
+        self,
+        envs: Sequence[gymnasium.Env[Any, Any]],
+        spaces: Spaces,
+        game: GameSettings,
+        rng: np.random.Generator,
+        info: Sequence[str] = (),
     ) -> None:
         self.n_games = len(envs)
         self.game = game
         self._envs = envs
         self._spaces = spaces
+        self._info = info
         self._seeds: list[int | None] = [int(seed) for seed in rng.integers(2**31, size=len(envs))]
         self._episodes: dict[int, _Episode] = {}
         self._ended: dict[int, EndedRace] = {}
@@ -162,16 +174,18 @@ class SteppedEnvs(Games):
         seed, self._seeds[game] = self._seeds[game], None
         self._ended.pop(game, None)
         observation, _ = self._checked(game, "reset()", self._envs[game].reset(seed=seed), RESET_RESULT)
-        self._episodes[game] = _Episode([self._floats(game, observation)])
+        frame, floats = self._state(game, observation)
+        self._episodes[game] = _Episode([frame], [floats])
 
     @override
     def recv(self) -> Received:
         ids = np.array(sorted(self._episodes), dtype=np.int64)
         episodes = [self._episodes[game] for game in ids.tolist()]
-        floats = np.array([episode.newest(self._spaces.views) for episode in episodes], dtype=np.float32)
+        newest = [episode.newest(self._spaces.views) for episode in episodes]
+        images = np.array([image for image, _ in newest], dtype=np.uint8).reshape(len(ids), *self._spaces.image_shape)
+        floats = np.array([floats for _, floats in newest], dtype=np.float32)
         is_first = np.array([not episode.actions for episode in episodes], dtype=np.bool_)
         ended, self._ended = self._ended, {}
-        images = np.empty((len(ids), *self._spaces.image_shape), dtype=np.uint8)
         return Received(ids, images, floats.reshape(len(ids), self._spaces.n_floats), is_first, ended)
 
     @override
@@ -181,8 +195,11 @@ class SteppedEnvs(Games):
         for row, game in enumerate(ids.tolist()):
             episode, action = self._episodes[game], decision.actions[row]
             result = self._envs[game].step(own_action(self._spaces, action))
-            observation, reward, terminated, truncated, _ = self._checked(game, "step()", result, STEP_RESULT)
-            episode.floats.append(self._floats(game, observation))
+            observation, reward, terminated, truncated, info = self._checked(game, "step()", result, STEP_RESULT)
+            frame, floats = self._state(game, observation)
+            episode.frames.append(frame)
+            episode.floats.append(floats)
+            episode.infos.append({name: self._entry(game, info, name) for name in self._info})
             episode.actions.append(action)
             episode.is_greedy.append(bool(decision.is_greedy[row]))
             episode.q_values.append(decision.q_values[row])
@@ -222,15 +239,21 @@ class SteppedEnvs(Games):
             self._refuse(game, f"{call} returns {_described(result)} instead of {form}")
         return result
 
-    def _floats(self, game: int, observation: Any) -> npt.NDArray[np.float32]:
+    def _state(self, game: int, observation: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
         space = self._envs[game].observation_space
         try:
-            floats = own_floats(space, observation)
+            frame, floats = own_state(space, observation, self._spaces.image_size_px)
         except (TypeError, ValueError, LookupError) as error:
             self._refuse(game, f"the observation {_described(observation)} does not fit {space}: {one_line(error)}")
         if len(floats) != self._spaces.n_own_floats:
             self._refuse(game, f"the observation {_described(observation)} does not fit {space}")
-        return floats
+        return frame, floats
+
+    def _entry(self, game: int, info: Any, name: str) -> npt.NDArray[np.float32]:
+        try:
+            return np.asarray(info[name], dtype=np.float32)
+        except (KeyError, TypeError, ValueError) as error:
+            self._refuse(game, f"step() returns no number info[{name!r}] ({one_line(error)}), which is to be a column")
 
     def _number(self, game: int, name: str, value: Any) -> float:
         try:
@@ -248,8 +271,9 @@ class SteppedEnvs(Games):
 
     def _columns(self, episode: _Episode, states: range) -> dict[str, Any]:
         decided = slice(states.start, states.stop - 1)
-        return {
-            "frames": np.zeros((len(states), 1, 0, 0), dtype=np.uint8),
+        infos = {f"info_{name}": np.array([info[name] for info in episode.infos[decided]]) for name in self._info}
+        return infos | {
+            "frames": np.array(episode.frames[states.start : states.stop], dtype=np.uint8),
             "state_float": np.array(episode.floats[states.start : states.stop], dtype=np.float32),
             "actions": np.array(episode.actions[decided], dtype=self._spaces.action_dtype),
             "action_was_greedy": np.array(episode.is_greedy[decided], dtype=np.bool_),
@@ -278,14 +302,49 @@ def name_of(env: gymnasium.Env[Any, Any]) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
 
 
-def own_floats(space: gym_spaces.Space[Any], observation: Any) -> npt.NDArray[np.float32]:
-    """Return a state's floats: 0 for the time elapsed in the mini-race, and the flattened observation.
+def own_state(
+    space: gym_spaces.Space[Any], observation: Any, image_size_px: tuple[int, int]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """Return a state's frame (1, H, W) of `image_size_px`, and its floats.
+
+    The floats are 0 for the time elapsed in the mini-race, and the flattened observation without its image.
 
     Raises:
         TypeError, ValueError or LookupError: if the observation does not fit the space.
     """
+    height, width = image_size_px
+    frame = np.empty((1, height, width), dtype=np.uint8)
+    if height > 0:
+        name, of_image, space = _split(space)
+        image = observation if name is None else observation[name]
+        observation = {key: observation[key] for key in space} if isinstance(space, gym_spaces.Dict) else np.empty(0)
+        if np.shape(image) != of_image.shape:
+            raise ValueError(f"its image is {np.shape(image)}")
+        image = np.asarray(image, dtype=np.uint8)
+        gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2:] == (3,) else image.reshape(image.shape[:2])
+        frame[0] = cv2.resize(gray, (width, height), interpolation=cv2.INTER_AREA)
     flat = np.asarray(gym_spaces.flatten(space, observation), dtype=np.float32)
-    return np.append(np.float32(0), flat)
+    return frame, np.append(np.float32(0), flat)
+
+
+def _split(space: gym_spaces.Space[Any]) -> tuple[str | None, gym_spaces.Box, gym_spaces.Space[Any]]:
+    """Return the name in a `Dict`, or None, and the space of the only image, and the space of all else.
+
+    Raises:
+        LookupError: if there is no image, or more than one.
+    """
+    entries: dict[Any, Any] = dict(space.items()) if isinstance(space, gym_spaces.Dict) else {None: space}
+    images = [name for name, entry in entries.items() if _is_image(entry)]
+    if len(images) != 1:
+        raise LookupError(f"{space} has {len(images)} images")
+    image = entries.pop(images[0])
+    return images[0], image, gym_spaces.Dict(entries) if entries else gym_spaces.Box(0.0, 1.0, (0,))
+
+
+def _is_image(space: gym_spaces.Space[Any]) -> bool:
+    if not isinstance(space, gym_spaces.Box) or space.dtype != np.uint8:
+        return False
+    return len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3))
 
 
 def own_action(spaces: Spaces, action: Any) -> Any:
@@ -315,7 +374,16 @@ def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
         )
     if not observation.is_np_flattenable:
         raise SettingsError(f"games: {name} has the observations {observation}, which cannot be flattened to floats")
-    flat = gym_spaces.flatten_space(observation)
+    has_image, of_floats = settings.game.has_image, observation
+    if has_image:
+        try:
+            _, _, of_floats = _split(observation)
+        except LookupError as error:
+            raise SettingsError(
+                f"games: {name} gives no image of {settings.game.image_width_px} x {settings.game.image_height_px} "
+                f"pixels: {one_line(error)}; set image_width_px = 0 and image_height_px = 0, which flattens images"
+            ) from error
+    flat = gym_spaces.flatten_space(of_floats)
     assert isinstance(flat, gym_spaces.Box)
     low, high = flat.low.astype(np.float64), flat.high.astype(np.float64)
     is_bounded = np.isfinite(low) & np.isfinite(high) & (high > low) & (high - low < NO_BOUNDS)
@@ -326,10 +394,13 @@ def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
     std = (half, *((high - low) / 2).tolist())
     own = ObservationBlock(FLOATS, 0, len(mean), "", f"observation of {name}", "", mean, std)
     blocks, views = _views(settings, own, action)  # type: ignore[arg-type]
+    if has_image:
+        views = replace(views, frame_shifts=settings.game.frame_shifts)
     return Spaces(
         float_mean=tuple(number for block in (own, *blocks) for number in block.mean),
         float_std=tuple(number for block in (own, *blocks) for number in block.std),
         action=action,  # type: ignore[arg-type]
+        image_shape=settings.game.image_shape,
         views=views,
         own_observation=observation,
     )

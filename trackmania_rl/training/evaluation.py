@@ -24,7 +24,7 @@ from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.devices import pick_device, pick_playing_device
 from trackmania_rl.agents.inference import Actor
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.games.gymnasium_games import GymnasiumGames, own_action, own_floats
+from trackmania_rl.games.gymnasium_games import GymnasiumGames, own_action, own_state
 from trackmania_rl.games.protocol import GameIds, Games, Received, rollout
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.actions import FORWARD, PEDALS
@@ -66,8 +66,7 @@ class TrainedDriver:
         """
         spaces = self.spaces
         if spaces.own_observation is not None:
-            floats = self._own_floats(spaces.own_observation, observation)
-            return own_action(spaces, self._decide(_NO_IMAGE, floats))  # type: ignore[no-any-return]
+            return own_action(spaces, self._decide(*self._own_state(spaces.own_observation, observation)))  # type: ignore[no-any-return]
         image: npt.NDArray[np.uint8] | None = None
         floats = observation
         if not isinstance(observation, np.ndarray):
@@ -84,19 +83,19 @@ class TrainedDriver:
         action = self._decide(_NO_IMAGE if image is None else image, floats)
         return int(action) if action.ndim == 0 else action  # type: ignore[no-any-return]
 
-    def _own_floats(self, space: Space[Any], observation: Any) -> npt.NDArray[np.float32]:
-        if self.spaces.views.n_input_floats > 0:
+    def _own_state(self, space: Space[Any], observation: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+        if self.spaces.views.n_input_floats + self.spaces.views.rows_back > 0:
             raise UserError(
                 "act: views show the driver earlier states and actions, which one observation does not hold; "
                 "scripts/evaluate.py drives it"
             )
         try:
-            floats = own_floats(space, observation)
+            frame, floats = own_state(space, observation, self.spaces.image_size_px)
         except (TypeError, ValueError, LookupError) as error:
             raise UserError(f"act: the driver takes an observation of {space}: {one_line(error)}") from error
         if len(floats) != self.spaces.n_floats:
             raise UserError(f"act: the driver takes an observation of {space}")
-        return floats
+        return frame, floats
 
     def _decide(self, image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> Any:
         return self.actor.act_batch(image[np.newaxis], floats[np.newaxis]).actions[0]
