@@ -36,7 +36,7 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
         settings = settings_for(config, options)
         figures += _measure(options, machine, settings, name, torch.float32)
         in_bfloat16 = settings_for(config, options, "autocast_dtype=bfloat16")
-        dtype = arithmetic_dtype(torch.device(options.device), in_bfloat16.agent)
+        dtype = arithmetic_dtype(torch.device(options.device), in_bfloat16.agent, make_network(in_bfloat16))
         if dtype != torch.float32:
             figures += _measure(options, machine, settings, f"{name}, {str(dtype).removeprefix('torch.')}", dtype)
     return figures

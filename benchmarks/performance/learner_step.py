@@ -48,7 +48,7 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
         ("full size", FULL_SIZE, ("autocast_dtype=bfloat16",)),
     ):
         settings = settings_for(config, options, *overrides)
-        dtype = arithmetic_dtype(torch.device(options.device), settings.agent)
+        dtype = arithmetic_dtype(torch.device(options.device), settings.agent, make_network(settings))
         if overrides == ("autocast_dtype=bfloat16",) and dtype == torch.float32:
             continue  # a processor without matrix instructions: it would be the same again
         figures += _measure(options, machine, settings, name, dtype, is_compiled)
