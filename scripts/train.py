@@ -32,9 +32,10 @@ from trackmania_rl.cli import (  # noqa: E402
 from trackmania_rl.errors import ExitCode  # noqa: E402
 from trackmania_rl.multiprocess.supervised import WatchedTraining, supervise  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of, shown_path  # noqa: E402
+from trackmania_rl.seeds import read_seed  # noqa: E402
 from trackmania_rl.settings import load_settings  # noqa: E402
 from trackmania_rl.settings.descriptions import settings_list  # noqa: E402
-from trackmania_rl.settings.snapshot import RunConfiguration  # noqa: E402
+from trackmania_rl.settings.snapshot import RunConfiguration, with_new_name  # noqa: E402
 from trackmania_rl.telemetry.race_record import CommandClock  # noqa: E402
 from trackmania_rl.telemetry.statistics import TrainingStatistics  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view  # noqa: E402
@@ -49,6 +50,9 @@ log = logging.getLogger(__name__)
 def main() -> int:
     """Run the command line."""
     arguments = vars(parse_arguments())
+    given = arguments["set"]
+    arguments["set"] = with_new_name(load_settings(arguments["config"], given), given)
+    arguments["resume_by"] = [f"--set={override}" for override in arguments["set"][len(given) :]]
     end_in_order_when_terminated()
     with contextlib.ExitStack() as at_end:
         watched, heartbeat = WatchedTraining.by_environment(), None
@@ -57,7 +61,7 @@ def main() -> int:
             arguments["max_wall_s"] -= watched.elapsed_s
             arguments["update_config"] &= not watched.because  # the run's settings may have been edited since
         elif arguments["supervised"]:
-            return supervise([sys.executable, __file__, *sys.argv[1:]])
+            return supervise([sys.executable, __file__, *sys.argv[1:], *arguments["resume_by"]])
         del arguments["supervised"]
         run(arguments, heartbeat, "" if watched is None else watched.because)
     return ExitCode.DONE
@@ -72,6 +76,7 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
         because: how the previous training ended.
     """
     config, overrides, maps = arguments.pop("config"), arguments.pop("set"), arguments.pop("map")
+    resume_by = arguments.pop("resume_by")
     settings = load_settings(config, overrides)  # before the slow import of torch
     if maps:
         from trackmania_rl.track.named_maps import overrides_for_maps
@@ -104,7 +109,7 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
             )
         folder = shown_path(folder / "save" / settings.run.run_name)
         try:
-            print(closing_text(figures, folder, f"{command_line_of('evaluate')} {folder}"), flush=True)
+            print(closing_text(figures, folder, f"{command_line_of('evaluate')} {folder}", resume_by), flush=True)
         except OSError:  # a closed pipe or full disk: the run itself has ended well
             discard_output()
     finally:
@@ -139,6 +144,8 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add_configuration_arguments(parser, PROJECT_FOLDER / "config_files")
     add("--seed", type="seed={}".format, action="append", dest="set", metavar="N", help="the same as --set seed=N")
+    repeat = "repeat a run: the seed of its save/RUN/seeds.json; give its settings by --config save/RUN/settings.toml"
+    add("--seeds-from", type=lambda file: f"seed={read_seed(Path(file))}", action="append", dest="set", help=repeat)
     maps = (
         "train on this map: a track of maps/ (kart), a track file or line (mine.toml, line.npy), a generated track "
         "(generated:DIFFICULTY:SEED), a map that maps.py add has added; repeatable. The run is called {run_name}_{map}"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.seeds import SeedTree, set_stream_state, stream_state
+from trackmania_rl.seeds import SeedTree, read_seed, set_stream_state, stream_state
 
 
 def test_a_stream_depends_only_on_its_name_and_the_seed():
@@ -40,6 +40,13 @@ def test_what_was_used_is_written_down(tmp_path):
     assert record["seed"] == 3
     assert record["integers"]["learner"] == learner_integer
     assert sorted(record["integers"]) == ["collector-0", "learner"]
+    assert read_seed(tmp_path / "seeds.json") == 3
+    (tmp_path / "seeds.json").write_text(json.dumps(record | {"seed": 4}))
+    with pytest.raises(UserError, match="draws other numbers for collector-0, learner"):
+        read_seed(tmp_path / "seeds.json")
+    (tmp_path / "seeds.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is no seeds\.json"):
+        read_seed(tmp_path / "seeds.json")
 
 
 def test_a_stream_goes_on_where_its_state_was_taken():

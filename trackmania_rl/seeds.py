@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from trackmania_rl.errors import UserError
-from trackmania_rl.files import write_durably
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import parse_json, read_bounded, write_durably
+
+MOST_JSON_BYTES: Final = 1 << 20
 
 
 def stream_state(rng: np.random.Generator) -> str:
@@ -70,6 +73,23 @@ class SeedTree:
         names = sorted(self._spawned)
         record = {"seed": self.seed, "integers": {name: _integer(self._branch(name)) for name in names}}
         write_durably(path, json.dumps(record, indent=2) + "\n")
+
+
+def read_seed(path: Path) -> int:
+    """Read the seed that `SeedTree.write_json` wrote.
+
+    Raises:
+        UserError: if it is no such file, or its names have other integers in this version.
+    """
+    try:
+        record = parse_json(read_bounded(path, MOST_JSON_BYTES))
+        tree = SeedTree(int(record["seed"]))
+        other = [name for name, integer in record["integers"].items() if integer != tree.integer(name)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is no seeds.json of a run: {one_line(error)}") from error
+    if other:
+        raise UserError(f"{path}: this version draws other numbers for {', '.join(other)[:100]}; use the run's version")
+    return tree.seed
 
 
 def _integer(sequence: np.random.SeedSequence) -> int:

@@ -171,3 +171,11 @@ def test_a_part_with_an_object_is_recorded_by_name_and_needs_its_configuration(c
     with pytest.raises(SettingsError, match=r"memory = .* is recorded by name.*--config"):
         load_part(shown.replay.memory, "memory")
     assert RunConfiguration(config, tmp_path).read().replay.memory == shown.replay.memory
+
+
+def test_a_run_called_auto_has_a_new_name_at_each_start_which_its_settings_keep(config, tmp_path):
+    runs = [RunConfiguration(config, tmp_path, ["run_name=auto"]) for _ in range(2)]
+    names = [run.read().run.run_name for run in runs]
+    assert len({*names, "auto"}) == 3
+    runs[0].write()
+    assert read_own(tmp_path / "save" / names[0]).run.run_name == names[0]

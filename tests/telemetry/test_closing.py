@@ -40,6 +40,8 @@ def test_it_names_best_time_folder_and_next_command():
         "run folder: save/tested",
         "resume training: repeat the training command",
     ]
+    resume = closing_text(TrainingStatistics(), "save/x", "", ["--set=run_name=x"]).splitlines()[-1]
+    assert resume == "resume training: repeat the training command with --set=run_name=x"
 
 
 def test_an_own_environment_has_a_return_and_can_be_evaluated():

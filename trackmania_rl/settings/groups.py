@@ -62,7 +62,8 @@ class RunSettings(Group):
     """The run as a whole: its name, its seed, the machine's arithmetic."""
 
     run_name: Restart[RunName] = "simulated"
-    """Name of the run: its files are in save/{run_name}/ and tensorboard/{run_name}/. The same name resumes."""
+    """Name of the run: its files are in save/{run_name}/ and tensorboard/{run_name}/. The same name resumes; "auto"
+    makes a new name of date and time at each start."""
     seed: Restart[NonNegativeInt] = 0
     """Seed of every random draw."""
     schedule_stretch: Annotated[float, Field(gt=0, le=1000)] = 1.0
@@ -87,6 +88,8 @@ class RunSettings(Group):
     """Time without a heartbeat after which a collector and its games are restarted."""
     learner_silence_s: Seconds = 60.0
     """Time without a heartbeat after which --supervised restarts the training."""
+    profile: Restart[bool] = False
+    """Log the learner's functions with the most time of a round, once a minute (cProfile; slows it down)."""
     hooks: Restart[Parts] = ()
     """Hooks of the training loop, such as ("my_hooks:LogSpeed",): docs/own_parts.rst."""
 

@@ -6,9 +6,11 @@ Reading the file runs no code.
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import re
+import secrets
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -208,6 +210,17 @@ def _lacking(values: Mapping[str, Any]) -> list[str]:
 
 # A run that starts or trains.
 
+AUTO_NAME: Final = "auto"
+"""`run_name` of a run that gets a new name at each start."""
+
+
+def with_new_name(settings: Settings, overrides: Sequence[str]) -> list[str]:
+    """Return overrides that replace `run_name` = "auto" by a new name, such as 20261126-213005-5f3a."""
+    if settings.run.run_name != AUTO_NAME:
+        return [*overrides]
+    return [*overrides, f"run_name={datetime.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"]
+
+
 Stamp = tuple[int, int, int]
 """Time of the last change, size and number of a file."""
 
@@ -236,6 +249,7 @@ class RunConfiguration:
     ) -> None:
         self._source = source
         self._overrides = overrides
+        self._overrides = with_new_name(self._asked(), overrides)
         self.asked_for = self._asked()
         self.folder = RunFolder.below(output_folder, self.asked_for.run.run_name)
         self._is_new = update or not own_file(self.folder.path).is_file()

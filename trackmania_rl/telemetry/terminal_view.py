@@ -401,15 +401,17 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
     return f"{map_name}: " + "; ".join(kinds)
 
 
-def closing_text(figures: TrainingStatistics, folder: str, evaluate: str) -> str:
-    """Return the last lines of a training."""
+def closing_text(figures: TrainingStatistics, folder: str, evaluate: str, resume_by: Sequence[str] = ()) -> str:
+    """Return the last lines of a training, which is resumed by the same command with the options `resume_by`."""
     maps = [_closing_best(name, of_map, figures) for name, of_map in figures.maps.items()]
     if len(maps) > MOST_CLOSING_MAPS:
         maps[MOST_CLOSING_MAPS:] = [f"{len(maps) - MOST_CLOSING_MAPS} more maps"]
     lines = [f"{figures.races_total:,} races, {figures.frames_total:,} frames", *maps, f"run folder: {folder}"]
     if figures.races_finished_total > 0 or figures.is_own:
         lines.append(f"evaluate and film: {evaluate}")
-    lines.append("resume training: repeat the training command")
+    lines.append(
+        " ".join(["resume training: repeat the training command", *(f"with {option}" for option in resume_by)])
+    )
     return "\n".join(lines)
 
 

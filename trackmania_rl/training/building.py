@@ -28,7 +28,7 @@ from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.races import CountRaces, FollowCollectors, WriteRaceLog
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations
 from trackmania_rl.training.hooks.replay import LearnFromDataSets, SampleAtReplayRatio, StoreRaces
-from trackmania_rl.training.hooks.status import ShowInTerminal, TellStatus
+from trackmania_rl.training.hooks.status import ProfileRounds, ShowInTerminal, TellStatus
 from trackmania_rl.training.hooks.updates import FollowSchedules, PublishRunState, ResetPeriodically, WatchNumbers
 from trackmania_rl.training.trainer import RunTrainer
 
@@ -136,6 +136,7 @@ def make_trainer(
         checkpoints,
         KeepDrivers(numbers),
         ShowInTerminal(view or TerminalView()),
+        *([ProfileRounds()] if settings.run.profile else []),
         TellStatus(),
         *hooks,
         store,  # stores a race as all other hooks returned it

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import cProfile
 import logging
 import math
+import pstats
 import threading
 import time
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from tensordict import TensorDictBase
 
@@ -18,6 +21,9 @@ log = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
 MOST_LOSSES: Final = 100
+PROFILE_EVERY_S: Final = 60.0
+MOST_FUNCTIONS: Final = 15
+"""In a profile."""
 LEARNER_STALL_S: Final = 900.0
 """Timeout of the training loop. Compiling and saving take less."""
 
@@ -121,3 +127,41 @@ class TellStatus(Hook):
             },
             losses=dict(losses[:MOST_LOSSES]),
         )
+
+
+class ProfileRounds(Hook):
+    """Logs where the time of the learner's thread went, once a minute and at the end.
+
+    A round is the wait for a race or fragment and all that is done with it.
+    """
+
+    takes_fragments = True
+
+    def __init__(self) -> None:
+        self._is_due = Interval()
+        self._n_rounds = 0
+        self._profile = cProfile.Profile()
+
+    def begin(self) -> None:
+        self._profile.enable()
+
+    def post_steps(self) -> None:
+        self._n_rounds += 1
+        if self._is_due.is_due(PROFILE_EVERY_S):
+            self.end()
+            self._n_rounds, self._profile = 0, cProfile.Profile()
+            self._profile.enable()
+
+    def end(self) -> None:
+        self._profile.disable()
+        if self._n_rounds == 0:
+            return
+        stats: dict[tuple[str, int, str], tuple[Any, ...]] = pstats.Stats(self._profile).stats  # type: ignore[attr-defined]
+        own_s = {function: figures[2] for function, figures in stats.items()}
+        total_s = sum(own_s.values())
+        lines = [f"profile of {self._n_rounds} rounds of {1000 * total_s / self._n_rounds:.1f} ms; own times:"]
+        for file, line, name in sorted(own_s, key=lambda function: -own_s[function])[:MOST_FUNCTIONS]:
+            seconds = own_s[file, line, name]
+            where = f" ({'/'.join(Path(file).parts[-2:])}:{line})" if line else ""
+            lines.append(f"  {seconds / total_s:6.1%} {1000 * seconds / self._n_rounds:9.2f} ms  {name}{where}")
+        log.info("%s", "\n".join(lines))
