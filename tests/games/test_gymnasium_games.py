@@ -9,11 +9,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 
 from trackmania_rl.buffer_management import rows_of_rollout
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.gymnasium_games import EnvironmentFaultError, GymnasiumGames
+from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.games.stepped_envs import EnvironmentFaultError, own_action
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.rewards import RaceReward, RewardedRace
 from trackmania_rl.run import train
@@ -103,6 +105,10 @@ class OnlyFilmed(Filmed):
 
     def _seen(self):
         return np.full((40, 60), 10 * self.n, np.uint8)
+
+
+def vector_of(env, num_envs, mode="DISABLED", **options):
+    return gymnasium.vector.SyncVectorEnv([partial(env, **options)] * num_envs, autoreset_mode=AutoresetMode[mode])
 
 
 @pytest.fixture
@@ -234,6 +240,15 @@ class Drawn(Counting):
         return np.full((16, 24, 3), 40 * self.n, np.uint8)
 
 
+class DrawnWith(Drawn):
+    def __init__(self, **options):
+        super().__init__(**options)
+
+
+def drawn_vector(num_envs, render_mode=None):
+    return vector_of(Drawn, num_envs, render_mode=render_mode)
+
+
 class AlwaysFirst:
     """Actor that keeps what it is shown."""
 
@@ -262,8 +277,9 @@ def test_a_driver_acts_on_the_environments_own_observation(settings):
             driver.act(wrong)
 
 
-def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings, tmp_path):
-    episodes = evaluate_environment(driver_of(settings, Drawn), 2, tmp_path / "film.mp4")
+@pytest.mark.parametrize("env", [Drawn, DrawnWith, drawn_vector])
+def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings, tmp_path, env):
+    episodes = evaluate_environment(driver_of(settings, env), 2, tmp_path / "film.mp4")
     assert episodes == [EvaluatedEpisode(10.0, EPISODE, "terminated")] * 2
     film = cv2.VideoCapture(str(tmp_path / "film.mp4"))
     assert (film.get(cv2.CAP_PROP_FRAME_COUNT), film.get(cv2.CAP_PROP_FPS)) == (EPISODE + 1, 5)
@@ -275,7 +291,7 @@ def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["film.mp4"]
 
 
-@pytest.mark.parametrize(("env", "n_floats"), [(Filmed, 2), (OnlyFilmed, 1)])
+@pytest.mark.parametrize(("env", "n_floats"), [(Filmed, 2), (OnlyFilmed, 1), (partial(vector_of, Filmed), 2)])
 def test_images_become_frames_and_infos_columns(settings, env, n_floats):
     sizes = {"image_width_px": 30, "image_height_px": 20, "frames_per_state": 2}
     settings = settings.model_copy(update={"game": settings.game.model_copy(update=sizes)})
@@ -301,30 +317,97 @@ def test_images_become_frames_and_infos_columns(settings, env, n_floats):
         lacking.check()
 
 
-def test_a_horizon_beyond_an_ids_own_limit_is_given_to_it(settings):
-    for horizon, limit in ((700, 700), (100, 500), (None, 500)):
-        game = settings.game.model_copy(update={"horizon": horizon})
-        games = games_of(settings.model_copy(update={"game": game}), "CartPole-v1")
-        assert games._envs[0].spec is not None
-        assert games._envs[0].spec.max_episode_steps == limit
+@pytest.mark.parametrize("env", ["CartPole-v1", partial(gymnasium.make, "CartPole-v1")])
+@pytest.mark.parametrize(("horizon", "limit"), [(700, 700), (100, 500), (None, 500)])
+def test_a_horizon_beyond_an_environments_own_limit_replaces_it(settings, env, horizon, limit):
+    game = settings.game.model_copy(update={"horizon": horizon})
+    games = games_of(settings.model_copy(update={"game": game}), env)
+    assert games._envs[0].spec is not None
+    assert games._envs[0].spec.max_episode_steps == limit
+
+
+@pytest.mark.parametrize(("env", "actions"), [(Counting, [0, 1]), (CountingNumbers, np.float32([[0.5, 1], [-1, 0]]))])
+def test_a_vector_environment_steps_when_each_episode_has_its_decision(settings, env, actions):
+    games = games_of(settings, partial(vector_of, env))
+    own = GymnasiumGames(settings, env=env).spaces
+    for game in (0, 1):
+        games.begin(game, ENTRY)
+    for _ in range(EPISODE):
+        received = games.recv()
+        assert received.ids.tolist() == [0, 1]
+        for game in (0, 1):  # a decision each, such as those of exploration and of evaluation
+            games.send(np.array([game]), BatchDecision(actions[game : game + 1], np.ones(1, bool), np.zeros((1, 3))))
+    ended = games.recv().ended
+    assert len({race.rollout_results["state_float"][0, 1] for race in ended.values()}) == 2, "seeds of their own"
+    for game, race in ended.items():
+        assert race.rollout_results["state_float"][:, 2].tolist() == [0, 1, 2, 3, 4, 5]
+        np.testing.assert_array_equal(race.rollout_results["actions"], [actions[game]] * EPISODE)
+        in_env = [own_action(own, actions[game])] * EPISODE
+        np.testing.assert_allclose(race.rollout_results["rewards"], [np.sum(action) for action in in_env])
+        assert race.rollout_results["terminated"] == (env is Counting)
+    for _ in range(3):  # the other one has no episode, as at the end of a turn of synchronous sampling
+        games.begin(1, ENTRY)
+        while not (received := games.recv()).ended:
+            decision = BatchDecision(actions[:1], np.ones(1, bool), np.zeros((1, 3)))
+            games.send(received.ids, decision)
+        assert len(received.ended[1].rollout_results["actions"]) == EPISODE
+    games.begin(0, ENTRY)
+    assert games.recv().floats[0, 2] == 0
+    assert games.close()
+
+
+def test_an_ids_vector_environment_has_the_horizon_and_does_not_reset_by_itself(settings):
+    game = settings.game.model_copy(update={"horizon": 700})
+    games = partial(GymnasiumGames, settings.model_copy(update={"game": game}))
+    made = games(env="CartPole-v1", vectorization_mode="sync").make_games(0, Path(), np.random.default_rng(1))
+    assert made._envs[0].spec.max_episode_steps == 700
+    assert made.n_games == 2
+    with pytest.raises(SettingsError, match="resets its environments by itself; make it with vector_kwargs="):
+        games(env=partial(vector_of, Counting, mode="NEXT_STEP"))
+
+
+VIEWS = {
+    "before": {"column": "floats", "shift": [-3, -1]},
+    "acted": {"column": "actions", "shift": -1},
+    "earlier": {"column": "floats", "shift": "-4:-2"},
+    "earned": {"column": "rewards", "shift": "0:1", "input": False},
+}
+
+
+def with_views(settings):
+    observation = settings.observation.model_validate(settings.observation.model_dump() | {"views": VIEWS})
+    return settings.model_copy(update={"observation": observation})
+
+
+def test_a_driver_with_views_acts_as_in_its_evaluation(settings):
+    driver, alone = (driver_of(with_views(settings), Counting) for _ in range(2))
+    evaluate_environment(driver, 2, None)
+    env = Counting()
+    for number in range(2):
+        observation, _ = env.reset(seed=number)
+        act, is_over = alone.begin_episode(), False
+        while not is_over:
+            observation, _, is_over, _, _ = env.step(act(observation))
+    began = [1, 4, 7, 13, 16, 19]  # drawn by other seeds
+    evaluated, played = (np.delete(np.concatenate(each.actor.floats), began, axis=1) for each in (driver, alone))
+    assert len(played) == 2 * EPISODE
+    np.testing.assert_array_equal(played, evaluated)
+    with pytest.raises(UserError, match=r"act: views show .*driver.begin_episode\(\)"):
+        alone.act(observation)
 
 
 @pytest.mark.parametrize(("env", "actions"), [(Counting, (2, 0, 1)), (CountingNumbers, ((0.5, -1), (0.25, 1), (1, 1)))])
 def test_views_are_seen_as_they_are_learned_from(settings, env, actions):
-    views = {
-        "before": {"column": "floats", "shift": [-3, -1]},
-        "acted": {"column": "actions", "shift": -1},
-        "earned": {"column": "rewards", "shift": "0:1", "input": False},
-    }
-    observation = settings.observation.model_validate(settings.observation.model_dump() | {"views": views})
-    settings = settings.model_copy(update={"observation": observation})
+    settings = with_views(settings)
     spaces, games = GymnasiumGames(settings, env=env).spaces, games_of(settings, env)
     n_of_action = 3 if env is Counting else 2
-    assert (spaces.n_own_floats, spaces.n_floats) == (3, 3 + 2 * 3 + n_of_action)
+    assert (spaces.n_own_floats, spaces.n_floats) == (3, 3 + 2 * 3 + n_of_action + 3 * 3)
     games.begin(0, ENTRY)
     seen = [decide(games, np.array(actions[n % 3])).floats[0] for n in range(EPISODE)]
     assert seen[2][3:9].tolist() == [*seen[0][:3], *seen[1][:3]]
-    np.testing.assert_array_equal(seen[2][9:], np.eye(3)[actions[1]] if env is Counting else actions[1])
+    acted = seen[2][9 : 9 + n_of_action]
+    np.testing.assert_array_equal(acted, np.eye(3)[actions[1]] if env is Counting else actions[1])
+    assert seen[4][9 + n_of_action :].tolist() == [x for n in (0, 1, 2) for x in seen[n][:3]]
     rollout = games.recv().ended[0].rollout_results
     buffer, _ = make_memory(settings, spaces)
     worth = RewardedRace(rollout["rewards"], np.zeros(EPISODE + 1, np.float32))

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal
 
-import cv2
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces as gym_spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers import TimeLimit
 from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
+from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.race_games import GamesBuilder, games_for
+from trackmania_rl.games.stepped_envs import (
+    RENDER_MODE,
+    AnyEnv,
+    EnvironmentFaultError,
+    SteppedEnvs,
+    SteppedVectorEnv,
+    name_of,
+    split_image,
+)
 from trackmania_rl.race.observation import ObservationBlock, blocks_of_views
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.races import EndedRace
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.race.views import FLOATS, Views
-from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError
+from trackmania_rl.settings import Settings, SettingsError
 
-MakeEnv = Callable[..., "gymnasium.Env[Any, Any]"]
+MakeEnv = Callable[..., AnyEnv]
 
 NO_BOUNDS: Final = 1e6
 """Wider bounds count as none."""
-RENDER_MODE: Final = "rgb_array"
 DEFAULT_FRAMES_PER_S: Final = 30.0
-RESET_RESULT: Final = "(observation, info)"
-STEP_RESULT: Final = "(observation, reward, terminated, truncated, info)"
-
-
-class EnvironmentFaultError(UserError):
-    """Violation of Gymnasium's API by an environment; a restart is useless."""
 
 
 class GymnasiumGames(GamesBuilder):
@@ -46,12 +47,14 @@ class GymnasiumGames(GamesBuilder):
     Observations are flattened to floats after the time elapsed in the mini-race, and normalized by their bounds if
     finite. With `image_width_px` and `image_height_px` an image of uint8, (H, W), (H, W, 1) or (H, W, 3), becomes gray
     frames of that size instead: the observation, or the only image in a `Dict`. The environment's rewards are used
-    unchanged. Episodes are truncated after `cutoff_race_longer_than_ms`. A larger `horizon` replaces a registered id's
-    limit.
+    unchanged. Episodes are truncated after `cutoff_race_longer_than_ms`. A larger `horizon` replaces the environment's
+    own limit (`TimeLimit`).
 
     Args:
         settings: of the run; entries of `map_cycle` need only a `map_name` and set the number of exploration episodes.
-        env: an id for `gymnasium.make`, or a function that makes the environment.
+        env: an id for `gymnasium.make`, or a function that makes the environment. A function with the parameter
+            `num_envs` makes a `VectorEnv` with `AutoresetMode.DISABLED`; its limit stays.
+        vectorization_mode: "sync" or "async" for an id's `VectorEnv`; None steps environments in turn.
         info: names of entries of `info`, numbers or arrays, that become columns `info_NAME` (T, ...) of races.
 
     Attributes:
@@ -64,12 +67,21 @@ class GymnasiumGames(GamesBuilder):
         SettingsError: if there is no such environment, or its actions or observations are unsupported.
     """
 
-    def __init__(self, settings: Settings, *, env: str | MakeEnv, info: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        env: str | MakeEnv,
+        vectorization_mode: Literal["sync", "async"] | None = None,
+        info: Sequence[str] = (),
+    ) -> None:
         self._settings = settings
         self._env = env
         self._info = info
+        self._vectorization_mode = vectorization_mode
+        self._is_vector = vectorization_mode is not None or (callable(env) and _takes(env, "num_envs"))
         self.render = False
-        made = self._make_env()
+        made = self._make_vector_env(1) if self._is_vector else self._make_env()
         try:
             self.spaces = _spaces(made, settings)
             self.name = name_of(made)
@@ -83,8 +95,7 @@ class GymnasiumGames(GamesBuilder):
         Raises:
             EnvironmentFaultError: if the environment raises, or breaks Gymnasium's API.
         """
-        env, spaces = self._make_env(), self.spaces
-        games = SteppedEnvs([env], spaces, self._settings.game, np.random.default_rng(0), self._info)
+        games, spaces = self._make_some([0], np.random.default_rng(0)), self.spaces
         actions = np.zeros((1, *spaces.action_shape), dtype=spaces.action_dtype)
         if isinstance(spaces.action, gym_spaces.Box):
             actions = actions.clip(spaces.action.low, spaces.action.high)
@@ -99,7 +110,7 @@ class GymnasiumGames(GamesBuilder):
         except Exception as error:  # user code
             frame = traceback.extract_tb(error.__traceback__)[-1]
             raise EnvironmentFaultError(
-                f"games: {name_of(env)}: {call} raises {type(error).__name__}: {one_line(error)} "
+                f"games: {self.name}: {call} raises {type(error).__name__}: {one_line(error)} "
                 f"({Path(frame.filename).name}, line {frame.lineno}); mend the environment"
             ) from error
         finally:
@@ -107,260 +118,66 @@ class GymnasiumGames(GamesBuilder):
 
     @override
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
-        envs = [self._make_env() for _ in range(self._settings.game.games_per_collector)]
+        numbers = range(self._settings.game.games_per_collector)
+        return games_for(self._settings.sync, numbers, lambda some: self._make_some(some, rng))
+
+    def _make_some(self, numbers: Sequence[int], rng: np.random.Generator) -> SteppedEnvs:
         game, info = self._settings.game, self._info
-        return games_for(self._settings.sync, envs, lambda some: SteppedEnvs(some, self.spaces, game, rng, info))
+        if self._is_vector:
+            return SteppedVectorEnv(self._make_vector_env(len(numbers)), self.spaces, game, rng, info)
+        return SteppedEnvs([self._make_env() for _ in numbers], self.spaces, game, rng, info)
 
     def _make_env(self) -> gymnasium.Env[Any, Any]:
+        options = {"render_mode": RENDER_MODE} if self.render else {}
+        if not callable(self._env):
+            return self._registered(gymnasium.make, options)  # type: ignore[no-any-return]
+        made: Any = self._env(**options) if _takes(self._env, "render_mode") else self._env()
+        horizon, wrapper = self._settings.game.cutoff_horizon_actions or 0, made
+        while isinstance(wrapper, gymnasium.Wrapper):
+            if isinstance(wrapper, TimeLimit):
+                wrapper._max_episode_steps = max(wrapper._max_episode_steps, horizon)
+            wrapper = wrapper.env
+        return made  # type: ignore[no-any-return]
+
+    def _make_vector_env(self, n_envs: int) -> VectorEnv[Any, Any, Any]:
+        options: dict[str, Any] = {"num_envs": n_envs} | ({"render_mode": RENDER_MODE} if self.render else {})
         if callable(self._env):
-            takes_mode = self.render and "render_mode" in inspect.signature(self._env).parameters
-            return self._env(render_mode=RENDER_MODE) if takes_mode else self._env()
-        options: dict[str, Any] = {"render_mode": RENDER_MODE} if self.render else {}
+            made: Any = self._env(**{name: value for name, value in options.items() if _takes(self._env, name)})
+        else:
+            options["vector_kwargs"] = {"autoreset_mode": AutoresetMode.DISABLED}
+            made = self._registered(gymnasium.make_vec, options | {"vectorization_mode": self._vectorization_mode})
+        if made.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
+            made.close()
+            raise SettingsError(
+                f"games: {name_of(made)} resets its environments by itself; make it with "
+                'vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}'
+            )
+        return made  # type: ignore[no-any-return]
+
+    def _registered(self, make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+        """Make an id's environment, whose limit is at least the horizon."""
         try:
-            limit = gymnasium.spec(self._env).max_episode_steps
-            horizon = self._settings.game.cutoff_horizon_actions
+            spec = gymnasium.spec(self._env)  # type: ignore[arg-type]
+            limit, horizon = spec.max_episode_steps, self._settings.game.cutoff_horizon_actions
             if limit is not None and horizon is not None and horizon > limit:
-                options["max_episode_steps"] = horizon
-            return gymnasium.make(self._env, **options)
-        except gymnasium.error.Error as error:
+                spec = dataclasses.replace(spec, max_episode_steps=horizon)
+            return make(spec, **options)
+        except (gymnasium.error.Error, ValueError) as error:
             raise SettingsError(f"games: GymnasiumGames(env={self._env!r}): {error}") from error
 
 
-@dataclass
-class _Episode:
-    """An episode of T actions and T + 1 states."""
-
-    frames: list[npt.NDArray[np.uint8]]
-    floats: list[npt.NDArray[np.float32]]
-    actions: list[Any] = field(default_factory=list)
-    is_greedy: list[bool] = field(default_factory=list)
-    q_values: list[npt.NDArray[np.float32]] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    infos: list[dict[str, npt.NDArray[np.float32]]] = field(default_factory=list)
-
-    def newest(self, views: Views) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-        """Return the newest state's image (S, H, W) and floats for agents."""
-        if not views.inputs and views.rows_back == 0:
-            return self.frames[-1], self.floats[-1]
-        floats, frames = (np.stack(states[-views.rows_back - 1 :]) for states in (self.floats, self.frames))
-        actions = np.array([*self.actions[len(self.actions) + 1 - len(floats) :], views.action_before])
-        last = np.array([len(floats) - 1])
-        images, seen = views.look(frames[None], floats[None], actions[None], np.zeros_like(last), last)
-        return images[0], seen[0]
+def _takes(make: MakeEnv, parameter: str) -> bool:
+    """Return whether a function has a parameter, or for `render_mode` passes on any."""
+    parameters = inspect.signature(make).parameters
+    is_open = any(given.kind is given.VAR_KEYWORD for given in parameters.values())
+    return parameter in parameters or (is_open and parameter == "render_mode")
 
 
-class SteppedEnvs(Games):
-    """K environments in this process, stepped in turn. `rng` seeds their first resets; `info` names columns."""
-
-    def __init__(
-        self,
-        envs: Sequence[gymnasium.Env[Any, Any]],
-        spaces: Spaces,
-        game: GameSettings,
-        rng: np.random.Generator,
-        info: Sequence[str] = (),
-    ) -> None:
-        self.n_games = len(envs)
-        self.game = game
-        self._envs = envs
-        self._spaces = spaces
-        self._info = info
-        self._seeds: list[int | None] = [int(seed) for seed in rng.integers(2**31, size=len(envs))]
-        self._episodes: dict[int, _Episode] = {}
-        self._ended: dict[int, EndedRace] = {}
-
-    @override
-    def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        seed, self._seeds[game] = self._seeds[game], None
-        self._ended.pop(game, None)
-        observation, _ = self._checked(game, "reset()", self._envs[game].reset(seed=seed), RESET_RESULT)
-        frame, floats = self._state(game, observation)
-        self._episodes[game] = _Episode([frame], [floats])
-
-    @override
-    def recv(self) -> Received:
-        ids = np.array(sorted(self._episodes), dtype=np.int64)
-        episodes = [self._episodes[game] for game in ids.tolist()]
-        newest = [episode.newest(self._spaces.views) for episode in episodes]
-        images = np.array([image for image, _ in newest], dtype=np.uint8).reshape(len(ids), *self._spaces.image_shape)
-        floats = np.array([floats for _, floats in newest], dtype=np.float32)
-        is_first = np.array([not episode.actions for episode in episodes], dtype=np.bool_)
-        ended, self._ended = self._ended, {}
-        return Received(ids, images, floats.reshape(len(ids), self._spaces.n_floats), is_first, ended)
-
-    @override
-    def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
-        longest = self.game.cutoff_race_longer_than_ms // self.game.ms_per_action
-        longest = min(longest, self.game.cutoff_horizon_actions or longest)
-        for row, game in enumerate(ids.tolist()):
-            episode, action = self._episodes[game], decision.actions[row]
-            result = self._envs[game].step(own_action(self._spaces, action))
-            observation, reward, terminated, truncated, info = self._checked(game, "step()", result, STEP_RESULT)
-            frame, floats = self._state(game, observation)
-            episode.frames.append(frame)
-            episode.floats.append(floats)
-            episode.infos.append({name: self._entry(game, info, name) for name in self._info})
-            episode.actions.append(action)
-            episode.is_greedy.append(bool(decision.is_greedy[row]))
-            episode.q_values.append(decision.q_values[row])
-            episode.rewards.append(self._number(game, "reward", reward))
-            has_terminated = bool(self._number(game, "terminated", terminated))
-            has_ended = has_terminated or bool(self._number(game, "truncated", truncated))
-            if has_ended or len(episode.actions) >= longest:
-                self._ended[game] = self._ended_race(self._episodes.pop(game), has_terminated)
-
-    @override
-    def under_way(self, game: int, states: range) -> dict[str, Any]:
-        return self._columns(self._episodes[game], states)
-
-    @override
-    def motion(self, ids: GameIds) -> Motion:
-        raise TypeError("a user's own environment has no cars")
-
-    @override
-    def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
-        env = self._envs[game]
-        if env.render_mode != RENDER_MODE:
-            return None
-        try:
-            picture = env.render()
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise UserError(f"{name_of(env)} cannot render: {one_line(error)}") from error
-        return picture if isinstance(picture, np.ndarray) else None
-
-    @override
-    def close(self) -> bool:
-        for env in self._envs:
-            env.close()
-        return True
-
-    def _checked(self, game: int, call: str, result: Any, form: str) -> tuple[Any, ...]:
-        if not isinstance(result, tuple) or len(result) != len(form.split(", ")):
-            self._refuse(game, f"{call} returns {_described(result)} instead of {form}")
-        return result
-
-    def _state(self, game: int, observation: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-        space = self._envs[game].observation_space
-        try:
-            frame, floats = own_state(space, observation, self._spaces.image_size_px)
-        except (TypeError, ValueError, LookupError) as error:
-            self._refuse(game, f"the observation {_described(observation)} does not fit {space}: {one_line(error)}")
-        if len(floats) != self._spaces.n_own_floats:
-            self._refuse(game, f"the observation {_described(observation)} does not fit {space}")
-        return frame, floats
-
-    def _entry(self, game: int, info: Any, name: str) -> npt.NDArray[np.float32]:
-        try:
-            return np.asarray(info[name], dtype=np.float32)
-        except (KeyError, TypeError, ValueError) as error:
-            self._refuse(game, f"step() returns no number info[{name!r}] ({one_line(error)}), which is to be a column")
-
-    def _number(self, game: int, name: str, value: Any) -> float:
-        try:
-            if np.ndim(value) == 0:
-                return float(value)
-        except (TypeError, ValueError):
-            pass
-        self._refuse(game, f"step() returns {name} = {_described(value)}, which is no single number")
-
-    def _refuse(self, game: int, fault: str) -> NoReturn:
-        raise EnvironmentFaultError(
-            f"games: {name_of(self._envs[game])} breaks Gymnasium's API: {fault}; mend the environment "
-            "(gymnasium.utils.env_checker.check_env tests it)"
-        )
-
-    def _columns(self, episode: _Episode, states: range) -> dict[str, Any]:
-        decided = slice(states.start, states.stop - 1)
-        infos = {f"info_{name}": np.array([info[name] for info in episode.infos[decided]]) for name in self._info}
-        return infos | {
-            "frames": np.array(episode.frames[states.start : states.stop], dtype=np.uint8),
-            "state_float": np.array(episode.floats[states.start : states.stop], dtype=np.float32),
-            "actions": np.array(episode.actions[decided], dtype=self._spaces.action_dtype),
-            "action_was_greedy": np.array(episode.is_greedy[decided], dtype=np.bool_),
-            "q_values": np.array(episode.q_values[decided], dtype=np.float32),
-            "rewards": np.array(episode.rewards[decided], dtype=np.float32),
-        }
-
-    def _ended_race(self, episode: _Episode, terminated: bool) -> EndedRace:
-        n_actions = len(episode.actions)
-        rollout_results = self._columns(episode, range(n_actions + 1)) | {"terminated": terminated}
-        end_race_stats = {
-            "race_finished": False,
-            "race_time_ms": n_actions * self.game.ms_per_action,
-            "cutoff_reason": "terminated" if terminated else "truncated",
-            "meters": float(sum(episode.rewards)),
-            "progress_unit": "points",
-            "fraction_greedy": float(np.mean(episode.is_greedy)),
-            "first_value": float(episode.q_values[0].max()),
-            "inputs": "",
-        }
-        return EndedRace(None, rollout_results, end_race_stats)
-
-
-def name_of(env: gymnasium.Env[Any, Any]) -> str:
-    """Return an environment's id, or the name of its class."""
-    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-
-
-def own_state(
-    space: gym_spaces.Space[Any], observation: Any, image_size_px: tuple[int, int]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Return a state's frame (1, H, W) of `image_size_px`, and its floats.
-
-    The floats are 0 for the time elapsed in the mini-race, and the flattened observation without its image.
-
-    Raises:
-        TypeError, ValueError or LookupError: if the observation does not fit the space.
-    """
-    height, width = image_size_px
-    frame = np.empty((1, height, width), dtype=np.uint8)
-    if height > 0:
-        name, of_image, space = _split(space)
-        image = observation if name is None else observation[name]
-        observation = {key: observation[key] for key in space} if isinstance(space, gym_spaces.Dict) else np.empty(0)
-        if np.shape(image) != of_image.shape:
-            raise ValueError(f"its image is {np.shape(image)}")
-        image = np.asarray(image, dtype=np.uint8)
-        gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2:] == (3,) else image.reshape(image.shape[:2])
-        frame[0] = cv2.resize(gray, (width, height), interpolation=cv2.INTER_AREA)
-    flat = np.asarray(gym_spaces.flatten(space, observation), dtype=np.float32)
-    return frame, np.append(np.float32(0), flat)
-
-
-def _split(space: gym_spaces.Space[Any]) -> tuple[str | None, gym_spaces.Box, gym_spaces.Space[Any]]:
-    """Return the name in a `Dict`, or None, and the space of the only image, and the space of all else.
-
-    Raises:
-        LookupError: if there is no image, or more than one.
-    """
-    entries: dict[Any, Any] = dict(space.items()) if isinstance(space, gym_spaces.Dict) else {None: space}
-    images = [name for name, entry in entries.items() if _is_image(entry)]
-    if len(images) != 1:
-        raise LookupError(f"{space} has {len(images)} images")
-    image = entries.pop(images[0])
-    return images[0], image, gym_spaces.Dict(entries) if entries else gym_spaces.Box(0.0, 1.0, (0,))
-
-
-def _is_image(space: gym_spaces.Space[Any]) -> bool:
-    if not isinstance(space, gym_spaces.Box) or space.dtype != np.uint8:
-        return False
-    return len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3))
-
-
-def own_action(spaces: Spaces, action: Any) -> Any:
-    """Convert an agent's action to the environment's."""
-    space = spaces.action
-    return int(action) + int(space.start) if isinstance(space, gym_spaces.Discrete) else np.asarray(action)
-
-
-def _described(value: Any) -> str:
-    size = f"shape {value.shape}" if isinstance(value, np.ndarray) else f"{value!r:.40}"
-    return f"{size} ({type(value).__name__})"
-
-
-def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
+def _spaces(env: AnyEnv, settings: Settings) -> Spaces:
     name = name_of(env)
     action, observation = env.action_space, env.observation_space
+    if isinstance(env, VectorEnv):
+        action, observation = env.single_action_space, env.single_observation_space
     is_bounded_box = (
         isinstance(action, gym_spaces.Box)
         and len(action.shape) == 1
@@ -377,7 +194,7 @@ def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
     has_image, of_floats = settings.game.has_image, observation
     if has_image:
         try:
-            _, _, of_floats = _split(observation)
+            _, _, of_floats = split_image(observation)
         except LookupError as error:
             raise SettingsError(
                 f"games: {name} gives no image of {settings.game.image_width_px} x {settings.game.image_height_px} "
@@ -395,7 +212,7 @@ def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
     own = ObservationBlock(FLOATS, 0, len(mean), "", f"observation of {name}", "", mean, std)
     blocks, views = _views(settings, own, action)  # type: ignore[arg-type]
     if has_image:
-        views = replace(views, frame_shifts=settings.game.frame_shifts)
+        views = dataclasses.replace(views, frame_shifts=settings.game.frame_shifts)
     return Spaces(
         float_mean=tuple(number for block in (own, *blocks) for number in block.mean),
         float_std=tuple(number for block in (own, *blocks) for number in block.std),

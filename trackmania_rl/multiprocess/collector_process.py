@@ -27,8 +27,8 @@ from trackmania_rl.agents.devices import pick_playing_device
 from trackmania_rl.channels.heartbeat import BEAT_EVERY_S, beating
 from trackmania_rl.channels.protocols import RolloutSink, RunState, WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
-from trackmania_rl.games.gymnasium_games import EnvironmentFaultError
 from trackmania_rl.games.race_games import MakeGamesBuilder
+from trackmania_rl.games.stepped_envs import EnvironmentFaultError
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import Spaces

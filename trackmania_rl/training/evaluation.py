@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import statistics
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +24,10 @@ from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.devices import pick_device, pick_playing_device
 from trackmania_rl.agents.inference import Actor
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.games.gymnasium_games import GymnasiumGames, own_action, own_state
+from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.protocol import GameIds, Games, Received, rollout
 from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.games.stepped_envs import Episode, own_action, own_state
 from trackmania_rl.race.actions import FORWARD, PEDALS
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, BatchDecision, Policy, PolicyDecision
 from trackmania_rl.race.spaces import Spaces
@@ -62,11 +63,16 @@ class TrainedDriver:
                 mini-race, is not 0.
 
         Raises:
-            UserError: if it is an observation of another configuration.
+            UserError: if it is an observation of another configuration, or views need earlier ones (`begin_episode`).
         """
         spaces = self.spaces
         if spaces.own_observation is not None:
-            return own_action(spaces, self._decide(*self._own_state(spaces.own_observation, observation)))  # type: ignore[no-any-return]
+            if spaces.views.n_input_floats + spaces.views.rows_back > 0:
+                raise UserError(
+                    "act: views show the driver earlier states and actions, which one observation does not hold; call "
+                    "act = driver.begin_episode() after each reset"
+                )
+            return self.begin_episode()(observation)
         image: npt.NDArray[np.uint8] | None = None
         floats = observation
         if not isinstance(observation, np.ndarray):
@@ -83,17 +89,28 @@ class TrainedDriver:
         action = self._decide(_NO_IMAGE if image is None else image, floats)
         return int(action) if action.ndim == 0 else action  # type: ignore[no-any-return]
 
+    def begin_episode(self) -> Callable[[Any], int | npt.NDArray[np.float32]]:
+        """Return `act` for one episode, which keeps the earlier states and actions that views show."""
+        space, episode = self.spaces.own_observation, Episode()
+        if space is None:  # observations of races have their views
+            return self.act
+
+        def act(observation: Any) -> Any:
+            frame, floats = self._own_state(space, observation)
+            episode.frames.append(frame)
+            episode.floats.append(floats)
+            action = self._decide(*episode.newest(self.spaces.views))
+            episode.actions.append(action)
+            return own_action(self.spaces, action)
+
+        return act
+
     def _own_state(self, space: Space[Any], observation: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-        if self.spaces.views.n_input_floats + self.spaces.views.rows_back > 0:
-            raise UserError(
-                "act: views show the driver earlier states and actions, which one observation does not hold; "
-                "scripts/evaluate.py drives it"
-            )
         try:
             frame, floats = own_state(space, observation, self.spaces.image_size_px)
         except (TypeError, ValueError, LookupError) as error:
             raise UserError(f"act: the driver takes an observation of {space}: {one_line(error)}") from error
-        if len(floats) != self.spaces.n_floats:
+        if len(floats) != self.spaces.n_own_floats:
             raise UserError(f"act: the driver takes an observation of {space}")
         return frame, floats
 

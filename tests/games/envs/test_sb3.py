@@ -87,7 +87,13 @@ def test_options_choose_maps_for_one_reset_and_games_are_drawn(make_vec_env):
     assert [picture.shape for picture in envs.get_images()] == [(240, 320, 3)] * 3
     with pytest.raises(UserError, match="no attributes of their own"):
         envs.set_attr("settings", None)
-    with pytest.raises(UserError, match="no methods of their own"):
+    ((seen, info),) = envs.env_method("reset", options={"map": "straight"}, indices=2)
+    assert info["map"] == "straight"
+    envs.set_options({"map": "straight"})
+    np.testing.assert_array_equal(seen, envs.reset()[2])
+    assert [picture.shape for picture in envs.env_method("render", indices=[0, 2])] == [(240, 320, 3)] * 2
+    assert envs.env_method("get_wrapper_attr", "map_names", indices=0) == [envs.envs.map_names]
+    with pytest.raises(UserError, match="have render, reset and get_wrapper_attr"):
         envs.env_method("step")
 
 

@@ -107,8 +107,28 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # untyped without the package
         raise UserError(f"set_attr({attr_name!r}): the games of a RaceVecEnv have no attributes of their own")
 
     @override
-    def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> Any:
-        raise UserError(f"env_method({method_name!r}): the games of a RaceVecEnv have no methods of their own")
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call `render()`, `reset(seed=, options=)` or `get_wrapper_attr(name)` of some games.
+
+        Raises:
+            UserError: if it is another method.
+        """
+        games = list(self._get_indices(indices))
+        if method_name == "get_wrapper_attr":
+            return self.get_attr(method_args[0], games)
+        if method_name == "render":
+            pictures = self.get_images()
+            return [pictures[game] for game in games]
+        if method_name != "reset":
+            raise UserError(
+                f"env_method({method_name!r}): the games of a RaceVecEnv have render, reset and get_wrapper_attr"
+            )
+        options = (method_kwargs.get("options") or {}) | {MASK_OPTION: np.isin(np.arange(self.num_envs), games)}
+        observations, _ = self.envs.reset(seed=method_kwargs.get("seed"), options=options)
+        infos = self.envs.races.infos({})
+        return [(_of_game(observations, game), infos[game]) for game in games]
 
     @override
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
