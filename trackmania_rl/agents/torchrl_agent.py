@@ -182,7 +182,6 @@ class TorchRLAgent:
         networks = [network, *self._make_networks()[1:]]
         named = dict(zip(NETWORKS[self._loss], networks, strict=True))
         device, seed = pick_device(self._settings.run.torch_device), self._learner_seed
-        flatten_parameters(network.to(device))  # later it would move weights that a loss without target actor shares
         with OwnRandomState(seed, torch.device("cpu"))():  # for the weights of further Q networks
             loss = self._loss(**named, **self._fitting_options())
         gamma = self._settings.agent.gamma_schedule[0][1]
@@ -376,6 +375,7 @@ class TorchRLLearner(Agent):
 
     def __init__(self, loss: OffPolicyLoss, network: nn.Module, settings: AgentSettings) -> None:
         super().__init__(loss, network, settings)
+        flatten_parameters(network)  # moves its weights, which the loss caches in its first call
         self._parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.Adam(self._parameters, lr=0.0)
         has_target = any(name.startswith("target_") for name, _ in loss.loss.named_buffers())
