@@ -139,6 +139,8 @@ def train(
         if isinstance(games_builder, GymnasiumGames):
             games_builder.check()
         spaces = games_builder.spaces
+        torch.set_num_threads(pick_learner_threads(settings, spaces))  # threads make small operations slower
+        torch.backends.cudnn.benchmark = not settings.sync.is_synchronous  # the fastest may not be the same again
         agent_builder = _agent_builder(agent, settings, spaces, seeds)
         reward = make_reward(settings, spaces, seeds)
         configured_hooks = make_hooks(settings)
@@ -158,9 +160,7 @@ def train(
             pick_device(settings.run.torch_device),
             ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
         )
-        channels, placement = closing.enter_context(placed(cluster, settings, spaces, agent_builder))
-        torch.set_num_threads(pick_learner_threads(settings, spaces))
-        torch.backends.cudnn.benchmark = not settings.sync.is_synchronous  # the fastest may not be the same again
+        channels, placement = closing.enter_context(placed(cluster, settings, spaces, network))
         check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
         run = RunContext(
             live=LiveSettings(folder.settings, settings, check_edited, configuration.read_from),

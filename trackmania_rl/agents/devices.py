@@ -151,21 +151,24 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
         function: works on tensors; a change of anything else that it reads compiles it again.
         mode: of `torch.compile`; "reduce-overhead" records CUDA graphs, whose results the next call overwrites.
     """
-    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
-
-    # Compiled code runs, so its cache is not in the shared temporary folder, torch's default.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_folder("torch_compile")))
-    torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold gradients
-    torch._dynamo.config.recompile_limit = MOST_COMPILATIONS
-    graph = torch.compile(function, fullgraph=True, mode=mode)
     works = True
+
+    @functools.cache
+    def graph() -> Callable[Arguments, Result]:  # takes half a second, in which collectors start
+        # Compiled code runs, so its cache is not in the shared temporary folder, torch's default.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_folder("torch_compile")))
+        torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold gradients
+        torch._dynamo.config.recompile_limit = MOST_COMPILATIONS
+        return torch.compile(function, fullgraph=True, mode=mode)
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+
         nonlocal works
         if works:
             try:
-                return graph(*args, **kwargs)
+                return graph()(*args, **kwargs)
             except (TorchDynamoException, FailOnRecompileLimitHit) as error:  # the second is not one of the first
                 works = False
                 warn_once(f"use_torch_compile: it runs without, since: {str(error).splitlines()[0]}", log)

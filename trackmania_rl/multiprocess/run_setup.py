@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import logging
 import shutil
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from filelock import FileLock, Timeout
+from torch import nn
 
-from trackmania_rl.agents.builder import AgentBuilder
 from trackmania_rl.channels.protocols import WEIGHTS_KINDS, Channels
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import read_bounded, require_regular, write_durably
@@ -111,7 +112,7 @@ def check_machine(settings: Settings, folder: Path) -> None:
 
 @contextlib.contextmanager
 def placed(
-    cluster: str | None, settings: Settings, spaces: Spaces, builder: AgentBuilder
+    cluster: str | None, settings: Settings, spaces: Spaces, network: nn.Module
 ) -> Iterator[tuple[Channels, Placement]]:
     """Open the channels between the learner and its collectors, on this machine or on a Ray `cluster`.
 
@@ -120,7 +121,7 @@ def placed(
     """
     if cluster is not None:
         require_ray()
-    uncompiled_shared_networks = {kind: builder.make_network() for kind in WEIGHTS_KINDS}
+    uncompiled_shared_networks = {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS}
     if cluster is None:
         from trackmania_rl.channels.shared_memory.run_state import open_channels
 

@@ -20,6 +20,7 @@ from trackmania_rl.settings import GameSettings
 _compiled = compiler_for(
     "observation_kernel", [Path(__file__), *(Path(str(module.__file__)) for module in (state_blob, zones, road))]
 )
+_inner = _compiled(is_inner=True)
 
 ABSENT: Final = -1
 """Offset of an omitted block."""
@@ -213,13 +214,13 @@ for _group, _materials in enumerate(GROUND_GROUPS.values()):
     _GROUND_GROUP_OF_MATERIAL[list(_materials)] = _group
 
 
-@_compiled
+@_inner
 def _put(floats: npt.NDArray[np.float32], block: int, place: int, value: float) -> None:
     if block >= 0:
         floats[block + place] = value
 
 
-@_compiled
+@_inner
 def _fill_features(
     floats: npt.NDArray[np.float32],
     car: npt.NDArray[np.float32],
@@ -234,12 +235,13 @@ def _fill_features(
 ) -> bool:
     """Write `floats` and `car` except range finder and road ahead; return whether all numbers are finite.
 
-    `previous_actions` is flat, oldest action first.
+    `previous_actions` (n, W), oldest first.
     """
     at = layout.at
     floats[at.mini_race_time_actions] = 0.0
-    for key in range(len(previous_actions)):  # a slice assignment would take seconds to compile
-        _put(floats, at.previous_actions, key, previous_actions[key])
+    for index in range(previous_actions.shape[0]):  # a slice assignment would take seconds to compile
+        for key in range(previous_actions.shape[1]):
+            _put(floats, at.previous_actions, index * previous_actions.shape[1] + key, previous_actions[index, key])
     for wheel in range(N_WHEELS):
         word = _WHEELS + wheel * _WORDS_PER_WHEEL
         material = head_i32[word + _MATERIAL] & MATERIAL_ID_MASK
@@ -307,7 +309,7 @@ def _progress(
     return zone_idx, meters
 
 
-@_compiled
+@_inner
 def _find_ranges(
     race: int,
     row: int,
@@ -327,7 +329,7 @@ def _find_ranges(
             floats[beam] = columns.floats[race, row - 1, block + beam] if row > 0 else 0.0
 
 
-@_compiled
+@_inner
 def _length(vector: npt.NDArray[np.float32]) -> float:
     squared = 0.0
     for axis in range(3):
@@ -375,7 +377,7 @@ def observe(
             columns.car[race, row],
             head_f32,
             head_i32,
-            memory.previous_actions[race].reshape(-1),
+            memory.previous_actions[race],
             since_gear_change,
             zone_idx,
             zones.border_distance_m[zones.last_zone_idx] - meters,
@@ -384,7 +386,8 @@ def observe(
         )
         columns.zone_idx[race, row] = zone_idx
         columns.meters[race, row] = meters
-        columns.position_m[race, row] = head_f32[_POSITION : _POSITION + 3]
+        for axis in range(3):
+            columns.position_m[race, row, axis] = head_f32[_POSITION + axis]
         columns.speed_m_s[race, row] = _length(head_f32[_VELOCITY : _VELOCITY + 3])
         verdict, memory.window_row[race] = judge(
             columns.race_time_ms[race],

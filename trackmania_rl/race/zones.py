@@ -16,6 +16,7 @@ import numpy.typing as npt
 from trackmania_rl.compiled import compiler_for
 
 _compiled = compiler_for("zones", [Path(__file__)])
+_inner = _compiled(is_inner=True)
 
 ZONE_SPACING_M: Final = 0.5
 """Distance between neighbouring zone centres."""
@@ -62,7 +63,7 @@ class VirtualCheckpoints(NamedTuple):
         return self.finish_m - self.start_m
 
 
-@_compiled
+@_inner
 def move_zone(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> int:
     """Move a zone index, 1 to `last_zone_idx`, forwards while the next centre is nearer the car, then likewise back."""
     centers, limit_m = zones.centers_m, zones.max_center_distance_m
@@ -86,7 +87,7 @@ def move_zone(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) 
     return zone_idx
 
 
-@_compiled
+@_inner
 def meters_along_line(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> float:
     """Return the length of all segments before the current zone (>= 1) plus the clipped projection on its own."""
     entry = zone_idx - 1
@@ -103,6 +104,6 @@ def distance_m(a: FloatArray, b: FloatArray) -> float:
     return math.sqrt((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2)
 
 
-@_compiled
+@_inner
 def _real_checkpoint_is_near(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> bool:
     return distance_m(zones.real_checkpoint_m[zone_idx], position_m) < zones.real_checkpoint_radius_m[zone_idx]

@@ -1,4 +1,4 @@
-"""The decorator of the simulator's compiled functions."""
+"""The decorators of the simulator's compiled functions."""
 
 from __future__ import annotations
 
@@ -10,3 +10,5 @@ from trackmania_rl.protocol import state_blob
 SOURCES = (*Path(__file__).parent.rglob("*.py"), Path(state_blob.__file__))
 
 compiled = compiler_for("simulator", SOURCES)
+inner = compiled(is_inner=True)
+"""For functions that only compiled ones call."""

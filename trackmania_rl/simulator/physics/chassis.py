@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import inner
 from trackmania_rl.simulator.physics.engine import GRIP_FACTOR, KMH_PER_M_S, adherence
 from trackmania_rl.simulator.physics.rigid_body import add_force, add_torque, push_at, to_car, to_world
 from trackmania_rl.simulator.physics.vehicle_parameters import linear_value, step_value
@@ -55,7 +55,7 @@ def make_texture(seed: int = _SEED) -> npt.NDArray[np.uint8]:
 _TEXTURE: Final = make_texture()
 
 
-@compiled
+@inner
 def add_bumps(car: CarRecord, parameters: ParametersRecord) -> None:
     """Push each wheel on grass or dirt upwards, at its point of rest; call this before the substep's forces."""
     begun = False
@@ -94,14 +94,14 @@ _LEAST_NORMAL_ACROSS = 1e-3
 """A contact this nearly straight ahead or behind (a car on its nose) has no sideways direction of grip."""
 
 
-@compiled
+@inner
 def update_steering(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     """Move the front wheels towards the steering input."""
     step = parameters.steer_ramp_per_s * dt
     car.turning_rate += min(max(car.steer - car.turning_rate, -step), step)
 
 
-@compiled
+@inner
 def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
     """Add gravity, and drag in flight, by the contacts of the substep before."""
     velocity = car.velocity_m_s
@@ -112,7 +112,7 @@ def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
     add_force(car, x, y, z)
 
 
-@compiled
+@inner
 def add_wall_slow_down(car: CarRecord, parameters: ParametersRecord) -> None:
     """Add the deceleration that lasts after a wheel touched a wall."""
     if car.clock_ms - car.last_lateral_contact_time_ms >= 1000.0 * parameters.side_contact_slow_down_s:
@@ -124,7 +124,7 @@ def add_wall_slow_down(car: CarRecord, parameters: ParametersRecord) -> None:
         add_force(car, -share * velocity[0], -share * velocity[1], -share * velocity[2])
 
 
-@compiled
+@inner
 def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     """Relax the dampers; add the grounded wheels' springs and the small lever of the last substep's forces."""
     center, lever = parameters.center_of_mass_m, parameters.force_lever
@@ -157,7 +157,7 @@ def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None
     add_force(car, 0.0, spring_sum, 0.0)
 
 
-@compiled
+@inner
 def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
     """Add each wheel's resistance to slipping sideways, up to its limit, at the centre of mass."""
     velocity = car.local_speed_m_s
@@ -201,7 +201,7 @@ def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
         add_force(car, force * axis_x, force * axis_y, force * axis_z)
 
 
-@compiled
+@inner
 def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
     """Add the steering's torque against the wheels' yaw friction, lifted wheels included, and the body's lean."""
     side_m_s, forward_m_s = car.local_speed_m_s[0], car.local_speed_m_s[2]
@@ -221,7 +221,7 @@ def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
     add_torque(car, 0.0, 0.0, -math.copysign(lean, side_m_s))
 
 
-@compiled
+@inner
 def add_air_control(car: CarRecord, parameters: ParametersRecord) -> None:
     """Damp the spin in flight: steering with a turn keeps it, against it stops it, and braking stops a dive."""
     spin, stored = car.spin_rad_s, car.stored_angular_velocity_rad_s

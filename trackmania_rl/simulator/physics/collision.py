@@ -15,7 +15,7 @@ import numpy.typing as npt
 from numba import types
 from numba.extending import overload
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import inner
 from trackmania_rl.simulator.physics.contacts import (
     begin_pass,
     dot,
@@ -57,7 +57,7 @@ def _compiled_collide(car: types.Type, parameters: types.Type, world: types.Type
     return lambda car, parameters, world: _collide_with_ribbon(car, parameters, world.records)
 
 
-@compiled
+@inner
 def _collide_with_ribbon(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void]) -> None:
     position = car.position_m
     place = locate(sections, car.ribbon_index, position[0], position[1], position[2])
@@ -70,7 +70,7 @@ def _collide_with_ribbon(car: CarRecord, parameters: ParametersRecord, sections:
     end_pass(car, parameters)
 
 
-@compiled
+@inner
 def _collide_wheel(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], wheel: int) -> None:
     point, radii_m = parameters.wheel_points_m[wheel], parameters.wheel_radii_m
     center = (point[0], point[1] - car.wheel_damper_absorb_m[wheel], point[2])
@@ -102,7 +102,7 @@ def _collide_wheel(car: CarRecord, parameters: ParametersRecord, sections: npt.N
                 touch_wall(car, parameters, arm, normal, outside_m + extent_m)
 
 
-@compiled
+@inner
 def _collide_body(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], place: Place) -> None:
     ground = ground_at(sections, place)
     ground_normal = to_car(car, ground.normal[0], ground.normal[1], ground.normal[2])

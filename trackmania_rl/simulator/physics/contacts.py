@@ -7,22 +7,23 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.physics.rigid_body import Vector, push_at, speed_at, to_car, to_world
 from trackmania_rl.simulator.physics.vehicle_state import CarRecord, ParametersRecord
 
 
-@compiled
+@inner
 def begin_pass(car: CarRecord) -> None:
     """Begin a collision pass: velocities in car axes, no correction yet."""
     velocity, spin = car.velocity_m_s, car.angular_velocity_rad_s
     set_vector(car.motion_m_s, to_car(car, velocity[0], velocity[1], velocity[2]))
     set_vector(car.spin_rad_s, to_car(car, spin[0], spin[1], spin[2]))
-    car.correction_m[:] = 0.0
+    for i in range(3):
+        car.correction_m[i] = 0.0
     car.has_any_lateral_contact = 0
 
 
-@compiled
+@inner
 def end_pass(car: CarRecord, parameters: ParametersRecord) -> None:
     """End a collision pass: velocities back in world axes, the body moved by the corrections' sum."""
     position, velocity, spin = car.position_m, car.velocity_m_s, car.angular_velocity_rad_s
@@ -38,13 +39,13 @@ def end_pass(car: CarRecord, parameters: ParametersRecord) -> None:
         position[2] += z
 
 
-@compiled
+@inner
 def set_vector(target: npt.NDArray[np.float64], vector: Vector) -> None:
     """Write a vector to an array."""
     target[0], target[1], target[2] = vector
 
 
-@compiled
+@inner
 def add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
     """Add a correction to the pass's sum, less the sum's component along it."""
     length_m = math.sqrt(x * x + y * y + z * z)
@@ -66,7 +67,7 @@ def extent(radii_m: npt.NDArray[np.float64], normal: Vector) -> float:
     return math.sqrt(x * x + y * y + z * z)
 
 
-@compiled
+@inner
 def touching_arm(
     parameters: ParametersRecord, center: Vector, radii_m: npt.NDArray[np.float64], normal: Vector, extent_m: float
 ) -> Vector:
@@ -79,7 +80,7 @@ def touching_arm(
     )
 
 
-@compiled
+@inner
 def touch_ground(
     car: CarRecord,
     parameters: ParametersRecord,
@@ -106,7 +107,7 @@ def touch_ground(
         push_at(car, parameters, arm, normal, -parameters.landing_loss * approach_m_s)
 
 
-@compiled
+@inner
 def touch_wall(car: CarRecord, parameters: ParametersRecord, arm: Vector, normal: Vector, depth_m: float) -> None:
     """Apply a wheel's contact with a wall: beside the car a side contact that slows it, ahead or behind a bump."""
     add_correction(car, depth_m * normal[0], depth_m * normal[1], depth_m * normal[2])
@@ -127,7 +128,7 @@ def dot(a: Vector, b: Vector) -> float:
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
-@compiled
+@inner
 def touch_with_body(
     car: CarRecord,
     parameters: ParametersRecord,

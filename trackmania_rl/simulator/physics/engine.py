@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from enum import IntEnum
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import inner
 from trackmania_rl.simulator.physics.rigid_body import add_force, add_torque
 from trackmania_rl.simulator.physics.vehicle_parameters import linear_value, step_value
 from trackmania_rl.simulator.physics.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
@@ -34,13 +34,13 @@ _TAKING_OFF, _TAKING_OFF_BACKWARDS = int(GearboxState.TAKING_OFF), int(GearboxSt
 _DIRT = int(Surface.DIRT)
 
 
-@compiled
+@inner
 def driving_input(car: CarRecord) -> float:
     """Return the pedal that drives: the throttle, or the brake while reversing."""
     return car.brake if car.is_reversing else car.gas
 
 
-@compiled
+@inner
 def adherence(car: CarRecord, none: float, full: float) -> float:
     """Return the share of the tyre forces that is left when the car's up leans away from the world's."""
     uprightness = abs(car.rotation[1, 1])
@@ -51,19 +51,19 @@ def adherence(car: CarRecord, none: float, full: float) -> float:
     return 1.0 - math.cos(0.5 * math.pi * (uprightness - none) / (full - none))
 
 
-@compiled
+@inner
 def _approach(value: float, target: float, step_up: float, step_down: float) -> float:
     return min(value + step_up, target) if value < target else max(value - step_down, target)
 
 
-@compiled
+@inner
 def _change_gear(car: CarRecord, parameters: ParametersRecord, gear: int) -> None:
     car.gear = gear
     car.gearbox_state = _CHANGING
     car.gear_timer_s = parameters.gear_timer_s
 
 
-@compiled
+@inner
 def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float) -> None:
     pressed = driving_input(car) > 0.0
     if car.is_reversing:
@@ -77,14 +77,14 @@ def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float)
         car.gearbox_state = _TAKING_OFF
 
 
-@compiled
+@inner
 def _rpm_fall_per_s(car: CarRecord, parameters: ParametersRecord, pressed: bool) -> float:
     if not pressed:
         return parameters.change_rpm_down_coasting_per_s
     return parameters.change_rpm_down_sliding_per_s if car.is_sliding else parameters.change_rpm_down_per_s
 
 
-@compiled
+@inner
 def _turn_direction(car: CarRecord, parameters: ParametersRecord, pressed: bool, dt: float) -> None:
     """Slow the engine down between forward gears and reverse, without drive.
 
@@ -97,7 +97,7 @@ def _turn_direction(car: CarRecord, parameters: ParametersRecord, pressed: bool,
         _change_gear(car, parameters, REVERSE_GEAR if car.is_reversing else FIRST_GEAR)
 
 
-@compiled
+@inner
 def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, dt: float) -> None:
     """Advance the engine's speed and the gearbox by one substep, by the forward speed of the substep before."""
     pressed = driving_input(car) > 0.0
@@ -139,7 +139,7 @@ def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, 
                 car.gearbox_state = _DRIVING
 
 
-@compiled
+@inner
 def update_reversing(car: CarRecord, parameters: ParametersRecord) -> None:
     """Set whether the brake key drives backwards."""
     forward_m_s, sideways_m_s = car.local_speed_m_s[2], abs(car.local_speed_m_s[0])
@@ -156,7 +156,7 @@ def update_reversing(car: CarRecord, parameters: ParametersRecord) -> None:
         car.is_reversing = 1 if forward_m_s < parameters.take_off_above_m_s else 0
 
 
-@compiled
+@inner
 def add_coast(car: CarRecord, parameters: ParametersRecord) -> None:
     """Add friction while the driving pedal is released, on the ground and in the air."""
     velocity = car.local_speed_m_s
@@ -172,7 +172,7 @@ def add_coast(car: CarRecord, parameters: ParametersRecord) -> None:
     add_force(car, -per_s * velocity[0], -per_s * velocity[1], -per_s * velocity[2])
 
 
-@compiled
+@inner
 def _traction(car: CarRecord, parameters: ParametersRecord) -> float:
     """Return 1 while the wheels grip, down to 0 in a full slide; set the car's `is_sliding`."""
     limit_curve = linear_value(parameters.side_friction_limit_curve_kmh, KMH_PER_M_S * car.local_speed_m_s[2])
@@ -193,7 +193,7 @@ def _traction(car: CarRecord, parameters: ParametersRecord) -> float:
     return max(0.0, 1.0 - (requested - limits) / limits) if limits > 0.0 else 0.0
 
 
-@compiled
+@inner
 def _brake_force(
     car: CarRecord,
     pedal: float,
@@ -211,12 +211,13 @@ def _brake_force(
     cap = surface_cap_sliding if car.any_wheel_over_limit else surface_cap
     if wanted < cap:
         return wanted
-    car.wheel_is_sliding[:] = 1
+    for wheel in range(WHEELS):
+        car.wheel_is_sliding[wheel] = 1
     car.is_sliding = 1
     return cap
 
 
-@compiled
+@inner
 def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
     """Add the pedals' force along the car, if a wheel is on the ground.
 
@@ -252,7 +253,7 @@ def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
     add_force(car, 0.0, 0.0, net * grip)
 
 
-@compiled
+@inner
 def add_dirt_extra(car: CarRecord, parameters: ParametersRecord) -> None:
     """Add drag to a braked car with all wheels on dirt; drive and turn a sliding one a little."""
     velocity = car.local_speed_m_s
@@ -283,7 +284,7 @@ def add_dirt_extra(car: CarRecord, parameters: ParametersRecord) -> None:
             )
 
 
-@compiled
+@inner
 def _add_force_at_wheel(car: CarRecord, parameters: ParametersRecord, wheel: int, x: float, z: float) -> None:
     point, center = parameters.wheel_points_m[wheel], parameters.center_of_mass_m
     arm_x, arm_y, arm_z = point[0] - center[0], point[1] - center[1], point[2] - center[2]

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.physics.collision import World
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
@@ -96,7 +96,7 @@ def drive(
     return max_ticks, passed_count
 
 
-@compiled
+@inner
 def _pass_gates(
     car: npt.NDArray[np.void],
     station_before_m: float,
@@ -128,11 +128,12 @@ def _pass_gates(
             passed_count += 1
             car[0].is_freewheeling = 0
             if is_line and passed_count < n_gates:
-                gate_is_passed[:] = 0
+                for other in range(len(gate_is_passed)):
+                    gate_is_passed[other] = 0
     return passed_count
 
 
-@compiled
+@inner
 def _is_in_box(car: npt.NDArray[np.void], parameters: npt.NDArray[np.void], gates: Gates, in_lap: int) -> bool:
     for box in range(gates.gate_of_box.shape[0]):
         if gates.gate_of_box[box] == in_lap and touches_box(gates.boxes_m, box, car[0], parameters[0]):
@@ -160,7 +161,7 @@ def touches_box(boxes_m: npt.NDArray[np.float64], box: int, car: CarRecord, para
     return False
 
 
-@compiled
+@inner
 def _reaches(
     boxes_m: npt.NDArray[np.float64],
     box: int,
@@ -181,7 +182,7 @@ def _reaches(
     return True
 
 
-@compiled
+@inner
 def _sweeps_over(car: npt.NDArray[np.void], station_before_m: float, gates: Gates, gate: int) -> bool:
     """Return whether the car, an ellipse in plan view, swept over a plane between its posts."""
     gate_station_m = gates.station_m[gate]

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.physics.contacts import (
     begin_pass,
     dot,
@@ -148,7 +148,7 @@ def _see_from_car(faces: Faces, near: Any, car: CarRecord, parameters: Parameter
     near.n_seen, near.n_at_body = count, n_at_body
 
 
-@compiled
+@inner
 def _box_of_body(parameters: ParametersRecord) -> tuple[Vector, Vector]:
     """Return the middle and half sides of the body's bounding box, in car axes."""
     x, y, z = _extent_of_body(parameters, 0), _extent_of_body(parameters, 1), _extent_of_body(parameters, 2)
@@ -157,7 +157,7 @@ def _box_of_body(parameters: ParametersRecord) -> tuple[Vector, Vector]:
     return middle, half
 
 
-@compiled
+@inner
 def _extent_of_body(parameters: ParametersRecord, axis: int) -> tuple[float, float]:
     low, high = np.inf, -np.inf
     for part in range(parameters.body_centers_m.shape[0]):
@@ -294,7 +294,7 @@ def _deepest(
     return ground, (contact if contact.depth_m > wall.depth_m else wall)
 
 
-@compiled
+@inner
 def _is_level_with(contact: _Contact, normal: Vector, height_m: float, radii_m: npt.NDArray[np.float64]) -> bool:
     """Return whether a face is in the plane of a contact, so that its edges are seams."""
     if contact.depth_m <= 0.0 or dot(normal, contact.normal) < PARALLEL:
@@ -302,7 +302,7 @@ def _is_level_with(contact: _Contact, normal: Vector, height_m: float, radii_m: 
     return abs(extent(radii_m, contact.normal) - contact.depth_m - height_m) < 0.5 * SEAM_M
 
 
-@compiled
+@inner
 def _is_seam(contact: _Contact, point: Vector, radii_m: npt.NDArray[np.float64]) -> bool:
     """Return whether a point, from the ellipsoid's centre, is within `SEAM_M` of a contact's plane or behind it."""
     if contact.depth_m <= 0.0:
@@ -312,7 +312,7 @@ def _is_seam(contact: _Contact, point: Vector, radii_m: npt.NDArray[np.float64])
     return point[0] * normal[0] + point[1] * normal[1] + point[2] * normal[2] + height_m < SEAM_M
 
 
-@compiled
+@inner
 def _deeper_grass(
     car: CarRecord, ground: _Contact, center: Vector, radii_m: npt.NDArray[np.float64], grass_height_m: float
 ) -> _Contact:
@@ -325,7 +325,7 @@ def _deeper_grass(
     return ground
 
 
-@compiled
+@inner
 def _edge_contact(
     car: CarRecord,
     corner: Any,
@@ -361,7 +361,7 @@ def _edge_contact(
     return _Contact(extent(radii_m, normal) - height_m, normal, number), point
 
 
-@compiled
+@inner
 def _in_ball(
     car: CarRecord, corner: Any, number: int, x: float, y: float, z: float, radii_m: npt.NDArray[np.float64]
 ) -> Vector:

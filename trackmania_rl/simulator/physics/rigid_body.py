@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.physics.vehicle_state import CarRecord, ParametersRecord
 
 Vector = tuple[float, float, float]
@@ -35,7 +35,7 @@ def to_world(car: CarRecord, x: float, y: float, z: float) -> Vector:
     )
 
 
-@compiled
+@inner
 def set_rotation_from_quaternion(car: CarRecord) -> None:
     """Normalise the quaternion and compute the matrix from it."""
     q = car.quaternion
@@ -49,7 +49,7 @@ def set_rotation_from_quaternion(car: CarRecord) -> None:
     r[2, 0], r[2, 1], r[2, 2] = 2.0 * (x * z - w * y), 2.0 * (y * z + w * x), 1.0 - 2.0 * (x * x + y * y)
 
 
-@compiled
+@inner
 def add_force(car: CarRecord, x: float, y: float, z: float) -> None:
     """Add a central force, car axes."""
     car.force_m_s2[0] += x
@@ -57,7 +57,7 @@ def add_force(car: CarRecord, x: float, y: float, z: float) -> None:
     car.force_m_s2[2] += z
 
 
-@compiled
+@inner
 def add_torque(car: CarRecord, x: float, y: float, z: float) -> None:
     """Add a torque, car axes."""
     car.torque_rad_s2[0] += x
@@ -65,7 +65,7 @@ def add_torque(car: CarRecord, x: float, y: float, z: float) -> None:
     car.torque_rad_s2[2] += z
 
 
-@compiled
+@inner
 def _limit_length(vector: npt.NDArray[np.float64], limit: float) -> None:
     length = math.sqrt(vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2])
     if length > limit:
@@ -73,7 +73,7 @@ def _limit_length(vector: npt.NDArray[np.float64], limit: float) -> None:
             vector[i] *= limit / length
 
 
-@compiled
+@inner
 def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     """Make one explicit Euler step. The body turns about its centre of mass; the position is that of its origin."""
     center = parameters.center_of_mass_m
@@ -110,7 +110,7 @@ def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     car.position_m[2] -= after_z - before_z
 
 
-@compiled
+@inner
 def speed_at(car: CarRecord, arm: Vector, direction: Vector) -> float:
     """Return the speed along `direction` of a point `arm` from the centre of mass in a collision pass; car axes."""
     spin, motion = car.spin_rad_s, car.motion_m_s
@@ -121,7 +121,7 @@ def speed_at(car: CarRecord, arm: Vector, direction: Vector) -> float:
     )
 
 
-@compiled
+@inner
 def push_at(
     car: CarRecord, parameters: ParametersRecord, arm: Vector, direction: Vector, speed_change_m_s: float
 ) -> None:

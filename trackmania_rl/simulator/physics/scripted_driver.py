@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, spawn_vehicle, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Ribbon, Road, Surface, Track, road_of
@@ -159,7 +159,7 @@ def _with_braking_zones(speed_m_s: FloatArray, braking_m_s2: FloatArray) -> Floa
     return planned
 
 
-@compiled
+@inner
 def _wanted_steer(car, ribbon: Ribbon, settings: DriverSettings, speed: float) -> float:  # type: ignore[no-untyped-def]
     """Return the share of full steering towards the point ahead, positive to the left."""
     ahead_m = max(settings.lookahead_min_m, settings.lookahead_s * speed)

@@ -129,9 +129,11 @@ def tick(
     car: npt.NDArray[np.void], gas: float, brake: float, steer: float, world: World, parameters: npt.NDArray[np.void]
 ) -> None:
     """Drive the (1,) `VEHICLE_DTYPE` car for 10 ms, in place; gas and brake 0..1, steer -1 left .. 1 right."""
-    work = np.zeros(1, WORK_DTYPE)[0]
+    car_floats, car_integers = car.view(np.float32), car.view(np.int32)
+    within_tick = np.zeros(1, WORK_DTYPE)
+    work_floats, work_integers, work = within_tick.view(np.float64), within_tick.view(np.int64), within_tick[0]
     constants = parameters[0]
-    copy_state(car[0], work)
+    copy_state(car_floats, car_integers, work_floats, work_integers)
     set_rotation_from_quaternion(work)
     work.gas, work.brake, work.steer = gas, brake, steer
     tick_s = 0.001 * TICK_MS
@@ -141,7 +143,7 @@ def tick(
     for _ in range(substeps):
         _substep(work, constants, world, tick_s / substeps)
     work.clock_ms += TICK_MS
-    copy_state(work, car[0])
+    copy_state(work_floats, work_integers, car_floats, car_integers)
 
 
 @compiled(inline="always")
@@ -154,7 +156,8 @@ def _substep(car: CarRecord, parameters: ParametersRecord, world: World, dt: flo
     local, local_spin = car.local_speed_m_s, car.spin_rad_s
     local[0], local[1], local[2] = to_car(car, velocity[0], velocity[1], velocity[2])
     local_spin[0], local_spin[1], local_spin[2] = to_car(car, spin[0], spin[1], spin[2])
-    car.torque_rad_s2[:] = 0.0
+    for i in range(3):
+        car.torque_rad_s2[i] = 0.0
     add_springs(car, parameters, dt)
     add_gravity_and_drag(car, parameters)
     car.was_grounded = 1 if grounded else 0

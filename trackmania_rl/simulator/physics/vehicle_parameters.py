@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import inner
 
 Curve = tuple[tuple[float, float], ...]  # keys (argument, value) by rising argument
 
@@ -235,7 +235,7 @@ PARAMETERS_DTYPE = np.dtype(
 STADIUM_CAR = VehicleParameters().packed()
 
 
-@compiled
+@inner
 def step_value(curve: npt.NDArray[np.float64], argument: float) -> float:
     """Return the value of the last key at or below the argument."""
     value = curve[0, 1]
@@ -246,7 +246,7 @@ def step_value(curve: npt.NDArray[np.float64], argument: float) -> float:
     return value
 
 
-@compiled
+@inner
 def linear_value(curve: npt.NDArray[np.float64], argument: float) -> float:
     """Return the value between the keys around the argument."""
     if argument <= curve[0, 0]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import literal_unroll
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import inner
 
 WHEELS = 4  # front-left, front-right, rear-right, rear-left, as in the game
 FRONT_WHEELS = 2
@@ -79,28 +78,31 @@ WORK_DTYPE = np.dtype(
 )
 """The same car within a tick, with the sums of the current substep."""
 
-_SCALAR_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTYPE[name].ndim == 0)
-_VECTOR_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTYPE[name].ndim == 1)
-_MATRIX_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTYPE[name].ndim == 2)
+_IS_FLOAT = np.concatenate(
+    [np.full(VEHICLE_DTYPE[name].shape, VEHICLE_DTYPE[name].base == np.float32).ravel() for name in VEHICLE_DTYPE.names]
+)
+"""Of each 32-bit word of `VEHICLE_DTYPE`, and of each 64-bit word that `WORK_DTYPE` begins with."""
 
 
-@compiled
-def copy_state(source: CarRecord, target: CarRecord) -> None:
-    """Copy every field of `VEHICLE_DTYPE` between records, rounded where the target is narrower."""
-    for field in literal_unroll(_SCALAR_FIELDS):
-        target[field] = source[field]
-    for field in literal_unroll(_VECTOR_FIELDS):
-        source_vector, target_vector = source[field], target[field]
-        for i in range(source_vector.shape[0]):
-            target_vector[i] = source_vector[i]
-    for field in literal_unroll(_MATRIX_FIELDS):
-        source_matrix, target_matrix = source[field], target[field]
-        for i in range(source_matrix.shape[0]):
-            for j in range(source_matrix.shape[1]):
-                target_matrix[i, j] = source_matrix[i, j]
+@inner
+def copy_state(
+    source_floats: npt.NDArray[np.floating],
+    source_integers: npt.NDArray[np.signedinteger],
+    target_floats: npt.NDArray[np.floating],
+    target_integers: npt.NDArray[np.signedinteger],
+) -> None:
+    """Copy the state between cars, rounded where the target is narrower.
+
+    Each car is two views of its words; a copy by field names would take seconds to compile.
+    """
+    for word in range(len(_IS_FLOAT)):
+        if _IS_FLOAT[word]:
+            target_floats[word] = source_floats[word]
+        else:
+            target_integers[word] = source_integers[word]
 
 
-@compiled
+@inner
 def is_grounded(car: CarRecord) -> bool:
     """Return whether any wheel is on the ground."""
     contact = car.wheel_has_ground_contact

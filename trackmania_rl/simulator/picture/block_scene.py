@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.picture.object_mesh import HIGHEST_SHADOW_M, add_shadow_on
 from trackmania_rl.simulator.picture.palette import LIGHT_LEVELS, LIGHT_STEP, PLAIN_LIGHT, Paint, haze_at
 from trackmania_rl.simulator.picture.rasterizer import Camera, Mesh
@@ -165,7 +165,7 @@ def add_blocks(
         _add_group(mesh, scene, camera, group, 1 if distance_m > far_m else 0, passed_checkpoints)
 
 
-@compiled
+@inner
 def _add_group(mesh: Mesh, scene: BlockScene, camera: Camera, group: int, detail: int, passed_checkpoints: int) -> None:
     points_m, counts, corners, colors, paints = (
         mesh.points_m,
@@ -235,7 +235,7 @@ def add_block_shadow(mesh: Mesh, scene: BlockScene, position_m: FloatArray, rota
         add_shadow_on(mesh, point_m, normal, position_m, rotation)
 
 
-@compiled
+@inner
 def _over_quad_m(scene: BlockScene, number: int, position_m: FloatArray, rotation: FloatArray) -> float:
     """Return the car's height above a quadrilateral, along its own up; infinite if not above the painted side."""
     points_m, corners, normal = scene.points_m, scene.corners, scene.normal[number]

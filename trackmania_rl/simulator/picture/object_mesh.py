@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.picture.palette import PLAIN_LIGHT, Paint, color_at
 from trackmania_rl.simulator.picture.rasterizer import Camera, Mesh, add_point, add_quad, depth_in_view
 from trackmania_rl.simulator.picture.road_mesh import (
@@ -62,7 +62,7 @@ MOST_CAR_POINTS = 8 * len(_CAR_BOXES_M) + 4
 MOST_CAR_QUADS = 4 * len(_CAR_BOXES_M) + 1
 
 
-@compiled
+@inner
 def _add_upright(
     mesh: Mesh,
     ribbon: Ribbon,
@@ -80,7 +80,7 @@ def _add_upright(
     add_quad(mesh, a, b, c, d, color)
 
 
-@compiled
+@inner
 def _add_checkpoint(mesh: Mesh, scenery: Scenery, section: int, is_passed: bool, depth_m: float) -> None:
     ribbon, places_m = scenery.ribbon, scenery.places_m
     half_m = ribbon.half_width_m[section]
@@ -102,7 +102,7 @@ def _add_checkpoint(mesh: Mesh, scenery: Scenery, section: int, is_passed: bool,
         add_mark(mesh, near, far, 0.0, 1.0, 0.0, 1.0, stripe)
 
 
-@compiled
+@inner
 def _add_finish(mesh: Mesh, scenery: Scenery, section: int, depth_m: float) -> None:
     ribbon, places_m = scenery.ribbon, scenery.places_m
     light = color_at(mesh.palette, Paint.FINISH_LIGHT, PLAIN_LIGHT, depth_m)
@@ -146,7 +146,7 @@ def add_gates(mesh: Mesh, scenery: Scenery, camera: Camera, car_section: int, pa
                 _add_checkpoint(mesh, scenery, section, gate < passed_checkpoints, depth_m)
 
 
-@compiled
+@inner
 def _add_car_point(
     mesh: Mesh, position_m: npt.NDArray, rotation: npt.NDArray, left_m: float, up_m: float, forward_m: float
 ) -> int:
@@ -199,7 +199,7 @@ def add_shadow(mesh: Mesh, ribbon: Ribbon, car_section: int, position_m: npt.NDA
     add_shadow_on(mesh, center[car_section], up[car_section], position_m, rotation)
 
 
-@compiled
+@inner
 def add_shadow_on(
     mesh: Mesh, point_m: npt.NDArray, normal: npt.NDArray, position_m: npt.NDArray, rotation: npt.NDArray
 ) -> None:

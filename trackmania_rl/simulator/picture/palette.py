@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import inner
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.simulator.tracks.world_file import N_PAINTS
 
@@ -172,13 +172,13 @@ COLORS = _with_ground(_mix_palette(), _mix_sky())  # in memory blue, green, red,
 GRAYS = _with_ground(_gray_of(COLORS.paints), _gray_of(COLORS.sky))  # 0..255
 
 
-@compiled
+@inner
 def haze_at(depth_m: float) -> int:
     """Return the haze level at a distance from the camera."""
     return min(max(int(depth_m * HAZE_LEVELS_PER_M), 0), HAZE_LEVELS - 1)
 
 
-@compiled
+@inner
 def color_at(palette: Colors, paint: int, light: int, depth_m: float) -> np.uint32:
     """Return a paint's pixel at a brightness level and a distance from the camera."""
     return palette.paints[paint, light, haze_at(depth_m)]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.picture.palette import COLORS, HAZE_LEVELS, HAZE_LEVELS_PER_M, SKY_LEVELS, Colors
 
 BEHIND_CAR_M = 7.5  # from the car's origin, along the car
@@ -55,7 +55,7 @@ def chase_camera(car_position_m: npt.NDArray[np.float64], car_rotation: npt.NDAr
     return Camera(position, axes)
 
 
-@compiled
+@inner
 def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -> float:
     """Return the distance (m) of a row of world points (N, 3) ahead of the camera; negative behind it."""
     position, axes = camera.position_m, camera.axes
@@ -66,7 +66,7 @@ def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -
     )
 
 
-@compiled
+@inner
 def to_camera_axes(camera: Camera, points_m: npt.NDArray[np.float64], count: int, seen_m: npt.NDArray) -> None:
     """Write the first `count` world points (3, N) to `seen_m` (3, N) in camera axes, metres."""
     position, axes = camera.position_m, camera.axes
@@ -112,7 +112,7 @@ def new_mesh(most_points: int, most_quads: int, palette: Colors = COLORS) -> Mes
     )
 
 
-@compiled
+@inner
 def add_point(mesh: Mesh, x: float, y: float, z: float) -> int:
     """Add a point; return its column."""
     column = mesh.counts[0]
@@ -123,7 +123,7 @@ def add_point(mesh: Mesh, x: float, y: float, z: float) -> int:
     return column
 
 
-@compiled
+@inner
 def add_quad(mesh: Mesh, a: int, b: int, c: int, d: int, color: np.uint32) -> None:
     """Add the quadrilateral between four points, given in order around it."""
     row = mesh.counts[1]
@@ -187,7 +187,7 @@ def _first_center_after(edge_px: float, size_px: int) -> int:
     return int(np.ceil(first if first < size_px else float(size_px)))
 
 
-@compiled
+@inner
 def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
     count, seen, on_picture, first_row = mesh.counts[0], mesh.seen_m, mesh.on_picture, mesh.first_row
     to_camera_axes(camera, mesh.points_m, count, seen)
@@ -203,7 +203,7 @@ def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
         first_row[column] = _first_center_after(y, height_px)
 
 
-@compiled
+@inner
 def _clip_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
     """Project a quadrilateral's part beyond the near plane to canvas.polygon; return its number of corners."""
     height_px, width_px = canvas.pixels.shape
@@ -381,7 +381,7 @@ def _color_row(pixels: npt.NDArray, row: int, tints: npt.NDArray, colors: npt.ND
             pixels[row, column] = colors[np.uint32(tint)]
 
 
-@compiled
+@inner
 def draw_background(canvas: Canvas, camera: Camera, palette: Colors, ground_height_m: float) -> None:
     """Fill the picture with sky and the stadium's ground, at infinite depth."""
     pixels, columns, tints = canvas.pixels, canvas.columns, canvas.tints

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import overload
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.picture.block_scene import (
     BlockScene,
     add_block_shadow,
@@ -87,7 +87,7 @@ def _new_easel(width_px: int, height_px: int, scene: Scenery | BlockScene, palet
     return _Easel(canvas, mesh, car)
 
 
-@compiled
+@inner
 def _paste(canvas: Canvas, sprite: _Sprite) -> None:
     for row in range(sprite.pixels.shape[0]):
         for column in range(sprite.pixels.shape[1]):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.picture.palette import (
     LIGHT_LEVELS,
     LIGHT_STEP,
@@ -208,7 +208,7 @@ _STRIPS = np.array(
 row with two equal places ends an edge's list."""
 
 
-@compiled
+@inner
 def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[int, int]:
     """Return the first and the last cross-section to draw."""
     ahead, behind = int(VIEW_AHEAD_M / RIBBON_SPACING_M), int(VIEW_BEHIND_M / RIBBON_SPACING_M)
@@ -220,7 +220,7 @@ def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[
     return max(car_section - behind, 0), min(car_section + ahead, ribbon.station_m.shape[0] - 1)
 
 
-@compiled
+@inner
 def add_place(mesh: Mesh, ribbon: Ribbon, section: int, left_m: float, up_m: float) -> int:
     """Add a point of a cross-section, given by its distance to the left of the centre and above the surface."""
     center, left, up = ribbon.center_m, ribbon.left, ribbon.up
@@ -232,7 +232,7 @@ def add_place(mesh: Mesh, ribbon: Ribbon, section: int, left_m: float, up_m: flo
     )
 
 
-@compiled
+@inner
 def add_section(
     points_m: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], places_m: npt.NDArray[np.float64], section: int
 ) -> int:
@@ -245,7 +245,7 @@ def add_section(
     return first
 
 
-@compiled
+@inner
 def _add_share(
     points_m: npt.NDArray[np.float64],
     counts: npt.NDArray[np.int64],
@@ -269,7 +269,7 @@ def _add_share(
     return point
 
 
-@compiled
+@inner
 def add_mark(
     mesh: Mesh, near: int, far: int, right: float, left: float, far_right: float, far_left: float, color: np.uint32
 ) -> None:
@@ -286,7 +286,7 @@ def add_mark(
         add_quad(mesh, a, b, c, d, color)
 
 
-@compiled
+@inner
 def _add_patches(
     mesh: Mesh, near: int, far: int, section: int, end: int, half_width_m: float, color: np.uint32
 ) -> None:
@@ -305,7 +305,7 @@ def _add_patches(
             add_quad(mesh, a, b, c, d, color)
 
 
-@compiled
+@inner
 def _add_road_mark(
     mesh: Mesh, near: int, far: int, section: int, end: int, paint: int, half_width_m: float, light: int, depth_m: float
 ) -> None:
@@ -354,7 +354,7 @@ def _add_strips(
     mesh.counts[1] = quad
 
 
-@compiled
+@inner
 def _add_slab_end(mesh: Mesh, section_column: int, depth_m: float) -> None:
     color = color_at(mesh.palette, Paint.UNDERSIDE, PLAIN_LIGHT, depth_m)
     first, second = section_column + BORDER_LEFT, section_column + BORDER_RIGHT

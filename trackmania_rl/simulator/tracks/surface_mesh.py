@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.tracks.world import SURFACE_GRASS, Edge, Ground, Ribbon
 
 CELL_M: Final = (32.0, 8.0, 32.0)
@@ -298,7 +298,7 @@ def _border(mesh: SurfaceMesh, ribbon: Ribbon, section: int, side: float, materi
     return MOST_M, _DROP
 
 
-@compiled
+@inner
 def _what_is_at(ground: Ground, up: npt.NDArray[np.float64], material: int) -> int:
     if not ground.exists:
         return _DROP
@@ -308,7 +308,7 @@ def _what_is_at(ground: Ground, up: npt.NDArray[np.float64], material: int) -> i
     return _GRASS if ground.material == SURFACE_GRASS and material != SURFACE_GRASS else _ROAD
 
 
-@compiled
+@inner
 def _look(mesh: SurfaceMesh, ribbon: Ribbon, section: int, aside_m: float) -> Ground:
     place_m = ribbon.center_m[section] + aside_m * ribbon.left[section] + LOOK_FROM_M * ribbon.up[section]
     return ground_under(mesh, place_m[0], place_m[1], place_m[2], LOOK_DOWN_M)

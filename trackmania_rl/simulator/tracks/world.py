@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.compiled import compiled, inner
 
 if TYPE_CHECKING:
     from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
@@ -262,13 +262,13 @@ class Ground(NamedTuple):
     material: int
 
 
-@compiled
+@inner
 def _ahead_of_section(section: Any, x: float, y: float, z: float) -> float:
     center, forward = section.center_m, section.forward
     return (x - center[0]) * forward[0] + (y - center[1]) * forward[1] + (z - center[2]) * forward[2]
 
 
-@compiled
+@inner
 def _unit_between(
     a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], fraction: float
 ) -> tuple[float, float, float]:
@@ -276,7 +276,7 @@ def _unit_between(
     return _unit_vector(rest * a[0] + fraction * b[0], rest * a[1] + fraction * b[1], rest * a[2] + fraction * b[2])
 
 
-@compiled
+@inner
 def _unit_vector(x: float, y: float, z: float) -> tuple[float, float, float]:
     scale = 1.0 / math.sqrt(x * x + y * y + z * z)
     return x * scale, y * scale, z * scale
@@ -317,7 +317,7 @@ def locate(sections: npt.NDArray[np.void], hint: int, x: float, y: float, z: flo
     )
 
 
-@compiled
+@inner
 def ground_at(sections: npt.NDArray[np.void], place: Place) -> Ground:
     """Return the ground under a place: the road in its plane, or the verge, which is level outwards from the border."""
     section = sections[place.section]
@@ -350,7 +350,7 @@ def ground_at(sections: npt.NDArray[np.void], place: Place) -> Ground:
     return Ground(True, height_m, normal, SURFACE_GRASS)
 
 
-@compiled
+@inner
 def has_wall(sections: npt.NDArray[np.void], place: Place) -> bool:
     """Return whether there are walls at the road's borders."""
     section = sections[place.section]
