@@ -52,13 +52,8 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Callable[..., Any]:
     def compiler(function: Callable[..., Any] | None = None, *, inline: Any = "never", is_inner: bool = False) -> Any:
         if function is None:
             return functools.partial(compiler, inline=inline, is_inner=is_inner)
-        compile_function = numba.njit(
-            cache=folder is not None,
-            error_model="numpy",
-            inline=inline,
-            no_cfunc_wrapper=True,
-            no_cpython_wrapper=is_inner,
-        )
+        wrappers: Any = {"no_cfunc_wrapper": True, "no_cpython_wrapper": is_inner}  # unknown to type checkers
+        compile_function = numba.njit(cache=folder is not None, error_model="numpy", inline=inline, **wrappers)
         folder_before = _numba_config.CACHE_DIR
         _numba_config.CACHE_DIR = str(folder or folder_before)
         try:

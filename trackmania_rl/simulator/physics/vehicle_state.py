@@ -78,9 +78,8 @@ WORK_DTYPE = np.dtype(
 )
 """The same car within a tick, with the sums of the current substep."""
 
-_IS_FLOAT = np.concatenate(
-    [np.full(VEHICLE_DTYPE[name].shape, VEHICLE_DTYPE[name].base == np.float32).ravel() for name in VEHICLE_DTYPE.names]
-)
+_FIELD_DTYPES = [VEHICLE_DTYPE[name] for name in VEHICLE_DTYPE.names or ()]
+_IS_FLOAT = np.concatenate([np.full(dtype.shape, dtype.base == np.float32).ravel() for dtype in _FIELD_DTYPES])
 """Of each 32-bit word of `VEHICLE_DTYPE`, and of each 64-bit word that `WORK_DTYPE` begins with."""
 
 
