@@ -8,6 +8,7 @@ Examples:
   python scripts/doctor.py
   python scripts/doctor.py --config config_files/config_tmnf.py --play
   python scripts/doctor.py --cluster auto
+  python scripts/doctor.py --connect https://learner:8470 --token-file token --certificate learner.crt
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ sys.path.insert(0, str(PROJECT))  # if not installed
 
 from trackmania_rl.cli import (  # noqa: E402
     add_configuration_arguments,
+    add_connection_options,
     command,
     png_file,
+    worker_token,
 )
 from trackmania_rl.errors import ExitCode  # noqa: E402
 from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT, PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
@@ -58,6 +61,8 @@ def main() -> int:
     findings = examine(arguments.config, arguments.set, arguments.output_folder, PROJECT_FOLDER, picture_file)
     if arguments.cluster is not None:
         findings = itertools.chain(findings, findings_of_cluster(arguments))
+    if arguments.connect is not None:
+        findings = itertools.chain(findings, findings_of_learner(arguments))
     return write_json(findings) if arguments.json else show(findings)
 
 
@@ -76,6 +81,7 @@ def parse_arguments() -> argparse.Namespace:
         help="where --play writes the game's picture (default %(default)s)",
     )
     add("--cluster", metavar="CLUSTER", help="also check a Ray cluster: auto, HOST:PORT or local:N")
+    add_connection_options(parser)
     add("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args()
 
@@ -95,6 +101,21 @@ def findings_of_cluster(arguments: argparse.Namespace) -> Iterator[Finding]:
     from trackmania_rl.multiprocess.cluster.checking import check_cluster
 
     yield from check_cluster(arguments.cluster, load_settings(arguments.config, arguments.set))
+
+
+def findings_of_learner(arguments: argparse.Namespace) -> Iterator[Finding]:
+    """Check the learner of a worker on this machine."""
+    from trackmania_rl.doctor.findings import Check, problem
+    from trackmania_rl.errors import UserError
+
+    try:
+        token = worker_token(arguments.token_file)
+        from trackmania_rl.multiprocess.worker import Server, check_server
+
+        server = Server.of_command(arguments.connect, token, arguments.certificate, arguments.insecure)
+        yield from check_server(server)
+    except UserError as error:
+        yield problem(Check.LEARNER, error)
 
 
 def show(findings: Iterator[Finding]) -> int:

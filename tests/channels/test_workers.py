@@ -29,10 +29,11 @@ from trackmania_rl.channels.over_grpc import (
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
 from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
+from trackmania_rl.doctor.findings import Level
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.multiprocess import serving
 from trackmania_rl.multiprocess.serving import ServeWorkers
-from trackmania_rl.multiprocess.worker import Server, Spool
+from trackmania_rl.multiprocess.worker import Server, Spool, check_server
 from trackmania_rl.race.progress import CollectorProgress, Fragment, RacePosition
 from trackmania_rl.race.spaces import Spaces
 
@@ -402,6 +403,21 @@ def test_tls_needs_the_learners_certificate(learner, connect, certificate):
         learner(damaged)
     with pytest.raises(PassingError, match="cannot be served"):
         learner(dataclasses.replace(access, port=run.server.port))
+
+
+def test_the_doctor_checks_a_learner(learner, certificate):
+    run = learner(WorkerAccess.of_command("127.0.0.1:0", TOKEN_TEXT, certificate, False))
+    right = Server(run.address, TOKEN_TEXT, certificate[0].read_bytes())
+    servers = {
+        "serves run simulated to this worker: a token": right,
+        "the token differs": dataclasses.replace(right, token="wrong"),
+        "no TLS connection": dataclasses.replace(right, certificate=None),
+        "does not answer": dataclasses.replace(right, address="https://localhost:9"),
+    }
+    for text, server in servers.items():
+        [finding] = check_server(server)
+        assert text in finding.text
+        assert (finding.level is Level.OK) == (server is right)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:8470", "[::]:8470", "192.168.0.7:8470", "learner:8470"])

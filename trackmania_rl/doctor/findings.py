@@ -34,6 +34,7 @@ class Check(StrEnum):
     MAPS = "maps"
     PORTS = "ports"
     CLUSTER = "cluster"
+    LEARNER = "learner"
     GAME = "game"
     TMLOADER = "tmloader"
     PROFILE = "profile"

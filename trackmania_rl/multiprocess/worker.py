@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import queue
+import socket
 import threading
 import time
 import uuid
@@ -29,9 +30,19 @@ from pydantic import ValidationError
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import over_grpc
-from trackmania_rl.channels.over_grpc import MOST_SETUP_BYTES, Description, Join, Joined, News, decode, encode
+from trackmania_rl.channels.over_grpc import (
+    MOST_SETUP_BYTES,
+    Description,
+    Join,
+    Joined,
+    MessageError,
+    News,
+    decode,
+    encode,
+)
 from trackmania_rl.channels.protocols import ROLLOUT_SLOTS_PER_COLLECTOR, WEIGHTS_KINDS, Channels, ReceivedRollout
 from trackmania_rl.channels.shared_memory.run_state import open_channels
+from trackmania_rl.doctor.findings import Check, Finding, ok, problem
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import read_bounded, write_durably
 from trackmania_rl.games.race_games import make_games_builder
@@ -39,11 +50,11 @@ from trackmania_rl.multiprocess.collector_process import CollectorTask
 from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, ENDS_WITHIN_S, CollectorJob, Placement
 from trackmania_rl.multiprocess.supervisor import Supervisor
 from trackmania_rl.parts import load_part
-from trackmania_rl.places import MAPS, program_version
+from trackmania_rl.places import program_version
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, UserSettings
-from trackmania_rl.settings.groups import NEEDS_RESTART
+from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, groups
 from trackmania_rl.settings.loading import changed_settings, parse_override
 from trackmania_rl.tmi_interaction.launchers.plugin_files import put_plugin_in_place
 from trackmania_rl.training.driver_loading import code_of_driver, names_in, require_known_code
@@ -58,6 +69,10 @@ POLL_S: Final = 0.1
 WAIT_S: Final = 0.01
 MOST_UNACKNOWLEDGED: Final = 2 * ROLLOUT_SLOTS_PER_COLLECTOR
 """Races on their way to the learner; beyond it the collector waits, so that races do not grow old."""
+OF_MACHINE: Final = ("n_collectors", "maps_folder", "base_tmi_port", "demonstrations", "offline")
+"""Settings that a worker does not take from its learner."""
+OF_COLLECTOR: Final = ("game", "observation", "agent", "sync")
+"""Groups of settings that a running collector depends on."""
 Code = grpc.StatusCode
 REFUSALS: Final = (Code.UNAUTHENTICATED, Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)
 """Codes that a further attempt does not change."""
@@ -133,6 +148,22 @@ class Server:
 def details_of(error: grpc.RpcError) -> str:
     """Return the text of a call's error in one line."""
     return " ".join(str(error.details()).split())[:300]
+
+
+def check_server(server: Server) -> Iterator[Finding]:
+    """Yield findings on a learner from the worker's side: the round trip, and the first answer."""
+    parts = urlsplit(server.address)
+    try:
+        began_s = time.monotonic()
+        with socket.create_connection((parts.hostname or "", parts.port or 0), ANSWERS_WITHIN_S):
+            round_trip_ms = 1000 * (time.monotonic() - began_s)
+        with server.call(iter(())) as (description, _):
+            how = f"{'a' if server.token else 'no'} token, round trip {round_trip_ms:.1f} ms"
+            yield ok(Check.LEARNER, f"{server.address} serves run {description.run} to this worker: {how}")
+    except (OSError, grpc.RpcError, MessageError) as error:
+        refusal = server.refusal(error) if isinstance(error, grpc.RpcError) else None
+        text = f"{server.address} does not answer ({one_line(error, 100)}): is train.py --workers running there?"
+        yield problem(Check.LEARNER, refusal or text)
 
 
 class Spool:
@@ -232,7 +263,7 @@ class Machine:
             UserError: if they are not valid here, or name code that neither ships nor is allowed.
         """
         values: Any = {**run, "user": self.user.model_dump()}
-        own = {"n_collectors": 1, "maps_folder": MAPS, "demonstrations": (), "offline": ()}
+        own = {name: DEFAULTS[name] for name in OF_MACHINE}
         own |= dict(map(parse_override, self.overrides))
         try:
             for group in values.values():
@@ -386,7 +417,8 @@ class _Run:
             UserError: if the learner has another run now.
         """
         settings = self._here(description.settings)
-        if changed := sorted(changed_settings(self._settings, settings).keys() & NEEDS_RESTART):
+        shaping = {name for group in OF_COLLECTOR for name in groups()[group].model_fields} & NEEDS_RESTART
+        if changed := sorted(changed_settings(self._settings, settings).keys() & shaping):
             raise UserError(
                 f"the learner's run has other settings than before ({', '.join(changed)}): start this worker again"
             )
