@@ -471,7 +471,7 @@ class _Run:
             index=index,
             name=f"{self._name}/start-{self._n_starts.total()}",
             maps_folder=self._maps_folder,
-            tracks_folder=self._machine.folder / "tracks",
+            tracks_folder=self._machine.folder / "generated_tracks",
             live_folder=self._machine.folder / "live",
             rollouts=self.channels.rollouts.open_collector(index),
             run_state=self.channels.run_state,

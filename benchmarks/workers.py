@@ -1,0 +1,157 @@
+"""Workers on other machines: actions per second beside local collectors, and bytes per action on the way.
+
+The rates are those of whole trainings without updates, with two collectors or two workers. The workers speak TLS
+through a link with a delay. The bytes are those of one race.
+
+python -m benchmarks.workers
+python -m benchmarks.workers --one-way-ms 50 --seconds 60
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.delayed_link import link_process
+from benchmarks.training_command import FIRST_RACE_WITHIN_S, PROJECT, TrainCommand
+from trackmania_rl.agents.builder import make_agent_builder
+from trackmania_rl.channels.local import LocalRollouts, LocalRunState
+from trackmania_rl.channels.over_grpc import all_columns, encode_race, half_floats
+from trackmania_rl.channels.protocols import ReceivedRollout
+from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
+from trackmania_rl.cli import command
+from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.multiprocess.collector_process import CollectorTask, make_parts
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import load_settings
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
+from trackmania_rl.training.collector import Collector
+
+N_PLAYERS = 2
+WITHOUT_UPDATES = {"memory_size_start_learn_schedule": "((0, 200000),)", "use_torch_compile": False}
+PICTURE_PX = (160, 120)
+CERTIFICATE = (
+    "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+)
+
+
+def rate(training: TrainCommand, seconds: float) -> float:
+    """Wait until every collector has sent two races, and return the actions per second from then on."""
+
+    def all_play() -> bool:
+        n_races = Counter(race["collector"] for race in training.races)
+        return len(n_races) == N_PLAYERS and min(n_races.values()) > 1
+
+    training.wait_for(all_play, "races of all collectors", FIRST_RACE_WITHIN_S)
+    first_s, first = training.frames()
+    training.watch(seconds)
+    last_s, last = training.frames()
+    return (last - first) / (last_s - first_s)
+
+
+def local_rate(folder: Path, seconds: float) -> float:
+    """Return the actions per second of local collectors."""
+    with TrainCommand(folder, {**WITHOUT_UPDATES, "n_collectors": N_PLAYERS}) as training:
+        return rate(training, seconds)
+
+
+def worker_rate(folder: Path, seconds: float, one_way_s: float) -> float:
+    """Return the actions per second of workers behind a link."""
+    folder.mkdir(parents=True)
+    port, crt, key = find_free_port(), folder / "crt", folder / "key"
+    subprocess.run([*CERTIFICATE.split(), "-keyout", key, "-out", crt], check=True, capture_output=True)
+    (folder / "token").write_text("a token")
+    serve = ("--workers", f"127.0.0.1:{port}", "--worker-token-file", str(folder / "token"))
+    options = (*serve, "--worker-certificate", str(crt), str(key))
+    workers: list[subprocess.Popen[bytes]] = []
+    with (
+        TrainCommand(folder, {**WITHOUT_UPDATES, "n_collectors": 0}, options) as training,
+        link_process(port, one_way_s) as link,
+    ):
+        try:
+            training.wait_for(lambda: "workers are served" in training.output, "server", FIRST_RACE_WITHIN_S)
+            for number in range(N_PLAYERS):
+                connect = ["--connect", f"https://localhost:{link}", "--token-file", folder / "token"]
+                own = ["--certificate", crt, "--folder", folder / f"worker-{number}"]
+                script = [sys.executable, PROJECT / "scripts" / "worker.py"]
+                workers.append(subprocess.Popen([*script, *connect, *own], stderr=subprocess.DEVNULL))
+            return rate(training, seconds)
+        finally:
+            for worker in workers:
+                worker.terminate()
+                worker.wait()
+
+
+def played_race(folder: Path, width_px: int, height_px: int) -> ReceivedRollout:
+    """Play one race of the default configuration in this process; `folder` is for tracks."""
+    size = {"image_width_px": width_px, "image_height_px": height_px}
+    settings = load_settings(PROJECT / "config_files" / "config.py", {"games_per_collector": 1, **size})
+    builder, run_state = make_games_builder(settings), LocalRunState(settings)
+    rollouts = LocalRollouts(RolloutBounds.of_game(settings.game, builder.spaces).frames_shape, run_state)
+    maps = PROJECT / "maps"
+    task = CollectorTask(
+        index=0,
+        name="benchmark",
+        maps_folder=maps,
+        tracks_folder=folder / "tracks",
+        live_folder=folder / "live",
+        rollouts=rollouts.open_collector(0),
+        run_state=run_state,
+        make_games_builder=make_games_builder,
+        make_agent_builder=make_agent_builder,
+    )
+    games = builder.make_games(0, maps, SeedTree(0).rng("games"))
+    collector = Collector(make_parts(task, builder.spaces), games)
+    while (race := rollouts.get(0)) is None:
+        collector.play_once()
+    return race
+
+
+def bytes_per_action(race: ReceivedRollout, compress: Callable[[Any], Any]) -> float:
+    """Return the bytes of an encoded race per action."""
+    return len(encode_race(race, 1, compress)) / len(race.rollout_results["actions"])
+
+
+@command
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.workers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--one-way-ms", type=float, default=20.0, metavar="MS", help="delay (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each rate (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="rates of each kind, in turns (default %(default)s)")
+    arguments = parser.parse_args()
+    console, table = Console(), Table("bytes per action", "raw", "compressed", "half floats", "time to encode")
+    for name, size_px in (("floats", (0, 0)), ("pictures of 160 x 120", PICTURE_PX)):
+        with tempfile.TemporaryDirectory() as folder:
+            race = played_race(Path(folder), *size_px)
+        n_actions = len(race.rollout_results["actions"])
+        raw = sum(getattr(column, "nbytes", 0) for column in race.rollout_results.values()) / n_actions
+        began_s = time.perf_counter()
+        compressed = bytes_per_action(race, all_columns)
+        encode_us = 1e6 * (time.perf_counter() - began_s) / n_actions
+        halves = bytes_per_action(race, half_floats)
+        table.add_row(name, f"{raw:,.0f}", f"{compressed:,.0f}", f"{halves:,.0f}", f"{encode_us:.0f} µs an action")
+    console.print(table)
+    rates = Table("actions/s of two", "collectors", "workers", "share")
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(arguments.rounds):
+            local = local_rate(Path(folder, f"local-{number}"), arguments.seconds)
+            far = worker_rate(Path(folder, f"far-{number}"), arguments.seconds, arguments.one_way_ms / 1000)
+            rates.add_row(f"round {number + 1}", f"{local:,.0f}", f"{far:,.0f}", f"{far / local:.0%}")
+    console.print(rates)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
