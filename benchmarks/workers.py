@@ -69,7 +69,7 @@ def worker_rate(folder: Path, seconds: float, one_way_s: float) -> float:
     """Return the actions per second of workers behind a link."""
     folder.mkdir(parents=True)
     port, crt, key = find_free_port(), folder / "crt", folder / "key"
-    subprocess.run([*CERTIFICATE.split(), "-keyout", key, "-out", crt], check=True, capture_output=True)
+    subprocess.run([*CERTIFICATE.split(), "-keyout", str(key), "-out", str(crt)], check=True, capture_output=True)
     (folder / "token").write_text("a token")
     serve = ("--workers", f"127.0.0.1:{port}", "--worker-token-file", str(folder / "token"))
     options = (*serve, "--worker-certificate", str(crt), str(key))
@@ -81,10 +81,10 @@ def worker_rate(folder: Path, seconds: float, one_way_s: float) -> float:
         try:
             training.wait_for(lambda: "workers are served" in training.output, "server", FIRST_RACE_WITHIN_S)
             for number in range(N_PLAYERS):
-                connect = ["--connect", f"https://localhost:{link}", "--token-file", folder / "token"]
-                own = ["--certificate", crt, "--folder", folder / f"worker-{number}"]
-                script = [sys.executable, PROJECT / "scripts" / "worker.py"]
-                workers.append(subprocess.Popen([*script, *connect, *own], stderr=subprocess.DEVNULL))
+                words = [sys.executable, PROJECT / "scripts" / "worker.py", "--connect", f"https://localhost:{link}"]
+                words += ["--token-file", folder / "token", "--certificate", crt]
+                words += ["--folder", folder / f"worker-{number}"]
+                workers.append(subprocess.Popen([str(word) for word in words], stderr=subprocess.DEVNULL))
             return rate(training, seconds)
         finally:
             for worker in workers:
