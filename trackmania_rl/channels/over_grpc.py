@@ -77,7 +77,6 @@ class Message(BaseModel):
 class Description(Message):
     """First message of the learner."""
 
-    version: str
     run: str  # its name
     settings: dict[str, JsonValue]  # without those of the learner's machine and user
 
@@ -182,12 +181,8 @@ def encode_race(rollout: ReceivedRollout, sequence: int, compress: Callable[[Arr
     columns = {name: value for name, value in results.items() if isinstance(value, np.ndarray)}
     others = {name: _plain(value) for name, value in results.items() if name not in columns}
     try:
-        header = RaceHeader(
-            sequence=sequence,
-            results=others,
-            stats=RaceStats(**{name: _plain(value) for name, value in stats.items()}),
-        )
-        return encode(header, compress(columns))
+        plain_stats = RaceStats(**{name: _plain(value) for name, value in stats.items()})
+        return encode(RaceHeader(sequence=sequence, results=others, stats=plain_stats), compress(columns))
     except (ValidationError, SafetensorError, TypeError, KeyError) as error:
         raise MessageError(
             f"a race cannot be sent, as its columns or values are neither numbers nor texts: {one_line(error)}"
@@ -217,16 +212,13 @@ def decode_race(
         if not column.ndim or len(column) not in states or column.shape[1:] != wanted.get(name, column.shape[1:]):
             raise MessageError(f"a race is refused: its {name[:MOST_NAME_LETTERS]} have the shape {column.shape}")
     actions = columns["actions"]
-    if len(actions) != n_actions or actions.dtype != spaces.action_dtype or not _within(actions, spaces):
+    are_known = spaces.action_shape != () or ((actions >= 0) & (actions < spaces.n_values)).all()
+    if actions.dtype != spaces.action_dtype or not are_known:
         raise MessageError("a race is refused: its actions are none of this run's")
     half = np.dtype(np.float16)
     results = {name: column.astype(np.float32) if column.dtype == half else column for name, column in columns.items()}
     stats = {name: getattr(header.stats, name) for name in header.stats.model_fields_set}
     return header, {**header.results, **results}, stats
-
-
-def _within(actions: npt.NDArray[Any], spaces: Spaces) -> bool:
-    return bool(((actions >= 0) & (actions < spaces.n_values)).all()) if spaces.action_shape == () else True
 
 
 def _plain(value: Any) -> Any:
@@ -245,9 +237,7 @@ def half_floats(columns: Arrays) -> Arrays:
 
 def settings_for_workers(settings: Settings) -> dict[str, Any]:
     """Return settings as JSON, without those of this machine and its user."""
-    text = settings.model_dump_json(warnings=False, exclude={"user"})
-    values: dict[str, Any] = json.loads(text)
-    return values
+    return settings.model_dump(mode="json", warnings=False, exclude={"user"})
 
 
 def fingerprint(settings: Settings, spaces: Spaces, network: nn.Module, maps_folder: Path) -> dict[str, str]:
@@ -268,21 +258,13 @@ def fingerprint(settings: Settings, spaces: Spaces, network: nn.Module, maps_fol
 
 @dataclass(frozen=True)
 class WorkerAccess:
-    """Address at which workers connect, and their admission.
+    """Address at which workers connect, and their admission."""
 
-    Attributes:
-        host: address of this machine; "0.0.0.0" or "[::]" for all.
-        port: 0 for any free one.
-        token: that workers send; None without one.
-        certificate: PEM certificate chain of the server, None without TLS.
-        key: its PEM key.
-    """
-
-    host: str
-    port: int
-    token: str | None = None
-    certificate: bytes | None = field(default=None, repr=False)
-    key: bytes | None = field(default=None, repr=False)
+    host: str  # "0.0.0.0" or "[::]" for all addresses of this machine
+    port: int  # 0 for any free one
+    token: str | None = field(default=None, repr=False)  # that workers send; None without one
+    certificate: bytes | None = field(default=None, repr=False)  # PEM chain of the server; None without TLS
+    key: bytes | None = field(default=None, repr=False)  # its PEM key
 
     @classmethod
     def of_command(

@@ -92,6 +92,7 @@ class ServeWorkers(Hook):
         self._workers: dict[str, _Worker] = {}
         self._changed = threading.Condition()
         self._weights: dict[WeightsKind, tuple[int, bytes, float]] = {}  # version, message, time of the next one
+        self._n_refused = 0
         self._ends = False
 
     @override
@@ -141,6 +142,14 @@ class ServeWorkers(Hook):
                 self._changed.notify_all()
 
     @override
+    def tick(self) -> None:
+        """Acknowledge what was received when a race was refused, which no hook receives."""
+        if (n_refused := self.run.statistics.races_refused) != self._n_refused:
+            self._n_refused = n_refused
+            for worker in tuple(self._workers.values()):
+                worker.counted = worker.received
+
+    @override
     def state_dict(self) -> dict[str, Any]:
         return {"workers": {name: [worker.number, worker.counted] for name, worker in self._workers.items()}}
 
@@ -161,7 +170,7 @@ class ServeWorkers(Hook):
         run.channels.run_state.pull()
         settings = run.channels.run_state.settings
         values = over_grpc.settings_for_workers(settings)
-        yield encode(Description(version=program_version(), run=settings.run.run_name, settings=values))
+        yield encode(Description(run=settings.run.run_name, settings=values))
         join = self._join(requests, settings, context)
         worker, call = self._admit(join.worker, context)
         log.info("worker %d has joined (%s)", worker.number, context.peer())

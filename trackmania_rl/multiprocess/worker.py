@@ -207,7 +207,9 @@ class Spool:
         """Return whether the collector waits: for acknowledgements, or without a connection for the learner."""
         if not is_connected:
             return self._n_bytes >= self._most_bytes
-        return len(self._races) >= MOST_UNACKNOWLEDGED and sum(map(_n_actions, self._races.values())) >= least_actions
+        with self._changed:
+            n_actions = sum(map(_n_actions, self._races.values()))
+            return len(self._races) >= MOST_UNACKNOWLEDGED and n_actions >= least_actions
 
     def add(self, sequence: int, n_actions: int, message: bytes) -> None:
         """Add a race."""
