@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import random
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -363,9 +364,13 @@ def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, con
     large.join("3" * 32)
     large.send(bytes(bounds_of(run.run_state.settings).slot_bytes + 100))
     assert large.error()[0] in ("RESOURCE_EXHAUSTED", "CANCELLED")
-    good.send(message_of(1, 1))
-    take(run, 1)
-    good.acknowledged(1)
+    with contextlib.ExitStack() as closing:
+        for _ in range(100):  # connections that never get to a call
+            slow = closing.enter_context(socket.create_connection(("127.0.0.1", run.server.port)))
+            slow.sendall(b"PRI * HTTP/2.0\r\n")
+        good.send(message_of(1, 1))
+        take(run, 1)
+        good.acknowledged(1)
 
 
 def test_no_more_workers_than_the_most(learner, connect, monkeypatch):

@@ -239,8 +239,8 @@ class ServeWorkers(Hook):
                     if worker.n_calls != call:
                         return
                     if header.sequence > worker.received:
+                        worker.received = header.sequence  # before the learner has it
                         worker.sink.put(0, results, {**stats, "sent_by": SentBy(name, header.sequence)})
-                        worker.received = header.sequence
         except (MessageError, ChannelError) as error:
             log.warning("worker %d is refused: %s", worker.number, error)
             worker.refusal = str(error)
