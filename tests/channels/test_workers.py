@@ -314,7 +314,7 @@ def test_counts_of_races_survive_the_learner(learner, connect):
     take(run, 1)
     run.server.tick()
     state = run.server.state_dict()
-    assert state == {"workers": {WORKER: [1000, 1]}}, "the second one is received, but was not counted"
+    assert state == {WORKER: [1000, 1]}, "the second one is received, but was not counted"
     after = learner(state=state)
     client = connect(after)
     assert client.join().received == 1

@@ -151,12 +151,11 @@ class ServeWorkers(Hook):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"workers": {name: [worker.number, worker.counted] for name, worker in self._workers.items()}}
+        return {name: [worker.number, worker.counted] for name, worker in self._workers.items()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        counts = state_dict["workers"]
-        self._workers = {name: _Worker(number, counted, counted) for name, (number, counted) in counts.items()}
+        self._workers = {name: _Worker(number, counted, counted) for name, (number, counted) in state_dict.items()}
 
     def _play(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answer one call. No message of a call without the token is read."""
