@@ -49,7 +49,8 @@ def test_the_same_seed_draws_the_same_tracks(entry):
 def test_files_are_bounded_and_those_used_last_stay(entry, tmp_path):
     folder = tmp_path / "tracks"
     folder.mkdir()
-    (folder / "left_over.toml").write_text("")
+    for name in ("generated_0.300_99.toml", "generated_0.300_99_0.5m.npy", "of_the_user.toml"):
+        (folder / name).write_text("")
     maps = GeneratedMaps(folder, np.random.SeedSequence(1), most_kept=3)
     recipes = [TrackRecipe(seed, 0.3) for seed in range(5)]
     for recipe in recipes[:3]:
@@ -59,7 +60,8 @@ def test_files_are_bounded_and_those_used_last_stay(entry, tmp_path):
     for recipe in recipes[3:]:
         maps.concrete(entry, recipe)
     kept = {recipes[0].name, recipes[3].name, recipes[4].name}
-    assert {path.name for path in folder.iterdir()} == {f"{n}.toml" for n in kept} | {f"{n}_0.5m.npy" for n in kept}
+    tracks = {f"{name}.toml" for name in kept} | {f"{name}_0.5m.npy" for name in kept}
+    assert {path.name for path in folder.iterdir()} == tracks | {"of_the_user.toml"}
     assert (folder / f"{recipes[0].name}.toml").stat().st_mtime_ns == written_ns
     assert Path(maps.concrete(entry, recipes[1]).map_path).is_file(), "one that gave way is made anew"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import shutil
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ log = logging.getLogger(__name__)
 
 MOST_TRACKS_KEPT: Final = 1000
 """Some 25 MB of files: far more than are in use, since a restarted game loads its map again."""
+TRACK_FILES: Final = "generated_*.toml"
 
 
 class GeneratedMaps:
@@ -30,7 +30,7 @@ class GeneratedMaps:
     Each track is drawn from its number alone, so a run can continue from the count of races.
 
     Args:
-        folder: for this object alone; made when needed, emptied at first.
+        folder: for this object alone; made when needed. Earlier tracks in it are deleted, and no other files.
         seeds: source of each track's seed and difficulty.
         most_kept: limit of kept tracks; those used last stay.
         n_begun: number of earlier races on each generator's tracks, by `generator_key`.
@@ -49,7 +49,9 @@ class GeneratedMaps:
         self._n_begun = dict(n_begun)
         self._driven: dict[str, TrackRecipe] = {}
         self._kept: OrderedDict[TrackRecipe, Path] = OrderedDict()  # least recently used first
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for track_file in self._folder.glob(TRACK_FILES):
+            for file in (track_file, _line_file(track_file)):
+                file.unlink(missing_ok=True)
 
     def draw(self, entry: MapEntry) -> MapEntry:
         """Return the map of the next race: a track of the generator's range, under the entry's name.
