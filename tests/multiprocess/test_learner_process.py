@@ -18,6 +18,7 @@ def test_however_training_ends_everything_is_closed_in_order(live, failing):
         settings=live.current,
         agent=asked.agent,
         memory=SimpleNamespace(blank_batch=lambda: "blank batch"),
+        has_collectors=True,
         channels=asked.channels,
     )
     trainer = SimpleNamespace(

@@ -58,7 +58,7 @@ def test_a_runs_memory(measure: Callable[..., int], tmp_path: Path, repository_r
     snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "run")
     layout = ObservationLayout(load_settings(snapshot).observation)
     floats = torch.from_numpy(np.random.default_rng(0).normal(4, 2, (300, layout.float_input_dim)).astype("f4"))
-    buffers = {"ring": {"columns": {"state_floats": floats}}}
+    buffers = {"ring": {"first_row": 0, "end_row": len(floats), "columns": {"state_floats": floats}}}
     save_checkpoint(tmp_path / "run", {"hooks": {"StoreRaces": {"buffers": buffers}}}, 0)
     assert measure("--run", str(tmp_path / "run")) == 0
     means, deviations = written(tmp_path)["gear"]

@@ -155,8 +155,12 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
 
     @functools.cache
     def graph() -> Callable[Arguments, Result]:  # takes half a second, in which collectors start
-        # Compiled code runs, so its cache is not in the shared temporary folder, torch's default.
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_folder("torch_compile")))
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+        # Compiled code runs, so its cache is not in the shared temporary folder, torch's default, which importing
+        # tensordict sets.
+        if os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir()) == default_cache_dir():
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(user_folder("torch_compile"))
         torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold gradients
         torch._dynamo.config.recompile_limit = MOST_COMPILATIONS
         return torch.compile(function, fullgraph=True, mode=mode)
