@@ -85,3 +85,12 @@ def test_settings_that_commands_set_are_known(texts: dict[Path, str], repository
     variants = {page: " ".join(VARIANT.findall(text)) for page, text in texts.items()}
     for of_texts, pattern in ((texts, SET), (variants, re.compile(r"\b([a-z_]+)="))):
         assert not missing(of_texts, pattern, lambda _, name: name in known)
+
+
+def test_each_promise_to_users_of_other_systems_has_its_test(repository_root: Path) -> None:
+    text = (repository_root / "docs" / "coming_from.rst").read_text("utf-8")
+    rows = [line.strip().split(" | ") for line in text.splitlines() if line.startswith("   ") and " | " in line]
+    assert len(rows) > 100
+    missing_tests = [row for row in rows if not (repository_root / row[-1].strip("`")).is_file()]
+    assert not missing_tests
+    assert {len(row) for row in rows} == {3}

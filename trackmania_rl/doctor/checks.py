@@ -139,7 +139,7 @@ def check_gpu(context: Context) -> Iterator[Finding]:
     elif settings.run.torch_device == "auto" and gpu is not None:
         yield warning(Check.GPU, f"the network runs on the processor, as {gpu} cannot be used: {why_unusable('cuda')}")
     elif settings.game.has_image:
-        text = "the network, which sees images, runs on the processor, much slower than on a GPU: see docs/gpu.rst"
+        text = "the network, which sees images, runs on the processor, much slower than on a GPU: see docs/install.rst"
         yield warning(Check.GPU, text)
     else:
         yield ok(Check.GPU, "the network runs on the processor, which suffices without images")
