@@ -26,7 +26,7 @@ SOURCES = {".py", ".toml", ".as", ".cpp", ".h", ".sh"}
 OF_USERS = {"best/best.py", "config/config.py", "my_hooks.py", "my_parts.py", "other.py"}
 WRITTEN = {"config_files/config_simulated.py"}
 """By a command of the page."""
-OF_LINESIGHT = "migration.rst"
+OF_LINESIGHT = "coming_from.rst"
 """Names files of that project as well, as the table of its figures on another page does."""
 TABLE_OF_LINESIGHT = "Names of Linesight's charts\n"
 
