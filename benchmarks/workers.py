@@ -82,8 +82,7 @@ def worker_rate(folder: Path, seconds: float, one_way_s: float) -> float:
             training.wait_for(lambda: "workers are served" in training.output, "server", FIRST_RACE_WITHIN_S)
             for number in range(N_PLAYERS):
                 words = [sys.executable, PROJECT / "scripts" / "worker.py", "--connect", f"https://localhost:{link}"]
-                words += ["--token-file", folder / "token", "--certificate", crt]
-                words += ["--folder", folder / f"worker-{number}"]
+                words += ["--token-file", folder / "token", "--certificate", crt, "--folder", folder / f"{number}"]
                 workers.append(subprocess.Popen([str(word) for word in words], stderr=subprocess.DEVNULL))
             return rate(training, seconds)
         finally:

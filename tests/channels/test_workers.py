@@ -346,7 +346,8 @@ def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, con
         code, text = client.error()
         assert code == "FAILED_PRECONDITION"
         assert text.startswith(f"{name} is ")
-    for message in (b"", b"x" * 100, encode(News()), encode(Join.model_construct(worker="../x", fingerprint={}))):
+    forged = Join.model_construct(worker="../x", fingerprint={"a\nb": "1"})
+    for message in (b"", b"x" * 100, encode(News()), encode(forged)):
         client = connect(run)
         client.send(message)
         assert client.error()[0] == "INVALID_ARGUMENT"

@@ -109,21 +109,3 @@ def test_no_race_is_lost_or_counted_twice(learner, worker, tmp_path):
     assert sessions[3][0] == sessions[2][-1] + 1
     counted = sorted({number for numbers in sessions.values() for number in numbers})
     assert counted == list(range(1, counted[-1] + 1)), "none is lost"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--token-file", "none"), "none: cannot be read"),
-        (("--set", "nonsense"), "write it as name=value"),
-    ],
-)
-def test_a_worker_that_cannot_play_ends_in_one_line(learner, worker, tmp_path, options, message):
-    command = learner()
-    command.wait_for(lambda: "workers are served" in command.output, "server")
-    process = worker(command.worker_port, *options)
-    assert process.wait(120) == 78
-    [line] = (tmp_path / "worker.txt").read_text().splitlines()
-    assert message in line

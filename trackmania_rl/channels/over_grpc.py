@@ -61,7 +61,6 @@ COMPRESSION_LEVEL: Final = 1
 """Higher levels of zstandard save 2 % of a race's bytes and take several times as long."""
 LENGTH_BYTES: Final = 4
 MOST_HEADER_BYTES: Final = 1 << 20
-MOST_NAME_LETTERS: Final = 64
 
 
 class MessageError(UserError):
@@ -165,8 +164,8 @@ def decode(data: bytes, kind: type[AMessage], most_bytes: int) -> tuple[AMessage
         return header, safetensors.numpy.load(content[end:])
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))[:MOST_NAME_LETTERS]
-        raise MessageError(f"a {kind.__name__} message is refused: {name}: {first['msg'][:200]}") from None
+        text = one_line(ValueError(f"{first['loc']!r:.80}: {first['msg']}"), 200)
+        raise MessageError(f"a {kind.__name__} message is refused: {text}") from None
     except (ValueError, KeyError, TypeError, zstandard.ZstdError, SafetensorError) as error:
         raise MessageError(f"a {kind.__name__} message is refused: {one_line(error, 200)}") from error
 
@@ -210,7 +209,7 @@ def decode_race(
         raise MessageError(f"a race is refused: it has {n_actions} actions, or no states")
     for name, column in columns.items():
         if not column.ndim or len(column) not in states or column.shape[1:] != wanted.get(name, column.shape[1:]):
-            raise MessageError(f"a race is refused: its {name[:MOST_NAME_LETTERS]} have the shape {column.shape}")
+            raise MessageError(f"a race is refused: its {name!r:.80} have the shape {column.shape}")
     actions = columns["actions"]
     are_known = spaces.action_shape != () or ((actions >= 0) & (actions < spaces.n_values)).all()
     if actions.dtype != spaces.action_dtype or not are_known:
