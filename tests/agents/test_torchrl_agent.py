@@ -23,6 +23,8 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import SettingsError
 from trackmania_rl.training.finite_numbers import not_finite_tensors
 
+from .conftest import needs_gpu
+
 BATCH, FLOATS, CHOICES, NUMBERS = 11, 5, 7, 3
 LOSSES = tuple(torchrl_agent.NETWORKS)
 EXPLORED = Exploration(epsilon=0.5, epsilon_boltzmann=0.0, boltzmann_std=0.0, throttle_probability=None)
@@ -103,8 +105,10 @@ def test_actors_act_within_the_space(loss, settings, has_image):
     assert all(spaces.action.contains(action) for decision in (greedy, mixed) for action in decision.actions)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_updates_move_the_network_that_drives(loss, settings):
+def test_updates_move_the_network_that_drives(loss, settings, device):
+    settings = settings.model_copy(update={"run": settings.run.model_copy(update={"torch_device": device})})
     builder = builder_of(loss, settings)
     learner, batch = learner_of(builder, settings), batch_of(spaces_for(loss))
     before = flatten_parameters(learner.exploration_network).clone()
@@ -120,6 +124,7 @@ def test_updates_move_the_network_that_drives(loss, settings):
     learner.average_weights()
     averaged = flatten_parameters(learner.evaluation_network)
     torch.testing.assert_close(averaged, before.lerp(after, 10 / 11))
+    learner.returns_at(batch["state_img"], batch["state_float"], torch.full((1,), 0.5))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

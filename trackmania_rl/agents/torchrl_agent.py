@@ -374,6 +374,7 @@ class TorchRLLearner(Agent):
     loss_module: OffPolicyLoss
 
     def __init__(self, loss: OffPolicyLoss, network: nn.Module, settings: AgentSettings) -> None:
+        network.to(loss.device)  # the loss has moved its parameters, but not its buffers
         super().__init__(loss, network, settings)
         flatten_parameters(network)  # moves its weights, which the loss caches in its first call
         self._parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
