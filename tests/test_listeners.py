@@ -12,7 +12,16 @@ from trackmania_rl.simulator.server.server import GameServer
 from trackmania_rl.telemetry.page import command
 from trackmania_rl.tmi_interaction import tminterface2
 
-LISTENS = {"bind", "create_server", "start_server", "start_unix_server", "start_http_server", "serve_forever"}
+LISTENS = {
+    "add_insecure_port",
+    "add_secure_port",
+    "bind",
+    "create_server",
+    "start_server",
+    "start_unix_server",
+    "start_http_server",
+    "serve_forever",
+}
 LISTENS |= {"HTTPServer", "ThreadingHTTPServer", "TCPServer", "UDPServer", "Listener", "run_simple"}
 OF_LOOPBACK = {"LOOPBACK", "'127.0.0.1'"}
 WITH_A_TOKEN = {"trackmania_rl/telemetry/page/command.py", "trackmania_rl/multiprocess/serving.py"}
