@@ -295,7 +295,7 @@ def test_everything_is_checked(machine, repository_root, tmp_path, platform):
     found = list(examine(repository_root / "config_files" / REAL, [], tmp_path, repository_root))
     of_system = {"linux": {Check.TMLOADER, Check.PROFILE}, "win32": {Check.GAME_COMMAND, Check.WINE}}[platform]
     played = {check for check in Check if check.value.startswith("play-")}
-    assert {finding.check for finding in found} == set(Check) - of_system - played - {Check.CLUSTER}
+    assert {finding.check for finding in found} == set(Check) - of_system - played - {Check.CLUSTER, Check.LEARNER}
     *_, last = examine(Path("nowhere.py"), [], tmp_path, repository_root)
     assert (last.check, last.level) == (Check.CONFIGURATION, PROBLEM)
 
