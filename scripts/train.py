@@ -92,7 +92,7 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
         folder, update = arguments["output_folder"], arguments["update_config"]
         with _shown_at_once(arguments, RunConfiguration(config, folder, overrides, update)) as view:
             from trackmania_rl.multiprocess.learner_process import BeatForSupervisor
-            from trackmania_rl.run import train
+            from trackmania_rl.run import stages_of, train
             from trackmania_rl.telemetry.terminal_view import closing_text
             from trackmania_rl.training.hooks.hook import Hook
 
@@ -103,11 +103,12 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
                 hooks.append(ServePage())
             arguments["workers"] = workers_of(arguments)
             hooks += [BeatForSupervisor(heartbeat, because)] if heartbeat is not None else []
+            runs = [stage.configuration.folder.path for stage in stages_of(config, folder, overrides)]
             log.info("preparing the run", extra={"phase": "preparing the run"})
             figures = train(
                 config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, view=view, **arguments
             )
-        folder = shown_path(folder / "save" / settings.run.run_name)
+        folder = shown_path(next(filter(Path.exists, reversed(runs)), runs[-1]))
         try:
             print(closing_text(figures, folder, f"{command_line_of('evaluate')} {folder}", resume_by), flush=True)
         except OSError:  # a closed pipe or full disk: the run itself has ended well

@@ -25,6 +25,7 @@ import logging
 import math
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,9 +45,11 @@ from trackmania_rl.multiprocess.run_setup import check_machine, count_session, o
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import find_manifests
 from trackmania_rl.runs.changes import require_known
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings
+from trackmania_rl.settings import Settings, parse_override
+from trackmania_rl.settings.groups import Until
 from trackmania_rl.settings.snapshot import LiveSettings, RunConfiguration
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -63,6 +66,56 @@ if TYPE_CHECKING:
     from trackmania_rl.multiprocess.serving import ServeWorkers
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Run of a stage; without the setting `stages`, the whole training.
+
+    Attributes:
+        configuration: of the run.
+        weights_from: run folder, checkpoint or driver file with a new run's first networks; None for random ones.
+        until: limits of the stage.
+    """
+
+    configuration: RunConfiguration
+    weights_from: Path | None
+    until: Until
+
+    @property
+    def saved(self) -> tuple[int, int]:
+        """Frames and updates in the run's newest checkpoint."""
+        manifests = find_manifests(self.configuration.folder.path).values()
+        return next(((manifest.frames, manifest.updates) for manifest in manifests), (0, 0))
+
+
+def stages_of(
+    settings: Settings | Path,
+    output_folder: Path,
+    overrides: Sequence[str] = (),
+    update_config: bool = False,
+    weights_from: Path | None = None,
+) -> list[Stage]:
+    """List the stages of a training: runs save/{run_name}_{stage}, and save/{run_name} for the last one.
+
+    Each stage but the first begins with the networks of the stage before. Its settings are applied after `overrides`.
+    Arguments as of `train`.
+
+    Raises:
+        SettingsError: if the settings of a stage cannot be used.
+    """
+    whole = RunConfiguration(settings, output_folder, overrides, update_config)
+    asked_for = whole.asked_for.run
+    stages: list[Stage] = []
+    for index, (name, values, until) in enumerate(asked_for.stages, 1):
+        run_name = asked_for.run_name if index == len(asked_for.stages) else f"{asked_for.run_name}_{name}"
+        values = dict(map(parse_override, overrides)) | values | {"run_name": run_name, "stages": ()}
+        configuration = RunConfiguration(settings, output_folder, values, update_config)
+        if stages:
+            resumes = bool(find_manifests(configuration.folder.path))
+            weights_from = None if resumes else stages[-1].configuration.folder.path
+        stages.append(Stage(configuration, weights_from, until))
+    return stages or [Stage(whole, weights_from, Until())]
 
 
 def train(
@@ -87,6 +140,7 @@ def train(
 ) -> TrainingStatistics:
     """Train a run until it is stopped (Ctrl-C, SIGTERM) or a limit is reached; the same call resumes it.
 
+    With the setting `stages`, train one run after the other, see `stages_of`; the limits hold for each of them.
     Call it in the main thread of a program, below `if __name__ == "__main__"`.
 
     Args:
@@ -111,21 +165,68 @@ def train(
         view: shows the run; entered by the caller. None for the view of `terminal_view`.
 
     Returns:
-        The run's figures.
+        The run's figures; of the stage that was trained last.
 
     Raises:
         UserError: for anything that the caller can correct.
     """
     keep_freed_memory()
     clock = CommandClock()
-    statistics = TrainingStatistics(clock, ends_at_s=max_wall_s)
-    should_stop = StopConditions(max_wall_s, max_frames, clock, statistics, max_updates)
     require_known(accept_change)
-    configuration = RunConfiguration(settings, output_folder, overrides, update_config)
-    folder = configuration.folder
     if weights_from is not None and not weights_from.exists():
         raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
+    stages = stages_of(settings, output_folder, overrides, update_config, weights_from)
+    n_saved_before = 0
+    for stage in stages:
+        if stage is stages[-1] or not stage.until.is_reached(*stage.saved):
+            frames, updates = min(max_frames, stage.until.max_frames), min(max_updates, stage.until.max_updates)
+            statistics = TrainingStatistics(clock, ends_at_s=max_wall_s)
+            should_stop = StopConditions(max_wall_s, frames, clock, statistics, updates)
+            _train_stage(
+                stage.configuration,
+                stage.weights_from,
+                statistics,
+                should_stop,
+                clock,
+                n_saved_before,
+                project_folder=project_folder,
+                accept_change=accept_change,
+                cluster=cluster,
+                workers=workers,
+                agent=agent,
+                games=games,
+                memory=memory,
+                hooks=hooks,
+                view=view,
+            )
+            is_complete = stage.until.is_reached(statistics.frames_total, statistics.batches_total)
+            if should_stop.is_requested or not is_complete:
+                break
+        log.info("%s is complete", stage.configuration.folder.path)
+        n_saved_before += sum(stage.saved)
+    return statistics
 
+
+def _train_stage(
+    configuration: RunConfiguration,
+    weights_from: Path | None,
+    statistics: TrainingStatistics,
+    should_stop: StopConditions,
+    clock: CommandClock,
+    n_saved_before: int,
+    *,
+    project_folder: Path,
+    accept_change: Collection[str],
+    cluster: str | None,
+    workers: WorkerAccess | None,
+    agent: MakeAgentBuilder,
+    games: MakeGamesBuilder,
+    memory: MakeMemory,
+    hooks: Sequence[TrainerHookBase],
+    view: TerminalView | None,
+) -> None:
+    """Train the run of a configuration; `n_saved_before` counts the frames and updates of earlier stages."""
+    folder = configuration.folder
     with own_folder(folder) as begin, contextlib.ExitStack() as closing:
         # Validate everything before writing and before starting processes.
         settings = configuration.read()
@@ -175,6 +276,7 @@ def train(
             reference_lines_m=reference_lines_m,
             maps_folder=maps_folder,
             serves_workers=workers is not None,
+            n_saved_before=n_saved_before,
         )
         serving = [] if workers is None else [_serve(workers, agent_builder)]
         trainer = make_trainer(
@@ -194,7 +296,6 @@ def train(
         with contextlib.suppress(OSError):  # logged elsewhere
             seeds.write_json(folder.seeds)  # the learner's parts have drawn their seeds
         learner_process_fn(trainer, collectors, placement, should_stop.interruptibly)
-    return statistics
 
 
 def _serve(workers: WorkerAccess, builder: AgentBuilder) -> ServeWorkers:

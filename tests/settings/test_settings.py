@@ -116,6 +116,24 @@ def test_a_setting_of_an_earlier_version_may_only_have_the_value_that_it_always_
         load_settings(config, ["old_factor=0.6"])
 
 
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([("clone", {}, {}), ("iqn", {}, {})], "stages: clone never ends: give it max_updates or max_frames"),
+        ([("iqn", {}, {"max_frames": 9}), ("iqn", {}, {})], "stages: two of iqn, iqn have the same name"),
+        ([("clone", {"batch_sise": 3}, {"max_frames": 9})], "stages: clone has batch_sise, which is no setting of"),
+        ([("clone", {"run_name": "mine"}, {"max_frames": 9})], "stages: clone has run_name, which is no setting of"),
+        ([("clone", {}, {"max_update": 9})], "stages.0.2.max_update = 9: extra inputs are not permitted"),
+        ([("clone", {})], "stages.0.2 = ('clone', {}): field required; allowed: ((at most"),
+        ([("in/folder", {}, {"max_frames": 9})], "stages.0.0 = 'in/folder': string should match"),
+    ],
+)
+def test_stages_have_names_limits_and_settings(config, stages, message):
+    with pytest.raises(SettingsError) as caught:
+        load_settings(config, {"stages": stages})
+    assert message in str(caught.value)
+
+
 def test_a_number_is_a_constant_schedule(config):
     numbers = ["lr_schedule=1e-3", "gamma_schedule=1", "memory_size_schedule=5000", "schedule_stretch=0.5"]
     settings = load_settings(config, numbers)

@@ -2,6 +2,9 @@
 
 import dataclasses
 import logging
+import os
+import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,8 +16,12 @@ from trackmania_rl.experience_replay.dataset_environments import environment_spe
 from trackmania_rl.experience_replay.episodes import EpisodeForm, episode_of_race
 from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.multiprocess.run_setup import require_races
+from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.settings import SettingsError, load_settings
+from trackmania_rl.run import train
+from trackmania_rl.runs import find_manifests
+from trackmania_rl.settings import SettingsError, load_settings, settings_from_flat
+from trackmania_rl.settings.snapshot import read_own
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import open_datasets
 from trackmania_rl.training.race_stream import FRAMES_PER_ROUND
@@ -164,3 +171,59 @@ def test_races_that_do_not_fit_are_refused_in_one_line(write, run_with, monkeypa
     monkeypatch.setattr("trackmania_rl.race.rewards.RaceReward.__call__", lambda _, race, *__: race["q_values"])
     with pytest.raises(UserError, match=r"the reward asks for the column 'q_values' of a race, which tested/first-"):
         run_with(write("first", 30))
+
+
+class Interrupt(Hook):
+    """Notes the runs that begin, and presses Ctrl-C once, at an update of a run."""
+
+    def __init__(self, run_name, at_update):
+        self.at = run_name, at_update
+        self.began = []
+
+    def begin(self):
+        self.began.append((self.run.folder.name, self.run.agent.updates))
+
+    def post_optim(self):
+        if (self.run.folder.name, self.run.agent.updates) == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_stages_follow_each_other_and_an_interrupted_one_resumes(
+    live, write, repository_root, tmp_path, request, caplog
+):
+    for number in (*OF_THE_TERMINAL, signal.SIGTERM):
+        request.addfinalizer(partial(signal.signal, number, signal.getsignal(number)))
+    caplog.set_level(logging.INFO)
+    cloning = {"agent": "trackmania_rl.agents.behaviour_cloning:BehaviourCloning"}
+    values = {
+        "run_name": "both",
+        "stages": (("clone", cloning, {"max_updates": 6}), ("iqn", {"n_steps": 2}, {"max_updates": 9})),
+        "offline": str(tmp_path / write("first", 30, 41)),
+        "n_collectors": 0,
+        "maps_folder": str(repository_root / "maps"),
+        "terminal_view": "off",
+        "loggers": (),
+    }
+    settings = settings_from_flat(live.current.flat() | values)
+    clone, both = tmp_path / "save" / "both_clone", tmp_path / "save" / "both"
+
+    def updates():
+        return [next((one.updates for one in find_manifests(run).values()), None) for run in (clone, both)]
+
+    def train_until(run_name, at_update):
+        hook = Interrupt(run_name, at_update)
+        train(settings, output_folder=tmp_path, hooks=[hook])
+        return hook.began
+
+    assert train_until("both_clone", 4) == [("both_clone", 0)]
+    assert updates() == [4, None]
+    assert "begins with the networks" not in caplog.text
+    assert train_until("both", 5) == [("both_clone", 4), ("both", 0)]
+    assert updates() == [6, 5]
+    assert caplog.text.count(f"the run begins with the networks of {clone}") == 1
+    assert train_until("", 0) == [("both", 5)], "the first stage is complete"
+    assert updates() == [6, 9]
+    assert caplog.text.count("the run begins with") == 1
+    assert "--weights-from" not in caplog.text
+    assert [read_own(run).replay.n_steps for run in (clone, both)] == [3, 2]
+    assert read_own(both).run.stages == ()

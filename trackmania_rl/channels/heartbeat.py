@@ -28,7 +28,7 @@ class Heartbeat(ctypes.Structure):
         n_waiting: threads that wait for room or for a turn, without progress meanwhile.
         silence_s: longest time without a heartbeat; 0 for the supervisor's default.
         stall_s: longest time without progress, likewise.
-        saved: frames and updates in the last checkpoint of this process.
+        saved: frames and updates in the last checkpoint of this process, those of earlier stages included.
     """
 
     _fields_ = (

@@ -47,6 +47,7 @@ class BeatForSupervisor(Hook):
         self.run.heartbeat = self._heartbeat
         if self._because:
             log.warning("started again by --supervised, since the training %s", self._because)
+        self._because = ""  # a next stage is no restart
 
 
 class Collectors(Supervisor[CollectorJob], Hook):

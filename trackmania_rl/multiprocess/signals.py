@@ -66,6 +66,9 @@ class StopConditions:
         clock: seconds since the start of the command.
         counts: of the run.
         max_updates: updates after which the run ends.
+
+    Attributes:
+        is_requested: whether a signal has come.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class StopConditions:
         self._max_updates = max_updates
         self._clock = clock
         self._counts = counts
-        self._is_requested = False
+        self.is_requested = False
         self._is_interruptible = False
         for number in (*OF_THE_TERMINAL, signal.SIGTERM):
             if number != HANG_UP or signal.getsignal(number) != signal.SIG_IGN:  # nohup has it ignored
@@ -90,7 +93,7 @@ class StopConditions:
     def __call__(self) -> bool:
         """Return whether the run is to end."""
         return (
-            self._is_requested
+            self.is_requested
             or self._clock() > self._max_wall_s
             or self._counts.frames_total >= self._max_frames
             or self._counts.batches_total >= self._max_updates
@@ -114,7 +117,7 @@ class StopConditions:
             at_limit.cancel()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        is_first, self._is_requested = not self._is_requested, True
+        is_first, self.is_requested = not self.is_requested, True
         if self._is_interruptible and (is_first or number != signal.SIGINT):
             raise StopRequested
         if not is_first and number == signal.SIGINT:

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from trackmania_rl.settings.game import RACES, GameSettings
 from trackmania_rl.settings.values import (
+    LARGEST_INT,
     LAST_PORT,
     OF_DRIVER,
     RESTART,
@@ -58,6 +59,17 @@ class ViewSettings(Group):
     input: bool = True
 
 
+class Until(Group):
+    """Limits of a stage; it ends at the first one."""
+
+    max_updates: PositiveInt = LARGEST_INT
+    max_frames: PositiveInt = LARGEST_INT
+
+    def is_reached(self, frames: int, updates: int) -> bool:
+        """Return whether a run with so many frames and updates is at a limit."""
+        return frames >= self.max_frames or updates >= self.max_updates
+
+
 class RunSettings(Group):
     """The run as a whole: its name, its seed, the machine's arithmetic."""
 
@@ -88,6 +100,8 @@ class RunSettings(Group):
     """Time without a heartbeat after which a collector and its games are restarted."""
     learner_silence_s: Seconds = 60.0
     """Time without a heartbeat after which --supervised restarts the training."""
+    stages: Restart[tuple[tuple[RunName, dict[str, Any], Until], ...]] = ()
+    """Several steps in a row: (("clone", {SETTING: VALUE, ...}, {"max_updates": 6000}), ...): docs/datasets.rst."""
     profile: Restart[bool] = False
     """Log the learner's functions with the most time of a round, once a minute (cProfile; slows it down)."""
     hooks: Restart[Parts] = ()
@@ -402,6 +416,16 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield f"action_forward_idx = {game.action_forward_idx} is no index into the {len(game.inputs)} inputs"
     if game.games_are_kept and game.is_in_process:
         yield 'games_are_kept = True is for games that scripts/keep_games.py runs: set game_transport = "socket"'
+
+    names, without_end = [name for name, _, _ in settings.run.stages], Until()
+    if len({*names}) < len(names):
+        yield f"stages: two of {', '.join(names)} have the same name"
+    for name, values, until in settings.run.stages:
+        if until == without_end and name != names[-1]:
+            yield f"stages: {name} never ends: give it max_updates or max_frames, as in {{'max_updates': 6000}}"
+        for setting in values:
+            if setting not in FIELDS or setting in ("stages", "run_name"):
+                yield f"stages: {name} has {setting}, which is no setting of a stage"
 
     generated = {entry.map_name for entry in game.map_cycle if entry.generator is not None}
     others = {entry.map_name for entry in game.map_cycle if entry.generator is None}

@@ -186,7 +186,7 @@ def _one_line(error: Any) -> str:
     if not location:
         return message
     name = ".".join(str(part) for part in location if isinstance(part, int) or part.isidentifier())
-    if error["type"] == "missing":
+    if error["type"] == "missing" and len(location) == 1:
         return f"{name} is missing: restore the file, or copy the files of config_files/ beside config.py"
     return f"{name} = {error['input']!r:.80}: {message[0].lower()}{message[1:]}; allowed: {describe_range(location[0])}"
 

@@ -169,7 +169,7 @@ def own_file(run_folder: Path) -> Path:
 
 def read_own(
     run_folder: Path,
-    overrides: Iterable[str] = (),
+    overrides: Iterable[str] | Mapping[str, Any] = (),
     configuration: Settings | None = None,
     *,
     is_stretched: bool = True,
@@ -240,16 +240,20 @@ class RunConfiguration:
     Args:
         source: configuration file, or settings.
         output_folder: holds save/ and tensorboard/.
-        overrides: `name=value` texts that win over both.
+        overrides: `name=value` texts, or values by name, that win over both.
         update: whether a run that exists takes the settings asked for.
     """
 
     def __init__(
-        self, source: Path | Settings, output_folder: Path, overrides: Sequence[str] = (), update: bool = False
+        self,
+        source: Path | Settings,
+        output_folder: Path,
+        overrides: Sequence[str] | Mapping[str, Any] = (),
+        update: bool = False,
     ) -> None:
         self._source = source
         self._overrides = overrides
-        self._overrides = with_new_name(self._asked(), overrides)
+        self._overrides = overrides if isinstance(overrides, Mapping) else with_new_name(self._asked(), overrides)
         self.asked_for = self._asked()
         self.folder = RunFolder.below(output_folder, self.asked_for.run.run_name)
         self._is_new = update or not own_file(self.folder.path).is_file()

@@ -138,7 +138,7 @@ class SaveCheckpoints(Hook):
             self.trainer.save_checkpoint(state)
             log.warning("the disk is too full for the replay memory: the checkpoint is written without it")
         run.statistics.checkpoint_written()
-        run.heartbeat.saved = run.statistics.frames_total + run.statistics.batches_total
+        run.heartbeat.saved = run.n_saved_before + run.statistics.frames_total + run.statistics.batches_total
 
     def _last_good_one(self) -> str:
         for folder, manifest in find_manifests(self.run.folder.path).items():

@@ -61,6 +61,7 @@ class RunContext:
     folder: RunFolder
     statistics: TrainingStatistics
     session: int = 1  #: number of this start of the run
+    n_saved_before: int = 0  #: frames and updates of earlier stages
     serves_workers: bool = False  #: whether workers on other machines may connect
     #: (N, 3) points of each map's reference line, for pictures; none for generators
     reference_lines_m: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
