@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 import math
 import sys
@@ -290,6 +291,9 @@ def _train_stage(
             accepted_changes=accept_change,
         )
         collectors = make_collectors(run, placement, demonstrations, games, agent)
+
+        if n_saved_before:
+            gc.collect()  # the replay memory of the stage before, which hooks have referred to until now
 
         configuration.write()
         begin()
