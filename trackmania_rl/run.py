@@ -179,127 +179,92 @@ def train(
     stages = stages_of(settings, output_folder, overrides, update_config, weights_from)
     n_saved_before = 0
     for stage in stages:
-        if stage is stages[-1] or not stage.until.is_reached(*stage.saved):
-            frames, updates = min(max_frames, stage.until.max_frames), min(max_updates, stage.until.max_updates)
-            statistics = TrainingStatistics(clock, ends_at_s=max_wall_s)
-            should_stop = StopConditions(max_wall_s, frames, clock, statistics, updates)
-            _train_stage(
-                stage.configuration,
-                stage.weights_from,
-                statistics,
-                should_stop,
-                clock,
-                n_saved_before,
-                project_folder=project_folder,
-                accept_change=accept_change,
-                cluster=cluster,
-                workers=workers,
-                agent=agent,
-                games=games,
-                memory=memory,
-                hooks=hooks,
-                view=view,
+        configuration, until = stage.configuration, stage.until
+        folder = configuration.folder
+        if stage is not stages[-1] and until.is_reached(*stage.saved):
+            log.info("%s is complete", folder.path)
+            n_saved_before += sum(stage.saved)
+            continue
+        statistics = TrainingStatistics(clock, ends_at_s=max_wall_s)
+        frames, updates = min(max_frames, until.max_frames), min(max_updates, until.max_updates)
+        should_stop = StopConditions(max_wall_s, frames, clock, statistics, updates)
+        with own_folder(folder) as begin, contextlib.ExitStack() as closing:
+            # Validate everything before writing and before starting processes.
+            settings = configuration.read()
+            require_races(settings, cluster, workers is not None)
+            maps_folder = project_folder / settings.game.maps_folder
+            reference_lines_m = load_reference_lines(settings, maps_folder)
+            statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
+            demonstrations = load_demonstrations(settings.game, project_folder)
+            seeds = SeedTree(settings.run.seed)
+            games_builder = games(settings)
+            if isinstance(games_builder, GymnasiumGames):
+                games_builder.check()
+            spaces = games_builder.spaces
+            torch.set_num_threads(pick_learner_threads(settings, spaces))  # threads make small operations slower
+            torch.backends.cudnn.benchmark = not settings.sync.is_synchronous  # the fastest may not be the same again
+            agent_builder = _agent_builder(agent, settings, spaces, seeds)
+            reward = make_reward(settings, spaces, seeds)
+            configured_hooks = make_hooks(settings)
+            datasets = open_datasets(settings, spaces, project_folder)
+            check_machine(settings, folder.path)
+
+            name = settings.run.run_name
+            shown = view or closing.enter_context(open_terminal_view(settings.telemetry.terminal_view, name))
+            closing.enter_context(_logging_to(folder.log))
+
+            network = agent_builder.make_network()
+            log.info(
+                "%s: seed %d, a network of %s parameters on %s, maps %s",
+                folder.path,
+                settings.run.seed,
+                f"{sum(parameter.numel() for parameter in network.parameters()):,}",
+                pick_device(settings.run.torch_device),
+                ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
             )
-            is_complete = stage.until.is_reached(statistics.frames_total, statistics.batches_total)
-            if should_stop.is_requested or not is_complete:
-                break
-        log.info("%s is complete", stage.configuration.folder.path)
+            channels, placement = closing.enter_context(placed(cluster, settings, spaces, network))
+            check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
+            run = RunContext(
+                live=LiveSettings(folder.settings, settings, check_edited, configuration.read_from),
+                spaces=spaces,
+                reward=reward,
+                agent=agent_builder.make_learner(network),
+                memory=memory(settings, spaces, seeds),
+                channels=channels,
+                folder=folder,
+                statistics=statistics,
+                session=count_session(folder),
+                reference_lines_m=reference_lines_m,
+                maps_folder=maps_folder,
+                serves_workers=workers is not None,
+                n_saved_before=n_saved_before,
+            )
+            serving = [] if workers is None else [_serve(workers, agent_builder)]
+            trainer = make_trainer(
+                run,
+                [*configured_hooks, *hooks, *serving],
+                should_stop=should_stop,
+                clock=clock,
+                view=shown,
+                weights_from=stage.weights_from,
+                datasets=datasets,
+                accepted_changes=accept_change,
+            )
+            collectors = make_collectors(run, placement, demonstrations, games, agent)
+
+            if n_saved_before:
+                gc.collect()  # the replay memory of the stage before, which hooks have referred to until now
+
+            configuration.write()
+            begin()
+            with contextlib.suppress(OSError):  # logged elsewhere
+                seeds.write_json(folder.seeds)  # the learner's parts have drawn their seeds
+            learner_process_fn(trainer, collectors, placement, should_stop.interruptibly)
+
         n_saved_before += sum(stage.saved)
+        if should_stop.is_requested or not until.is_reached(statistics.frames_total, statistics.batches_total):
+            break
     return statistics
-
-
-def _train_stage(
-    configuration: RunConfiguration,
-    weights_from: Path | None,
-    statistics: TrainingStatistics,
-    should_stop: StopConditions,
-    clock: CommandClock,
-    n_saved_before: int,
-    *,
-    project_folder: Path,
-    accept_change: Collection[str],
-    cluster: str | None,
-    workers: WorkerAccess | None,
-    agent: MakeAgentBuilder,
-    games: MakeGamesBuilder,
-    memory: MakeMemory,
-    hooks: Sequence[TrainerHookBase],
-    view: TerminalView | None,
-) -> None:
-    """Train the run of a configuration; `n_saved_before` counts the frames and updates of earlier stages."""
-    folder = configuration.folder
-    with own_folder(folder) as begin, contextlib.ExitStack() as closing:
-        # Validate everything before writing and before starting processes.
-        settings = configuration.read()
-        require_races(settings, cluster, workers is not None)
-        maps_folder = project_folder / settings.game.maps_folder
-        reference_lines_m = load_reference_lines(settings, maps_folder)
-        statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
-        demonstrations = load_demonstrations(settings.game, project_folder)
-        seeds = SeedTree(settings.run.seed)
-        games_builder = games(settings)
-        if isinstance(games_builder, GymnasiumGames):
-            games_builder.check()
-        spaces = games_builder.spaces
-        torch.set_num_threads(pick_learner_threads(settings, spaces))  # threads make small operations slower
-        torch.backends.cudnn.benchmark = not settings.sync.is_synchronous  # the fastest may not be the same again
-        agent_builder = _agent_builder(agent, settings, spaces, seeds)
-        reward = make_reward(settings, spaces, seeds)
-        configured_hooks = make_hooks(settings)
-        datasets = open_datasets(settings, spaces, project_folder)
-        check_machine(settings, folder.path)
-
-        if view is None:
-            view = closing.enter_context(open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name))
-        closing.enter_context(_logging_to(folder.log))
-
-        network = agent_builder.make_network()
-        log.info(
-            "%s: seed %d, a network of %s parameters on %s, maps %s",
-            folder.path,
-            settings.run.seed,
-            f"{sum(parameter.numel() for parameter in network.parameters()):,}",
-            pick_device(settings.run.torch_device),
-            ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
-        )
-        channels, placement = closing.enter_context(placed(cluster, settings, spaces, network))
-        check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
-        run = RunContext(
-            live=LiveSettings(folder.settings, settings, check_edited, configuration.read_from),
-            spaces=spaces,
-            reward=reward,
-            agent=agent_builder.make_learner(network),
-            memory=memory(settings, spaces, seeds),
-            channels=channels,
-            folder=folder,
-            statistics=statistics,
-            session=count_session(folder),
-            reference_lines_m=reference_lines_m,
-            maps_folder=maps_folder,
-            serves_workers=workers is not None,
-            n_saved_before=n_saved_before,
-        )
-        serving = [] if workers is None else [_serve(workers, agent_builder)]
-        trainer = make_trainer(
-            run,
-            [*configured_hooks, *hooks, *serving],
-            should_stop=should_stop,
-            clock=clock,
-            view=view,
-            weights_from=weights_from,
-            datasets=datasets,
-            accepted_changes=accept_change,
-        )
-        collectors = make_collectors(run, placement, demonstrations, games, agent)
-
-        if n_saved_before:
-            gc.collect()  # the replay memory of the stage before, which hooks have referred to until now
-
-        configuration.write()
-        begin()
-        with contextlib.suppress(OSError):  # logged elsewhere
-            seeds.write_json(folder.seeds)  # the learner's parts have drawn their seeds
-        learner_process_fn(trainer, collectors, placement, should_stop.interruptibly)
 
 
 def _serve(workers: WorkerAccess, builder: AgentBuilder) -> ServeWorkers:
