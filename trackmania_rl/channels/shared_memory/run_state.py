@@ -65,19 +65,24 @@ class SharedVector:
             ) from error
         self._version = SPAWN.RawValue(ctypes.c_int64, 1)
 
+    @property
+    def version(self) -> int:
+        """Number of the newest version."""
+        return int(self._version.value)
+
     def write(self, values: Tensor) -> None:
         """Publish a new version; `values` may be on any device."""
         with torch.no_grad():
-            self._slots[(self._version.value + 1) % 2].copy_(values)
+            self._slots[(self.version + 1) % 2].copy_(values)
         self._version.value += 1
 
     def read_newer(self, known_version: int, into: Tensor) -> int:
         """Copy a version newer than `known_version` into a vector on any device; return the version there is now."""
-        while known_version != (version := self._version.value):
+        while known_version != (version := self.version):
             with torch.no_grad():
                 into.copy_(self._slots[version % 2])
-            if self._version.value == version:
-                return int(version)
+            if self.version == version:
+                return version
         return known_version
 
 
@@ -138,15 +143,19 @@ class SharedRunState(RunState):
 
     @override
     def pull(self) -> bool:
-        text = torch.empty(self._settings_bytes, dtype=torch.uint8)
-        if (version := self._settings.read_newer(self._pulled[0], text)) == self._pulled[0]:
+        if self._settings.version == self._pulled[0]:
             return False
+        text = torch.empty(self._settings_bytes, dtype=torch.uint8)
+        version = self._settings.read_newer(self._pulled[0], text)
         self._pulled = version, Settings.model_validate_json(text.numpy().tobytes())
         return True
 
     @override
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        return self._weights[kind].read_newer(known_version, flatten_parameters(network))
+        weights = self._weights[kind]
+        if weights.version == known_version:
+            return known_version
+        return weights.read_newer(known_version, flatten_parameters(network))
 
     def _padded(self, text: bytes) -> Tensor:
         return torch.frombuffer(bytearray(text.ljust(self._settings_bytes)), dtype=torch.uint8)
