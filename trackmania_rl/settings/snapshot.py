@@ -253,8 +253,10 @@ class RunConfiguration:
     ) -> None:
         self._source = source
         self._overrides = overrides
-        self._overrides = overrides if isinstance(overrides, Mapping) else with_new_name(self._asked(), overrides)
         self.asked_for = self._asked()
+        if self.asked_for.run.run_name == AUTO_NAME and not isinstance(overrides, Mapping):
+            self._overrides = with_new_name(self.asked_for, overrides)
+            self.asked_for = self._asked()
         self.folder = RunFolder.below(output_folder, self.asked_for.run.run_name)
         self._is_new = update or not own_file(self.folder.path).is_file()
         self.read_from: Stamp | None = None
