@@ -20,6 +20,7 @@ A whole program::
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import gc
 import logging
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 from torchrl.trainers.trainers import TrainerHookBase
 from typing_extensions import override
 
@@ -223,6 +225,7 @@ def train(
                 ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
             )
             channels, placement = closing.enter_context(placed(cluster, settings, spaces, network))
+            serving = [] if workers is None else [_serve(workers, network)]  # copies it on the processor
             check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
             run = RunContext(
                 live=LiveSettings(folder.settings, settings, check_edited, configuration.read_from),
@@ -239,7 +242,6 @@ def train(
                 serves_workers=workers is not None,
                 n_saved_before=n_saved_before,
             )
-            serving = [] if workers is None else [_serve(workers, agent_builder)]
             trainer = make_trainer(
                 run,
                 [*configured_hooks, *hooks, *serving],
@@ -267,10 +269,10 @@ def train(
     return statistics
 
 
-def _serve(workers: WorkerAccess, builder: AgentBuilder) -> ServeWorkers:
+def _serve(workers: WorkerAccess, network: nn.Module) -> ServeWorkers:
     from trackmania_rl.multiprocess.serving import ServeWorkers  # needs an extra
 
-    return ServeWorkers(workers, {kind: builder.make_network() for kind in WEIGHTS_KINDS})
+    return ServeWorkers(workers, {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS})
 
 
 def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:

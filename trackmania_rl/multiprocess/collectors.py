@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
@@ -103,6 +103,17 @@ def _handle_logs(pipe: Connection) -> None:
     with pipe, contextlib.suppress(EOFError, OSError):  # until the process ends, in whatever way
         while True:
             logging.getLogger().handle(pipe.recv())
+
+
+def stop_collectors(jobs: Sequence[CollectorJob], channels: Channels, within_s: float = ENDS_WITHIN_S) -> None:
+    """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
+    channels.run_state.publish(stop=True)
+    deadline_s = time.monotonic() + within_s
+    for job in jobs:
+        if job.process is not None:
+            job.process.join(max(0.0, deadline_s - time.monotonic()))
+    for job in jobs:
+        job.end()
 
 
 class CollectorJob(Job):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,7 +17,13 @@ from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask
-from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, ENDS_WITHIN_S, CollectorJob, Placement
+from trackmania_rl.multiprocess.collectors import (
+    COLLECTOR_POLICY,
+    ENDS_WITHIN_S,
+    CollectorJob,
+    Placement,
+    stop_collectors,
+)
 from trackmania_rl.multiprocess.supervisor import Supervisor
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.telemetry.live.feed import FOLDER
@@ -81,14 +86,8 @@ class Collectors(Supervisor[CollectorJob], Hook):
         return sum(job.is_alive for job in self.jobs)
 
     def stop(self, within_s: float = ENDS_WITHIN_S) -> None:
-        """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
-        self._channels.run_state.publish(stop=True)
-        deadline_s = time.monotonic() + within_s
-        for job in self.jobs:
-            if job.process is not None:
-                job.process.join(max(0.0, deadline_s - time.monotonic()))
-        for job in self.jobs:
-            job.end()
+        """End all collectors."""
+        stop_collectors(self.jobs, self._channels, within_s)
 
 
 def make_collectors(

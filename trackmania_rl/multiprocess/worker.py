@@ -8,6 +8,7 @@ the spool is full.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
 import queue
@@ -47,7 +48,13 @@ from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import read_bounded, write_durably
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask
-from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, ENDS_WITHIN_S, CollectorJob, Placement
+from trackmania_rl.multiprocess.collectors import (
+    COLLECTOR_POLICY,
+    ENDS_WITHIN_S,
+    CollectorJob,
+    Placement,
+    stop_collectors,
+)
 from trackmania_rl.multiprocess.supervisor import Supervisor
 from trackmania_rl.parts import load_part
 from trackmania_rl.places import program_version
@@ -326,10 +333,7 @@ class Worker:
                             run.keep(rollout)
                         job.n_delivered += 1
             finally:
-                run.channels.run_state.publish(stop=True)
-                if job.process is not None:
-                    job.process.join(ENDS_WITHIN_S)
-                job.end()
+                stop_collectors([job], run.channels)
                 rollouts.close()
 
     def _stay_connected(self) -> None:
@@ -400,9 +404,9 @@ class _Run:
             put_plugin_in_place(settings.user.trackmania_base_path)
         self._maps_folder = machine.project_folder / settings.game.maps_folder
         self._spaces = make_games_builder(settings).spaces
-        builder = make_agent_builder(settings, self._spaces, SeedTree(settings.run.seed))
-        self._uncompiled_shared_networks = {kind: builder.make_network() for kind in WEIGHTS_KINDS}
-        self._networks = {kind: builder.make_network() for kind in WEIGHTS_KINDS}  # the newest weights
+        network = make_agent_builder(settings, self._spaces, SeedTree(settings.run.seed)).make_network()
+        self._uncompiled_shared_networks = {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS}
+        self._networks = {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS}  # the newest weights
         self._compress = load_part(settings.sync.sample_compressor, "sample_compressor")
         self._progress, self._sequence = CollectorProgress(), 0
         self._n_starts: Counter[int] = Counter()  # by the number of the race before
