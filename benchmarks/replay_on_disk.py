@@ -1,7 +1,7 @@
 """Replay memory with 160x120 frames, in RAM or on disk: times to store races, draw batches, update, save and resume.
 
-python -m benchmarks.replay_on_disk --rows 500000 --folder /tmp/run --storage ram
-systemd-run --scope -p MemoryMax=4G python -m benchmarks.replay_on_disk --rows 500000 --folder /tmp/run
+python -m benchmarks.replay_on_disk --rows 500000 --folder measured --storage ram
+systemd-run --scope -p MemoryMax=4G python -m benchmarks.replay_on_disk --rows 500000 --folder measured
 
 500,000 transitions take 10 GB of RAM, or 12.5 GB of disk. Batches are drawn evenly: the share of them that comes from
 the disk depends on the memory that the system has for its page cache.

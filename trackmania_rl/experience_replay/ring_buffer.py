@@ -260,7 +260,7 @@ class RingBuffer:
 
     @property
     def nears_loss(self) -> bool:
-        """Whether new rows will soon overwrite those of the newest checkpoint."""
+        """True if new rows will soon overwrite those of the newest checkpoint."""
         return (
             self.files is not None
             and self.files.rows_before_loss(self.end_row) < (self.n_positions - self.capacity) // 2

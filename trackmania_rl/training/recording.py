@@ -21,6 +21,7 @@ from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.settings.snapshot import SETTINGS_FILE
 from trackmania_rl.training.demonstrations import actions_of_inputs, read_inputs, replayed
 from trackmania_rl.training.evaluation import TrainedDriver, forced_starts, greedy_after
 
@@ -75,7 +76,7 @@ def episodes_of_run(run_folder: Path, form: EpisodeForm) -> Iterator[Episode]:
     if memory is None:
         raise UserError(
             f"{run_folder}: its checkpoint holds no replay memory; set checkpoint_holds_replay = True in "
-            f"{run_folder / 'config'} and let it train on"
+            f"{run_folder / SETTINGS_FILE} and let it train on"
         )
     columns = {name: column.numpy() for name, column in rows_of_state(memory["ring"]).items()}
     yield from episodes_of_memory(columns, form, str(run_folder))
