@@ -14,7 +14,6 @@ from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
 RECEIVE_BYTES: Final = 1 << 18
-PROBES: Final = 20
 
 
 class DelayedLink:
@@ -88,25 +87,3 @@ def link_process(target_port: int, one_way_s: float) -> Iterator[int]:
 def _serve(pipe: Connection, target_port: int, one_way_s: float) -> None:
     pipe.send(DelayedLink(target_port, one_way_s).port)
     threading.Event().wait()
-
-
-def measured_round_trip_s(one_way_s: float) -> float:
-    """Return the median time of one byte through such a link and back."""
-    with socket.create_server((LOOPBACK, 0)) as server, link_process(server.getsockname()[1], one_way_s) as port:
-
-        def echo() -> None:
-            with server.accept()[0] as client:
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while data := client.recv(16):
-                    client.sendall(data)
-
-        threading.Thread(target=echo, daemon=True).start()
-        times_s = []
-        with socket.create_connection((LOOPBACK, port)) as client:
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for _ in range(PROBES):
-                began_s = time.perf_counter()
-                client.sendall(b"?")
-                client.recv(16)
-                times_s.append(time.perf_counter() - began_s)
-    return sorted(times_s)[PROBES // 2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,8 +22,6 @@ FIRST_RACE_WITHIN_S: Final = 120.0
 ENDS_WITHIN_S: Final = 60.0
 MOST_GAMES: Final = 4
 """Games of one training, which listen at consecutive ports."""
-PAGE_MODULE: Final = "trackmania_rl.telemetry.page.command"
-PAGE_ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+/")
 
 
 class TrainingFailedError(AssertionError):
@@ -122,15 +119,6 @@ class TrainCommand:
     def games(self) -> list[psutil.Process]:
         """Return the processes of simulated games."""
         return self.children("simulated_game.py")
-
-    def page(self) -> psutil.Process:
-        """Return the live page's process."""
-        return self.children(PAGE_MODULE)[0]
-
-    def page_address(self) -> str:
-        """Wait for the live page's address."""
-        self.wait_for(lambda: PAGE_ADDRESS.search(self.output), "address of the page", FIRST_RACE_WITHIN_S)
-        return PAGE_ADDRESS.findall(self.output)[0]
 
     def shared_memory_bytes(self) -> int:
         """Return the size of the shared memory that the main process maps. It has no names in `/dev/shm`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -45,23 +44,6 @@ def test_a_few_kills_are_survived(tmp_path: Path) -> None:
     outcomes = kills.measure(argparse.Namespace(seed=3, kills=8), tmp_path)
     assert sum(outcome.tries for outcome in outcomes) == 8
     assert [failure for outcome in outcomes for failure in outcome.failures] == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not (shutil.which("chromium") and shutil.which("chromedriver")), reason="Chromium and its driver are not here"
-)
-def test_a_training_with_page_and_browser_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("selenium")
-    from benchmarks import live_page
-
-    monkeypatch.setattr(live_page, "SETTLED_AFTER_S", 2.0)
-    arguments = ["--rounds", "1", "--seconds", "8"]
-    monkeypatch.setattr(sys, "argv", ["live_page", *arguments])
-    assert live_page.main() == 0
-    assert "frames/s" in capsys.readouterr().out
 
 
 @pytest.mark.slow
