@@ -38,7 +38,6 @@ NOT_EXPLAINED = {
     # So do these, of the simulated game as a process of its own.
     "client: {}{}",
     "command {}: {}",
-    # Only where a developer asks for faults; docs/long_runs.rst is about them.
 }
 
 
