@@ -21,7 +21,7 @@ LINK = re.compile(r"<([^<>:]+)>`_")
 PICTURE = re.compile(r"^\.\. image:: (\S+)$", re.MULTILINE)
 SET = re.compile(r"--set [\"']?([a-z_]+)=")
 VARIANT = re.compile(r"--variant \"[\w-]+:([^\"]*)\"")
-OF_OTHERS = {"STEAM_COMPAT_CLIENT_INSTALL_PATH", "STEAM_COMPAT_DATA_PATH", "StadiumPlatformToRoad"}
+OF_OTHERS = {"STEAM_COMPAT_CLIENT_INSTALL_PATH", "STEAM_COMPAT_DATA_PATH"}
 SOURCES = {".py", ".toml", ".as", ".cpp", ".h", ".sh"}
 OF_USERS = {"best/best.py", "config/config.py", "my_hooks.py", "my_parts.py", "other.py"}
 WRITTEN = {"config_files/config_simulated.py"}
