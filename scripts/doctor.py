@@ -23,18 +23,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
-from trackmania_rl.cli import (  # noqa: E402
+from trackmania_rl.cli import (
     add_configuration_arguments,
     add_connection_options,
     command,
     png_file,
     worker_token,
 )
-from trackmania_rl.errors import ExitCode  # noqa: E402
-from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT, PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
+from trackmania_rl.errors import ExitCode
+from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT, PROJECT_FOLDER, WORKING_FOLDER
 
 if TYPE_CHECKING:
     from trackmania_rl.doctor.findings import Finding

@@ -36,10 +36,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
-from trackmania_rl.cli import (  # noqa: E402
+from trackmania_rl.cli import (
     add_video_options,
     command,
     end_in_order_when_terminated,
@@ -48,19 +47,19 @@ from trackmania_rl.cli import (  # noqa: E402
     whole_number,
     writing,
 )
-from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.places import (  # noqa: E402
+from trackmania_rl.errors import UserError
+from trackmania_rl.places import (
     PROJECT_FOLDER,
     WORKING_FOLDER,
     shown_path,
 )
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe  # noqa: E402
-from trackmania_rl.telemetry.films import RaceColumns, film_script  # noqa: E402
-from trackmania_rl.telemetry.tables import print_table  # noqa: E402
-from trackmania_rl.telemetry.terminal_view import format_time, times_text  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers import make_launcher  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port  # noqa: E402
-from trackmania_rl.tmi_interaction.script_player import ScriptPlayer  # noqa: E402
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.telemetry.films import RaceColumns, film_script
+from trackmania_rl.telemetry.tables import print_table
+from trackmania_rl.telemetry.terminal_view import format_time, times_text
+from trackmania_rl.tmi_interaction.launchers import make_launcher
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
 
 if TYPE_CHECKING:
     from trackmania_rl.gbx.challenge import MedalTimes

@@ -15,13 +15,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
-from trackmania_rl.cli import command, png_file  # noqa: E402
-from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.simulator.tracks.track_generator import GeneratedTrack, TrackRecipe, generate_track  # noqa: E402
-from trackmania_rl.track.named_maps import folder_to_add_to  # noqa: E402
+from trackmania_rl.cli import command, png_file
+from trackmania_rl.errors import UserError
+from trackmania_rl.simulator.tracks.track_generator import GeneratedTrack, TrackRecipe, generate_track
+from trackmania_rl.track.named_maps import folder_to_add_to
 
 
 @command
@@ -59,7 +58,7 @@ def generate(arguments: argparse.Namespace) -> None:
     print(f"{named.length_m:.0f} m, {len(named.laid_out.checkpoints_m)} checkpoints. {track.design.description}")
     print(f"wrote {output} and {line_file}")
     if arguments.picture is not None:
-        sys.path.insert(0, str(PROJECT / "scripts" / "tools"))
+        sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
         from draw_track import drive_and_draw  # slow import
 
         from trackmania_rl.simulator.tracks.track_file import load_track

@@ -17,16 +17,15 @@ import sys
 import time
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
-from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, port, whole_number  # noqa: E402
-from trackmania_rl.multiprocess.supervisor import RestartPolicy, Supervisor  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
-from trackmania_rl.settings import load_settings  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers import make_launcher  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.keeper import REBOOT_INTERVAL_S, GameKeeper, clients_by_port  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.plugin_files import put_plugin_in_place  # noqa: E402
+from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, port, whole_number
+from trackmania_rl.multiprocess.supervisor import RestartPolicy, Supervisor
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.settings import load_settings
+from trackmania_rl.tmi_interaction.launchers import make_launcher
+from trackmania_rl.tmi_interaction.launchers.keeper import REBOOT_INTERVAL_S, GameKeeper, clients_by_port
+from trackmania_rl.tmi_interaction.launchers.plugin_files import put_plugin_in_place
 
 log = logging.getLogger("keep_games")
 

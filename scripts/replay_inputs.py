@@ -14,16 +14,15 @@ import argparse
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
-from trackmania_rl.cli import add_video_options, command, end_in_order_when_terminated, mp4_file, port  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
-from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
-from trackmania_rl.telemetry.films import film_script  # noqa: E402
-from trackmania_rl.telemetry.terminal_view import describe_race  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port  # noqa: E402
-from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer  # noqa: E402
+from trackmania_rl.cli import add_video_options, command, end_in_order_when_terminated, mp4_file, port
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.simulator.tracks.track_file import find_track_file
+from trackmania_rl.telemetry.films import film_script
+from trackmania_rl.telemetry.terminal_view import describe_race
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer
 
 
 @command

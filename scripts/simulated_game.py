@@ -16,13 +16,12 @@ from pathlib import Path
 
 import psutil
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
-from trackmania_rl.simulator.server.game import SimulatedGame  # noqa: E402
-from trackmania_rl.simulator.server.server import UNLIMITED_SPEED, GameServer  # noqa: E402
-from trackmania_rl.simulator.tracks.track_file import TrackFileError  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.simulator.server.game import SimulatedGame
+from trackmania_rl.simulator.server.server import UNLIMITED_SPEED, GameServer
+from trackmania_rl.simulator.tracks.track_file import TrackFileError
 
 DEFAULT_PORT = 8478
 MENUS = "none"

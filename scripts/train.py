@@ -17,11 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
-from trackmania_rl.channels.heartbeat import Heartbeat  # noqa: E402
-from trackmania_rl.cli import (  # noqa: E402
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.cli import (
     TOKEN_VARIABLE,
     add_configuration_arguments,
     command,
@@ -29,16 +28,16 @@ from trackmania_rl.cli import (  # noqa: E402
     end_in_order_when_terminated,
     worker_token,
 )
-from trackmania_rl.errors import ExitCode  # noqa: E402
-from trackmania_rl.multiprocess.supervised import WatchedTraining, supervise  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of, shown_path  # noqa: E402
-from trackmania_rl.seeds import read_seed  # noqa: E402
-from trackmania_rl.settings import load_settings  # noqa: E402
-from trackmania_rl.settings.descriptions import settings_list  # noqa: E402
-from trackmania_rl.settings.snapshot import RunConfiguration, with_new_name  # noqa: E402
-from trackmania_rl.telemetry.race_record import CommandClock  # noqa: E402
-from trackmania_rl.telemetry.statistics import TrainingStatistics  # noqa: E402
-from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view  # noqa: E402
+from trackmania_rl.errors import ExitCode
+from trackmania_rl.multiprocess.supervised import WatchedTraining, supervise
+from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of, shown_path
+from trackmania_rl.seeds import read_seed
+from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.descriptions import settings_list
+from trackmania_rl.settings.snapshot import RunConfiguration, with_new_name
+from trackmania_rl.telemetry.race_record import CommandClock
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
 
 if TYPE_CHECKING:
     from trackmania_rl.channels.over_grpc import WorkerAccess

@@ -16,18 +16,17 @@ import logging
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
-from trackmania_rl.cli import (  # noqa: E402
+from trackmania_rl.cli import (
     add_connection_options,
     command,
     end_in_order_when_terminated,
     whole_number,
     worker_token,
 )
-from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
-from trackmania_rl.settings import load_settings  # noqa: E402
+from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.settings import load_settings
 
 
 @command

@@ -30,17 +30,17 @@ from typing import Any
 from rich.console import Console
 from rich.markdown import Markdown
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
+
+from benchmarks.driving.report import compare_variants, comparison_table, markdown, table_of, write_report
+from benchmarks.driving.runs import Run, commit, complete_notes, train
+from benchmarks.driving.score import MeasuredRun, Yardstick, group_runs, read_yardsticks, run_figures
+from benchmarks.driving.variants import Variant, find_tracks, read_variants
+from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number
+from trackmania_rl.errors import ExitCode, PlainError, UserError
+from trackmania_rl.telemetry.learning_summary import read_races
+
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # for a checkout that is not installed
-
-from benchmarks.driving.report import compare_variants, comparison_table, markdown, table_of, write_report  # noqa: E402
-from benchmarks.driving.runs import Run, commit, complete_notes, train  # noqa: E402
-from benchmarks.driving.score import MeasuredRun, Yardstick, group_runs, read_yardsticks, run_figures  # noqa: E402
-from benchmarks.driving.variants import Variant, find_tracks, read_variants  # noqa: E402
-from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number  # noqa: E402
-from trackmania_rl.errors import ExitCode, PlainError, UserError  # noqa: E402
-from trackmania_rl.telemetry.learning_summary import read_races  # noqa: E402
-
 YARDSTICKS_FILE = PROJECT / "benchmarks" / "driving" / "yardsticks.json"
 DEFAULT_CONFIG = PROJECT / "config_files" / "config.py"
 FIRST_PORT = 20_000

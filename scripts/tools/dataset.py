@@ -24,15 +24,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number  # noqa: E402
-from trackmania_rl.files import portable  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
-from trackmania_rl.settings import Settings, load_settings  # noqa: E402
-from trackmania_rl.telemetry.tables import print_table  # noqa: E402
-from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
+from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number
+from trackmania_rl.files import portable
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.telemetry.tables import print_table
+from trackmania_rl.telemetry.terminal_view import format_time
 
 if TYPE_CHECKING:
     from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm

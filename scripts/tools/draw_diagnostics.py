@@ -17,15 +17,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import (  # noqa: E402
+from trackmania_rl.cli import (
     command,
     end_in_order_when_terminated,
     whole_number,
 )
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER
 
 
 @command

@@ -13,13 +13,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import command, png_file, whole_number, writing  # noqa: E402
-from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive  # noqa: E402
-from trackmania_rl.simulator.tracks.track_file import load_track  # noqa: E402
-from trackmania_rl.simulator.tracks.world import Edge, Ribbon, Surface, Track  # noqa: E402
+from trackmania_rl.cli import command, png_file, whole_number, writing
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.world import Edge, Ribbon, Surface, Track
 
 BACKGROUND = (60, 90, 60)
 INK = (255, 255, 255)

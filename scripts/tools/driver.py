@@ -21,12 +21,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import command  # noqa: E402
-from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.places import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of  # noqa: E402
+from trackmania_rl.cli import command
+from trackmania_rl.errors import UserError
+from trackmania_rl.places import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of
 
 
 @command

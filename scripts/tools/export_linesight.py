@@ -13,10 +13,9 @@ import logging
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import command  # noqa: E402
+from trackmania_rl.cli import command
 
 
 @command

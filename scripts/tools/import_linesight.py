@@ -14,12 +14,11 @@ import logging
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import command  # noqa: E402
-from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
+from trackmania_rl.cli import command
+from trackmania_rl.errors import UserError
+from trackmania_rl.places import PROJECT_FOLDER
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:

@@ -16,13 +16,12 @@ import pkgutil
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent.parent
-# If not installed; and for tests.
-sys.path[:0] = [str(PROJECT), str(Path(__file__).resolve().parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # for tests
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-import maps_commands  # noqa: E402
+import maps_commands
 
-from trackmania_rl.cli import command  # noqa: E402
+from trackmania_rl.cli import command
 
 
 @command

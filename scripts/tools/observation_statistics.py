@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import command, whole_number, writing  # noqa: E402
-from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
-from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings  # noqa: E402
+from trackmania_rl.cli import command, whole_number, writing
+from trackmania_rl.errors import UserError
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings
 
 if TYPE_CHECKING:
     from trackmania_rl.race.observation import ObservationStatistics

@@ -14,13 +14,12 @@ import argparse
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import command  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
-from trackmania_rl.settings import load_settings  # noqa: E402
-from trackmania_rl.tmi_interaction.personal_records import (  # noqa: E402
+from trackmania_rl.cli import command
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.settings import load_settings
+from trackmania_rl.tmi_interaction.personal_records import (
     HIDDEN,
     autosaves_folder,
     hide_records,

@@ -17,10 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import (  # noqa: E402
+from trackmania_rl.cli import (
     add_video_options,
     command,
     end_in_order_when_terminated,
@@ -29,17 +28,17 @@ from trackmania_rl.cli import (  # noqa: E402
     whole_number,
     writing,
 )
-from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
-from trackmania_rl.settings import Settings, load_settings  # noqa: E402
-from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
-from trackmania_rl.telemetry.films import film_script  # noqa: E402
-from trackmania_rl.telemetry.terminal_view import describe_race  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers import make_launcher  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.launcher import RunningGame  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder  # noqa: E402
-from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, replays_in  # noqa: E402
-from trackmania_rl.tmi_interaction.script_player import ScriptPlayer  # noqa: E402
+from trackmania_rl.errors import UserError
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.simulator.tracks.track_file import find_track_file
+from trackmania_rl.telemetry.films import film_script
+from trackmania_rl.telemetry.terminal_view import describe_race
+from trackmania_rl.tmi_interaction.launchers import make_launcher
+from trackmania_rl.tmi_interaction.launchers.launcher import RunningGame
+from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder
+from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, replays_in
+from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
 
 SCRIPT_NAME = "trackmania_rl_play.txt"
 """File in TMInterface's folder of scripts, for its command `load`."""

@@ -19,20 +19,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import (  # noqa: E402
+from trackmania_rl.cli import (
     command,
     port,
     whole_number,
 )
-from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
-from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M  # noqa: E402
-from trackmania_rl.tmi_interaction.tminterface2 import TMInterface  # noqa: E402
-from trackmania_rl.track.reference_line import load_reference_line  # noqa: E402
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
+from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
+from trackmania_rl.track.reference_line import load_reference_line
 
 VIRTUAL_SIDE_M = 0.8
 REAL_SIDE_M = 4.0

@@ -22,17 +22,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))  # if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-from trackmania_rl.cli import command, writing  # noqa: E402
-from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.files import read_npy  # noqa: E402
-from trackmania_rl.protocol.input_script import read_input_script  # noqa: E402
-from trackmania_rl.race.actions import actions_of_game  # noqa: E402
-from trackmania_rl.settings import SettingsError  # noqa: E402
-from trackmania_rl.settings.snapshot import own_file, read_own  # noqa: E402
-from trackmania_rl.telemetry.diagnostics import (  # noqa: E402
+from trackmania_rl.cli import command, writing
+from trackmania_rl.errors import UserError
+from trackmania_rl.files import read_npy
+from trackmania_rl.protocol.input_script import read_input_script
+from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.settings import SettingsError
+from trackmania_rl.settings.snapshot import own_file, read_own
+from trackmania_rl.telemetry.diagnostics import (
     TEST,
     TEXT,
     TRAIN,
@@ -41,7 +40,7 @@ from trackmania_rl.telemetry.diagnostics import (  # noqa: E402
     new_figure,
     write_picture,
 )
-from trackmania_rl.telemetry.input_picture import InputTimeline  # noqa: E402
+from trackmania_rl.telemetry.input_picture import InputTimeline
 
 MS_PER_ACTION = 50
 """Default without a run's configuration."""
