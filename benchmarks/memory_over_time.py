@@ -63,7 +63,6 @@ class Reading:
 
 
 def main() -> int:
-    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0, help="length of the run (default %(default)s)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as of scripts/train.py")

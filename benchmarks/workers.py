@@ -123,7 +123,6 @@ def bytes_per_action(race: ReceivedRollout, compress: Callable[[Any], Any]) -> f
 
 @command
 def main() -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.workers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 @command
 def main() -> int:
-    """Run the command line; return the exit code."""
     arguments = parse_arguments()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
@@ -66,7 +65,6 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add_configuration_arguments(parser, PROJECT_FOLDER / "config_files")
@@ -86,7 +84,6 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def findings_of_cluster(arguments: argparse.Namespace) -> Iterator[Finding]:
-    """Check the machines of a Ray cluster."""
     from trackmania_rl.doctor.findings import Check, problem
     from trackmania_rl.errors import UserError
     from trackmania_rl.multiprocess.run_setup import require_ray
@@ -103,7 +100,6 @@ def findings_of_cluster(arguments: argparse.Namespace) -> Iterator[Finding]:
 
 
 def findings_of_learner(arguments: argparse.Namespace) -> Iterator[Finding]:
-    """Check the learner of a worker on this machine."""
     from trackmania_rl.doctor.findings import Check, problem
     from trackmania_rl.errors import UserError
 

@@ -69,12 +69,10 @@ if TYPE_CHECKING:
 
 @command
 def main() -> None:
-    """Run the command line."""
     evaluate(parse_arguments())
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="the run's folder, save/{run_name}, or a driver's file, NAME.driver")
@@ -286,7 +284,6 @@ def print_results(
 
 
 def medal_of(evaluation: MapEvaluation, times: Mapping[str, MedalTimes]) -> str | None:
-    """Return the best medal reached."""
     to_beat = times.get(evaluation.map_entry.map_name)
     best = evaluation.best_race
     return None if to_beat is None or not best.race_finished else to_beat.medal(best.race_time_ms)
@@ -329,7 +326,6 @@ def film(
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file and its folder."""
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")

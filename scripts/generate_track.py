@@ -25,12 +25,10 @@ from trackmania_rl.track.named_maps import folder_to_add_to
 
 @command
 def main() -> None:
-    """Run the command line."""
     generate(parse_arguments())
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--seed", type=int, required=True, help="a whole number from 0 on")

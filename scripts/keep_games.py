@@ -45,7 +45,6 @@ def ports(text: str) -> range:
 
 @command
 def main() -> int:
-    """Run the command line; return the exit code."""
     arguments = parse_arguments()
     end_in_order_when_terminated()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
@@ -61,7 +60,6 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add_configuration_arguments(parser, PROJECT_FOLDER / "config_files")

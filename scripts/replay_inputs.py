@@ -27,7 +27,6 @@ from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlay
 
 @command
 def main() -> None:
-    """Run the command line."""
     arguments = parse_arguments()
     print(describe_race(replay(arguments)))
     if arguments.video is not None:
@@ -35,7 +34,6 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("inputs", type=Path, metavar="FILE.inputs", help="the inputs file")
@@ -53,7 +51,6 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def replay(arguments: argparse.Namespace) -> ScriptedRace:
-    """Play the file, and film it if requested."""
     track_file = find_track_file(arguments.map, arguments.maps_folder)
     launcher = SimulatedGameLauncher(arguments.port or find_free_port(), arguments.maps_folder)
     with ScriptPlayer(launcher) as player:

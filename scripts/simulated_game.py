@@ -28,7 +28,6 @@ MENUS = "none"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--port", type=_port, default=DEFAULT_PORT, help="TCP port on this machine (default %(default)s)"
@@ -53,7 +52,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the game; return the exit code."""
     return run(make_parser().parse_args(), GameServer)
 
 

@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 
 @command
 def main() -> int:
-    """Run the command line."""
     arguments = vars(parse_arguments())
     given = arguments["set"]
     arguments["set"] = with_new_name(load_settings(arguments["config"], given), given)
@@ -139,7 +138,6 @@ def _shown_at_once(arguments: dict[str, Any], configuration: RunConfiguration) -
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add_configuration_arguments(parser, PROJECT_FOLDER / "config_files")

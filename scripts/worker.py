@@ -31,7 +31,6 @@ from trackmania_rl.settings import load_settings
 
 @command
 def main() -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_connection_options(parser)
     add = parser.add_argument

@@ -61,7 +61,6 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     tracks = "tracks of maps/, track files, or generated:DIFFICULTY:SEED (default valley)"

@@ -49,7 +49,6 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.endurance",
         description=__doc__,

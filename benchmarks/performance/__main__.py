@@ -58,7 +58,6 @@ QUICK = Options(
 
 @command
 def main() -> None:
-    """Run the command line."""
     arguments = parse_arguments()
     device = str(pick_device(arguments.device))
     torch.set_num_threads(arguments.threads)
@@ -81,7 +80,6 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.performance",
         description=__doc__,

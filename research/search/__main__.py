@@ -54,7 +54,6 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m research.search", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

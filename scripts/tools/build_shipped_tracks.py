@@ -29,7 +29,6 @@ __all__ = ["DESIGNS", "line_name", "track_file_text"]
 
 
 def medals(author_ms: int) -> tuple[tuple[str, int], ...]:
-    """Return the times to beat, the author's first."""
     return tuple(asdict(MedalTimes.of_author(author_ms)).items())
 
 
@@ -226,7 +225,6 @@ DESIGNS = (VALLEY, SPEEDWAY, HILLS, KART, RALLY, JUMP, RING)
 
 
 def main() -> None:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default_folder = Path(__file__).resolve().parents[2] / "maps"
     parser.add_argument("--maps-folder", type=Path, default=default_folder)

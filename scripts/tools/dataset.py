@@ -41,13 +41,11 @@ if TYPE_CHECKING:
 
 @command
 def main(words: list[str] | None = None) -> None:
-    """Run the command line."""
     arguments = parse_arguments(words)
     arguments.run(arguments, Console(width=None if sys.stdout.isatty() else 160))
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -92,7 +90,6 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 
 def record(arguments: argparse.Namespace, console: Console) -> None:
-    """Drive races and write them."""
     # Slow imports.
     from trackmania_rl.experience_replay.dataset_environments import environment_spec
     from trackmania_rl.experience_replay.episodes import EpisodeForm
@@ -135,7 +132,6 @@ def driven(
     drivers: dict[Path, TrainedDriver],
     tracks_folder: Path,
 ) -> Iterator[Episode]:
-    """Drive all races, one after the other."""
     from trackmania_rl.games.in_process import InProcessGames
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.track.named_maps import map_entries
@@ -157,7 +153,6 @@ def driven(
 
 
 def export(arguments: argparse.Namespace, console: Console) -> None:
-    """Write the races in replay memories."""
     from trackmania_rl.experience_replay.dataset_environments import environment_spec
     from trackmania_rl.experience_replay.minari_files import write_dataset
     from trackmania_rl.training.driver_loading import load_run_settings
@@ -180,7 +175,6 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def info(arguments: argparse.Namespace, console: Console) -> None:
-    """Print the contents of a data set."""
     from trackmania_rl.experience_replay.dataset_environments import check_fits, describe_spaces
     from trackmania_rl.experience_replay.minari_files import open_dataset
 
@@ -222,7 +216,6 @@ def printed(console: Console, episodes: Iterator[Episode], *, finished_only: boo
 
 
 def print_written(console: Console, dataset: DataSet) -> None:
-    """Print folder and size of a data set."""
     data = dataset.data
     console.print(
         f"wrote {dataset.folder.parent}: {data.total_episodes:,} races, {data.total_steps:,} actions, "
@@ -233,7 +226,6 @@ def print_written(console: Console, dataset: DataSet) -> None:
 
 
 def size_mb(dataset: DataSet) -> float:
-    """Return the files' size."""
     return sum(file.stat().st_size for file in dataset.folder.rglob("*") if file.is_file()) / 1e6
 
 
@@ -247,7 +239,6 @@ def require_like(source: Path, settings: Settings, wanted: Settings) -> None:
 
 
 def form_of(settings: Settings) -> EpisodeForm:
-    """Return the form of a configuration's episodes."""
     from trackmania_rl.experience_replay.episodes import EpisodeForm
     from trackmania_rl.games.race_games import make_games_builder
 

@@ -29,7 +29,6 @@ from trackmania_rl.places import PROJECT_FOLDER
 
 @command
 def main(words: list[str] | None = None) -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="the run's folder, save/{run_name}")
@@ -42,7 +41,6 @@ def main(words: list[str] | None = None) -> None:
 
 
 def draw(asked: argparse.Namespace) -> None:
-    """Drive, draw, and print the files."""
     # Slow imports.
     from trackmania_rl.telemetry.diagnostics import draw_diagnostics
     from trackmania_rl.track.named_maps import map_entries

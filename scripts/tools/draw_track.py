@@ -156,7 +156,6 @@ def drive_and_draw(track: Track, driver: str | None, file: Path | None, width_px
 
 @command
 def main() -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("track", type=Path, help="a .toml track file or a .npy reference line")

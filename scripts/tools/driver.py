@@ -30,13 +30,11 @@ from trackmania_rl.places import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of
 
 @command
 def main(words: list[str] | None = None) -> None:
-    """Run the command line."""
     arguments = parse_arguments(words)
     arguments.run(arguments)
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -73,7 +71,6 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 
 def pack(arguments: argparse.Namespace) -> None:
-    """Write a run's driver."""
     # Slow imports.
     from trackmania_rl.runs.driver_file import ENDING, write_driver
     from trackmania_rl.training.driver_loading import load_run_settings, own_code, pack_run
@@ -89,7 +86,6 @@ def pack(arguments: argparse.Namespace) -> None:
 
 
 def show(arguments: argparse.Namespace) -> None:
-    """Print a file's contents."""
     table = Table(show_header=False)
     for heading, text in described(arguments.file).items():
         table.add_row(heading, Text(text))
@@ -97,7 +93,6 @@ def show(arguments: argparse.Namespace) -> None:
 
 
 def described(file: Path) -> dict[str, str]:
-    """Return headings and texts that describe a driver."""
     from trackmania_rl.runs.driver_file import read_driver
     from trackmania_rl.telemetry.terminal_view import format_time
     from trackmania_rl.training.driver_loading import own_code, settings_here
@@ -129,7 +124,6 @@ def described(file: Path) -> dict[str, str]:
 
 
 def configuration(arguments: argparse.Namespace) -> None:
-    """Write a file's settings as a configuration."""
     from trackmania_rl.runs.driver_file import read_driver
     from trackmania_rl.settings import DRIVER_SETTINGS
     from trackmania_rl.training.driver_loading import CONFIG_FILE, settings_here
@@ -153,7 +147,6 @@ def configuration(arguments: argparse.Namespace) -> None:
 
 
 def push(arguments: argparse.Namespace) -> None:
-    """Put a file on the hub."""
     from trackmania_rl.runs.driver_hub import push_driver
 
     page = push_driver(arguments.file, arguments.repository, described(arguments.file), is_private=arguments.private)
@@ -161,7 +154,6 @@ def push(arguments: argparse.Namespace) -> None:
 
 
 def pull(arguments: argparse.Namespace) -> None:
-    """Fetch a file from the hub."""
     from trackmania_rl.runs.driver_hub import pull_driver
 
     user, _, rest = arguments.repository.partition("/")

@@ -20,7 +20,6 @@ from trackmania_rl.cli import command
 
 @command
 def main(words: list[str] | None = None) -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_folder", type=Path, help="save/RUN_NAME, with checkpoints/")
     parser.add_argument("--output", type=Path, required=True, help="a new or empty folder")

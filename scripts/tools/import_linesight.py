@@ -22,7 +22,6 @@ from trackmania_rl.places import PROJECT_FOLDER
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("run_folder", type=Path, help="Linesight's save/RUN_NAME, with weights1.torch")
@@ -41,14 +40,12 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 @command
 def main(words: list[str] | None = None) -> None:
-    """Run the command line."""
     arguments = parse_arguments(words)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     import_run(arguments)
 
 
 def import_run(arguments: argparse.Namespace) -> None:
-    """Read, convert and write."""
     # Slow imports.
     from trackmania_rl.migration.linesight_run import (
         find_linesight_config,

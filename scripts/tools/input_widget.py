@@ -50,7 +50,6 @@ Draw = Callable[[float, int], npt.NDArray[np.uint8]]
 
 @command
 def main(words: list[str] | None = None) -> None:
-    """Run the command line."""
     arguments = parse_arguments(words)
     timeline = InputTimeline(read_input_script(arguments.inputs))
     finish_ms = math.inf if arguments.finish is None else round(arguments.finish * 1000)
@@ -70,7 +69,6 @@ def main(words: list[str] | None = None) -> None:
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("inputs", type=Path, metavar="FILE.inputs", help="the race's inputs, as TMInterface loads them")

@@ -43,7 +43,6 @@ MOST_NAMED = 8
 
 @command
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the command line."""
     arguments = parse_arguments(words)
     output: Path = arguments.output
     if output.exists() and not arguments.force:
@@ -60,7 +59,6 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--output", type=Path, required=True, metavar="FILE", help="the file to write")

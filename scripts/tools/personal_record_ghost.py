@@ -29,7 +29,6 @@ from trackmania_rl.tmi_interaction.personal_records import (
 
 @command
 def main(words: list[str] | None = None) -> None:
-    """Run the command line."""
     arguments = parse_arguments(words)
     base_path = arguments.base_path or load_settings(arguments.config).user.trackmania_base_path
     autosaves = autosaves_folder(base_path)
@@ -47,7 +46,6 @@ def main(words: list[str] | None = None) -> None:
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("action", choices=("hide", "restore"))

@@ -55,7 +55,6 @@ def main(words: list[str] | None = None) -> int:
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("inputs", type=Path, metavar="FILE_OR_FOLDER", help="an inputs file, or a folder with *.inputs in it or below")

@@ -44,7 +44,6 @@ DEFAULT_PORT = 8478
 
 @command
 def main(words: list[str] | None = None) -> None:
-    """Run the command line."""
     arguments = parse_arguments(words)
     commands = commands_for(arguments)
     if arguments.output is None:
@@ -56,7 +55,6 @@ def main(words: list[str] | None = None) -> None:
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("source", metavar="MAP_OR_LINE", help="a line (.npy), a map's name in the maps folder, or a .Challenge.Gbx")
@@ -77,7 +75,6 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 
 def commands_for(arguments: argparse.Namespace) -> list[str]:
-    """Return the console commands in order."""
     commands = [CLEAR_TRIGGERS] if arguments.clear else []
     maps = [] if arguments.real is None else [arguments.real]
     source = Path(arguments.source)
@@ -120,7 +117,6 @@ def find_line(source: Path, maps_folder: Path) -> Path:
 
 
 def write(output: Path, commands: list[str]) -> None:
-    """Write a script of console commands."""
     try:
         with output.open("x", encoding="ascii") as file:
             file.write("\n".join(commands) + "\n")

@@ -84,7 +84,6 @@ class RaceValues(NamedTuple):
 
 @command
 def main(words: list[str] | None = None) -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="save/{run_name}, a folder of its best_runs, or a q_values.npy")
@@ -154,7 +153,6 @@ def race_of(file: Path, console: Console) -> RaceValues:
 
 
 def summary(race: RaceValues) -> str:
-    """Return the race in a sentence."""
     n_decisions, n_actions = race.values.shape
     text = f"{n_decisions} decisions among {n_actions} actions, mean Q {race.values.max(axis=1).mean():.3f}"
     if n_actions > 1:
@@ -178,7 +176,6 @@ def read_q_values(file: Path) -> npt.NDArray[np.float32]:
 
 
 def draw_q_values(race: RaceValues, title: str) -> Figure:
-    """Draw a race's values over time."""
     has_choice = race.values.shape[1] > 1
     heights = (2.0, 0.32 * race.values.shape[1] + 0.8, 2.0) if has_choice else (3.0,)
     figure = new_figure((13.0, sum(heights) + 1.2))

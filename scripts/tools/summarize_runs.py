@@ -20,7 +20,6 @@ from trackmania_rl.telemetry.tables import print_table
 
 @command
 def main() -> None:
-    """Print a table with a row per run and map."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_folders", type=Path, nargs="+", metavar="RUN", help="save/{run_name}")
     parser.add_argument("--minutes", type=int, nargs="+", default=[1, 2, 5, 10], help="when to judge the driving")
