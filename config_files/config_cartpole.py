@@ -1,7 +1,6 @@
 """A Gymnasium environment in place of races: CartPole-v1, learned by IQN in a minute on a processor.
 
-Use it with `scripts/train.py --config config_files/config_cartpole.py`. Other settings are those of config.py. Any
-environment with Discrete actions is named the same way.
+Use it with `scripts/train.py --preset cartpole`. Any environment with Discrete actions is named the same way.
 """
 
 from functools import partial

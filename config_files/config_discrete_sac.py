@@ -1,7 +1,6 @@
 """Soft actor-critic over the keyboard's actions (Christodoulou 2019, arXiv:1910.07207).
 
-Use it with `scripts/train.py --config config_files/config_discrete_sac.py`. Other settings are those of config_sac.py
-and config.py.
+Use it with `scripts/train.py --preset discrete_sac`.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
 """TMRL's LIDAR observation: speed, last actions, and distances to the road's borders (docs/observation.rst).
 
-Use it with `scripts/train.py --config config_files/config_lidar.py`. Other settings are those of config.py.
+Use it with `scripts/train.py --preset lidar`.
 """
 
 based_on = "config.py"

@@ -1,7 +1,7 @@
 """One driver for many tracks: it learns on generated tracks and is evaluated on unseen ones.
 
-Use it with `scripts/train.py --config config_files/config_many_tracks.py`. Other settings are those of config.py. Judge
-a run on tracks of your choice: `scripts/evaluate.py save/many_tracks --map generated:0.4:30000-30049`.
+Use it with `scripts/train.py --preset many_tracks`. Judge a run on tracks of your choice: `scripts/evaluate.py
+save/many_tracks --map generated:0.4:30000-30049`.
 """
 
 based_on = "config.py"

@@ -1,7 +1,6 @@
 """Implicit Q-learning from data sets alone, without a game (Kostrikov et al. 2021, arXiv:2110.06169).
 
-Record or export races first (docs/datasets.rst), then `scripts/train.py --config config_files/config_offline_iql.py
---max-updates 6000`. Other settings are those of config_discrete_sac.py and config.py.
+Record or export races first (docs/datasets.rst), then `scripts/train.py --preset offline_iql --max-updates 6000`.
 """
 
 from functools import partial

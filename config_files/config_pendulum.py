@@ -1,7 +1,6 @@
 """A Gymnasium environment with continuous actions: Pendulum-v1, learned by SAC.
 
-Use it with `scripts/train.py --config config_files/config_pendulum.py`. Other settings are those of config_sac.py and
-config.py. Any environment with a bounded Box of actions is named the same way.
+Use it with `scripts/train.py --preset pendulum`. Any environment with a bounded Box of actions is named the same way.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347) over the keyboard's actions.
 
-Use it with `scripts/train.py --config config_files/config_ppo.py`; `--set actions=analog` is for analog actions. Other
-settings are those of config.py. A2C (`agent = "trackmania_rl.agents.torchrl_agent:A2C"`) learns in one epoch.
+Use it with `scripts/train.py --preset ppo`; `--set actions=analog` is for analog actions. A2C (`agent =
+"trackmania_rl.agents.torchrl_agent:A2C"`) learns in one epoch.
 """
 
 from functools import partial

@@ -1,7 +1,6 @@
 """Soft actor-critic in real time, as in TMRL: the game continues while the driver computes its action.
 
-Use it with `scripts/train.py --config config_files/config_real_time.py`; it needs `python -m pip install rtgym`. Other
-settings are those of config_sac.py.
+Use it with `scripts/train.py --preset real_time`; it needs `python -m pip install rtgym`.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
 """Soft actor-critic with analog actions (Haarnoja et al. 2018), TMRL's agent: steer, gas and brake as numbers.
 
-Use it with `scripts/train.py --config config_files/config_sac.py`. Other settings are those of config.py.
+Use it with `scripts/train.py --preset sac`.
 """
 
 from functools import partial

@@ -1,7 +1,6 @@
 """Fine-tuning of a many-tracks driver on one track, without losing its skills.
 
-Use it with `scripts/train.py --preset specialist --weights-from drivers/generalist.driver --map valley`. Other settings
-are those of config_many_tracks.py and config.py.
+Use it with `scripts/train.py --preset specialist --weights-from drivers/generalist.driver --map valley`.
 """
 
 based_on = "config_many_tracks.py"

@@ -1,7 +1,6 @@
 """The full-size configuration for the real game, with exactly Linesight's published hyperparameters.
 
-Use it with `scripts/train.py --config config_files/config_tmnf.py`, after setting the paths in user_config.py. Other
-settings are those of config.py.
+Use it with `scripts/train.py --preset tmnf`, after setting the paths in user_config.py.
 """
 
 based_on = "config.py"

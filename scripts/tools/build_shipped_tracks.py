@@ -1,10 +1,6 @@
 """Rebuild the tracks that ship in ``maps/`` from the road books below: one .toml and one .npy line each.
 
-Usage: ``python scripts/tools/build_shipped_tracks.py [--maps-folder maps]``
-
-The radii follow from the car: at full steer it holds a radius of 16 m at 100 km/h, 48 m at 200 km/h and 94 m at
-300 km/h on asphalt. The author's time is that of the fastest race known
-(research/planner/README.rst), from which the medals follow.
+The author's time is that of the fastest race known (research/planner/README.rst), from which the medals follow.
 """
 
 import argparse

@@ -1,7 +1,9 @@
 """Draw a track: the road from above, coloured by surface, and its heights below.
 
-Usage: ``python scripts/tools/draw_track.py maps/valley.toml --output valley.png``; with ``--drive`` the scripted
-driver's race is drawn over it: green while it accelerates, red while it brakes, white while it rolls.
+``--drive`` draws the scripted driver's race over it: green while it accelerates, red while it brakes, white while it
+rolls.
+
+  python scripts/tools/draw_track.py maps/valley.toml --output valley.png
 """
 
 import argparse

@@ -39,10 +39,8 @@ def make_parser() -> argparse.ArgumentParser:
     for name in sorted(module.name for module in pkgutil.iter_modules(maps_commands.__path__)):
         if not name.startswith("_"):
             module = importlib.import_module(f"{maps_commands.__name__}.{name}")
-            summary, _, description = (module.__doc__ or "").partition("\n\n")
-            of_command = subparsers.add_parser(
-                name, help=summary.rstrip("."), description=description, formatter_class=raw
-            )
+            summary = (module.__doc__ or "").partition("\n")[0].rstrip(".")
+            of_command = subparsers.add_parser(name, help=summary, description=module.__doc__, formatter_class=raw)
             module.add_arguments(of_command)
             of_command.set_defaults(run=module.run)
     return parser

@@ -1,7 +1,7 @@
 """Map in a `.Challenge.Gbx` file: author, blocks, gates, reference times.
 
-In Stadium (reference/observation.md) a block is 32 x 8 x 32 m; start, finish and checkpoint blocks have "Line" or
-"Checkpoint" in their name; "High" ones carry their road 7 m up. Other environments have blocks of other sizes.
+In Stadium a block is 32 x 8 x 32 m; start, finish and checkpoint blocks have "Line" or "Checkpoint" in their name;
+"High" ones carry their road 7 m up. Other environments have blocks of other sizes.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class RaceInputs:
         self.controls = (float(gas), float(brake), self._steer())
 
     def _steer(self) -> float:
-        """Return the newer of keys and wheel; of both keys the left one wins (reference/tmnf_physics.md 1.6)."""
+        """Return the newer of keys and wheel; of both keys the left one wins."""
         times = self._slots[:, 0]
         turned, pressed = times[InputSlot.STEER], max(times[InputSlot.LEFT], times[InputSlot.RIGHT])
         steer = self._values[Input.STEER]

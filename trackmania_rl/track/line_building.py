@@ -1,9 +1,8 @@
 """Reference lines from driven races: samples of a car become points at equal distances, start to finish.
 
-A ghost has a sample every 100 ms, 8 m apart at 80 m/s, so a curve is laid through the samples: cubic Hermite pieces (de
-Boor, "A Practical Guide to Splines", chapter IV) over chord length, with the tangents of the parabola through each
-sample and its two neighbours (Bessel's). The curve is resampled at equal arc length, smoothed, and cut or extended to
-the finish.
+A curve is laid through a ghost's samples: cubic Hermite pieces (de Boor, "A Practical Guide to Splines", chapter IV)
+over chord length, with the tangents of the parabola through each sample and its two neighbours (Bessel's). It is
+resampled at equal arc length, smoothed, and cut or extended to the finish.
 """
 
 from __future__ import annotations

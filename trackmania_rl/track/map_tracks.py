@@ -1,11 +1,8 @@
 """Tracks for the simulated game from real maps: a road along a reference line, as wide as the map's blocks.
 
-The road's middle is the line, so that both agree to the metre; a line driven near a border gives a road that reaches
-further to that side than the real one. Known blocks give width, surface and bank; elsewhere a default road is laid. In
-tight turns the road is narrower.
-
-A ribbon is no loop and no wall: where the line is steeper than 60 degrees or upside down, it is rolled out to a level
-road of the same length, and all that follows moves with it.
+The road's middle is the line. Known blocks give width, surface and bank; elsewhere a default road is laid. In tight
+turns the road is narrower. Where the line is steeper than 60 degrees or upside down, it is rolled out to a level road
+of the same length, and all that follows moves with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Build a map's line from a replay and add the map to the map cycle.
 
-Build the reference line of a map from a replay, check it and draw it; copy the map beside it; make a track for the
-simulated game. Then print the entries for map_cycle, or write them into a configuration file: --insert adds them,
---only replaces all maps. The previous file is kept as .bak (then .bak2, ...).
+Check and draw the line, copy the map beside it, and make a track for the simulated game. Then print the entries for
+map_cycle, or write them into a configuration file: --insert adds them, --only replaces all maps. The previous file is
+kept as .bak (then .bak2, ...).
 
 Instead of the map's file a replay can be given; its map is then written to a file:
   python scripts/tools/maps.py add best.Replay.Gbx --name mine

@@ -1,6 +1,6 @@
 """Check a reference line for faults.
 
-Check a reference line: spacing, jumps, ways back and, with its map, start, checkpoints and finish. The exit code is 1
+Faults are uneven spacing, jumps, ways back and, with the map, missed start, checkpoints and finish. The exit code is 1
 if there is a problem; a warning does not count.
 """
 

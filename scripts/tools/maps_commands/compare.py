@@ -1,8 +1,7 @@
 """Compare races along the line: where one wins or loses time.
 
-Compare race B with race A along a line: a table by checkpoint, and a picture. A race is a replay or ghost (.Gbx), an
-inputs file, or a best_runs folder of a training, whose fastest record is taken; the latter two are driven on the
-simulated game and need --map.
+A race is a replay or ghost (.Gbx), an inputs file, or a best_runs folder of a training, whose fastest record is taken;
+the latter two are driven on the simulated game and need --map.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Drive an inputs file on the simulated game and print its time.
+"""Drive inputs files on the simulated game and print race and checkpoint times.
 
-Drive inputs files on the simulated game and print race and checkpoint times. scripts/replay_inputs.py also films them.
-The exit code is 0 even if a car does not finish.
+scripts/replay_inputs.py also films them. The exit code is 0 even if a car does not finish.
 """
 
 from __future__ import annotations

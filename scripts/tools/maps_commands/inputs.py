@@ -1,7 +1,7 @@
 """Convert a replay's inputs to a TMInterface script, or back.
 
-Write a replay's inputs as an input script that TMInterface's `load` command reads. With --ghost-events, list the events
-of a replay, or those that the ghost of a script's race would have.
+TMInterface's `load` command reads the script. With --ghost-events, list the events of a replay, or those that the ghost
+of a script's race would have.
 """
 
 from __future__ import annotations

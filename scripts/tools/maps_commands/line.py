@@ -1,7 +1,7 @@
 """Make a reference line from replays, an inputs file, a track, a map's blocks, or another line.
 
-Make a reference line: one point every 0.5 m from start to finish, checked. The exit code is 1 if the line has a
-problem; the file is written nevertheless.
+It has one point every 0.5 m from start to finish. The exit code is 1 if the line has a problem; the file is written
+nevertheless.
 
 Examples:
   maps.py line --replay best.Replay.Gbx --output maps/mine_0.5m.npy --picture mine.png

@@ -1,7 +1,6 @@
-"""Show the content of a map or a replay.
+"""Show the content of a map (.Challenge.Gbx), a replay or a ghost (.Replay.Gbx, .Ghost.Gbx).
 
-Print what a map (.Challenge.Gbx), a replay or a ghost (.Replay.Gbx, .Ghost.Gbx) says, and how much of the map the
-catalogue of blocks knows.
+This includes the share of the map's blocks that are in the catalogue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Print race and checkpoint times of replays.
+"""Print race and checkpoint times of replays and ghosts, by map and time.
 
-Print the times of all races in replays and ghosts, by map and time. Files that can't be read are listed at the end with
-the reason; the exit code is then 1, as it is without any replay.
+Files that can't be read are listed at the end with the reason; the exit code is then 1, as it is without any replay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Make a track for the simulated game from a map and a line or a replay.
 
-Make a track for the simulated game of a map and a line through it. If all driven blocks are known, it is made of the
-map's blocks (--ground blocks) with loops, walls, pads and gates. Three files are written: the track (NAME.toml), its
-line (NAME_0.5m.npy) and its world (NAME_world.safetensors).
+If all driven blocks are known, it is made of the map's blocks (--ground blocks) with loops, walls, pads and gates.
+Three files are written: the track (NAME.toml), its line (NAME_0.5m.npy) and its world (NAME_world.safetensors).
 
 Otherwise (--ground line) it is a road along the line, with the width and surface of known blocks under it and the map's
 checkpoints. Loops and walls are rolled out to level road. Two files are written: the track and its line

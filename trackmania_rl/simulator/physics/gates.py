@@ -2,7 +2,7 @@
 
 A gate counts once per lap, in any order. A lap's line counts when the lap's other gates are passed; the last lap's line
 is the finish. A gate is passed in the tick in whose interval a part of the car touches it. Its time is the race time at
-the beginning of that tick (reference/tmnf_physics.md 1.15: floor to 10 ms, no interpolation).
+the beginning of that tick, as in the game.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.tracks.world import Track
 
-# Reach of the car's collision ellipsoids from its origin (reference/tmnf_physics.md 1.3).
+# Reach of the car's collision ellipsoids from its origin.
 _NOSE_M: Final = 2.14
 _TAIL_M: Final = 1.94
 _SIDE_M: Final = 1.07

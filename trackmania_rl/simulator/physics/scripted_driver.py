@@ -1,11 +1,8 @@
 """Scripted driver: follows the middle of the road with keyboard keys and brakes for corners.
 
-It drives `vehicle.tick` directly, one decision per 50 ms, with exact data of the road.
-
 The planned speed is in a corner the one at which full steering holds the radius, before it the one from which a planned
 deceleration reaches it. Pure pursuit gives the curvature to a point ahead. Keys are all or nothing, so the share of
-full steering is emitted as whole key presses (first-order sigma-delta modulation), smoothed by the car's yaw delay of
-some 0.15 s.
+full steering is emitted as whole key presses (first-order sigma-delta modulation). One decision takes 50 ms.
 """
 
 import math

@@ -1,7 +1,6 @@
 """Rasterizer: the chase camera, meshes of coloured quadrilaterals, and drawing them with a depth test.
 
-Camera axes are x right, y down (as rows of a picture) and z ahead. The camera is fixed to the car, so a picture depends
-on the car's pose alone and a pixel is always the same direction from the car.
+Camera axes are x right, y down (as rows of a picture) and z ahead. The camera is fixed to the car.
 
 Depth is kept as its inverse, which is linear on the picture: 0 is infinitely far. Of surfaces in one plane, the one
 added first is visible, so a mark on the road is added before the road.

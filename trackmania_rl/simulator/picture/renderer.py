@@ -1,7 +1,7 @@
 """Software renderer of the simulated game's pictures, in numba.
 
-The view is from behind the car, like the game's default camera. A picture is a pure function of track, pose and size.
-On one machine equal poses give equal bytes, and the gray picture is the coloured one's gray.
+The view is from behind the car, like the game's default camera. On one machine equal poses give equal bytes, and the
+gray picture is the coloured one's gray.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Road of a ribbon as a mesh: surface, marks, border lines, walls and verges, with levels of detail.
 
-Only cross-sections near the car are drawn, so a picture's cost does not grow with the track. Textures depend on the
-number of the cross-section, so they do not move on the road.
+Only cross-sections near the car are drawn, so a picture's cost does not grow with the track.
 
-Level of detail by screen-space error (Luebke et al., Level of Detail for 3D Graphics, 2003): drawing every n-th
-cross-section moves the road's edges by an error that is computed once per track. Each part is drawn with the longest
-steps whose error stays below a fraction of a pixel.
+Level of detail by screen-space error (Luebke et al., Level of Detail for 3D Graphics, 2003): each part is drawn with
+the longest steps between cross-sections whose error, computed once per track, stays below a fraction of a pixel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Server of the simulated game with the TMInterface 2 protocol: the loop of physics and rendering, and client messages.
 
-Behaviour where the plugin's protocol is open (reference/tminterface2_protocol.md):
+Behaviour where the plugin's protocol is open:
 
 - Within a tick the step (1) comes first, then a checkpoint (2), then a lap (3). The step's state already counts the
   gate; the clock stops at the official finish time only when message 2 reports the finish.

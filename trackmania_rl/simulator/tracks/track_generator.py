@@ -1,8 +1,7 @@
 """Tracks from a seed and a difficulty: phrases of corners, straights and jumps, added where there is room.
 
-A phrase (a bend, a jump ...) is drawn at random and taken if its road stays on the map and clear of the road so far.
-The finished road is measured again. If it fails a check, the next track is drawn from the same random stream, so the
-same seed and difficulty always give the same track.
+A phrase (a bend, a jump ...) is drawn at random and taken if its road stays on the map and clear of the road so far. If
+the finished road fails a check, the next track is drawn from the same random stream.
 """
 
 import math

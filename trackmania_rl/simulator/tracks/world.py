@@ -1,7 +1,7 @@
 """Simulated world: a road as a ribbon of cross-sections along a line, and the place of a point on it.
 
-A ribbon is open. Several laps are a ribbon over itself, and a bridge crosses its own road. Neither needs a special
-case: the car's state holds the number of its cross-section, and `locate` only walks along the ribbon from there.
+Several laps are a ribbon over itself, and a bridge crosses its own road: the car's state holds the number of its
+cross-section, and `locate` walks along the ribbon from there.
 
 Axes are the game's: world x, y up, z; road and car frames x left, y up, z forward, right-handed (forward = left x up).
 """

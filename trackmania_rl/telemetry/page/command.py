@@ -5,7 +5,6 @@ file drives each of its tracks once, and the page shows these races. Only this m
 and --token are given.
 
 Examples:
-  python scripts/dashboard.py
   python scripts/dashboard.py save/simulated --port 8700
   python scripts/dashboard.py drivers/ring.driver
   python scripts/dashboard.py simulated --host 0.0.0.0 --token choose-one

@@ -1,8 +1,8 @@
 """Keep a game running for collectors that only connect: restart it when it has ended, hangs or is too old.
 
-A game serves one client, so a collector's game cannot be polled. Three signs of a fault remain: the process has ended;
-the game keeps a connection whose other end has closed, or an old one while another waits; without a collector, the game
-does not greet.
+A game serves one client, so a collector's game cannot be polled. Signs of a fault are: the process has ended; the game
+keeps a connection whose other end has closed, or an old one while another waits; without a collector, it does not
+greet.
 """
 
 from __future__ import annotations
