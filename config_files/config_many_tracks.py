@@ -7,8 +7,8 @@ save/many_tracks --map generated:0.4:30000-30049`.
 based_on = "config.py"
 run_name = "many_tracks"
 
-# A track is generated per `races_per_track` races: making one takes 20 ms, and games on one track are stepped
-# together. Evaluation tracks are never trained on.
+# A track is generated per `races_per_track` races: making one takes time, and games on one track are stepped together.
+# Evaluation tracks are never trained on.
 map_cycle = (
     {
         "map_name": "generated",
