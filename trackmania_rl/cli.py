@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import functools
 import io
+import ipaddress
 import os
 import re
 import signal
@@ -141,6 +142,13 @@ def worker_token(file: Path | None) -> str:
     if not token.isascii() or not token.isprintable():
         raise UserError("the token of workers has other letters than those of ASCII: make it with openssl rand -hex 32")
     return token
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine only."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:

@@ -239,7 +239,7 @@ def train(
                 session=count_session(folder),
                 reference_lines_m=reference_lines_m,
                 maps_folder=maps_folder,
-                serves_workers=workers is not None,
+                n_workers=None if workers is None else 0,
                 n_saved_before=n_saved_before,
             )
             trainer = make_trainer(

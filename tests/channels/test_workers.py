@@ -16,8 +16,7 @@ from gymnasium.spaces import Discrete
 
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import (
-    Join,
-    Joined,
+    Description,
     MessageError,
     News,
     RaceHeader,
@@ -26,6 +25,7 @@ from trackmania_rl.channels.over_grpc import (
     decode_race,
     encode,
     encode_race,
+    join_messages,
 )
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
 from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource
@@ -208,11 +208,11 @@ def refused(connect, *arguments, **named):
 class Client:
     """One call of a worker; `send` messages, `receive` the next answer."""
 
-    def __init__(self, learner, token=TOKEN_TEXT, certificate=None):
+    def __init__(self, learner, token=TOKEN_TEXT, certificate=None, worker=WORKER):
         self.sent = SimpleNamespace(items=[], changed=threading.Condition(), ends=False)
         self._closing = contextlib.ExitStack()
         server = Server(learner.address, token, certificate)
-        self.description, self.call = self._closing.enter_context(server.call(self._requests()))
+        self.description, self.call = self._closing.enter_context(server.call(self._requests(), worker))
 
     def _requests(self):
         n_sent = 0
@@ -224,17 +224,13 @@ class Client:
             yield self.sent.items[n_sent]
             n_sent += 1
 
-    def send(self, message):
+    def send(self, *messages):
         with self.sent.changed:
-            self.sent.items.append(message)
+            self.sent.items.append(join_messages(messages))
             self.sent.changed.notify_all()
 
     def receive(self, kind=News):
         return decode(next(self.call), kind, 1 << 24)
-
-    def join(self, worker=WORKER, **facts):
-        self.send(encode(Join(worker=worker, fingerprint=FACTS | facts)))
-        return self.receive(Joined)[0]
 
     def error(self):
         """The end of the call, with its code."""
@@ -280,8 +276,11 @@ def take(learner, seed):
 def test_a_worker_plays_for_a_run_until_another_call_replaces_its_own(learner, connect, settings):
     run = learner()
     client = connect(run)
-    joined = client.join()
+    joined = client.description
+    assert joined.facts == FACTS
     assert (joined.received, joined.progress["n_races"], joined.name) == (0, 6, "session-3/call-1")
+    run.server.tick()
+    assert run.server.run.n_workers == 1
     _, arrays = client.receive()
     assert set(arrays["exploration"].tolist()) == {0.5}
     run.run_state.publish(weights={"exploration": network_of(2.0)}, frames_total=50)
@@ -291,15 +290,18 @@ def test_a_worker_plays_for_a_run_until_another_call_replaces_its_own(learner, c
     assert set(received[-1][1]["exploration"].tolist()) == {2.0}
     assert 50 in [news.frames_total for news, _ in received]
 
-    for sequence in (1, 2, 2, 1, 3):  # repeats are dropped
-        client.send(message_of(sequence, sequence))
+    client.send(*(message_of(sequence, sequence) for sequence in (1, 2, 2, 1)))  # repeats are dropped
+    client.send(message_of(3, 3))
     assert [take(run, seed) for seed in (1, 2, 3)] == [1000] * 3
     client.acknowledged(3)
     again = connect(run)
-    assert again.join().received == 3
+    assert again.description.received == 3
     assert client.error()[0] == "ABORTED"
-    other = connect(run).join("1" * 32)
-    assert other.seed != joined.seed
+    other = connect(run, worker="1" * 32).description
+    assert other.settings["run"].pop("seed") != joined.settings["run"].pop("seed")
+    assert other.settings == joined.settings
+    run.server.tick()
+    assert run.server.run.n_workers == 2
     assert run.rollouts.get(timeout_s=0.2) is None
     again.send(message_of(4, 4))
     assert take(run, 4) == 1000
@@ -308,7 +310,6 @@ def test_a_worker_plays_for_a_run_until_another_call_replaces_its_own(learner, c
 def test_counts_of_races_survive_the_learner(learner, connect):
     run = learner()
     client = connect(run)
-    client.join()
     for sequence in (1, 2):
         client.send(message_of(sequence, sequence))
     take(run, 1)
@@ -317,7 +318,7 @@ def test_counts_of_races_survive_the_learner(learner, connect):
     assert state == {WORKER: [1000, 1]}, "the second one is received, but was not counted"
     after = learner(state=state)
     client = connect(after)
-    assert client.join().received == 1
+    assert client.description.received == 1
     for sequence in (1, 2, 3):
         client.send(message_of(sequence, sequence))
     assert take(after, 2) == 1000
@@ -329,10 +330,8 @@ def test_counts_of_races_survive_the_learner(learner, connect):
 
 
 def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, connect, monkeypatch):
-    monkeypatch.setattr(serving, "JOIN_WITHIN_S", 0.5)
     run = learner()
     good = connect(run)
-    good.join()
     for token in ("wrong", ""):
         assert refused(connect, run, token=token) == ("UNAUTHENTICATED", "the token differs from the learner's")
     with monkeypatch.context() as patch:
@@ -340,30 +339,21 @@ def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, con
         code, text = refused(connect, run)
     assert code == "FAILED_PRECONDITION"
     assert "the worker '0.0.7'" in text
-    for facts, name in (({"network": "c"}, "network"), ({"map valley.toml": ""}, "map valley.toml")):
-        client = connect(run)
-        client.send(encode(Join(worker="2" * 32, fingerprint=FACTS | facts)))
-        code, text = client.error()
-        assert code == "FAILED_PRECONDITION"
-        assert text.startswith(f"{name} is ")
-    forged = Join.model_construct(worker="../x", fingerprint={"a\nb": "1"})
+    assert list(connect(run, worker="").call) == [], "a call that only looks"
+    forged = Description.model_construct(run="../x", settings={}, facts={"a\nb": "1"})
     for message in (b"", b"x" * 100, encode(News()), encode(forged)):
-        client = connect(run)
+        client = connect(run, worker="3" * 32)
         client.send(message)
         assert client.error()[0] == "INVALID_ARGUMENT"
-    idle = connect(run)
-    assert idle.error()[0] == "CANCELLED", "a client that does not join in time"
     rng, race = random.Random(3), message_of(1, 1)
     for _ in range(20):
         data = bytearray(race)
         data[rng.randrange(12, len(data))] ^= 255
-        client = connect(run)
-        client.join("3" * 32)
+        client = connect(run, worker="3" * 32)
         client.send(bytes(data))
         assert client.error()[0] == "INVALID_ARGUMENT"
-    large = connect(run)
-    large.join("3" * 32)
-    large.send(bytes(bounds_of(run.run_state.settings).slot_bytes + 100))
+    large = connect(run, worker="3" * 32)
+    large.send(bytes(over_grpc.PACKET_BYTES + bounds_of(run.run_state.settings).slot_bytes + 100))
     assert large.error()[0] in ("RESOURCE_EXHAUSTED", "CANCELLED")
     with contextlib.ExitStack() as closing:
         for _ in range(100):  # connections that never get to a call
@@ -374,14 +364,20 @@ def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, con
         good.acknowledged(1)
 
 
+@pytest.mark.parametrize("other", [{"network": "c"}, {"map valley.toml": ""}, {}])
+def test_machines_must_share_the_facts_about_a_run(other):
+    over_grpc.require_same(FACTS, FACTS | {"map more.toml": "d"})
+    own = FACTS | other if other else {"network": "a"}
+    with pytest.raises(UserError, match=f"cannot be played here: {next(iter(other), 'map valley.toml')} is "):
+        over_grpc.require_same(FACTS, own)
+
+
 def test_no_more_workers_than_the_most(learner, connect, monkeypatch):
     run = learner()
     monkeypatch.setattr(serving, "MOST_WORKERS", 2)
     for worker in ("0", "1"):
-        connect(run).join(worker * 32)
-    client = connect(run)
-    client.send(encode(Join(worker="2" * 32, fingerprint=FACTS)))
-    assert client.error()[0] == "RESOURCE_EXHAUSTED"
+        connect(run, worker=worker * 32)
+    assert refused(connect, run, worker="2" * 32)[0] == "RESOURCE_EXHAUSTED"
 
 
 @pytest.fixture(scope="module")
@@ -403,7 +399,6 @@ def test_tls_needs_the_learners_certificate(learner, connect, certificate):
     run = learner(access)
     own = certificate[0].read_bytes()
     client = connect(run, certificate=own)
-    client.join()
     client.send(message_of(1, 1))
     take(run, 1)
     without = Server(run.address, TOKEN_TEXT)
@@ -451,7 +446,7 @@ def test_a_wrong_address_is_refused(address):
         WorkerAccess.of_command(address, "", None, True)
 
 
-def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path):
+def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path, monkeypatch):
     spool = Spool(tmp_path, most_bytes=100)
     assert spool.begin("run", received=7) == 7
     with pytest.raises(PassingError, match="another worker"):
@@ -461,18 +456,20 @@ def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path):
         spool.add(sequence, 20, bytes(40))
     assert spool.is_full(False, 1)
     assert not spool.is_full(True, 1)
-    assert list(spool.after(8, 40, 0)) == [9, 10]
-    assert spool.after(8, 41, 0) == {}
+    assert spool.packet_after(8, 41) == (8, b"")
+    assert spool.packet_after(8, 40) == (10, join_messages([bytes(40)] * 2))
+    monkeypatch.setattr(over_grpc, "PACKET_BYTES", 40)
+    assert spool.packet_after(8, 40) == (9, join_messages([bytes(40)]))
     spool.acknowledge(8)
     assert not spool.is_full(False, 1)
     worker = spool.worker
-    spool.lock.release()
+    spool.lock_file.release()
 
     spool = Spool(tmp_path, most_bytes=100)
     assert spool.worker == worker
     assert spool.begin("run", received=9) == 10
-    assert [file.read_bytes() for file in spool.after(0, 1, 0).values()] == [bytes(40)] * 2
-    spool.lock.release()
+    assert spool.packet_after(9, 1) == (10, join_messages([bytes(40)]))
+    spool.lock_file.release()
     spool = Spool(tmp_path, most_bytes=100)
     assert spool.begin("another run", received=0) == 0
-    assert spool.after(0, 1, 0) == {}
+    assert spool.packet_after(0, 1) == (0, b"")

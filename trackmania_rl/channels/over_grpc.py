@@ -2,17 +2,15 @@
 
 A message is JSON that pydantic validates, and arrays as safetensors, in one zstandard frame with a checksum. Its
 content is the length of the JSON (4 bytes, little-endian), the JSON and the arrays. A worker opens the call, receives a
-`Description`, sends a `Join`, receives a `Joined`, and then sends races (`RaceHeader`) and receives `News`.
-`multiprocess.serving` is the learner's end, `multiprocess.worker` the other one.
+`Description` and then `News`, and sends packets of races (`RaceHeader`). `multiprocess.serving` is the learner's end,
+`multiprocess.worker` the other one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import ipaddress
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -26,7 +24,7 @@ from safetensors import SafetensorError
 
 from trackmania_rl.channels.protocols import ReceivedRollout, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
-from trackmania_rl.cli import TOKEN_VARIABLE
+from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import parse_json, read_bounded
 from trackmania_rl.race.progress import Fragment, RacePosition
@@ -41,7 +39,9 @@ SERVICE: Final = "trackmania_rl.Workers"
 METHOD: Final = "Play"
 TOKEN: Final = "authorization"
 VERSION: Final = "trackmania-rl-version"
-"""Metadata of a call."""
+WORKER: Final = "trackmania-rl-worker"
+"""Metadata of a call; `WORKER` is the id that a worker made for itself, empty in a call that only looks."""
+WORKER_ID_LETTERS: Final = 32
 KEEPALIVE_MS: Final = 10_000
 OPTIONS: Final = (
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -54,6 +54,8 @@ MOST_SETUP_BYTES: Final = 1 << 22
 """Size of a message without arrays."""
 MOST_WEIGHTS_BYTES: Final = 1 << 30
 MOST_PEM_BYTES: Final = 1 << 20
+PACKET_BYTES: Final = 1 << 20
+"""A packet with so many bytes is sent, even if more races wait."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -74,26 +76,14 @@ class Message(BaseModel):
 
 
 class Description(Message):
-    """First message of the learner."""
+    """First message of the learner: its run, and the worker's place in it."""
 
     run: str  # its name
-    settings: dict[str, JsonValue]  # without those of the learner's machine and user
-
-
-class Join(Message):
-    """Answer of a worker that has made the run's network."""
-
-    worker: str = Field(pattern=r"^[0-9a-f]{32}$")
-    fingerprint: dict[str, str]  # see `fingerprint`
-
-
-class Joined(Message):
-    """A worker's place in the run."""
-
-    name: str  # in the seed tree, a new one at each call
-    seed: Count  # of the worker's own seed tree
-    received: Count  # number of the newest race of this worker that the learner has received
-    progress: dict[str, JsonValue]  # see `CollectorProgress.state_dict`
+    settings: dict[str, JsonValue]  # see `settings_for_workers`
+    facts: dict[str, str]  # see `fingerprint`
+    name: str = ""  # in the seed tree, a new one at each call
+    received: Count = 0  # number of the newest race of this worker that the learner has received
+    progress: dict[str, JsonValue] = {}  # see `CollectorProgress.state_dict`
 
 
 class News(Message):
@@ -126,14 +116,6 @@ class RaceHeader(Message):
     sequence: Annotated[Count, Field(gt=0)]  # number among the races of this worker
     results: dict[str, JsonValue]
     stats: RaceStats
-
-
-@dataclass(frozen=True)
-class SentBy:
-    """Origin of a worker's race, `end_race_stats["sent_by"]`."""
-
-    worker: str
-    sequence: int
 
 
 AMessage = TypeVar("AMessage", bound=Message)
@@ -224,6 +206,19 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def join_messages(messages: Iterable[bytes]) -> bytes:
+    """Return a packet: each message after its length (4 bytes, little-endian)."""
+    return b"".join(part for message in messages for part in (len(message).to_bytes(LENGTH_BYTES, "little"), message))
+
+
+def split_messages(packet: bytes) -> Iterator[bytes]:
+    """Yield the messages of a packet; the last one of a damaged packet is shorter than its length."""
+    while packet:
+        end = LENGTH_BYTES + int.from_bytes(packet[:LENGTH_BYTES], "little")
+        yield packet[LENGTH_BYTES:end]
+        packet = packet[end:]
+
+
 def all_columns(columns: Arrays) -> Arrays:
     """Return the columns of a race: the default of the setting `sample_compressor`."""
     return columns
@@ -234,9 +229,11 @@ def half_floats(columns: Arrays) -> Arrays:
     return {name: c.astype(np.float16) if c.dtype == np.float32 else c for name, c in columns.items()}
 
 
-def settings_for_workers(settings: Settings) -> dict[str, Any]:
-    """Return settings as JSON, without those of this machine and its user."""
-    return settings.model_dump(mode="json", warnings=False, exclude={"user"})
+def settings_for_workers(settings: Settings, seed: int) -> dict[str, Any]:
+    """Return settings as JSON with a worker's own seed, without those of this machine and its user."""
+    values = settings.model_dump(mode="json", warnings=False, exclude={"user"})
+    values["run"]["seed"] = seed
+    return values
 
 
 def fingerprint(settings: Settings, spaces: Spaces, network: nn.Module, maps_folder: Path) -> dict[str, str]:
@@ -253,6 +250,14 @@ def fingerprint(settings: Settings, spaces: Spaces, network: nn.Module, maps_fol
             if (file := maps_folder / name).is_file():
                 facts[f"map {name}"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     return facts
+
+
+def require_same(facts: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Raise `UserError` if a learner's facts differ from those of this machine."""
+    for name, fact in facts.items():
+        if (other := own.get(name, "missing")) != fact:
+            remedy = "copy the file from there" if name.startswith("map ") else "install the same parts and version"
+            raise UserError(f"the learner's run cannot be played here: {name} is {fact} there, {other} here: {remedy}")
 
 
 @dataclass(frozen=True)
@@ -284,10 +289,3 @@ class WorkerAccess:
             )
         files = [bytes(read_bounded(file, MOST_PEM_BYTES)) for file in certificate_and_key or (None, None) if file]
         return cls(host, int(port), token or None, *files)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine only."""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return host == "localhost"

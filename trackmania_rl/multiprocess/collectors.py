@@ -7,21 +7,29 @@ import logging
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
 from typing_extensions import override
 
+from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import Channels, RolloutSource
 from trackmania_rl.errors import ExitCode, UserError
+from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, end_with_games
+from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.settings import Settings
+from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
 from trackmania_rl.tmi_interaction.race_machine import START_WITHIN_S
+from trackmania_rl.training.demonstrations import Demonstration
 
 COLLECTOR_POLICY: Final = RestartPolicy(first_delay_s=1.0, longest_delay_s=30.0, most_failures=6)
 FIRST_BEAT_WITHIN_S: Final = 300.0
@@ -114,6 +122,48 @@ def stop_collectors(jobs: Sequence[CollectorJob], channels: Channels, within_s: 
             job.process.join(max(0.0, deadline_s - time.monotonic()))
     for job in jobs:
         job.end()
+
+
+def make_jobs(
+    n_collectors: int,
+    session: str,  # for the collectors' names in the seed tree
+    channels: Channels,
+    placement: Placement,
+    progress: Mapping[int, CollectorProgress],  # read at each start
+    maps_folder: Path,
+    folder: Path,  # receives generated tracks and the games' state
+    games: MakeGamesBuilder = make_games_builder,
+    agent: MakeAgentBuilder = make_agent_builder,
+    demonstrations: tuple[Demonstration, ...] = (),
+) -> list[CollectorJob]:
+    """Make the jobs of a run's collectors. Without earlier races, they share the demonstrations.
+
+    A collector starts at its `progress`. Its random streams resume at its first start in a session only: after a crash
+    they begin anew, as their last numbers may have caused it.
+    """
+    n_starts: Counter[int] = Counter()
+    n_starts_at: Counter[tuple[int, int]] = Counter()  # by collector, and how many races it had then
+
+    def make_task(index: int) -> CollectorTask:
+        so_far = progress.get(index, CollectorProgress())
+        n_starts[index] += 1
+        n_starts_at[index, so_far.n_races] += 1
+        return CollectorTask(
+            index=index,
+            name=f"collector-{index}/{session}/start-{n_starts[index]}",
+            maps_folder=maps_folder,
+            tracks_folder=folder / "generated_tracks" / f"collector-{index}",
+            live_folder=folder / FOLDER,
+            rollouts=channels.rollouts.open_collector(index),
+            run_state=channels.run_state,
+            make_games_builder=games,
+            make_agent_builder=agent,
+            demonstrations=demonstrations[index::n_collectors] if channels.run_state.frames_total == 0 else (),
+            progress=so_far if n_starts[index] == 1 else replace(so_far, streams={}),
+            n_starts_before=n_starts_at[index, so_far.n_races] - 1,
+        )
+
+    return [CollectorJob(index, make_task, placement, channels) for index in range(n_collectors)]
 
 
 class CollectorJob(Job):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 
 from tensordict import TensorDictBase
 from typing_extensions import override
@@ -16,17 +14,15 @@ from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
-from trackmania_rl.multiprocess.collector_process import CollectorTask
 from trackmania_rl.multiprocess.collectors import (
     COLLECTOR_POLICY,
     ENDS_WITHIN_S,
     CollectorJob,
     Placement,
+    make_jobs,
     stop_collectors,
 )
 from trackmania_rl.multiprocess.supervisor import Supervisor
-from trackmania_rl.race.progress import CollectorProgress
-from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.training.demonstrations import Demonstration
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.trainer import RunTrainer
@@ -78,7 +74,7 @@ class Collectors(Supervisor[CollectorJob], Hook):
         """
         self.check()
         self.run.statistics.collector_restarts = self.restarts
-        self.run.statistics.collectors_alive = self.n_alive
+        self.run.statistics.collectors_alive = self.n_alive + (self.run.n_workers or 0)
 
     @property
     def n_alive(self) -> int:
@@ -97,39 +93,20 @@ def make_collectors(
     games: MakeGamesBuilder = make_games_builder,
     agent: MakeAgentBuilder = make_agent_builder,
 ) -> Collectors:
-    """Make the collectors of a run. Without earlier races, they share the demonstrations.
-
-    Each collector resumes at its `run.progress`. Its random streams resume at its first start in a session only: after
-    a crash they begin anew, as their last numbers may have caused it.
-    """
-    channels, folder = run.channels, run.folder
-    run_state = channels.run_state
-    n_collectors = run_state.settings.game.n_collectors
-    n_starts: Counter[int] = Counter()
-    n_starts_at: Counter[tuple[int, int]] = Counter()  # by collector, and how many races it had then
-
-    def make_task(index: int) -> CollectorTask:
-        progress = run.progress.get(index, CollectorProgress())
-        n_starts[index] += 1
-        n_starts_at[index, progress.n_races] += 1
-        is_new = run_state.frames_total == 0
-        return CollectorTask(
-            index=index,
-            name=f"collector-{index}/session-{run.session}/start-{n_starts[index]}",
-            maps_folder=run.maps_folder,
-            tracks_folder=folder.path / "generated_tracks" / f"collector-{index}",
-            live_folder=folder.path / FOLDER,
-            rollouts=channels.rollouts.open_collector(index),
-            run_state=run_state,
-            make_games_builder=games,
-            make_agent_builder=agent,
-            demonstrations=demonstrations[index::n_collectors] if is_new else (),
-            progress=progress if n_starts[index] == 1 else replace(progress, streams={}),
-            n_starts_before=n_starts_at[index, progress.n_races] - 1,
-        )
-
-    jobs = [CollectorJob(index, make_task, placement, channels) for index in range(n_collectors)]
-    return Collectors(jobs, channels)
+    """Make the collectors of a run; see `make_jobs`."""
+    jobs = make_jobs(
+        n_collectors=run.channels.run_state.settings.game.n_collectors,
+        session=f"session-{run.session}",
+        channels=run.channels,
+        placement=placement,
+        progress=run.progress,
+        maps_folder=run.maps_folder,
+        folder=run.folder.path,
+        games=games,
+        agent=agent,
+        demonstrations=demonstrations,
+    )
+    return Collectors(jobs, run.channels)
 
 
 def learner_process_fn(

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import grpc
@@ -24,18 +25,15 @@ from typing_extensions import override
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import over_grpc
-from trackmania_rl.channels.over_grpc import (
-    Description,
-    Join,
-    Joined,
-    MessageError,
-    News,
-    SentBy,
-    WorkerAccess,
-    decode,
-    encode,
+from trackmania_rl.channels.over_grpc import Description, MessageError, News, WorkerAccess, encode
+from trackmania_rl.channels.protocols import (
+    LOOK_EVERY_S,
+    NO_WEIGHTS,
+    ROLLOUT_SLOTS_PER_COLLECTOR,
+    ChannelError,
+    RolloutSink,
+    WeightsKind,
 )
-from trackmania_rl.channels.protocols import LOOK_EVERY_S, NO_WEIGHTS, ChannelError, RolloutSink, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.places import program_version
@@ -49,8 +47,9 @@ log = logging.getLogger(__name__)
 FIRST_NUMBER: Final = 1000
 """Number of the first worker among the run's collectors."""
 MOST_WORKERS: Final = 64
-JOIN_WITHIN_S: Final = 120.0
 NEWS_EVERY_S: Final = 0.2
+NEWS_EVERY_N_RACES: Final = ROLLOUT_SLOTS_PER_COLLECTOR
+"""News are sent at intervals, and whenever so many races of the worker were counted."""
 WEIGHTS_EVERY_S: Final = 0.5
 WEIGHTS_BYTES_PER_S: Final = 1 << 20
 """Weights are sent at most this often, and at most so many bytes a second of each kind to each worker."""
@@ -64,6 +63,14 @@ OPTIONS: Final = (
 Code = grpc.StatusCode
 
 
+@dataclass(frozen=True)
+class SentBy:
+    """Origin of a worker's race, `end_race_stats["sent_by"]`."""
+
+    worker: str
+    sequence: int
+
+
 @dataclass
 class _Worker:
     """A worker of this run, by the id that it made for itself."""
@@ -71,10 +78,13 @@ class _Worker:
     number: int  # among the collectors
     counted: int = 0  # newest race that hooks have counted
     received: int = 0  # newest race in the sink
+    acknowledged: int = 0  # newest race in its news
     n_calls: int = 0  # in this session; only the newest one is answered
+    is_connected: bool = False
     sink: RolloutSink | None = None
     refusal: str = ""  # error of its last message
     lock: threading.Lock = field(default_factory=threading.Lock)  # of the sink
+    has_news: threading.Event = field(default_factory=threading.Event)
 
 
 class ServeWorkers(Hook):
@@ -90,7 +100,7 @@ class ServeWorkers(Hook):
     def __init__(self, access: WorkerAccess, networks: Mapping[WeightsKind, nn.Module]) -> None:
         self._access, self._networks = access, networks
         self._workers: dict[str, _Worker] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._weights: dict[WeightsKind, tuple[int, bytes, float]] = {}  # version, message, time of the next one
         self._n_refused = 0
         self._ends = False
@@ -105,7 +115,7 @@ class ServeWorkers(Hook):
         self._bounds = RolloutBounds.of_game(self.run.settings.game, self.run.spaces)
         self._server = grpc.server(
             ThreadPoolExecutor(MOST_WORKERS, thread_name_prefix="workers"),
-            options=(*OPTIONS, ("grpc.max_receive_message_length", self._bounds.slot_bytes)),
+            options=(*OPTIONS, ("grpc.max_receive_message_length", over_grpc.PACKET_BYTES + self._bounds.slot_bytes)),
             maximum_concurrent_rpcs=MOST_WORKERS,
         )
         play = grpc.stream_stream_rpc_method_handler(self._play)
@@ -136,14 +146,15 @@ class ServeWorkers(Hook):
         """Count a worker's race, and so acknowledge it."""
         sent_by = self.run.race.end_race_stats.get("sent_by")
         if sent_by is not None:
-            with self._changed:
-                worker = self._workers[sent_by.worker]
-                worker.counted = max(worker.counted, sent_by.sequence)
-                self._changed.notify_all()
+            worker = self._workers[sent_by.worker]
+            worker.counted = max(worker.counted, sent_by.sequence)
+            if worker.counted - worker.acknowledged >= NEWS_EVERY_N_RACES:
+                worker.has_news.set()
 
     @override
     def tick(self) -> None:
-        """Acknowledge what was received when a race was refused, which no hook receives."""
+        """Count the workers. Acknowledge what was received when a race was refused, which no hook receives."""
+        self.run.n_workers = sum(worker.is_connected for worker in tuple(self._workers.values()))
         if (n_refused := self.run.statistics.races_refused) != self._n_refused:
             self._n_refused = n_refused
             for worker in tuple(self._workers.values()):
@@ -165,54 +176,39 @@ class ServeWorkers(Hook):
         if (version := sent.get(over_grpc.VERSION)) != program_version():
             text = f"the learner has version {program_version()} of this project, the worker {version!r:.40}"
             context.abort(Code.FAILED_PRECONDITION, f"{text}: install the same one")
-        run = self.run
+        run, name = self.run, str(sent.get(over_grpc.WORKER, ""))[: over_grpc.WORKER_ID_LETTERS]
         run.channels.run_state.pull()
         settings = run.channels.run_state.settings
-        values = over_grpc.settings_for_workers(settings)
-        yield encode(Description(run=settings.run.run_name, settings=values))
-        join = self._join(requests, settings, context)
-        worker, call = self._admit(join.worker, context)
+        facts = over_grpc.fingerprint(settings, run.spaces, self._networks["exploration"], run.maps_folder)
+        worker, call = self._admit(name, context) if name else (_Worker(FIRST_NUMBER), 0)
+        description = Description(
+            run=settings.run.run_name,
+            settings=self._settings_of(worker, settings),
+            facts=facts,
+            name=f"session-{run.session}/call-{call}",
+            received=worker.received,
+            progress=run.progress.get(worker.number, CollectorProgress()).state_dict() | {"streams": {}},
+        )
+        if not name:
+            yield encode(description)
+            return
         log.info("worker %d has joined (%s)", worker.number, context.peer())
-        arguments = (join.worker, worker, call, requests, context)
-        threading.Thread(target=self._receive, args=arguments, name=f"worker {worker.number}", daemon=True).start()
+        arguments = (name, worker, call, requests, context)
         try:
-            yield encode(
-                Joined(
-                    name=f"session-{run.session}/call-{call}",
-                    seed=SeedTree(settings.run.seed).integer(f"worker-{worker.number}"),
-                    received=worker.received,
-                    progress=run.progress.get(worker.number, CollectorProgress()).state_dict() | {"streams": {}},
-                )
-            )
+            yield encode(description)
+            threading.Thread(target=self._receive, args=arguments, name=f"worker {worker.number}", daemon=True).start()
             yield from self._news(worker, call, settings, context)
         finally:
+            worker.is_connected &= worker.n_calls != call
             log.info("worker %d has left", worker.number)
 
-    def _join(self, requests: Iterator[bytes], settings: Settings, context: grpc.ServicerContext) -> Join:
-        """Receive a worker's first message, and compare its facts with those of the run."""
-        timer = threading.Timer(JOIN_WITHIN_S, context.cancel)
-        timer.start()
-        try:
-            join, _ = decode(next(requests), Join, over_grpc.MOST_SETUP_BYTES)
-        except MessageError as error:
-            context.abort(Code.INVALID_ARGUMENT, str(error))
-            raise
-        except StopIteration:
-            context.abort(Code.CANCELLED, "the call has ended")
-            raise
-        finally:
-            timer.cancel()
-        own = over_grpc.fingerprint(settings, self.run.spaces, self._networks["exploration"], self.run.maps_folder)
-        for name, fact in own.items():
-            if (other := join.fingerprint.get(name, "missing")) != fact:
-                remedy = "copy the file" if name.startswith("map ") else "install the same parts and version"
-                text = f"{name} is {fact} on the learner's machine, here {other:.200}: {remedy} from there"
-                context.abort(Code.FAILED_PRECONDITION, text)
-        return join
+    def _settings_of(self, worker: _Worker, settings: Settings) -> dict[str, Any]:
+        seed = SeedTree(settings.run.seed).integer(f"worker-{worker.number}")
+        return over_grpc.settings_for_workers(settings, seed)
 
     def _admit(self, name: str, context: grpc.ServicerContext) -> tuple[_Worker, int]:
         """Return a worker and the number of its call."""
-        with self._changed:
+        with self._lock:
             if name not in self._workers and len(self._workers) >= MOST_WORKERS:
                 context.abort(Code.RESOURCE_EXHAUSTED, f"the run has had {MOST_WORKERS} workers, the most")
             worker = self._workers.setdefault(name, _Worker(FIRST_NUMBER + len(self._workers)))
@@ -220,7 +216,7 @@ class ServeWorkers(Hook):
                 worker.sink = worker.sink or self.run.channels.rollouts.open_collector(worker.number)
             except ChannelError as error:
                 context.abort(Code.RESOURCE_EXHAUSTED, str(error))
-            worker.n_calls, worker.refusal = worker.n_calls + 1, ""
+            worker.n_calls, worker.refusal, worker.is_connected = worker.n_calls + 1, "", True
             return worker, worker.n_calls
 
     def _receive(
@@ -229,7 +225,7 @@ class ServeWorkers(Hook):
         """Put the races of a call into the worker's sink, except repeated ones."""
         assert worker.sink is not None
         try:
-            for data in requests:
+            for data in chain.from_iterable(map(over_grpc.split_messages, requests)):
                 header, results, stats = over_grpc.decode_race(data, self._bounds, self.run.spaces)
                 with worker.lock:
                     while worker.sink.acquire_frames(0, LOOK_EVERY_S) is None:
@@ -262,17 +258,17 @@ class ServeWorkers(Hook):
             run_state.pull()
             if run_state.settings is not settings:
                 settings = run_state.settings
-                yield encode(News(settings=over_grpc.settings_for_workers(settings)))
+                yield encode(News(settings=self._settings_of(worker, settings)))
             news = News(frames_total=run_state.frames_total, acknowledged=worker.counted)
             if news != sent:
-                sent = news
+                sent, worker.acknowledged = news, worker.counted
                 yield encode(news)
-            with self._changed:
-                self._changed.wait(NEWS_EVERY_S)
+            worker.has_news.wait(NEWS_EVERY_S)
+            worker.has_news.clear()
 
     def _newest_weights(self, kind: WeightsKind) -> tuple[int, bytes]:
         """Return version and message of the newest weights, at limited intervals."""
-        with self._changed:
+        with self._lock:
             version, message, due_s = self._weights.get(kind, (NO_WEIGHTS, b"", 0.0))
             if (now_s := time.monotonic()) >= due_s:
                 network = self._networks[kind]

@@ -16,7 +16,6 @@ import socket
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,28 +30,20 @@ from pydantic import ValidationError
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import over_grpc
-from trackmania_rl.channels.over_grpc import (
-    MOST_SETUP_BYTES,
-    Description,
-    Join,
-    Joined,
-    MessageError,
-    News,
-    decode,
-    encode,
-)
-from trackmania_rl.channels.protocols import ROLLOUT_SLOTS_PER_COLLECTOR, WEIGHTS_KINDS, Channels, ReceivedRollout
+from trackmania_rl.channels.over_grpc import MOST_SETUP_BYTES, Description, MessageError, News, decode
+from trackmania_rl.channels.protocols import ROLLOUT_SLOTS_PER_COLLECTOR, WEIGHTS_KINDS, ReceivedRollout
 from trackmania_rl.channels.shared_memory.run_state import open_channels
+from trackmania_rl.cli import is_loopback
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import read_bounded, write_durably
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.multiprocess.collector_process import CollectorTask
 from trackmania_rl.multiprocess.collectors import (
     COLLECTOR_POLICY,
     ENDS_WITHIN_S,
     CollectorJob,
     Placement,
+    make_jobs,
     stop_collectors,
 )
 from trackmania_rl.multiprocess.supervisor import Supervisor
@@ -74,7 +65,8 @@ LONGEST_DELAY_S: Final = 30.0
 ANSWERS_WITHIN_S: Final = 20.0
 POLL_S: Final = 0.1
 WAIT_S: Final = 0.01
-MOST_UNACKNOWLEDGED: Final = 2 * ROLLOUT_SLOTS_PER_COLLECTOR
+PACKET_EVERY_S: Final = 0.05
+MOST_UNACKNOWLEDGED: Final = 4 * ROLLOUT_SLOTS_PER_COLLECTOR
 """Races on their way to the learner; beyond it the collector waits, so that races do not grow old."""
 OF_MACHINE: Final = ("n_collectors", "maps_folder", "base_tmi_port", "demonstrations", "offline")
 """Settings that a worker does not take from its learner."""
@@ -108,14 +100,16 @@ class Server:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.port or parts.path.strip("/"):
             raise UserError(f"--connect {address}: write https://HOST:PORT")
-        if parts.scheme == "http" and not is_insecure and not over_grpc.is_loopback(parts.hostname or ""):
+        if parts.scheme == "http" and not is_insecure and not is_loopback(parts.hostname or ""):
             raise UserError(f"--connect {address} sends the token without TLS: write https://, or ask for --insecure")
         pem = bytes(read_bounded(certificate, over_grpc.MOST_PEM_BYTES)) if certificate else None
         return cls(address, token, pem)
 
     @contextlib.contextmanager
-    def call(self, requests: Iterator[bytes]) -> Iterator[tuple[Description, Any]]:
+    def call(self, requests: Iterator[bytes], worker: str = "") -> Iterator[tuple[Description, Any]]:
         """Open a call; yield its first message and the call, an iterator over the others.
+
+        Without the id of a `worker` there are no others.
 
         Raises:
             grpc.RpcError: if there is no answer.
@@ -126,17 +120,16 @@ class Server:
             channel = grpc.secure_channel(parts.netloc, grpc.ssl_channel_credentials(self.certificate), options)
         else:
             channel = grpc.insecure_channel(parts.netloc, options)
-        metadata = ((over_grpc.TOKEN, self.token), (over_grpc.VERSION, program_version()))
+        metadata = (
+            (over_grpc.TOKEN, self.token),
+            (over_grpc.VERSION, program_version()),
+            (over_grpc.WORKER, worker),
+        )
         with channel:
             call = channel.stream_stream(f"/{over_grpc.SERVICE}/{over_grpc.METHOD}")(requests, metadata=metadata)
-            timer = threading.Timer(ANSWERS_WITHIN_S, call.cancel)
-            timer.start()
             try:
-                first = next(call)
-                timer.cancel()
-                yield decode(first, Description, MOST_SETUP_BYTES)[0], call
+                yield decode(next(call), Description, MOST_SETUP_BYTES)[0], call
             finally:
-                timer.cancel()
                 call.cancel()
 
     def refusal(self, error: grpc.RpcError) -> UserError | None:
@@ -174,10 +167,10 @@ def check_server(server: Server) -> Iterator[Finding]:
 
 
 class Spool:
-    """Races on disk that the learner has not acknowledged, one file each.
+    """Finished races of one run on disk, until the learner has counted them.
 
     Args:
-        folder: of the worker; a lock keeps other workers out.
+        folder: of this worker alone.
         most_bytes: bound while there is no connection.
 
     Attributes:
@@ -186,16 +179,19 @@ class Spool:
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._run_file, self._most_bytes = folder / "races", folder / "run", most_bytes
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._races: dict[int, Path] = {}
+        self._n_bytes = self._n_actions = 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self.lock = FileLock(folder / "lock")
-            self.lock.acquire(blocking=False)
+            self.lock_file = FileLock(folder / "lock")
+            self.lock_file.acquire(blocking=False)
             if not (id_file := folder / "id").is_file():
                 write_durably(id_file, uuid.uuid4().hex)
             self.worker = id_file.read_text().strip()
-            self._races = {int(file.stem.partition("-")[0]): file for file in sorted(self._folder.glob("*-*.race"))}
-            self._n_bytes = sum(file.stat().st_size for file in self._races.values())
+            for file in sorted(self._folder.glob("*-*.race")):
+                self._races[int(file.stem.partition("-")[0])] = file
+                self._count(file, 1)
         except Timeout as error:
             raise PassingError(f"{folder} is in use by another worker: give this one its own --folder") from error
         except (OSError, ValueError) as error:
@@ -212,43 +208,46 @@ class Spool:
 
     def is_full(self, is_connected: bool, least_actions: int) -> bool:
         """Return whether the collector waits: for acknowledgements, or without a connection for the learner."""
-        if not is_connected:
-            return self._n_bytes >= self._most_bytes
-        with self._changed:
-            n_actions = sum(map(_n_actions, self._races.values()))
-            return len(self._races) >= MOST_UNACKNOWLEDGED and n_actions >= least_actions
+        if is_connected:
+            return len(self._races) >= MOST_UNACKNOWLEDGED and self._n_actions >= least_actions
+        return self._n_bytes >= self._most_bytes
 
     def add(self, sequence: int, n_actions: int, message: bytes) -> None:
         """Add a race."""
-        file = self._folder / f"{sequence:012}-{n_actions}.race"
-        temporary = self._folder / "next"
+        file, temporary = self._folder / f"{sequence:012}-{n_actions}.race", self._folder / "next"
         temporary.write_bytes(message)
         temporary.replace(file)
-        with self._changed:
+        with self._lock:
             self._races[sequence] = file
-            self._n_bytes += len(message)
-            self._changed.notify_all()
+            self._count(file, 1)
 
     def acknowledge(self, sequence: int) -> None:
         """Remove the races up to a number."""
-        with self._changed:
+        with self._lock:
             for number in [number for number in self._races if number <= sequence]:
                 file = self._races.pop(number)
                 with contextlib.suppress(OSError):
-                    self._n_bytes -= file.stat().st_size
+                    self._count(file, -1)
                     file.unlink()
 
-    def after(self, sequence: int, least_actions: int, timeout_s: float) -> dict[int, Path]:
-        """Return the races after a number, once they have `least_actions` in all; none after the time-out."""
+    def packet_after(self, sequence: int, least_actions: int) -> tuple[int, bytes]:
+        """Return the races after a number as a packet, with the number of its last race.
 
-        def waiting() -> dict[int, Path]:
-            return {number: file for number, file in self._races.items() if number > sequence}
+        The packet is empty until these races have `least_actions` in all.
+        """
+        with self._lock:
+            waiting = {number: file for number, file in self._races.items() if number > sequence}
+        messages: list[bytes] = []
+        if sum(map(_n_actions, waiting.values())) >= least_actions:
+            for sequence, file in waiting.items():  # noqa: B007 (the last one is returned)
+                messages.append(file.read_bytes())
+                if sum(map(len, messages)) >= over_grpc.PACKET_BYTES:
+                    break
+        return sequence, over_grpc.join_messages(messages)
 
-        with self._changed:
-            are_enough = self._changed.wait_for(
-                lambda: sum(map(_n_actions, waiting().values())) >= least_actions, timeout_s
-            )
-            return waiting() if are_enough else {}
+    def _count(self, file: Path, sign: int) -> None:
+        self._n_actions += sign * _n_actions(file)
+        self._n_bytes += sign * file.stat().st_size
 
 
 def _n_actions(race: Path) -> int:
@@ -320,8 +319,8 @@ class Worker:
         """Keep the collector running, and its races on disk."""
         rollouts = run.channels.rollouts
         with Placement(rollouts) as placement:
-            job = CollectorJob(0, run.make_task, placement, run.channels)
-            supervisor = Supervisor([job], COLLECTOR_POLICY)
+            jobs = run.make_jobs(placement)
+            supervisor = Supervisor(jobs, COLLECTOR_POLICY)
             try:
                 supervisor.start()
                 while True:
@@ -331,9 +330,9 @@ class Worker:
                     if not is_full and (rollout := rollouts.get(POLL_S)) is not None:
                         with rollout:
                             run.keep(rollout)
-                        job.n_delivered += 1
+                        jobs[0].n_delivered += 1
             finally:
-                stop_collectors([job], run.channels)
+                stop_collectors(jobs, run.channels)
                 rollouts.close()
 
     def _stay_connected(self) -> None:
@@ -357,34 +356,30 @@ class Worker:
 
     def _talk(self) -> None:
         """Make one call, until it ends."""
-        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()  # a join, the number of the last race received
+        received: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # the learner's newest race; None at the end
         try:
-            with self._server.call(self._outgoing(answers)) as (description, call):
-                self._run = run = self._run or _Run(description, self._machine, self._spool)
-                answers.put(run.join(description))
-                joined, _ = decode(next(call), Joined, MOST_SETUP_BYTES)
-                run.begin(joined)
-                answers.put(joined.received)
+            with self._server.call(self._packets(received), self._spool.worker) as (description, call):
+                if (run := self._run) is None:
+                    self._run = run = _Run(description, self._machine, self._spool)
+                else:
+                    run.check(description)
+                received.put(description.received)
                 self._is_connected = True
                 log.info("connected to %s, run %s", self._server.address, description.run)
                 for message in call:
                     run.receive(message)
         finally:
             self._is_connected = False
-            answers.put(None)
-            answers.put(None)
+            received.put(None)
 
-    def _outgoing(self, answers: queue.SimpleQueue[Any]) -> Iterator[bytes]:
-        """Yield the messages of one call: the answer to the learner, then races."""
-        if (join := answers.get()) is None or self._run is None:
-            return
-        yield join
-        sent = answers.get()
-        while sent is not None and answers.empty():
-            for number, file in self._spool.after(sent, self._run.least_actions, POLL_S).items():
-                sent = number
-                with contextlib.suppress(FileNotFoundError):  # acknowledged meanwhile
-                    yield file.read_bytes()
+    def _packets(self, received: queue.SimpleQueue[int | None]) -> Iterator[bytes]:
+        """Yield the packets of one call, at intervals."""
+        sent = received.get()
+        while sent is not None and self._run is not None and received.empty():
+            time.sleep(PACKET_EVERY_S)
+            sent, packet = self._spool.packet_after(sent, self._run.least_actions)
+            if packet:
+                yield packet
 
 
 class _Run:
@@ -394,63 +389,53 @@ class _Run:
         UserError: if the run cannot be played here.
     """
 
-    channels: Channels
-
     def __init__(self, description: Description, machine: Machine, spool: Spool) -> None:
         self.has_weights = threading.Event()
-        self._machine, self._spool, self._name = machine, spool, ""
+        self._machine, self._spool, self._folder, self._name = machine, spool, machine.folder, description.name
         self._settings = settings = machine.settings_of(description.settings)
         if settings.game.game != "simulated" and not settings.game.games_are_kept:
             put_plugin_in_place(settings.user.trackmania_base_path)
         self._maps_folder = machine.project_folder / settings.game.maps_folder
         self._spaces = make_games_builder(settings).spaces
-        network = make_agent_builder(settings, self._spaces, SeedTree(settings.run.seed)).make_network()
-        self._uncompiled_shared_networks = {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS}
-        self._networks = {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS}  # the newest weights
+        self._network = make_agent_builder(settings, self._spaces, SeedTree(settings.run.seed)).make_network()
         self._compress = load_part(settings.sync.sample_compressor, "sample_compressor")
-        self._progress, self._sequence = CollectorProgress(), 0
-        self._n_starts: Counter[int] = Counter()  # by the number of the race before
+        self._progress = {0: CollectorProgress.of_state(description.progress)}
+        self.check(description)
+        run = f"{description.run} {description.facts['observation']} {description.facts['network']}"
+        self._sequence = spool.begin(run, description.received)
+        networks = {kind: copy.deepcopy(self._network) for kind in WEIGHTS_KINDS}
+        self.channels = open_channels(settings, self._spaces, uncompiled_shared_networks=networks)
 
     @property
     def least_actions(self) -> int:
         """Actions of the races that are sent together."""
         return self._settings.sync.min_samples_per_worker_packet
 
-    def join(self, description: Description) -> bytes:
-        """Return the answer to a description.
+    def check(self, description: Description) -> None:
+        """Check that this is still the learner's run, and that the machines share the facts about it.
 
         Raises:
-            UserError: if the learner has another run now.
+            UserError: if they differ.
         """
-        settings = self._here(description.settings)
+        settings = self._machine.settings_of(description.settings)
         shaping = {name for group in OF_COLLECTOR for name in groups()[group].model_fields} & NEEDS_RESTART
-        if changed := sorted(changed_settings(self._settings, settings).keys() & shaping):
+        if changed := sorted(changed_settings(self._settings, settings).keys() & (shaping | {"run_name"})):
             raise UserError(
                 f"the learner's run has other settings than before ({', '.join(changed)}): start this worker again"
             )
-        facts = over_grpc.fingerprint(settings, self._spaces, self._networks["exploration"], self._maps_folder)
-        self._run_name = f"{description.run} {facts['observation']} {facts['network']}"
-        return encode(Join(worker=self._spool.worker, fingerprint=facts))
-
-    def begin(self, joined: Joined) -> None:
-        """Take the worker's place in the run, at the first call."""
-        if not self._name:
-            self._name, self._progress = joined.name, CollectorProgress.of_state(joined.progress)
-            self._sequence = self._spool.begin(self._run_name, joined.received)
-            self._settings = _with_seed(self._settings, joined.seed)
-            self.channels = open_channels(self._settings, self._spaces, self._uncompiled_shared_networks)
+        own = over_grpc.fingerprint(settings, self._spaces, self._network, self._maps_folder)
+        over_grpc.require_same(description.facts, own)
 
     def receive(self, message: bytes) -> None:
         """Publish news of the run to the collector, and remove acknowledged races."""
         news, arrays = decode(message, News, over_grpc.MOST_WEIGHTS_BYTES)
         run_state = self.channels.run_state
         for kind in news.versions:
-            network = self._networks[kind]
-            flatten_parameters(network).copy_(torch.from_numpy(arrays[kind]))
-            run_state.publish(weights={kind: network})
+            flatten_parameters(self._network).copy_(torch.from_numpy(arrays[kind]))
+            run_state.publish(weights={kind: self._network})
             self.has_weights.set()
         if news.settings is not None:
-            self._settings = self._here(news.settings)
+            self._settings = self._machine.settings_of(news.settings)
             run_state.publish(settings=self._settings)
         run_state.publish(frames_total=news.frames_total)
         self._spool.acknowledge(news.acknowledged)
@@ -462,34 +447,14 @@ class _Run:
             PassingError: if there is no room on the disk.
         """
         if rollout.position is not None:
-            self._progress = self._progress.after(rollout.position)
+            self._progress[0] = self._progress[0].after(rollout.position)
         self._sequence += 1
         message = over_grpc.encode_race(rollout, self._sequence, self._compress)
         try:
             self._spool.add(self._sequence, len(rollout.rollout_results["actions"]), message)
         except OSError as error:
-            raise PassingError(f"{self._machine.folder} takes no more races: {error.strerror}") from error
+            raise PassingError(f"{self._folder} takes no more races: {error.strerror}") from error
 
-    def make_task(self, index: int) -> CollectorTask:
-        """Make the task of the collector's next start."""
-        self._n_starts[self._sequence] += 1
-        return CollectorTask(
-            index=index,
-            name=f"{self._name}/start-{self._n_starts.total()}",
-            maps_folder=self._maps_folder,
-            tracks_folder=self._machine.folder / "generated_tracks",
-            live_folder=self._machine.folder / "live",
-            rollouts=self.channels.rollouts.open_collector(index),
-            run_state=self.channels.run_state,
-            make_games_builder=make_games_builder,
-            make_agent_builder=make_agent_builder,
-            progress=self._progress,
-            n_starts_before=self._n_starts[self._sequence] - 1,
-        )
-
-    def _here(self, settings: Mapping[str, Any]) -> Settings:
-        return _with_seed(self._machine.settings_of(settings), self._settings.run.seed)
-
-
-def _with_seed(settings: Settings, seed: int) -> Settings:
-    return settings.model_copy(update={"run": settings.run.model_copy(update={"seed": seed})})
+    def make_jobs(self, placement: Placement) -> list[CollectorJob]:
+        """Make the job of the collector."""
+        return make_jobs(1, self._name, self.channels, placement, self._progress, self._maps_folder, self._folder)

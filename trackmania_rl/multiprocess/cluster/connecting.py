@@ -1,11 +1,11 @@
-"""Connection to a Ray cluster, and clusters made on one machine for a first look."""
+"""Connection to a Ray cluster, checks of its machines, and clusters made on one machine for a first look."""
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -17,10 +17,15 @@ from typing import Any, Final
 
 import psutil
 import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from trackmania_rl.cli import is_loopback
+from trackmania_rl.doctor.findings import Check, Finding, ok, problem, warning
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.supervisor import descendants_of, end_processes
 from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +42,9 @@ RAY_GIVES_UP_AFTER_S: Final = 90
 MOST_SAID_BYTES: Final = 1 << 20
 HEAD: Final = "joined the head "
 REFUSED: Final = "InvalidAuthToken"
+ANSWERS_WITHIN_S: Final = 60.0
+"""A machine's first process loads this package from a cold disk."""
+LEAST_STORE_BYTES: Final = 200 << 20
 _PROBE: Final = (
     "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='error'); "
     f"print({HEAD!r} + ray.get_runtime_context().gcs_address, flush=True)"
@@ -90,7 +98,7 @@ def require_answer(cluster: str) -> None:
     if HEAD not in said:
         raise UserError(_refusal(cluster, said))
     head = said.rsplit(HEAD, 1)[1].split()[0]
-    if not _is_loopback(head) and REFUSED not in _said_by_probe(head, {"RAY_AUTH_MODE": "disabled"}):
+    if not is_loopback(head.rsplit(":", 1)[0]) and REFUSED not in _said_by_probe(head, {"RAY_AUTH_MODE": "disabled"}):
         raise UserError(
             f"the cluster at {head} accepts every machine that can reach it, and each of them may run programs on "
             "all its machines: start Ray with RAY_AUTH_MODE=token everywhere (docs/other_machines.rst)"
@@ -140,12 +148,6 @@ def _reason(cluster: str, said: str) -> str:
     )
 
 
-def _is_loopback(head: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(head.rsplit(":", 1)[0].strip("[]")).is_loopback
-    return False
-
-
 def _made_here(n_nodes: int, closing: contextlib.ExitStack) -> str:
     """Make a cluster on this machine: a node for the learner, others for collectors. A single node serves both."""
     from ray.cluster_utils import Cluster
@@ -177,3 +179,73 @@ def _own_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def look_there() -> tuple[str, bool]:
+    """Return Python's version on the machine that this runs on, and whether it has this package."""
+    from importlib.util import find_spec
+
+    return platform.python_version(), find_spec("trackmania_rl") is not None
+
+
+def check_cluster(cluster: str, settings: Settings) -> Iterator[Finding]:
+    """Join a cluster and yield findings on its machines.
+
+    Args:
+        cluster: see `connected`.
+        settings: of the run.
+    """
+    try:
+        with connected(cluster):
+            nodes = [node for node in ray.nodes() if node["Alive"]]
+            yield _how_it_is_guarded()
+            for node, answer in [(node, _ask(node)) for node in nodes]:
+                yield _of_machine(node, answer)
+            yield _room(n_places(), settings.game.n_collectors)
+    except UserError as error:
+        yield problem(Check.CLUSTER, str(error))
+
+
+def _ask(node: dict[str, Any]) -> Any:
+    there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    options = {"num_cpus": 0, "scheduling_strategy": there, "runtime_env": {"env_vars": environment()}}
+    return ray.remote(look_there).options(**options).remote()
+
+
+def _of_machine(node: dict[str, Any], answer: Any) -> Finding:
+    name, resources = node["NodeManagerHostname"], node["Resources"]
+    n_collectors, store_bytes = int(resources.get(RESOURCE, 0)), int(resources.get("object_store_memory", 0))
+    try:
+        python, has_package = ray.get(answer, timeout=ANSWERS_WITHIN_S)
+    except GetTimeoutError:
+        return problem(
+            Check.CLUSTER,
+            f"{name} starts no process within {ANSWERS_WITHIN_S:.0f} s: check it or remove it from the cluster",
+        )
+    except RayError as error:
+        return problem(Check.CLUSTER, f"{name} cannot start a process: {type(error).__name__}")
+    if not has_package:
+        return problem(Check.CLUSTER, f"{name} has no trackmania_rl: install it there too (docs/other_machines.rst)")
+    text = f"{name}: room for {n_collectors} collectors, store of {store_bytes >> 20} MB, Python {python}"
+    if n_collectors > 0 and store_bytes < LEAST_STORE_BYTES:
+        return warning(Check.CLUSTER, f"{text}: a small store spills races to disk; ray start --object-store-memory")
+    return ok(Check.CLUSTER, text)
+
+
+def _how_it_is_guarded() -> Finding:
+    token = "asks for a token" if os.environ.get("RAY_AUTH_MODE") == "token" else "asks for no token"
+    tls = (
+        "speaks TLS"
+        if os.environ.get("RAY_USE_TLS") == "1"
+        else "speaks no TLS: races and weights can be read on the way"
+    )
+    return ok(Check.CLUSTER, f"joined; it {token} and {tls}")
+
+
+def _room(n_places_there_are: int, n_collectors: int) -> Finding:
+    text = f"room for {n_places_there_are} collectors, n_collectors = {n_collectors}"
+    if n_places_there_are == 0:
+        return problem(Check.CLUSTER, f"{text}: start Ray with --resources '{{\"{RESOURCE}\": 4}}' on a machine")
+    if n_places_there_are < n_collectors:
+        return warning(Check.CLUSTER, f"{text}: the others wait until a machine joins")
+    return ok(Check.CLUSTER, text)

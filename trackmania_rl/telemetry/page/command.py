@@ -29,7 +29,7 @@ from typing import Final
 
 import numpy as np
 
-from trackmania_rl.cli import command, port
+from trackmania_rl.cli import command, is_loopback, port
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.settings.run_folder import RunFolder
@@ -93,8 +93,6 @@ def check_packages() -> None:
 
 def check_token(host: str, token: str | None) -> None:
     """Raise a `UserError` if a page for other machines has no long token."""
-    from trackmania_rl.telemetry.page.guard import is_loopback  # needs packages that --help does without
-
     if token is None and not is_loopback(host):
         raise UserError(
             f"--host {host} lets other machines see this page and edit settings: give --token as well, a word of your "

@@ -62,7 +62,7 @@ class RunContext:
     statistics: TrainingStatistics
     session: int = 1  #: number of this start of the run
     n_saved_before: int = 0  #: frames and updates of earlier stages
-    serves_workers: bool = False  #: whether workers on other machines may connect
+    n_workers: int | None = None  #: connected workers on other machines; None if none may connect
     #: (N, 3) points of each map's reference line, for pictures; none for generators
     reference_lines_m: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     maps_folder: Path = Path("maps")
@@ -80,7 +80,7 @@ class RunContext:
     @property
     def has_collectors(self) -> bool:
         """True if races arrive: from collectors or from workers."""
-        return self.serves_workers or self.settings.game.n_collectors > 0
+        return self.n_workers is not None or self.settings.game.n_collectors > 0
 
 
 class Hook(TrainerHookBase):
