@@ -2,7 +2,6 @@
 
 import argparse
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from trackmania_rl.cli import (
     add_configuration_arguments,
     command,
-    end_in_order_when_terminated,
     preset_files,
 )
 from trackmania_rl.errors import PassingError, UserError
@@ -59,16 +57,6 @@ def test_a_bug_is_not_hidden():
 
     with pytest.raises(ZeroDivisionError):
         main()
-
-
-def test_terminating_is_like_interrupting():
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        end_in_order_when_terminated()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def test_names_that_the_terminal_cannot_show_end_nothing():

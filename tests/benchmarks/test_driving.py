@@ -1,6 +1,5 @@
 """The driving benchmark: scores of races, comparisons of variants, its runs, and its commands."""
 
-import itertools
 import json
 import math
 import signal
@@ -13,26 +12,19 @@ import psutil
 import pytest
 
 from benchmarks.driving import run as run_module
-from benchmarks.driving.report import compare_variants, write_report
 from benchmarks.driving.runs import Run, complete_notes, plain_settings
 from benchmarks.driving.score import (
     Difference,
-    Group,
     MeasuredRun,
     RunFigures,
-    Spread,
     Yardstick,
     compare,
-    group_runs,
-    race_score,
-    read_yardsticks,
     run_figures,
     scores_at,
 )
-from benchmarks.driving.variants import Variant, read_variants
+from benchmarks.driving.variants import Variant
 from tests.keep_games_command import wait_until
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import load_settings
 
 RECORD_MS = 20_000
 
@@ -57,12 +49,6 @@ def race(wall_s, frames, time_ms=None, is_explo=False, track="valley"):
         "race_finished": time_ms is not None,
         "race_time_ms": time_ms or 3_000,
     }
-
-
-def test_the_score_of_a_race_is_the_records_time_over_its_own():
-    assert race_score(race(1, 1, 25_000), RECORD_MS) == 0.8
-    assert race_score(race(1, 1, 16_000), RECORD_MS) == 1.25
-    assert race_score(race(1, 1), RECORD_MS) == 0.0  # cut off after 3 s, far quicker than the record
 
 
 @pytest.mark.parametrize("axis", ["wall_s", "frames_total"])
@@ -102,33 +88,6 @@ def test_figures_of_a_run(yardstick):
 
 def measured_run(figures, variant="base", track="valley", seed=3):
     return MeasuredRun({"variant": variant, "track": track, "seed": seed}, [], figures)
-
-
-def test_what_never_was_is_later_than_anything(yardstick):
-    never = run_figures([race(30.0, 500)], "valley", yardstick, minutes=3)
-    assert never.first_finish_s == never.first_finish_frames == never.best_ms == math.inf
-    assert never.score_by_minute == (0.0, 0.0, 0.0)
-    soon = run_figures([race(20.0, 400, 25_000)], "valley", yardstick, minutes=2)
-    late = run_figures([race(50.0, 900, 20_000)], "valley", yardstick, minutes=2)
-    group = Group("base", "valley", [measured_run(figures) for figures in (soon, never, late)])
-    assert group.spread("first_finish_s") == Spread(50.0, 20.0, math.inf)
-    assert group.score_by_minute == [Spread(0.8, 0.0, 1.0)] * 2  # as far as the shortest run goes
-    assert group.spread("mean_score") == Spread(0.8, 0.0, 1.0)
-    assert group.spread("best_ms") == Spread(25_000, 20_000, math.inf)
-
-
-def test_yardsticks_are_read_and_missing_ones_named(tmp_path, yardstick):
-    file = tmp_path / "yardsticks.json"
-    with pytest.raises(UserError, match=r"has no times for ring"):
-        read_yardsticks(file, ["ring"])
-    entry = yardstick.model_dump() | {"scripted_tuned_settings": {}}
-    file.write_text(json.dumps({"valley": entry, "kart": entry | {"record_ms": -5}}))
-    assert read_yardsticks(file, ["valley"]) == {"valley": yardstick}
-    with pytest.raises(UserError, match=r"kart\.record_ms = -5"):
-        read_yardsticks(file, ["valley", "kart"])
-    file.write_text("{")
-    with pytest.raises(UserError, match="damaged"):
-        read_yardsticks(file, ["valley"])
 
 
 def result(variant, track, seed, last_minute, mean=0.5, minutes=2, frames=500):
@@ -194,33 +153,6 @@ def write_note(run, **changes):
     return note | changes
 
 
-def test_a_variant_is_read_from_its_text(config_file, tmp_path):
-    text = "slow: lr_schedule=((0, 1e-4), (9, 1e-5))  use_ddqn=True"
-    variant = Variant.read(text, config_file, ["batch_size=32"])
-    assert variant == Variant(
-        "slow", config_file, ("batch_size=32", "lr_schedule=((0, 1e-4), (9, 1e-5))", "use_ddqn=True")
-    )
-    assert Variant.read("default:", config_file, []) == Variant("default", config_file, ())
-    begun = Variant.read("begun: weights_from=drivers/ring.driver seed=3", config_file, [])
-    assert (begun.weights_from, begun.overrides, begun.config_file) == ("drivers/ring.driver", ("seed=3",), config_file)
-    spread = Variant.read("spread: cluster=local:2 batch_size=32", config_file, [])
-    assert spread == Variant("spread", config_file, ("batch_size=32",), "local:2")
-    for text in ("no colon", "a/b: x=1", ": x=1", "name: nonsense", "under_score: x=1"):
-        with pytest.raises(UserError, match="write it as"):
-            Variant.read(text, config_file, [])
-    file = tmp_path / "variants.txt"
-    file.write_text("# compared\n\ndefault:\nslow: lr_schedule=((0, 1e-4),)\n    batch_size=32\n\nlast:\n")
-    assert read_variants(file) == ["default:", "slow: lr_schedule=((0, 1e-4),) batch_size=32", "last:"]
-
-
-def test_each_variant_of_the_options_differs_from_the_default(repository_root, config_file):
-    texts = read_variants(repository_root / "research" / "options" / "variants.txt")
-    variants = [Variant.read(text, config_file, ()) for text in texts]
-    settings = [plain_settings(load_settings(one.config_file, one.overrides)) for one in variants]
-    assert variants[0].name == "default"
-    assert len({one.name for one in variants}) == len({str(one) for one in settings}) == len(variants)
-
-
 def test_only_a_run_to_its_end_with_the_same_settings_is_complete(run):
     assert not run.is_complete()
     write_note(run, is_complete=False)
@@ -233,40 +165,6 @@ def test_only_a_run_to_its_end_with_the_same_settings_is_complete(run):
         replace(run, minutes=5).is_complete()
     with pytest.raises(UserError, match="batch_size = 64, now it is 32"):
         replace(run, variant=replace(run.variant, overrides=("batch_size=32",))).is_complete()
-
-
-def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp_path):
-    measured = []
-    for seed, variant, track in itertools.product((3, 4), ("base", "other"), ("valley", "ring")):
-        one = replace(
-            run,
-            variant=Variant(variant, run.variant.config_file, ()),
-            track=repository_root / "maps" / f"{track}.toml",
-            seed=seed,
-            minutes=2,
-        )
-        time_ms = 40_000 if variant == "base" else 25_000
-        races = [
-            race(4.0 * i * seed, 100 * i, time_ms - 100 * i if i > 5 else None, i % 2 == 0, track) for i in range(1, 30)
-        ]
-        measured.append(MeasuredRun(write_note(one), races, run_figures(races, track, yardsticks[track], 2)))
-    groups = group_runs(measured)
-    assert [(group.track, group.variant, len(group.runs)) for group in groups] == [
-        *(("valley", "base", 2), ("valley", "other", 2)),
-        *(("ring", "base", 2), ("ring", "other", 2)),
-    ]
-    comparisons = compare_variants(groups)
-    assert [(one.variant, one.n_pairs) for one in comparisons] == [("base", 4), ("other", 4)]
-    assert comparisons[1].last_minute_difference.mean > 0.1  # 25 s and 40 s
-    assert compare_variants([groups[0], groups[3]]) == []  # one variant on valley, the other on ring
-    files = write_report(tmp_path, groups, yardsticks, {"command": ["run.py"]})
-    assert [file.name for file in files] == ["table.md", "results.json", "curves.png"]
-    table = (tmp_path / "table.md").read_text()
-    assert "98 s (700 frames)" in table
-    results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)  # no Infinity
-    assert len(results["runs"]) == 8
-    assert results["runs"][0]["figures"]["beats_scripted_s"] is None
-    assert [one["variant"] for one in results["comparisons"]] == ["base", "other"]
 
 
 def command(repository_root, *words):

@@ -1,7 +1,6 @@
 """The performance benchmark runs, and its yardstick computes the same as the project."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,32 +58,6 @@ def test_the_classic_network_is_the_same_function(options, size):
     classic.load_state_dict(network.state_dict())
     state, tau = (batch["state_img"], batch["state_float"]), torch.rand(1, 8)
     torch.testing.assert_close(classic(*state, tau.expand(3, -1)), network(*state, tau))
-
-
-def test_the_classic_replay_stores_the_same_transitions(options):
-    from benchmarks.performance.replay import Replays, replay_settings
-    from benchmarks.performance.senders import as_lists, random_race
-
-    options = replace(options, memory_rows=60 * options.n_frames)  # either side could hold the whole race
-    replays = Replays(options, replay_settings(options), options.image_size_px)
-    race = random_race(options.n_frames, options.image_size_px, seed=0)
-    replays.fill(race)
-    replays.fill_classic(as_lists(race))
-
-    def by_first_float(*sides):
-        experiences = [side[i] for side in sides for i in range(len(side))]
-        return sorted(experiences, key=lambda experience: experience.state_float[1])
-
-    ours = by_first_float(replays.buffer, replays.buffer_test)
-    classic = by_first_float(replays.classic.buffer.storage, replays.classic.buffer_test.storage)
-    assert len(ours) == len(classic) == options.n_frames - 1
-    for mine, theirs in zip(ours, classic, strict=True):
-        assert (mine.action, mine.n_steps) == (theirs.action, theirs.n_steps)
-        np.testing.assert_array_equal(mine.state_img, theirs.state_img)
-        np.testing.assert_array_equal(mine.next_state_img, theirs.next_state_img)
-        np.testing.assert_array_equal(mine.next_state_float, theirs.next_state_float)
-        np.testing.assert_allclose(mine.rewards[: mine.n_steps], theirs.rewards[: mine.n_steps], rtol=1e-5)
-        np.testing.assert_allclose(mine.next_state_potential, theirs.next_state_potential, rtol=1e-5)
 
 
 def test_the_classic_client_reads_the_same_floats(options, repository_root):

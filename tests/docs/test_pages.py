@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.driving.variants import OPTIONS
-from trackmania_rl.settings import load_settings
-
 PAGES = ("README.rst", "docs/*.rst", "research/**/*.rst")
 ROOMS = ("trackmania_rl", "scripts", "examples", "config_files", "benchmarks", "research", "docs", "tests", "drivers")
 FILE = re.compile(rf"(?<![\w./-])(?:{'|'.join(ROOMS)})/[\w./*{{}}-]*\w")
@@ -19,8 +16,6 @@ NAME = re.compile(r"``((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:_|[a-z][A-Z])\w*)(?:\(\
 """A name of the code: words joined by underscores or capitals, with or without the modules that hold it."""
 LINK = re.compile(r"<([^<>:]+)>`_")
 PICTURE = re.compile(r"^\.\. image:: (\S+)$", re.MULTILINE)
-SET = re.compile(r"--set [\"']?([a-z_]+)=")
-VARIANT = re.compile(r"--variant \"[\w-]+:([^\"]*)\"")
 OF_OTHERS = {"STEAM_COMPAT_CLIENT_INSTALL_PATH", "STEAM_COMPAT_DATA_PATH"}
 SOURCES = {".py", ".toml", ".as", ".cpp", ".h", ".sh"}
 OF_USERS = {"best/best.py", "config/config.py", "my_hooks.py", "my_parts.py", "other.py"}
@@ -78,13 +73,6 @@ def test_names_of_the_code_are_in_the_code(texts: dict[Path, str], repository_ro
 @pytest.mark.parametrize("pattern", [LINK, PICTURE], ids=["links", "pictures"])
 def test_links_and_pictures_lead_to_files(texts: dict[Path, str], pattern: re.Pattern[str]) -> None:
     assert not missing(texts, pattern, lambda page, target: (page.parent / target.split("#")[0]).is_file())
-
-
-def test_settings_that_commands_set_are_known(texts: dict[Path, str], repository_root: Path) -> None:
-    known = {*load_settings(repository_root / "config_files" / "config.py").flat(), *OPTIONS}
-    variants = {page: " ".join(VARIANT.findall(text)) for page, text in texts.items()}
-    for of_texts, pattern in ((texts, SET), (variants, re.compile(r"\b([a-z_]+)="))):
-        assert not missing(of_texts, pattern, lambda _, name: name in known)
 
 
 def test_each_promise_to_users_of_other_systems_has_its_test(repository_root: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trackmania_rl.doctor import checks, examination
-from trackmania_rl.doctor.checks import check_disk, check_game, check_ports, check_start
+from trackmania_rl.doctor.checks import check_game, check_ports, check_start
 from trackmania_rl.doctor.examination import check_distribution, check_packages, examine, pinned
 from trackmania_rl.doctor.findings import Check, Context, Level
 from trackmania_rl.errors import UserError
@@ -17,7 +17,6 @@ from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers.game_windows import WindowError
 from trackmania_rl.tmi_interaction.launchers.kept_game import lock_of_kept_game
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
-from trackmania_rl.tmi_interaction.launchers.plugin_files import PLUGIN_FILE, PLUGIN_NAME
 from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
 OK, WARNING, PROBLEM = Level.OK, Level.WARNING, Level.PROBLEM
@@ -182,18 +181,6 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning(findings):
     assert "GTX 1050 cannot be used: " in text
 
 
-def test_the_output_folder_is_checked_and_may_be_missing(findings, context, tmp_path):
-    [(level, text)] = findings(Check.FOLDER, folder=tmp_path / "absent" / "too")
-    assert level is OK
-    assert text.endswith("too will be made")
-    (tmp_path / "file").touch()
-    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        [(level, text)] = findings(Check.FOLDER, folder=folder)
-        assert level is PROBLEM
-        assert str(folder) in text
-    assert only(check_disk(context(folder=tmp_path / "absent" / "too")))[0] is OK
-
-
 def test_maps_and_programs_of_the_real_game_are_found(findings, tmp_path):
     challenges = tmp_path / "OneDrive" / "Documents" / "TrackMania" / "Tracks" / "Challenges"
     challenges.mkdir(parents=True)
@@ -252,30 +239,6 @@ def test_kept_games_greet(context, monkeypatch):
         level, text = only(check_ports(asked_for))
     assert level is PROBLEM
     assert f"another collector of this machine plays on the kept game at port {first}" in text
-
-
-def test_the_plugin_is_installed_and_no_other_file_is_lost(findings, tmp_path):
-    plugin = tmp_path / "Documents" / "TMInterface" / "Plugins" / PLUGIN_NAME
-    plugin.parent.mkdir(parents=True)
-
-    def check():
-        [found] = findings(Check.PLUGIN, config=REAL)
-        return found
-
-    level, text = check()
-    assert level is OK
-    assert "installed" in text
-    assert plugin.read_bytes() == PLUGIN_FILE.read_bytes()
-    assert "up to date" in check()[1]
-    plugin.write_text("another plugin")
-    level, text = check()
-    assert level is WARNING
-    assert "what was there before is in" in text
-    assert check()[0] is OK
-    newer = PLUGIN_FILE.read_text().replace("const int LINK_VERSION = ", "const int LINK_VERSION = 9")
-    plugin.write_text(newer)
-    assert check()[0] is WARNING
-    assert plugin.read_text() == newer
 
 
 def test_a_run_starts_only_without_problems_and_logs_warnings(context, caplog):

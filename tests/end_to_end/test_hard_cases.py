@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -36,21 +35,6 @@ def test_it_ends_during_start_up(start_training, tmp_path, delay_s, number, tran
     assert not command.survivors()
     # Before Python has come to the command's own first lines, a signal does what it always does.
     assert command.process.returncode in (0, 130, -number), command.output
-
-
-@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="compiling needs a C++ compiler")
-@pytest.mark.parametrize("delay_s", [0.5, 4.0, 9.0])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_while_the_update_is_compiled(start_training, tmp_path, delay_s, number):
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-    command = start_training(tmp_path, environment=environment, use_torch_compile=True)
-    command.wait_for(lambda: "compiling the update" in command.output, "compiling")
-    time.sleep(delay_s)
-    command.stop(number, whole_group=number == signal.SIGINT)
-    assert "Traceback" not in command.output, command.output
-    assert not command.survivors()
-    assert command.process.returncode == 0, command.output
-    assert find_manifests(command.run_folder)
 
 
 @pytest.mark.parametrize("transport", ["socket", "in_process"])

@@ -156,11 +156,3 @@ def test_a_mistake_is_told_in_one_line(name, train, folder, tmp_path, capfd):
     assert (own.read_bytes() if own.is_file() else None) == before
     if mistake.run is None:
         assert not output.exists() or not list(output.iterdir())
-
-
-def test_the_command_ends_with_the_exit_code_and_leaves_no_process(start_training, folder, tmp_path):
-    shutil.copytree(folder / "good", tmp_path, dirs_exist_ok=True)
-    command = start_training(tmp_path, float_hidden_dim=20)
-    assert command.process.wait(120) == ExitCode.NEEDS_A_PERSON, command.output
-    assert command.output.splitlines()[-1].startswith("error: ")
-    assert not command.survivors()

@@ -68,19 +68,3 @@ def test_inputs_are_recorded_and_looked_at(dataset, run_folder, maps_folder, rep
     code, _, errors = dataset("info", folder, "--config", config, "--set", "one_every_n_zone_centers_in_inputs=10")
     assert code == 78
     assert "one_every_n_zone_centers_in_inputs is 20 there and 10 here" in errors
-
-
-def test_mistakes_are_told_in_one_line(dataset, run_folder):
-    cases = {
-        "absent.inputs": ("record", "absent.inputs", "--id", "tested/x-v0"),
-        "save/absent": ("record", "save/absent", "--id", "tested/x-v0"),
-        "save/absent: there is no such run folder": ("export", "save/absent", "--id", "tested/x-v0"),
-        "atlantis/x-v0: there is no data set in": ("info", "atlantis/x-v0"),
-        "the following arguments are required: --id": ("record", "a.inputs"),
-        "there is no race to write": ("export", run_folder, "--id", "tested/x-v0"),  # its memory is empty
-    }
-    for told, words in cases.items():
-        code, _, errors = dataset(*words)
-        assert code != 0
-        assert told in errors
-        assert "Traceback" not in errors

@@ -132,27 +132,6 @@ def test_the_published_defaults_change_nothing(full_size_config, tmp_path):
     assert taken_over(PUBLISHED, full_size_config, tmp_path) == ({}, [])
 
 
-OTHER_FORMS = f"""
-batch_size: int = 9
-def other():
-    batch_size = 3
-map_cycle = [repeat(("map5", "map5.Gbx", "map5_0.5m.npy", True, True), 4), "map6"]
-apply_randomcrop_augmentation = True
-theirs = {list(range(1000))}
-"""
-
-
-def test_what_is_not_taken_over_is_told_in_a_short_line(full_size_config, tmp_path):
-    taken, problems = taken_over(OTHER_FORMS, full_size_config, tmp_path)
-    assert taken["batch_size"] == 9
-    assert [entry["map_name"] for entry in taken["map_cycle"]] == ["map5"]
-    for told, begins in zip(
-        sorted(problems), ("apply_randomcrop_aug", "map_cycle: 1 ent", "theirs = (0, 1, 2,"), strict=True
-    ):
-        assert told.startswith(begins)
-        assert len(told) < 200
-
-
 @pytest.mark.parametrize("text", ["def (", "\0", "x = " + "(" * 5000, "a" * 10 + "=" + "-" * 100_000 + "1"])
 def test_no_python_is_told(tmp_path, text):
     (tmp_path / "config.py").write_text(text)

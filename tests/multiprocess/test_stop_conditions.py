@@ -1,6 +1,5 @@
 """When a training ends, and what a signal does meanwhile."""
 
-import contextlib
 import signal
 import threading
 
@@ -95,17 +94,3 @@ def test_the_limit_of_seconds_ends_what_is_done_interruptibly(run, should_stop):
     assert should_stop()
     should_stop.interruptibly(lambda: waited.append("begun"))
     assert not waited
-
-
-def test_a_signal_that_was_swallowed_helps_when_it_comes_again(should_stop):
-    done = []
-
-    def work():
-        with contextlib.suppress(KeyboardInterrupt):  # as the interpreter does in a finalizer
-            signal.raise_signal(signal.SIGTERM)
-        done.append("swallowed")
-        signal.raise_signal(signal.SIGTERM)
-        done.append("after")
-
-    should_stop.interruptibly(work)
-    assert done == ["swallowed"]

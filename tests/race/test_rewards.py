@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackmania_rl.race.progress_reward import PER_M, ProgressReward
-from trackmania_rl.race.rewards import Arrival, is_finite_as_stored, race_rewards, speedslide_quality, state_potentials
+from trackmania_rl.race.rewards import Arrival, race_rewards, speedslide_quality, state_potentials
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import RewardSettings, load_settings
@@ -110,13 +110,6 @@ def test_the_potential_of_the_lines_direction_needs_two_zone_centres():
     places = PLACES | {"zone_centers_m": slice(16, 19)}
     with pytest.raises(ValueError, match="set n_zone_centers_in_inputs to 2 or more"):
         state_potentials(random_states(4, 0), places=places, settings=settings(shaped_reward_point_to_vcp_ahead=0.4))
-
-
-@pytest.mark.parametrize(
-    ("column", "is_finite"), [([1, 2], True), ([1.0, 1e39], False), (["x"], False), ([10**400], False)]
-)
-def test_numbers_are_finite_as_float32(column, is_finite):
-    assert is_finite_as_stored(column) == is_finite
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,6 @@ def fake_training(
         before = {"agent": {"online": {"w": torch.full((3,), float(folder.name[-1]))}}, "frames": 0}
     schedule = settings["lr_schedule"]
     assert isinstance(schedule, tuple)
-    if "FAIL" in terminal_file.parts[-3]:
-        terminal_file.write_text("error: no room\n")
-        return 2
     frames = before["frames"] + 100
     state = {"agent": {"online": {"w": before["agent"]["online"]["w"] + 1}}, "frames": frames}
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,9 @@ import torch
 
 from benchmarks.driving.score import read_yardsticks
 from benchmarks.driving.variants import Variant, find_tracks
-from research.search.outcome import Outcome, command_against_default, table, write_best
+from research.search.outcome import command_against_default, write_best
 from research.search.space import Space, read_space, scaled
-from research.search.trial import Plan, Trial, TrialFailedError, run_watched
+from research.search.trial import Plan, Trial, run_watched
 from tests.keep_games_command import wait_until
 from tests.research.fake_training import RACE_MS, fake_training, settings_of
 from trackmania_rl.errors import UserError
@@ -171,27 +171,6 @@ def test_a_clone_begins_with_its_donors_weights_to_the_byte(make_plan: MakePlan,
     torch.testing.assert_close(after["agent"]["online"]["w"], begins_with + 1)
 
 
-def test_a_trial_goes_on_from_what_it_handed_on(make_plan: MakePlan, tmp_path: Path) -> None:
-    plan = make_plan()
-    trial = Trial(plan, 1, DRAWN, fake_training)
-    trial.begin(None)
-    trial.drive()
-    handed_on = tmp_path / "handed_on"
-    handed_on.mkdir()
-    trial.hand_on(handed_on)
-    trial.drive()  # is lost: Tune knows nothing of it
-    again = Trial(plan, 1, DRAWN, fake_training)
-    again.begin(handed_on)
-    assert again.drive().frames == 200
-
-
-def test_a_training_that_fails_says_what_it_said_last(make_plan: MakePlan) -> None:
-    trial = Trial(make_plan("FAIL"), 1, DRAWN, fake_training)
-    trial.begin(None)
-    with pytest.raises(TrialFailedError, match=r"trial_00001 failed: error: no room \(.*trial_00001\.txt\)"):
-        trial.drive()
-
-
 def test_a_piece_lasts_from_its_first_race_on_and_ends_in_order(tmp_path: Path) -> None:
     said, log = tmp_path / "said.txt", tmp_path / "races.jsonl"
     log.write_text("an earlier race\n")
@@ -204,25 +183,6 @@ def test_a_piece_lasts_from_its_first_race_on_and_ends_in_order(tmp_path: Path) 
     assert time.monotonic() - began_s > 1.5  # the piece begins with its first race
     assert said.read_text() == "drives\nends in order\n"
     assert run_watched([sys.executable, "-c", "raise SystemExit(3)"], said, tmp_path, log, 60.0) == 3
-
-
-def test_trials_are_remembered(tmp_path: Path) -> None:
-    outcome = Outcome(tmp_path)
-    outcome.add("trial_00000", {"batch_size": 8}, 0.25, 100)
-    outcome.add("trial_00001", {"batch_size": 9}, 0.75, 100)
-    outcome.add("trial_00000", {"batch_size": 10}, 0.5, 200)  # it has become a clone
-    outcome.end("trial_00000", "complete")
-    outcome.end("trial_00002", "failed", "no room")
-    again = Outcome(tmp_path)
-    assert again.trials == outcome.trials
-    assert again.trials["trial_00000"].scores == [0.25, 0.5]
-    assert again.trials["trial_00000"].drawn == {"batch_size": 10}
-    best = again.best()
-    assert best is not None
-    assert best[0] == "trial_00001"
-    lines = table(again).splitlines()
-    assert [line.split()[0] for line in lines] == ["trial_00001", "trial_00000", "trial_00002"]
-    assert "0.250 0.500" in lines[1]
 
 
 def test_the_best_is_a_configuration_and_a_command_compares_it_with_the_default(make_plan: MakePlan) -> None:

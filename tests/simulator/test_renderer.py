@@ -76,21 +76,6 @@ def test_any_pose_draws_every_pixel(eventful_track):
         np.testing.assert_array_equal(frame, renderer.render(position, rotation, section, 80, 60))
 
 
-@pytest.mark.parametrize(
-    ("position", "rotation", "size", "message"),
-    [
-        ([np.nan, 0, 0], np.eye(3), (8, 8), "no pose"),
-        ([2e6, 0, 0], np.eye(3), (8, 8), "no pose"),
-        ([0, 0, 0], 3 * np.eye(3), (8, 8), "no pose"),
-        ([0, 0, 0], np.eye(4), (8, 8), "shapes"),
-        ([0, 0, 0], np.eye(3), (10, 4097), r"_px is .*1\.\.4096"),
-    ],
-)
-def test_impossible_poses_and_sizes_are_refused(eventful_track, position, rotation, size, message):
-    with pytest.raises(ValueError, match=message):
-        Renderer(eventful_track).render(position, rotation, 0, *size)
-
-
 def test_gray_pictures_are_the_gray_of_the_coloured_ones(eventful_track):
     """Several races at once, each to its own row of its own frames; nothing else is written."""
     random, ribbon = np.random.default_rng(3), eventful_track.ribbon

@@ -44,19 +44,6 @@ def test_it_names_best_time_folder_and_next_command():
     assert resume == "resume training: repeat the training command with --set=run_name=x"
 
 
-def test_an_own_environment_has_a_return_and_can_be_evaluated():
-    said = text(race_record(map_name="cartpole", progress_unit="points"))
-    assert "cartpole: best return 812\n" in said
-    assert "evaluate and film: python scripts/evaluate.py save/tested\n" in said
-
-
-def test_generated_tracks_have_no_best_time_and_only_the_first_of_many_maps_are_named():
-    driven = [race_record(time_ms, map_name="generated", is_generated=True) for time_ms in (9_000, None, 8_000)]
-    assert "generated: 2 of the last 3 races finished" in text(*driven)
-    lines = text(*(race_record(map_name=f"m{k}") for k in range(9))).splitlines()
-    assert lines[1:7] == [*(f"m{k}: 812 m, not finished yet" for k in range(5)), "4 more maps"]
-
-
 def test_medals_are_those_of_the_game():
     assert MedalTimes.of_author(55_100) == MedalTimes(55_100, 59_000, 67_000, 83_000)  # as the game's map has them
     assert MedalTimes.of_author(50_000) == MedalTimes(50_000, 53_000, 60_000, 75_000)

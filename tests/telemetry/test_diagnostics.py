@@ -44,14 +44,6 @@ def test_the_newest_sets_are_kept(tmp_path, monkeypatch):
     assert [entry["frames"] for entry in list_pictures(tmp_path)] == [1003, 1002]
 
 
-def test_pictures_without_data_are_left_out(tmp_path):
-    data = line_data()
-    assert [kind for kind, draw in KINDS.items() if draw(data) is not None] == ["racing_line"]
-    for name in ("action_controls", "line_m", "driven_m"):
-        setattr(data["about"], name, np.zeros((0, 3)))
-    assert draw_diagnostics(data, tmp_path / "diagnostics") == []
-
-
 def test_files_that_cannot_be_used_are_one_line(tmp_path):
     file = tmp_path / "data.npz"
     for content in (None, b"", b"PK\x03\x04 nonsense"):
@@ -108,30 +100,3 @@ def test_q_values_of_the_fastest_record_are_drawn(run_folder, q_values_command, 
     assert "80.0% of those taken were not the best" in " ".join(out.split())
     with Image.open(run_folder / "best_runs" / "valley_2230" / "q_values.png") as picture:
         assert picture.size[0] > 1000
-
-
-def test_values_of_a_single_action_have_no_gaps_and_a_picture(q_values_command):
-    values = q_values_command.RaceValues(
-        RNG.standard_normal((30, 1)).astype(np.float32), ("a",), 0.05, np.zeros(30, dtype=int)
-    )
-    assert not values.gaps.any()
-    assert len(q_values_command.draw_q_values(values, "a $title$").axes) == 1
-
-
-def test_mistakes_of_the_q_values_command_are_one_line(run_folder, tmp_path, q_values_command, error_line):
-    (tmp_path / "nonsense.npy").write_bytes(b"nonsense")
-    np.save(tmp_path / "flat.npy", np.zeros(7, dtype=np.float32))
-    np.save(tmp_path / "nan.npy", np.full((3, 1), np.nan, dtype=np.float32))
-    np.save(tmp_path / "objects.npy", np.array([[object()]]), allow_pickle=True)
-    cases = {
-        "choose with --map": (run_folder, "--picture", tmp_path / "a.png"),
-        "on speedway": (run_folder, "--map", "speedway"),
-        "cannot be written": (run_folder, "--map", "kart", "--picture", tmp_path / "nowhere" / "a.png"),
-        "absent.npy: there is no such file": (tmp_path / "absent.npy",),
-        "nonsense.npy: is damaged, or no .npy file of numbers": (tmp_path / "nonsense.npy",),
-        "flat.npy: holds no Q values": (tmp_path / "flat.npy",),
-        "nan.npy: the agent of this run has no values": (tmp_path / "nan.npy",),
-        "objects.npy: is damaged, or no .npy file of numbers": (tmp_path / "objects.npy",),
-    }
-    for message, words in cases.items():
-        assert message in error_line(q_values_command.main, [str(word) for word in words])

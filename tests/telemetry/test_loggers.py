@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import functools
 import json
 import logging
 import socket
@@ -15,13 +14,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchrl.record.loggers import CSVLogger
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.telemetry import loggers
-from trackmania_rl.telemetry.figures import hyperparameters
 from trackmania_rl.telemetry.films import write_gif
 from trackmania_rl.telemetry.loggers import BackgroundLogger, missing_packages, open_loggers
 from trackmania_rl.telemetry.video import VideoFile
@@ -148,15 +145,6 @@ def test_what_is_no_logger_is_refused(repository_root, folder, name, message):
     assert "\n" not in str(caught.value)
     new = {*threading.enumerate()} - others
     assert not any(thread.name.endswith(" logger") for thread in new), "csv's was closed"
-
-
-def test_a_partial_is_a_logger(repository_root, folder):
-    own = functools.partial(CSVLogger, video_format="memmap")
-    settings = load_settings(repository_root / "config_files" / "config.py", {"loggers": own})
-    write_session(settings, folder, range(1, 3))
-    assert (folder.path / "tested" / "scalars" / "learner" / "loss.csv").read_text() == "1,0.5\n2,1.0\n"
-    assert [file.suffix for file in (folder.path / "tested" / "videos").rglob("*") if file.is_file()] == [".memmap"]
-    assert "memmap" in hyperparameters(settings)["loggers"]
 
 
 def test_a_missing_package_is_named(repository_root, folder, monkeypatch):

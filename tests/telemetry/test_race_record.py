@@ -68,22 +68,6 @@ def test_a_resumed_run_adds_lines_and_drops_a_torn_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "kept"),
-    [
-        (b"", b""),
-        (b"{}\n", b"{}\n"),
-        (b"{}\n{}\n" + b"x" * 40, b"{}\n{}\n"),
-        (b"x" * 40, b""),
-    ],
-)
-def test_a_torn_line_is_cut_off(tmp_path, content, kept):
-    path = tmp_path / "races.jsonl"
-    path.write_bytes(content)
-    RaceLog(path, CommandClock(), session=1).close()
-    assert path.read_bytes() == kept
-
-
-@pytest.mark.parametrize(
     ("frames", "frames_total", "n_kept"),
     [
         ([5, 9, 12, 40], 12, 3),

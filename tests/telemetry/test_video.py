@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import cv2
@@ -129,25 +128,6 @@ def test_a_film_that_fails_leaves_the_older_file(tmp_path, monkeypatch):
     assert "\n" not in str(error.value)
     assert path.read_bytes() == b"older"
     assert os.listdir(tmp_path) == ["race.mp4"]
-
-
-def test_a_video_that_cannot_be_written_or_read_is_one_line(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("no video")
-    with pytest.raises(UserError, match=r"folder of the video .*race\.mp4 cannot be created"):
-        write_video(tmp_path / "file" / "race.mp4", make_frames())
-    with pytest.raises(UserError, match=r"race\.avi has to be an \.mp4"):
-        VideoFile(tmp_path / "race.avi", 20.0)
-    with pytest.raises(ValueError, match="it must be above 0"):
-        VideoFile(tmp_path / "race.mp4", 0.0)
-    with pytest.raises(ValueError, match=r"give \(H, W, 4\) uint8"):
-        write_video(tmp_path / "race.mp4", make_frames()[..., :3])
-    for name, message in (("file", "no video"), ("absent.mp4", "no such video")):
-        with pytest.raises(UserError, match=message) as error:
-            video_facts(tmp_path / name)
-        assert "\n" not in str(error.value)
-    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(UserError, match="pip install imageio-ffmpeg"):
-        write_video(tmp_path / "race.mp4", make_frames())
 
 
 def test_a_race_is_filmed_until_its_time_and_no_longer_than_its_finish(repository_root, tmp_path):

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from scripts.keep_games import POLICY
-from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import supervisor as supervisor_module
 from trackmania_rl.multiprocess.supervisor import Supervisor
 from trackmania_rl.protocol.messages import LINK_VERSION
@@ -120,23 +119,6 @@ def test_a_new_game_is_greeted_and_told_its_commands_once(supervisor, game, capl
     assert f"greets (plugin version {LINK_VERSION})" in caplog.text
     assert game.n_connections == 1 + 2, "asked how it is every minute"
     assert game.n_open == 0
-
-
-def test_a_later_start_that_fails_is_told_and_tried_again(greeted, game, caplog):
-    game.runs = False
-    game.start_errors = [GameConnectionError("no process TmForever.exe appeared"), UserError("port 8478 is in use")]
-    look(greeted, game, until_s=20)
-    assert len(game.starts) == 2
-    assert "cannot be started now: port 8478 is in use; it starts again in 2 s" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("version", "told"), [(0, f"another plugin, and version {LINK_VERSION}"), (1, "version 1 of this project's plugin")]
-)
-def test_another_plugin_is_told(supervisor, game, caplog, version, told):
-    game.version = version
-    look(supervisor, game, until_s=3)
-    assert told in caplog.text
 
 
 @pytest.mark.parametrize(

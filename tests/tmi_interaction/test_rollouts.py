@@ -26,7 +26,6 @@ from trackmania_rl.tmi_interaction.tminterface2 import (
     GameProtocolError,
     GameTimeoutError,
 )
-from trackmania_rl.track.reference_line import ReferenceLineError
 
 from .fake_game import FakeGame
 
@@ -301,15 +300,6 @@ def test_a_plugin_that_knows_keys_only_is_not_steered(make_manager, straight, ve
     manager, _ = make_manager(FakeGame(version=version), actions="analog")
     with pytest.raises(UserError, match=rf'actions = "analog": the game runs {runs} .* start the game again .*"keys"'):
         manager.rollout(straight, ScriptedPolicy())
-
-
-def test_missing_maps_and_lines_are_named(make_manager, straight):
-    manager, launcher = make_manager()
-    with pytest.raises(UserError, match=r"absent\.toml is not there"):
-        manager.rollout(straight.model_copy(update={"map_path": "absent.toml"}), ScriptedPolicy())
-    with pytest.raises(ReferenceLineError, match=r"absent\.npy: no such file"):
-        manager.rollout(straight.model_copy(update={"reference_line": "absent.npy"}), ScriptedPolicy())
-    assert launcher.log == []
 
 
 # Games that fail.

@@ -8,7 +8,7 @@ from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.tmi_interaction.script_player import PATIENCE_MS, Filming, ScriptPlayer
+from trackmania_rl.tmi_interaction.script_player import PATIENCE_MS, ScriptPlayer
 
 VALLEY = MapEntry(
     map_name="valley", map_path="valley.toml", reference_line="valley_0.5m.npy", is_explo=True, fill_buffer=True
@@ -60,17 +60,6 @@ def test_a_random_race_arrives_again_to_the_millisecond(player, random_race):
     n = min(len(positions_m), len(results["position_m"]))
     assert n > 20
     np.testing.assert_array_equal(positions_m[:n], results["position_m"][:n])
-
-
-@pytest.mark.parametrize("random_race", ["keys"], indirect=True)
-def test_filming_changes_nothing_and_shows_every_50_ms(player, random_race):
-    file, _, stats = random_race
-    until_ms = min(stats["race_time_ms"], 12_000)
-    shapes = []
-    filmed = player.play("valley.toml", file, Filming((40, 30), lambda frame: shapes.append(frame.shape)), until_ms)
-    assert filmed == player.play("valley.toml", file, until_ms=until_ms)
-    assert set(shapes) == {(30, 40, 4)}
-    assert len(shapes) == pytest.approx(until_ms / 50, abs=1.1)
 
 
 def test_an_idle_car_is_given_up(player, tmp_path):

@@ -1,7 +1,5 @@
 """`maps.py show, line, check, add, track`: from maps, replays and inputs to lines and tracks."""
 
-import dataclasses
-import sys
 from pathlib import Path
 
 import cv2
@@ -10,7 +8,6 @@ import pytest
 
 from trackmania_rl.games.race_games import make_race_games
 from trackmania_rl.gbx.challenge import read_challenge
-from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.settings import load_settings
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.game_map import load_game_map
@@ -47,22 +44,6 @@ def test_show_prints_maps_and_replays_and_continues_after_unreadable_files(
     assert str(damaged) in told.err
     assert "must end in" in told.err
     assert "397" in told.out
-
-
-def test_show_gives_cells_where_the_size_of_blocks_is_unknown_and_cuts_signatures(
-    maps: Tool, shared_data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replay = read_replay(shared_data / "replays" / "PlatformA3_33.66.Replay.gbx")
-    signed = dataclasses.replace(replay.best, game_version="TmForever.2.11.26" + "x" * 436)
-    monkeypatch.setattr(
-        sys.modules["maps_commands.show"], "read_replay", lambda _: dataclasses.replace(replay, ghosts=(signed,))
-    )
-    assert maps("show", replay.path) == 0
-    said = capsys.readouterr().out
-    assert "4, 7, 13" in said  # where the start line is
-    assert "in m" not in said
-    assert "xxx..." in said
-    assert "x" * 100 not in said
 
 
 def test_show_draws_a_map_and_a_replays_view(
@@ -164,23 +145,6 @@ def test_mistakes_are_told_in_one_line(
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert not (tmp_path / "line.npy").exists()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "line --track-line kart --output line.txt",
-        "line --track-line kart --output line.npy --smoothing-m -1",
-        "add map --name ../elsewhere",
-        "track a.Challenge.Gbx b.npy --output c.txt",
-    ],
-)
-def test_wrong_command_lines_are_explained(maps: Tool, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        maps(*words.split())
-    assert ended.value.code == 2
-    assert "usage: " in capsys.readouterr().err
 
 
 def test_check_says_what_is_wrong(

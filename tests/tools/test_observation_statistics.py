@@ -64,22 +64,3 @@ def test_a_runs_memory(measure: Callable[..., int], tmp_path: Path, repository_r
     means, deviations = written(tmp_path)["gear"]
     assert means == (pytest.approx(float(floats[:, layout["gear"].start].mean()), rel=1e-3),)
     assert deviations == (pytest.approx(float(floats[:, layout["gear"].start].std()), rel=1e-2),)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--run", "nowhere"), "there is no such run folder"),
-        (("--inputs", "nowhere.inputs", "--map", "kart"), "nowhere.inputs"),
-        (("--inputs", "a.inputs", "--map", "kart", "--map", "valley"), "name the one map"),
-        (("--map", "nowhere"), "nowhere"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(
-    measure: Callable[..., int], capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
-) -> None:
-    assert measure(*words) == 78
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert message in told
-    assert told.count("\n") == 1

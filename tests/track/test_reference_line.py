@@ -54,17 +54,6 @@ def test_a_wrong_line_says_what_is_wrong(tmp_path, array, says):
     assert str(path) in str(caught.value)
 
 
-def test_unreadable_files_are_refused(tmp_path):
-    path = tmp_path / "line.npy"
-    good = _saved(path, _straight()).read_bytes()
-    for content in (b"PK\x03\x04" + bytes(60), *(good[:length] for length in (0, 60, 500))):
-        path.write_bytes(content)
-        with pytest.raises(ReferenceLineError, match=r"is damaged, or no \.npy file"):
-            load_reference_line(path, SPACING_M)
-    with pytest.raises(ReferenceLineError, match="no such file"):
-        load_reference_line(tmp_path / "absent.npy", SPACING_M)
-
-
 def test_a_line_is_extended_straight_on_and_smoothed_by_points_five_places_away():
     line = np.cumsum(np.random.default_rng(0).normal(size=(60, 3)), axis=0)
     smoothed = extend_and_smooth(line, 7, 9)

@@ -15,12 +15,11 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.dataset_environments import environment_spec
 from trackmania_rl.experience_replay.episodes import EpisodeForm, episode_of_race
 from trackmania_rl.experience_replay.minari_files import write_dataset
-from trackmania_rl.multiprocess.run_setup import require_races
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import train
 from trackmania_rl.runs import find_manifests
-from trackmania_rl.settings import SettingsError, load_settings, settings_from_flat
+from trackmania_rl.settings import settings_from_flat
 from trackmania_rl.settings.snapshot import read_own
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import open_datasets
@@ -144,22 +143,6 @@ def test_without_collectors_the_learner_learns_from_them_alone_and_resumes_to_th
     assert 2 * updates_per_round < 20 < 3 * updates_per_round
     for run in (once, resumed):
         assert run.context.statistics.frames_total == FRAMES_PER_ROUND * 3
-
-
-def test_what_cannot_be_learned_from_is_told_before_the_run(live, write, run_with, repository_root, tmp_path):
-    with pytest.raises(UserError, match=r"offline: atlantis-v0: there is no data set in"):
-        run_with("atlantis-v0")
-    name = write("first", 30)
-    edit(live, n_prev_actions_in_inputs=5, image_width_px=18)
-    with pytest.raises(
-        UserError,
-        match=r"offline: tested/first-v0 has floats \(184,\) and image \(1, 15, 17\), 12 actions; this configuration "
-        r"has floats \(184,\) and image \(1, 15, 18\), 12 actions",
-    ):
-        run_with(name)
-    settings = load_settings(repository_root / "config_files" / "config.py", ["n_collectors=0"])
-    with pytest.raises(SettingsError, match="n_collectors = 0 plays no game: name a data set"):
-        require_races(settings, None, serves_workers=False)
 
 
 def test_races_that_do_not_fit_are_refused_in_one_line(write, run_with, monkeypatch):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from trackmania_rl.channels.local import LocalRunState
-from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.protocol.input_script import events_of_keys, parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import KeyState, key_states
@@ -135,14 +134,6 @@ def test_analog_actions_are_driven_exactly_and_keys_with_them(live):
     of_keys, n_exact = actions_of_inputs(parse_input_script("0.00 press up\n0.50 press left\n0.70 press down"), game)
     assert of_keys[[0, 10, 14]].tolist() == [[0, 1, -1], [-1, 1, -1], [-1, 1, 1]]
     assert n_exact == len(of_keys) == 15
-
-
-def test_mistakes_are_told_before_the_run(live, tmp_path):
-    with pytest.raises(UserError, match=r"demonstrations: .*absent\.Replay\.Gbx"):
-        demonstrations_of(live, tmp_path / "absent.Replay.Gbx")
-    (tmp_path / "empty.inputs").write_text("# nothing\n")
-    with pytest.raises(UserError, match="holds no inputs"):
-        demonstrations_of(live, tmp_path / "empty.inputs")
 
 
 def test_a_replay_becomes_actions(live, shared_data):

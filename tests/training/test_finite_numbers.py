@@ -11,7 +11,6 @@ from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.runs import CheckpointError, find_manifests, save_checkpoint
 from trackmania_rl.training import race_stream
-from trackmania_rl.training.finite_numbers import not_finite_tensors
 from trackmania_rl.training.hooks import updates
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.updates import NumbersNotFiniteError, PublishRunState, WatchNumbers
@@ -29,17 +28,6 @@ def run(make_run):
 def losses(loss, grad_norm=1.0):
     figures = {"loss": loss, "loss_of_mine": 0.5, "mean_q": NAN, "grad_norm": grad_norm}
     return TensorDict({name: torch.tensor(value) for name, value in figures.items()})
-
-
-def test_tensors_are_named_by_their_places():
-    state = {
-        "online": {"A_head.0.weight": torch.ones(2, 3), "A_head.0.bias": torch.tensor([1.0, NAN])},
-        "step": {"optimizer": [torch.tensor([-INF]), torch.zeros(0)], "n": 3, "name": "x", "scaler": None},
-        "seeds": torch.tensor([1, 2]),
-        "large": [torch.full((3,), 3e38), torch.tensor([6e4, 6e4], dtype=torch.float16)],  # whose sums are not finite
-    }
-    assert not_finite_tensors(state) == ["online/A_head.0.bias", "step/optimizer/0"]
-    assert not_finite_tensors({"n": 1}) == not_finite_tensors(None) == []
 
 
 def test_updates_are_counted_and_warned_of_at_the_tenth(run, caplog):

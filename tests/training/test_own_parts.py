@@ -21,7 +21,7 @@ from trackmania_rl.training.building import make_configured_memory, make_hooks
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.hook import Hook
 
-from .conftest import edit, pullers_of
+from .conftest import edit
 
 MY_HOOKS = """
 from trackmania_rl.training.hooks.hook import Hook
@@ -47,23 +47,6 @@ MY_NETWORK = """
 import torch
 from torch import nn
 from trackmania_rl.agents.iqn import QuantileNetwork
-
-class SmallNetwork(QuantileNetwork):
-    def __init__(self, settings, sizes, generator):
-        super().__init__(settings, sizes)
-        self.layers = nn.Sequential(
-            nn.Linear(len(sizes.float_mean) + 1, 8),
-            nn.LeakyReLU(),
-            nn.Linear(8, sizes.n_actions),
-        )
-        self.initialize(generator)
-
-    def forward(self, img, floats, tau):
-        n_states, n_taus = len(floats), tau.shape[1]
-        seen = self.normalized(floats).unsqueeze(1).expand(n_states, n_taus, -1)
-        at = tau.expand(n_states, n_taus).unsqueeze(2)
-        returns = self.layers(torch.cat((seen, at), dim=2))
-        return returns + self.baseline(floats)[:, None, None]
 
 class NoQuantileNetwork(nn.Linear):
     def __init__(self, settings, sizes, generator):
@@ -217,30 +200,6 @@ def test_a_hook_sees_what_there_is_at_each_point(make_run, make_race):
     of_races = ("batch_process", "pre_steps_log", "pre_optim_steps", "post_steps", "post_steps_log")
     of_updates = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log")
     assert hook.calls == dict.fromkeys(of_races, 2) | dict.fromkeys(of_updates, updates)
-
-
-def test_a_network_of_twenty_lines_drives_and_learns_by_one_line_of_configuration(
-    write_parts, live, layout, make_run, make_race
-):
-    write_parts(MY_NETWORK)
-    edit(live, network="my_parts:SmallNetwork")
-    run = make_run()
-    assert type(run.agent.exploration_network).__name__ == "SmallNetwork"
-    before = flatten_parameters(run.agent.exploration_network).clone()
-    run.train_on([make_race(60, True), make_race(41, False)])
-    after = flatten_parameters(run.agent.exploration_network)
-    assert run.agent.updates > 10
-    assert after.isfinite().all()
-    assert not torch.equal(before, after)
-
-    inferer = pullers_of(live.current, run.run_state, SeedTree(2))[0].actor
-    assert type(inferer.network).__name__ == "SmallNetwork"
-    decision = inferer.act(np.zeros((1, 15, 17), dtype=np.uint8), layout.mean.astype(np.float32))
-    assert decision.q_values.shape == (12,)
-
-    assert run.hook(SaveCheckpoints).try_to_save()
-    resumed = make_run(seed=7)
-    assert torch.equal(flatten_parameters(resumed.agent.exploration_network), after)
 
 
 def make_network_of(settings):

@@ -3,7 +3,6 @@
 import errno
 import logging
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -29,7 +28,7 @@ from trackmania_rl.telemetry.run_status import STATUS_FILE, read_status
 from trackmania_rl.training.hooks import hook as hook_module
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.races import WriteRaceLog
-from trackmania_rl.training.hooks.status import ProfileRounds, TellStatus
+from trackmania_rl.training.hooks.status import TellStatus
 from trackmania_rl.training.race_stream import race_columns
 
 from .conftest import edit
@@ -283,13 +282,3 @@ def test_a_new_run_begins_with_a_driver_and_refuses_what_does_not_fit(live, make
 
 def _no_space(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_profile_names_the_functions_of_a_round(begin_run, caplog):
-    caplog.set_level("INFO")
-    run = begin_run(profile=True)
-    profile = run.hook(ProfileRounds)
-    run.agent.evaluation_network.state_dict()
-    profile.post_steps()
-    profile.end()
-    assert re.search(r"profile of 1 rounds of .* ms; own times:\n +\d+\.\d% +\d+\.\d\d ms  ", caplog.text)

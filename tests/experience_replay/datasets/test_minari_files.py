@@ -1,6 +1,5 @@
 """Finding, writing and reading data sets, and what is said of those that cannot be."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -78,17 +77,6 @@ def test_damaged_data_and_missing_races_are_errors(tmp_path: Path) -> None:
     metadata.write_text(metadata.read_text().replace('"observation_space"', '"nothing"'))
     with pytest.raises(UserError, match="it does not say what its observations and actions are"):
         open_dataset(str(dataset.folder), Path())
-
-
-def test_the_missing_package_and_a_folder_that_cannot_be_written_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file/tested/short-v0 cannot be written: Not a directory"):
-        write(tmp_path / "file")
-    monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(UserError, match=r'data sets need the package Minari .*pip install "trackmania-rl\[datasets\]"'):
-        open_dataset("tested/short-v0", Path())
 
 
 def test_what_others_have_recorded_is_read(tmp_path: Path) -> None:

@@ -4,13 +4,10 @@ import contextlib
 import copy
 import importlib
 import pickle
-import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
 
@@ -21,33 +18,9 @@ from trackmania_rl.games.envs import (
     make_race_vector_env,
     make_real_time_race_env,
 )
-from trackmania_rl.settings import MapEntry
 
 COAST = 3
 TRACK = "generated:0.2:7"
-
-
-def entry(name, **changes):
-    files = {"map_path": f"{name}.toml", "reference_line": f"{name}.npy"}
-    return MapEntry(**({"map_name": name, "is_explo": True, "fill_buffer": True} | files | changes))
-
-
-def test_overrides_are_values_of_any_kind(make_env, tracks):
-    folder = Path(tracks["lane"]).parent
-    overrides = {
-        "map_cycle": [entry("lane", reference_line="lane_0.5m.npy")],
-        "maps_folder": folder,
-        "image_width_px": np.int64(40),
-        "image_height_px": np.uint8(30),
-        "cutoff_progress_m": np.float32(6.5),
-        "epsilon_schedule": np.array([[0, 1], [100, 0]]),
-    }
-    env = make_env(overrides=overrides)
-    assert env.reset()[1]["map"] == "lane"
-    assert env.settings.game.maps_folder == str(folder)
-    assert (env.settings.game.image_width_px, env.settings.game.image_height_px) == (40, 30)
-    assert env.settings.game.cutoff_progress_m == 6.5
-    assert env.settings.exploration.epsilon_schedule == ((0, 1.0), (100, 0.0))
 
 
 def test_an_environment_that_cannot_be_made_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -80,13 +53,6 @@ def test_a_missing_package_is_named(monkeypatch, needed, module, extra, use):
     monkeypatch.delitem(sys.modules, f"{envs.__name__}.{module}", raising=False)
     with pytest.raises(UserError, match=rf'pip install "trackmania-rl\[{extra}\]"'):
         use()
-
-
-def test_two_maps_of_the_same_name_are_refused(make_env, tracks, tmp_path):
-    for file in Path(tracks["lane"]).parent.glob("lane*"):
-        shutil.copy(file, tmp_path)
-    with pytest.raises(UserError, match="are both named lane"):
-        make_env("lane", str(tmp_path / "lane.toml"))
 
 
 def test_importing_the_package_registers_the_environments_without_their_code():

@@ -10,7 +10,6 @@ from gymnasium.utils.env_checker import data_equivalence
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
-from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.progress_reward import FINISH_S, ProgressReward
 from trackmania_rl.race.rewards import race_rewards
@@ -89,14 +88,6 @@ def test_by_default_metres_and_an_early_finish_are_rewarded(make_env, wandering)
     assert rewards[-1] > 0.5 * per_m * FINISH_S * info["meters"] / race_s
     standing = play(make_env("straight", overrides={"cutoff_no_progress_within_ms": 500}), [COAST] * 100)
     assert sum(standing[1]) == pytest.approx(0, abs=0.01), "parking costs nothing and earns nothing"
-
-
-def test_floats_are_normalized_unless_asked_otherwise(make_env, repository_root):
-    raw, _ = make_env("straight", normalize=False).reset()
-    normalized, _ = make_env("straight").reset()
-    layout = ObservationLayout(settings_with(repository_root, {}).observation)
-    np.testing.assert_allclose(normalized, (raw - layout.mean) / layout.std, rtol=1e-6)
-    assert normalized.dtype == raw.dtype == np.float32
 
 
 def test_both_transports_show_the_same_and_an_image_holds_the_last_frames(make_env, image, wandering):

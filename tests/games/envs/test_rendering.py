@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import RACE_ID
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.track_file import load_track
@@ -58,18 +57,6 @@ def test_many_games_are_shown_as_one_is(make_envs):
     assert [picture.shape for picture in shown] == [(240, 320, 3)] * 2
     assert (shown[0] != shown[1]).any(), "the second car stands still"
     assert make_envs(2, "lane").render() is None
-
-
-def test_what_cannot_be_shown_is_named(make_env, make_envs):
-    env = make_env("straight", overrides=SOCKET, render_mode="rgb_array")
-    with pytest.raises(ResetNeeded, match="call reset first"):
-        env.render()
-    env.reset()
-    env.step(0)
-    with pytest.raises(UserError, match="image_width_px"):
-        env.render()
-    with pytest.raises(UserError, match='render_mode = "human": there is only rgb_array'):
-        make_envs(2, "lane", render_mode="human")
 
 
 @pytest.mark.filterwarnings("ignore:.*'human' rendering")  # the wrapper is meant

@@ -1,7 +1,6 @@
 """The page in a browser, driven as a person would: headless Chromium, where it is installed."""
 
 import os
-import re
 import shutil
 
 import pytest
@@ -10,7 +9,6 @@ from tests.keep_games_command import wait_until as wait_for
 from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line, serving
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.snapshot import write_snapshot
 from trackmania_rl.telemetry.figures import progress_figures
 from trackmania_rl.telemetry.loggers import open_loggers
 from trackmania_rl.telemetry.page.command import address
@@ -127,26 +125,6 @@ def test_a_run_is_shown_and_its_record_played_and_news_come_as_they_are_written(
     wait_for(lambda: "8,400" in text(page, "facts"), "new race")
 
 
-CHART_VALUES = """
-return Object.fromEntries([...document.querySelectorAll('#charts figure')].map((figure) => [
-  figure.querySelector('figcaption span').textContent,
-  figure.querySelector('.u-legend .u-series:last-child .u-value')?.textContent ?? '',
-]));
-"""
-"""The last value of each chart's legend by the chart's title; "any figure" has none."""
-
-
-def test_the_charts_have_points(page):
-    page.execute_script("document.getElementById('curves').scrollIntoView()")
-    titles = ("Loss", "Mean Q", "Gradient norm", "Shares of time spent waiting", "")
-
-    def values():
-        found = page.execute_script(CHART_VALUES)
-        return [found[title] for title in titles]
-
-    wait_for(lambda: all(re.search(r"\d", value) for value in values()), "point in each chart")
-
-
 def test_a_setting_is_edited_and_a_wrong_one_is_refused(page, shown_run):
     field = (By.CSS_SELECTOR, "[data-setting=evaluation_weights_decay]")
 
@@ -208,20 +186,3 @@ def test_nothing_is_wider_than_a_phone(page):
         wait_for(lambda: chosen.get_attribute("value") == f"record:valley_{RECORD_MS}", "record that plays")
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def test_an_own_environment_is_shown_without_what_belongs_to_races(browser, tmp_path, repository_root):
-    run = make_run(tmp_path, repository_root)
-    write_snapshot(repository_root / "config_files" / "config_cartpole.py", run.path, ["run_name=tested"])
-    own = {"map": "cartpole", "race_finished": False, "progress_unit": "points", "meters": 7.5, "n_actions": 30}
-    run.races.write_text("".join(race_line(number, **own) for number in range(1, 4)))
-    with serving(RunPage(run, PROJECT_FOLDER), HOST) as port:
-        browser.get(address(HOST, port, None))
-        wait_for(lambda: "cartpole" in text(browser, "maps-table"), "table")
-        assert text(browser, "maps-table").split() == [
-            *("environment", "episodes", "return", "best", "last", "length"),
-            *("cartpole", "evaluation", "3", "7.5", "7.5", "7.5", "30"),
-        ]
-        seen = browser.find_element(By.TAG_NAME, "body").text
-        assert "Return" in seen
-        assert not [words for words in ("km/h", "Metres", "finished", "generated", "Map") if words in seen]
