@@ -201,13 +201,8 @@ def graphs(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(("multiplied", "use_ddqn"), [("features", False), ("hidden_layers", True)])
-def test_the_graphs_of_an_update_compute_what_the_eager_one_does(
-    make_agent, make_batch, update, caplog, graphs, multiplied, use_ddqn
-):
-    assert_compiled_updates_equal_eager_ones(
-        make_agent, make_batch, update, caplog, quantile_factors_multiply=multiplied, use_ddqn=use_ddqn
-    )
+def test_the_graphs_of_an_update_compute_what_the_eager_one_does(make_agent, make_batch, update, caplog, graphs):
+    assert_compiled_updates_equal_eager_ones(make_agent, make_batch, update, caplog, use_ddqn=True)
     assert len(graphs) == 2, "the losses with their gradient; clipping; none again for another step"
 
 
@@ -235,6 +230,7 @@ def test_without_a_compiler_it_says_so_once_and_runs_eagerly(make_agent, make_ba
     assert "\n" not in record.message
 
 
+@pytest.mark.usefixtures("graphs")
 @pytest.mark.parametrize("use_torch_compile", [False, True])
 def test_the_gradient_is_of_what_a_hook_makes_of_the_losses(make_agent, make_batch, use_torch_compile):
     agent, plain = make_agent(use_torch_compile=use_torch_compile, clip_grad_norm=1e9), make_agent()

@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.builder import IQN, make_agent_builder
+from tests.training.conftest import make_context
+from trackmania_rl.agents.builder import IQN
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
-from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.runs import RunFolder, save_checkpoint
 from trackmania_rl.runs.driver_file import write_driver
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
-from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.training.building import make_memory, make_reward, make_trainer
+from trackmania_rl.training.building import make_trainer
 from trackmania_rl.training.driver_loading import pack_run
-from trackmania_rl.training.hooks.hook import RunContext
 
 RADIUS_M, LENGTH_M = 80.0, 60.0
 FORWARD = 0
@@ -105,25 +103,13 @@ def taken_port():
 
 def _checkpoint_state(live, scratch):
     """What the trainer saves, but for online and target weights: only the averaged ones are to drive."""
-    settings, seeds = live.current, SeedTree(live.current.run.seed)
-    spaces = make_games_builder(settings).spaces
-    builder = make_agent_builder(settings, spaces, seeds)
-    network = builder.make_network()
+    settings, run_state = live.current, LocalRunState(live.current)
+    channels, folder = Channels(LocalRollouts((1, 1, 0, 0), run_state), run_state), RunFolder.create(scratch, "scratch")
+    run = make_context(live, SeedTree(settings.run.seed), folder, channels, clock=lambda: TRAINING_S)
     with torch.no_grad():
-        network.A_head[-1].bias[FORWARD] = 10.0
-    run_state = LocalRunState(settings)
-    run = RunContext(
-        live=live,
-        spaces=spaces,
-        reward=make_reward(settings, spaces, seeds),
-        agent=builder.make_learner(network),
-        memory=make_memory(settings, spaces, seeds),
-        channels=Channels(LocalRollouts((1, 1, 0, 0), run_state), run_state),
-        folder=RunFolder.create(scratch, "scratch"),
-        statistics=TrainingStatistics(clock=lambda: TRAINING_S),
-    )
+        run.agent.evaluation_network.A_head[-1].bias[FORWARD] = 10.0
     run.statistics.frames_total = FRAMES_TOTAL
     state = make_trainer(run).state_dict()
-    untrained = IQN(settings, spaces, SeedTree(99)).make_network().state_dict()
+    untrained = IQN(settings, run.spaces, SeedTree(99)).make_network().state_dict()
     state["agent"] |= {"online": untrained, "target": untrained}
     return state

@@ -1,7 +1,6 @@
 """A driver as one file: what it holds, that it drives as its run does, and that bad files are refused in one line."""
 
 import contextlib
-import dataclasses
 
 import hypothesis
 import pytest
@@ -27,7 +26,7 @@ from trackmania_rl.runs.driver_file import (
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, load_settings
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.driver_loading import differences_of_driver, pack_run
+from trackmania_rl.training.driver_loading import differences_of_driver
 from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
 
@@ -255,14 +254,3 @@ def test_a_driver_imports_nothing_that_its_user_does_not_name(driver_file, tmp_p
     for part in parts:
         with pytest.raises(DriverFileError, match="its setting agent names code that does not ship"):
             load_driver(edited(driver_file, file, with_settings(agent=part)))
-
-
-def test_a_packed_run_that_is_none_is_told(tmp_path, run_folder):
-    with pytest.raises(UserError, match="no such run folder"):
-        pack_run(tmp_path / "absent")
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DriverFileError, match="cannot write"):
-        write_driver(tmp_path / "file" / "a.driver", pack_run(run_folder))
-    too_large = dataclasses.replace(pack_run(run_folder), weights={"w": torch.zeros(33 << 20)})
-    with pytest.raises(DriverFileError, match="128 MB large at most"):
-        write_driver(tmp_path / "large.driver", too_large)

@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from trackmania_rl.multiprocess import supervised as supervised_module
+
+from ..keep_games_command import wait_until
 
 PROLOGUE = """
 import json, os, pathlib, signal, subprocess, sys, time
@@ -58,12 +59,6 @@ class Supervised:
         """The trainings that were started, in their order."""
         file = self.folder / "starts"
         return [int(line) for line in file.read_text().splitlines()] if file.is_file() else []
-
-    def wait_for(self, condition):
-        deadline_s = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline_s, "not within 60 s"
-            time.sleep(0.02)
 
     def end(self):
         """Wait for it; (exit code, what it said)."""
@@ -172,7 +167,7 @@ def test_a_signal_is_passed_on_once_and_nothing_is_started_again(supervise, name
         sys.exit(75)
         """
     )
-    one.wait_for((one.folder / "ready").exists)
+    wait_until((one.folder / "ready").exists)
     os.kill(one.process.pid, getattr(signal, name))
     assert one.end() == (75, "")
     assert (one.folder / "numbers").read_text() == name
@@ -202,6 +197,6 @@ def test_a_training_whose_watcher_was_killed_ends_in_order(supervise):
             (folder / "ended").touch()
         """.replace("try:", "signal.signal(signal.SIGTERM, signal.default_int_handler)\n        try:", 1)
     )
-    one.wait_for((one.folder / "ready").exists)
+    wait_until((one.folder / "ready").exists)
     one.process.kill()
-    one.wait_for((one.folder / "ended").exists)
+    wait_until((one.folder / "ended").exists)

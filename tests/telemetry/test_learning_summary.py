@@ -2,9 +2,6 @@
 
 import json
 
-import pytest
-
-from trackmania_rl.errors import UserError
 from trackmania_rl.telemetry.learning_summary import Driving, read_races, summarize_learning
 
 
@@ -37,20 +34,6 @@ def test_figures_are_of_greedy_races_only(tmp_path):
     unfinished = summarize_learning(_write(tmp_path / "races.jsonl", [(5.0, False, None)] * 3), [5])["valley"]
     assert unfinished.first_finish is unfinished.regular_finish is unfinished.best_time_s is None
     assert unfinished.driving == {5: Driving(3, 0, None)}
-
-
-def test_missing_and_damaged_files_are_named(tmp_path):
-    with pytest.raises(UserError, match="cannot read"):
-        summarize_learning(tmp_path / "races.jsonl", [60])
-    for content, reason in (
-        (b"{\n", "Expecting"),
-        (b"\xff\n", "decode"),
-        (b"5\n", "line 1 is no race"),
-        (b"{}\n", "line 1"),
-    ):
-        (tmp_path / "races.jsonl").write_bytes(content)
-        with pytest.raises(UserError, match=f"damaged: .*{reason}"):
-            summarize_learning(tmp_path / "races.jsonl", [60])
 
 
 def test_a_last_line_that_is_cut_short_is_left_out(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER
 
-SHORT = "--max-frames 4000 --max-wall-s 300 --set cutoff_race_longer_than_ms=8000"
+SHORT = "--max-frames 4000 --max-wall-s 300 --set cutoff_race_longer_than_ms=8000 --set use_torch_compile=False"
 """In place of the minutes that the tutorial trains: short races, until the first ones are written down."""
 
 

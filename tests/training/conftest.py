@@ -10,6 +10,7 @@ from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.progress import RaceInFragments
@@ -170,9 +171,9 @@ class FedRollouts(LocalRollouts):
         return race
 
 
-def make_context(live, seeds, folder, channels, clock, **more):
+def make_context(live, seeds, folder, channels, clock=time.monotonic, **more):
     """What the hooks of a run share, as the command makes it."""
-    settings, spaces = live.current, race_spaces(live.current)
+    settings, spaces = live.current, make_games_builder(live.current).spaces
     builder = make_agent_builder(settings, spaces, seeds)
     return RunContext(
         live=live,
