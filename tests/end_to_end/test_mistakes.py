@@ -13,9 +13,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from tests.training.conftest import make_context
+from trackmania_rl.channels.local import LocalRollouts, LocalRunState
+from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.errors import ExitCode
-from trackmania_rl.runs import find_manifests
+from trackmania_rl.runs import RunFolder, find_manifests
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
+from trackmania_rl.training.building import make_trainer
 
 from .conftest import settings_words
 
@@ -92,20 +99,29 @@ MISTAKES = {
 MAY_PASS = {"port in use", "no kept game"}
 
 
+def write_run(output, config):
+    """Write a run that was ended before its first race."""
+    folder = RunFolder.create(output, "tested")
+    snapshot = write_snapshot(config, folder.path, settings_words()[1::2])
+    live, seeds = LiveSettings(snapshot, load_settings(snapshot)), SeedTree(0)
+    run_state = LocalRunState(live.current)
+    channels = Channels(LocalRollouts((1, 1, 0, 0), run_state), run_state)
+    make_trainer(make_context(live, seeds, folder, channels)).save_trainer(force_save=True)
+
+
 @pytest.fixture(scope="module")
-def folder(start_training, repository_root, tmp_path_factory):
+def folder(repository_root, tmp_path_factory):
     """Files that command lines name by `@`, and the runs good, truncated, random and older."""
     folder = tmp_path_factory.mktemp("mistakes")
-    good = start_training(folder / "good", options=("--max-wall-s", "0"))
-    assert good.process.wait(120) == 0, good.output
-    (checkpoint, *_) = find_manifests(good.run_folder)
+    write_run(folder / "good", repository_root / "config_files" / "config.py")
+    (checkpoint, *_) = find_manifests(folder / "good" / "save" / "tested")
     weights = (checkpoint / "weights.safetensors").read_bytes()
     for name, content in (
         ("truncated", weights[: len(weights) // 2]),
         ("random", np.random.default_rng(0).bytes(100_000)),
         ("older", weights),
     ):
-        shutil.copytree(good.folder, folder / name)
+        shutil.copytree(folder / "good", folder / name)
         for copied in find_manifests(folder / name / "save" / "tested"):
             (copied / "weights.safetensors").write_bytes(content)
     shutil.rmtree(folder / "older" / "save" / "tested" / "checkpoints")

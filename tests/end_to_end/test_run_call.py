@@ -1,4 +1,4 @@
-"""`run.train` called from a script of one's own, with settings instead of a file and parts handed in."""
+"""`run.train` called from a script of one's own: the program of its docstring, with parts handed in, called twice."""
 
 from __future__ import annotations
 
@@ -21,21 +21,16 @@ from .conftest import SMALL
 
 pytestmark = pytest.mark.timeout(1000)  # two trainings, with cold caches on a busy machine
 
-SCRIPT = """
+PARTS = """
 import json
 import os
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 
+from trackmania_rl import run
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.run import train
 from trackmania_rl.settings import load_settings
 from trackmania_rl.training.building import make_memory
-from trackmania_rl.training.hooks.hook import Hook
 
-FOLDER, CONFIG = Path(sys.argv[1]), Path(sys.argv[2])
 called = []
 
 
@@ -45,7 +40,7 @@ class MyGames:
         self.spaces = self.builder.spaces
 
     def make_games(self, collector, maps_folder, rng):
-        (FOLDER / f"games-{collector}-{os.getpid()}").touch()
+        Path(f"games-{collector}-{os.getpid()}").touch()
         return self.builder.make_games(collector, maps_folder, rng)
 
 
@@ -72,24 +67,20 @@ class CountUpdates(Hook):
         self.n_updates = state["n_updates"]
 
 
-if __name__ == "__main__":
-    settings = load_settings(CONFIG, sys.argv[3:])
-    for max_frames in (300, 600):
-        hook = CountUpdates()
-        figures = train(
-            settings,
-            output_folder=FOLDER,
-            max_frames=max_frames,
-            max_wall_s=1200.0,
-            hooks=[hook],
-            agent=my_agent,
-            memory=my_memory,
-            games=MyGames,
-        )
-        print(json.dumps({
-            "pid": os.getpid(), "called": called, "updates": hook.n_updates, "batches": figures.batches_total,
-            "frames": figures.frames_total, "races": figures.races_total,
-        }))
+def train(config, hooks, max_frames=300, **limits):
+    counter = CountUpdates()
+    limits |= {"output_folder": Path(), "max_frames": max_frames}
+    parts = {"agent": my_agent, "memory": my_memory, "games": MyGames}
+    figures = run.train(config, hooks=[*hooks, counter], **limits, **parts)
+    print(json.dumps({
+        "pid": os.getpid(), "called": called, "updates": counter.n_updates, "batches": figures.batches_total,
+        "frames": figures.frames_total, "races": figures.races_total,
+    }))
+
+
+"""
+AGAIN = """
+    train(load_settings(Path("config_files/config.py")), hooks=[LogMeters()], max_wall_s=600, max_frames=600)
 """
 SETTINGS = {
     **SMALL,
@@ -98,27 +89,33 @@ SETTINGS = {
     "torch_device": "cpu",
     "n_collectors": 1,
     "memory_size_start_learn_schedule": "((0, 100),)",
-    "schedule_stretch": 0.5,
     "cutoff_race_longer_than_ms": 5000,
+    "loggers": "('csv',)",
 }
-OVERRIDES = [f"{name}={value}" for name, value in SETTINGS.items()]
 
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory, repository_root):
-    """Output folder and settings of the script's two calls, the line that each printed, and the script's stderr."""
+    """Output folder and settings of the program's two calls, the line that each printed, and the program's stderr."""
     folder = tmp_path_factory.mktemp("called")
-    script, config = folder / "my_training.py", repository_root / "config_files" / "config.py"
-    script.write_text(SCRIPT)
+    config = Path(shutil.copytree(repository_root / "config_files", folder / "config_files")) / "config.py"
+    with config.open("a") as file:
+        overrides = (parse_override(f"{name}={value}") for name, value in SETTINGS.items())
+        file.writelines(f"{name} = {value!r}\n" for name, value in overrides)
+    example = textwrap.dedent(str(run.__doc__).partition("A whole program::\n")[2])
+    parts, main, call = example.partition('if __name__ == "__main__":')
+    (folder / "my_training.py").write_text(parts + PARTS + main + call + AGAIN)
     environment = os.environ | {"PYTHONPATH": str(repository_root), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(script), str(folder), str(config), *OVERRIDES]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, check=False)
+    command = [sys.executable, "my_training.py"]
+    ended = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=900, env=environment, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     said = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
     return SimpleNamespace(
         folder=folder,
         run_folder=folder / "save" / "called",
-        asked_for=load_settings(config, OVERRIDES),
+        asked_for=load_settings(config),
         said=said,
         errors=ended.stderr,
     )
@@ -142,28 +139,10 @@ def test_the_parts_that_were_handed_in_are_used(calls):
     pids = [int(file.name.split("-")[2]) for file in calls.folder.glob("games-0-*")]
     assert len(pids) == 2
     assert calls.said[0]["pid"] not in pids, "games are made in the collector's process"
+    assert list(calls.folder.rglob("mine/meters.csv")), "the figure of the docstring's hook is logged"
 
 
 def test_the_runs_copy_of_the_settings_loads_to_the_same(calls):
     copy = load_settings(calls.run_folder / "settings.toml")
-    assert changed_settings(calls.asked_for, copy) == {"schedule_stretch": (0.5, 1.0)}, "they are stretched already"
+    assert changed_settings(calls.asked_for, copy) == {}
     assert "differs" not in (calls.run_folder / "train.log").read_text()
-
-
-def test_the_example_of_its_docstring_trains(tmp_path, repository_root):
-    _, _, example = str(run.__doc__).partition("A whole program::\n")
-    program = textwrap.dedent(example).replace("max_wall_s=600", "max_wall_s=100, max_frames=300, output_folder=Path()")
-    (tmp_path / "my_training.py").write_text(program)
-    config = Path(shutil.copytree(repository_root / "config_files", tmp_path / "config_files")) / "config.py"
-    with config.open("a") as file:
-        file.writelines(f"{name} = {value!r}\n" for name, value in map(parse_override, OVERRIDES))
-        file.write("loggers = ('csv',)\n")
-    environment = os.environ | {"PYTHONPATH": str(repository_root), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "my_training.py"]
-    ended = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=900, env=environment, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    state = load_checkpoint(tmp_path / "save" / "called").state
-    assert state["frames"] >= 300
-    assert list(tmp_path.rglob("mine/meters.csv")), "the hook's figure is logged"
