@@ -21,6 +21,20 @@ hypothesis.settings.load_profile("no deadline")
 
 REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
 
+LONGEST_FILES = (
+    "end_to_end/test_run_call.py",
+    "end_to_end/test_train_command.py",
+    "training/test_turns.py",
+    "faults/test_fault_table.py",
+)
+"""Begun first, so that no process is left alone with one of them at the end."""
+
+
+def pytest_collection_modifyitems(items):
+    """Sort the tests: the longest files first, all others in their order."""
+    places = {REPOSITORY_ROOT / "tests" / file: place for place, file in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
 
 @pytest.fixture(scope="session")
 def repository_root():

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
+from tests.training.conftest import FedRollouts, make_context
 from trackmania_rl.agents.builder import check_decision, make_agent_builder
-from trackmania_rl.channels.local import LocalRollouts, LocalRunState
-from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
-from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.training.building import make_configured_memory, make_hooks, make_reward, make_trainer
+from trackmania_rl.training.building import make_hooks, make_trainer
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 from trackmania_rl.training.hooks.hook import RunContext
 from trackmania_rl.training.trainer import RunTrainer
@@ -40,17 +40,6 @@ TINY = (
 )
 
 
-class RacesOnce(LocalRollouts):
-    """Is empty when the learner has asked in vain."""
-
-    is_empty = False
-
-    def get(self, timeout_s: float) -> ReceivedRollout | None:
-        race = super().get(0.0)
-        self.is_empty = race is None
-        return race
-
-
 @dataclass
 class SmallRun:
     """What a small run leaves behind."""
@@ -67,27 +56,17 @@ def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[.
     def train(*overrides: str, config: str = "config.py", n_races: int = 3) -> SmallRun:
         file = write_snapshot(repository_root / "config_files" / config, tmp_path, (*TINY, *overrides))
         settings, seeds = load_settings(file), SeedTree(1)
-        games_builder = make_games_builder(settings)
-        spaces = games_builder.spaces
-        builder = make_agent_builder(settings, spaces, seeds)
-        learner, run_state = builder.make_learner(builder.make_network()), LocalRunState(settings)
-        rollouts = RacesOnce((1000, 1, *spaces.image_size_px), run_state)
+        games_builder, run_state = make_games_builder(settings), LocalRunState(settings)
+        rollouts = FedRollouts((1000, 1, *games_builder.spaces.image_size_px), run_state)
         sink = rollouts.open_collector(0)
-        context = RunContext(
-            live=LiveSettings(file, settings),
-            spaces=spaces,
-            reward=make_reward(settings, spaces, seeds),
-            agent=learner,
-            memory=make_configured_memory(settings, spaces, seeds),
-            channels=Channels(rollouts, run_state),
-            folder=RunFolder.create(tmp_path, "run"),
-            statistics=TrainingStatistics(),
-        )
+        live, folder = LiveSettings(file, settings), RunFolder.create(tmp_path, "run")
+        context = make_context(live, seeds, folder, Channels(rollouts, run_state))
         trainers.append(make_trainer(context, make_hooks(settings), should_stop=lambda: rollouts.is_empty))
+        builder = make_agent_builder(settings, context.spaces, SeedTree(1))
 
         def puller(kind: Any) -> WeightPuller:
             actor = builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng(kind))
-            check_decision(actor, spaces)
+            check_decision(actor, context.spaces)
             return WeightPuller(actor, run_state, kind)
 
         games = games_builder.make_games(0, repository_root / "maps", seeds.rng("games"))

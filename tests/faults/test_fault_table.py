@@ -3,14 +3,12 @@
 import logging
 import socket
 import threading
-import time
 
 import pytest
 
 from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError
 
-TIMEOUT_S = 4.0
-TIMEOUT = {"tmi_protection_timeout_s": TIMEOUT_S}
+TIMEOUT = {"tmi_protection_timeout_s": 4.0}
 IMAGE = {"image_width_px": 16, "image_height_px": 12}
 
 
@@ -34,7 +32,6 @@ GAME_REPLACED = (
     ("disconnect@race=2,time=1.0", "closed the connection|Connection reset"),
     ("garbage@race=2,time=1.0", "sent message id|announced"),
     ("hang@race=2,time=1.0", "silent for 4 s"),
-    ("late@race=2,time=1.0,seconds=60", "silent for 4 s"),
     ("no_frame@race=2,time=1.0", "silent for 4 s"),
     ("bad_state@race=2,time=0.5", "not finite"),
 )
@@ -46,7 +43,6 @@ def test_the_game_is_replaced_and_the_race_played_anew(make_player, caplog):
         make_player(";".join(fault for fault, _ in GAME_REPLACED), **TIMEOUT, **IMAGE),
         len(GAME_REPLACED),
     )
-    began_s = time.monotonic()
     with caplog.at_level(logging.WARNING):
         races = [player.race() for _ in range(n_faults + 2)]
     assert [stats["race_finished"] for _, stats in races] == [True] * len(races)
@@ -58,7 +54,6 @@ def test_the_game_is_replaced_and_the_race_played_anew(make_player, caplog):
         told = next((text for text in lost if any(reason in text for reason in reasons.split("|"))), None)
         assert told is not None, f"{fault}: {lost}"
         lost.remove(told)
-    assert time.monotonic() - began_s > 3 * TIMEOUT_S
 
 
 def test_a_game_that_refuses_to_start_twice_is_started_three_times(make_player, caplog):

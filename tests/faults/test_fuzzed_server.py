@@ -63,8 +63,8 @@ def fuzz(served, seed):
 
 
 @pytest.fixture(scope="module")
-def served(maps_folder):
-    running = Served(maps_folder)
+def served(straight_folder):
+    running = Served(straight_folder)
     yield running
     running.close()
 

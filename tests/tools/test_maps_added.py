@@ -50,12 +50,6 @@ def test_entries_are_added_at_the_end_and_no_line_of_the_user_changes(add, confi
     assert config.read_bytes().count(b"map_cycle = ") == before_text.count(b"map_cycle = ") + 1, "written once"
 
 
-def test_a_cycle_that_is_computed_is_taken_as_it_comes_out(add, config):
-    config.write_text(f"{config.read_text()}\nmap_cycle = tuple(map_cycle)[:1]\n")
-    add(config, [ENTRY])
-    assert [entry.map_name for entry in load_settings(config).game.map_cycle] == ["valley", "mine"]
-
-
 def test_a_name_is_added_once_and_every_backup_is_kept(add, config):
     texts, backups = [], []
     for name in ("a", "b", "c"):
