@@ -1,8 +1,7 @@
 """Check whether this machine can run a training; each line has a finding and, if needed, a remedy.
 
-With --play a game is started, driven forward for 5 seconds and ended; its picture is written to a file. While the real
-game cannot be played, the simulated game is driven instead, with a warning. docs/troubleshooting.rst has a section for
-each line. The exit code is 0 if there is no problem, else 1.
+With --play a game is started, driven forward for 5 seconds and ended; its picture is written to a file.
+docs/troubleshooting.rst has a section for each line. The exit code is 0 if there is no problem, else 1.
 
 Examples:
   python scripts/doctor.py

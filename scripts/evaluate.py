@@ -17,9 +17,7 @@ Examples:
   python scripts/evaluate.py save/simulated
   python scripts/evaluate.py save/simulated --races 20 --map kart --map maps/hills.toml --json results.json --no-video
   python scripts/evaluate.py save/many_tracks --map generated:0.5:20000-20049
-  python scripts/evaluate.py save/tmnf --map maps/hills.toml
   python scripts/evaluate.py downloaded.driver --map kart
-  python scripts/evaluate.py save/cartpole --races 20
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Play an inputs file on the simulated game and print its time.
 
-The file is in TMInterface's script format: one from a run's best_runs/ or from scripts/evaluate.py, or written by hand.
-A video is H.264, with time, speed, gear and keys over the picture. The exit code is 0 even if the car does not finish.
-For times of several files, or of the fastest record in a best_runs folder, use scripts/tools/maps.py drive.
+The file is in TMInterface's script format. A video is H.264, with time, speed, gear and keys over the picture. The exit
+code is 0 even if the car does not finish. scripts/tools/maps.py drive plays several files.
 
 Example:
   python scripts/replay_inputs.py save/simulated/best_runs/valley_25460/valley_25460.inputs --map valley --video a.mp4

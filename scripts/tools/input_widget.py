@@ -1,8 +1,7 @@
 """Draw the keys of a race, lit while they are pressed, over a video of it, or alone and transparent.
 
-Works with any video that ffmpeg reads, such as a recording of the real game. Inputs of a wheel are drawn as steering
-and pedals. --offset is the start of the race in the video: 3.2 if the countdown ends after 3.2 s, -5 if the video
-begins 5 s after the race.
+Inputs of a wheel are drawn as steering and pedals. --offset is the start of the race in the video: 3.2 if the countdown
+ends after 3.2 s, -5 if the video begins 5 s after the race.
 
 Over a video the output is an .mp4 (H.264, with the video's sound). Alone it is a .webm (VP9, for browsers and OBS) or a
 .mov (ProRes 4444, for video editors), 60 pictures a second, both transparent.

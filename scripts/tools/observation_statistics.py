@@ -1,9 +1,8 @@
 """Measure mean and standard deviation of every float of the observation, and write them as state_normalization.py.
 
-Use it for an observation or tracks that the shipped numbers do not fit. The floats come from random races, from inputs
-files and replays (--inputs), or from the replay memory in a run's checkpoint (--run). Random races are slow and end
-soon: prefer a good driver's. Put the file beside the configuration of a new run; a trained network needs the numbers
-that it began with.
+The floats come from random races, from inputs files and replays (--inputs), or from the replay memory in a run's
+checkpoint (--run). Random races are slow and end soon: prefer a good driver's. Put the file beside the configuration of
+a new run.
 
 Examples:
   python scripts/tools/observation_statistics.py --races 200 --output my_config/state_normalization.py
