@@ -18,7 +18,7 @@ import psutil
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
-FIRST_RACE_WITHIN_S: Final = 120.0
+FIRST_RACE_WITHIN_S: Final = 300.0
 ENDS_WITHIN_S: Final = 60.0
 MOST_GAMES: Final = 4
 """Games of one training, which listen at consecutive ports."""

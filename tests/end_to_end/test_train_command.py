@@ -146,7 +146,7 @@ def test_a_stopped_collector_is_replaced_with_its_game_while_the_other_drives_on
     assert other.is_running(), training.output
 
 
-def test_it_ends_with_ctrl_c_and_the_command_resumes_it(training, start_training):
+def test_it_ends_with_ctrl_c_and_the_same_command_resumes_it(training, start_training):
     training.wait_for(lambda: len(training.games()) == 2, "games of the replaced collector as well")
     reader = LiveReader(training.run_folder)
     training.stop(signal.SIGINT, whole_group=True)
@@ -158,7 +158,7 @@ def test_it_ends_with_ctrl_c_and_the_command_resumes_it(training, start_training
     assert find_manifests(training.run_folder)
     n_frames = training.races[-1]["frames_total"]
 
-    resumed = start_training(training.folder, **SETTINGS | {"n_collectors": 1})
+    resumed = start_training(training.folder, **SETTINGS)
     resumed.wait_for_races()
     resumed.stop(signal.SIGTERM)
     assert resumed.process.returncode == 0
