@@ -20,7 +20,6 @@ from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import (
     LiveView,
     PlainView,
-    TerminalView,
     open_terminal_view,
     plain_line,
     render,
@@ -111,22 +110,6 @@ def test_the_phases_of_the_start_are_shown_with_their_seconds_until_the_first_ra
         view.show(make_figures())
         assert "starting" not in terminal.getvalue()
         assert "in words" in terminal.getvalue(), "later it is a message as any other"
-
-
-@pytest.mark.parametrize(
-    ("mode", "is_terminal", "expected"),
-    [
-        ("auto", True, LiveView),
-        ("auto", False, PlainView),
-        ("live", False, LiveView),
-        ("plain", True, PlainView),
-        ("off", True, TerminalView),
-    ],
-)
-def test_the_setting_chooses_the_view(monkeypatch, mode, is_terminal, expected):
-    monkeypatch.setenv("TERM", "xterm")
-    console = Console(file=io.StringIO(), force_terminal=is_terminal)
-    assert type(open_terminal_view(mode, "trial", console)) is expected
 
 
 def test_a_terminal_that_fails_does_not_end_the_run(monkeypatch):

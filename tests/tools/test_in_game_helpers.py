@@ -12,7 +12,6 @@ import pytest
 from trackmania_rl.simulator.server.game import SimulatedGame
 from trackmania_rl.simulator.server.server import GameServer
 from trackmania_rl.telemetry.video import video_facts
-from trackmania_rl.tmi_interaction import script_player
 
 
 class ListeningGame(SimulatedGame):
@@ -126,18 +125,6 @@ def test_play_in_the_real_games_folders(tool, kart_inputs, repository_root, tmp_
     (replay,) = output.glob("*.Replay.Gbx")
     assert replay.read_text() == "a personal record"
     assert (documents / "TMInterface" / "Scripts" / "trackmania_rl_play.txt").read_text() == kart_inputs.read_text()
-
-
-def test_play_names_a_missing_race_and_missing_inputs(play, game, kart_inputs, tmp_path, monkeypatch, capsys):
-    for inputs, told in ((tmp_path, "holds no *.inputs"), ("gone.inputs", "cannot be read")):
-        assert play(inputs) == 78
-        assert told in capsys.readouterr().err
-    assert play(kart_inputs) == 0
-    # From here on it obeys no command, so the race that is over is all it reports: no countdown, no new race.
-    monkeypatch.setattr(script_player, "BEGIN_WITHIN_S", 0.3)
-    monkeypatch.setattr(game[0], "run_command", game[0].told.append)
-    assert play(kart_inputs) == 1
-    assert "no race began within 0.3 s" in capsys.readouterr().err
 
 
 def test_records_are_hidden_and_restored(tool, tmp_path, capsys):

@@ -9,7 +9,7 @@ import torch
 from trackmania_rl import buffer_management
 from trackmania_rl.agents import devices
 from trackmania_rl.agents.builder import IQN
-from trackmania_rl.agents.devices import pick_device, pick_playing_device
+from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
@@ -285,10 +285,3 @@ def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(monkeypatch,
     monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
     assert [pick_device(name) for name in ("cuda:1", "cuda")] == [torch.device("cuda:1"), torch.device("cuda")]
     assert made_current == [torch.device("cuda:1")]
-
-
-def test_collectors_may_have_another_device_than_the_learner(live):
-    run = live.current.run.model_copy(update={"torch_device": "cuda", "collector_device": "cpu"})
-    game = live.current.game.model_copy(update={"image_width_px": 16, "image_height_px": 16})
-    settings = live.current.model_copy(update={"run": run, "game": game})
-    assert pick_playing_device(settings, race_spaces(settings)) == torch.device("cpu")

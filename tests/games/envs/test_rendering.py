@@ -7,7 +7,6 @@ import cv2
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.error import ResetNeeded
 
 from trackmania_rl.games.envs import RACE_ID
 from trackmania_rl.simulator.picture.renderer import Renderer
@@ -44,19 +43,6 @@ def test_a_game_behind_a_socket_shows_the_newest_frame_of_its_image(make_env, im
     shown = env.render()
     assert shown.shape == (30, 40, 3)
     assert (shown == seen[-1][..., np.newaxis]).all()
-
-
-def test_many_games_are_shown_as_one_is(make_envs):
-    envs = make_envs(2, "lane", render_mode="rgb_array")
-    with pytest.raises(ResetNeeded, match="call reset first"):
-        envs.render()
-    envs.reset()
-    for _ in range(5):
-        envs.step([0, 3])
-    shown = envs.render()
-    assert [picture.shape for picture in shown] == [(240, 320, 3)] * 2
-    assert (shown[0] != shown[1]).any(), "the second car stands still"
-    assert make_envs(2, "lane").render() is None
 
 
 @pytest.mark.filterwarnings("ignore:.*'human' rendering")  # the wrapper is meant
