@@ -377,7 +377,7 @@ def test_no_more_workers_than_the_most(learner, connect, monkeypatch):
     monkeypatch.setattr(serving, "MOST_WORKERS", 2)
     for worker in ("0", "1"):
         connect(run, worker=worker * 32)
-    assert refused(connect, run, worker="2" * 32)[0] == "RESOURCE_EXHAUSTED"
+    assert refused(connect, run, worker="2" * 32)[0] == "FAILED_PRECONDITION"
 
 
 @pytest.fixture(scope="module")

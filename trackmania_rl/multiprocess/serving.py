@@ -210,7 +210,7 @@ class ServeWorkers(Hook):
         """Return a worker and the number of its call."""
         with self._lock:
             if name not in self._workers and len(self._workers) >= MOST_WORKERS:
-                context.abort(Code.RESOURCE_EXHAUSTED, f"the run has had {MOST_WORKERS} workers, the most")
+                context.abort(Code.FAILED_PRECONDITION, f"the run has had {MOST_WORKERS} workers, the most")
             worker = self._workers.setdefault(name, _Worker(FIRST_NUMBER + len(self._workers)))
             try:
                 worker.sink = worker.sink or self.run.channels.rollouts.open_collector(worker.number)
@@ -238,7 +238,8 @@ class ServeWorkers(Hook):
                         worker.sink.put(0, results, {**stats, "sent_by": SentBy(name, header.sequence)})
         except (MessageError, ChannelError) as error:
             log.warning("worker %d is refused: %s", worker.number, error)
-            worker.refusal = str(error)
+            if worker.n_calls == call:
+                worker.refusal = str(error)
         except grpc.RpcError as error:  # the call has ended
             log.debug("worker %d: %s", worker.number, error)
 

@@ -73,7 +73,7 @@ OF_MACHINE: Final = ("n_collectors", "maps_folder", "base_tmi_port", "demonstrat
 OF_COLLECTOR: Final = ("game", "observation", "agent", "sync")
 """Groups of settings that a running collector depends on."""
 Code = grpc.StatusCode
-REFUSALS: Final = (Code.UNAUTHENTICATED, Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)
+REFUSALS: Final = (Code.UNAUTHENTICATED, Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT)
 """Codes that a further attempt does not change."""
 
 
