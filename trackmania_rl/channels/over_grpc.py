@@ -90,7 +90,8 @@ class News(Message):
     """Changes of the run's state; the arrays are vectors of weights, by their kind."""
 
     frames_total: Count = 0
-    acknowledged: Count = 0  # number of the newest race of this worker that the run has counted
+    counted: Count = 0  # number of the newest race of this worker that the run has counted
+    acknowledged: Count = 0  # number of the newest one that a checkpoint holds
     settings: dict[str, JsonValue] | None = None
     versions: dict[WeightsKind, Count] = {}
 

@@ -78,7 +78,8 @@ class _Worker:
     number: int  # among the collectors
     counted: int = 0  # newest race that hooks have counted
     received: int = 0  # newest race in the sink
-    acknowledged: int = 0  # newest race in its news
+    saved: int = 0  # newest race that a checkpoint has counted
+    reported: int = 0  # newest counted race in its news
     n_calls: int = 0  # in this session; only the newest one is answered
     is_connected: bool = False
     sink: RolloutSink | None = None
@@ -103,6 +104,8 @@ class ServeWorkers(Hook):
         self._lock = threading.Lock()
         self._weights: dict[WeightsKind, tuple[int, bytes, float]] = {}  # version, message, time of the next one
         self._n_refused = 0
+        self._in_checkpoint: dict[str, int] = {}  # counts that the newest one holds, once it is written
+        self._checkpoint_time_s: float | None = None
         self._ends = False
 
     @override
@@ -143,30 +146,37 @@ class ServeWorkers(Hook):
 
     @override
     def batch_process(self, _: TensorDictBase) -> None:
-        """Count a worker's race, and so acknowledge it."""
+        """Count a worker's race."""
         sent_by = self.run.race.end_race_stats.get("sent_by")
         if sent_by is not None:
             worker = self._workers[sent_by.worker]
             worker.counted = max(worker.counted, sent_by.sequence)
-            if worker.counted - worker.acknowledged >= NEWS_EVERY_N_RACES:
+            if worker.counted - worker.reported >= NEWS_EVERY_N_RACES:
                 worker.has_news.set()
 
     @override
     def tick(self) -> None:
-        """Count the workers. Acknowledge what was received when a race was refused, which no hook receives."""
-        self.run.n_workers = sum(worker.is_connected for worker in tuple(self._workers.values()))
-        if (n_refused := self.run.statistics.races_refused) != self._n_refused:
+        """Count the workers. Acknowledge what a new checkpoint holds. Count what was received if a race was refused."""
+        statistics, workers = self.run.statistics, tuple(self._workers.values())
+        self.run.n_workers = sum(worker.is_connected for worker in workers)
+        if statistics.checkpoint_time_s != self._checkpoint_time_s:
+            self._checkpoint_time_s = statistics.checkpoint_time_s
+            for name, saved in self._in_checkpoint.items():
+                self._workers[name].saved = saved
+        if (n_refused := statistics.races_refused) != self._n_refused:
             self._n_refused = n_refused
-            for worker in tuple(self._workers.values()):
+            for worker in workers:
                 worker.counted = worker.received
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {name: [worker.number, worker.counted] for name, worker in self._workers.items()}
+        workers = tuple(self._workers.items())
+        self._in_checkpoint = {name: worker.counted for name, worker in workers}
+        return {name: [worker.number, self._in_checkpoint[name]] for name, worker in workers}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._workers = {name: _Worker(number, counted, counted) for name, (number, counted) in state_dict.items()}
+        self._workers = {name: _Worker(number, *[counted] * 3) for name, (number, counted) in state_dict.items()}
 
     def _play(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answer one call. No message of a call without the token is read."""
@@ -260,9 +270,9 @@ class ServeWorkers(Hook):
             if run_state.settings is not settings:
                 settings = run_state.settings
                 yield encode(News(settings=self._settings_of(worker, settings)))
-            news = News(frames_total=run_state.frames_total, acknowledged=worker.counted)
+            news = News(frames_total=run_state.frames_total, counted=worker.counted, acknowledged=worker.saved)
             if news != sent:
-                sent, worker.acknowledged = news, worker.counted
+                sent, worker.reported = news, news.counted
                 yield encode(news)
             worker.has_news.wait(NEWS_EVERY_S)
             worker.has_news.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import json
 import logging
 import queue
@@ -66,7 +67,7 @@ ANSWERS_WITHIN_S: Final = 20.0
 POLL_S: Final = 0.1
 WAIT_S: Final = 0.01
 PACKET_EVERY_S: Final = 0.05
-MOST_UNACKNOWLEDGED: Final = 4 * ROLLOUT_SLOTS_PER_COLLECTOR
+MOST_UNCOUNTED: Final = 4 * ROLLOUT_SLOTS_PER_COLLECTOR
 """Races on their way to the learner; beyond it the collector waits, so that races do not grow old."""
 OF_MACHINE: Final = ("n_collectors", "maps_folder", "base_tmi_port", "demonstrations", "offline")
 """Settings that a worker does not take from its learner."""
@@ -167,21 +168,22 @@ def check_server(server: Server) -> Iterator[Finding]:
 
 
 class Spool:
-    """Finished races of one run on disk, until the learner has counted them.
+    """Finished races of one run on disk, until a checkpoint of the learner holds them.
 
     Args:
         folder: of this worker alone.
-        most_bytes: bound while there is no connection.
+        most_bytes: bound, beyond which counted races are removed; without a connection the collector waits then.
 
     Attributes:
         worker: the worker's id, made once for a folder.
+        counted: number of the newest race that the learner has counted.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._run_file, self._most_bytes = folder / "races", folder / "run", most_bytes
         self._lock = threading.Lock()
         self._races: dict[int, Path] = {}
-        self._n_bytes = self._n_actions = 0
+        self._n_bytes = self.counted = 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self.lock_file = FileLock(folder / "lock")
@@ -191,7 +193,7 @@ class Spool:
             self.worker = id_file.read_text().strip()
             for file in sorted(self._folder.glob("*-*.race")):
                 self._races[int(file.stem.partition("-")[0])] = file
-                self._count(file, 1)
+                self._n_bytes += file.stat().st_size
         except Timeout as error:
             raise PassingError(f"{folder} is in use by another worker: give this one its own --folder") from error
         except (OSError, ValueError) as error:
@@ -207,10 +209,12 @@ class Spool:
         return max(self._races, default=received)
 
     def is_full(self, is_connected: bool, least_actions: int) -> bool:
-        """Return whether the collector waits: for acknowledgements, or without a connection for the learner."""
-        if is_connected:
-            return len(self._races) >= MOST_UNACKNOWLEDGED and self._n_actions >= least_actions
-        return self._n_bytes >= self._most_bytes
+        """Return whether the collector waits: for the learner to count races, or without a connection for room."""
+        with self._lock:
+            if not is_connected:
+                return self._n_bytes >= self._most_bytes and next(iter(self._races)) > self.counted
+            uncounted = self._after(self.counted)
+        return len(uncounted) >= MOST_UNCOUNTED and sum(map(_n_actions, uncounted.values())) >= least_actions
 
     def add(self, sequence: int, n_actions: int, message: bytes) -> None:
         """Add a race."""
@@ -219,16 +223,15 @@ class Spool:
         temporary.replace(file)
         with self._lock:
             self._races[sequence] = file
-            self._count(file, 1)
+            self._n_bytes += len(message)
+            while self._n_bytes > self._most_bytes and (oldest := next(iter(self._races))) <= self.counted:
+                self._remove(oldest)
 
     def acknowledge(self, sequence: int) -> None:
         """Remove the races up to a number."""
         with self._lock:
             for number in [number for number in self._races if number <= sequence]:
-                file = self._races.pop(number)
-                with contextlib.suppress(OSError):
-                    self._count(file, -1)
-                    file.unlink()
+                self._remove(number)
 
     def packet_after(self, sequence: int, least_actions: int) -> tuple[int, bytes]:
         """Return the races after a number as a packet, with the number of its last race.
@@ -236,7 +239,7 @@ class Spool:
         The packet is empty until these races have `least_actions` in all.
         """
         with self._lock:
-            waiting = {number: file for number, file in self._races.items() if number > sequence}
+            waiting = self._after(sequence)
         messages: list[bytes] = []
         if sum(map(_n_actions, waiting.values())) >= least_actions:
             for sequence, file in waiting.items():  # noqa: B007 (the last one is returned)
@@ -245,9 +248,15 @@ class Spool:
                     break
         return sequence, over_grpc.join_messages(messages)
 
-    def _count(self, file: Path, sign: int) -> None:
-        self._n_actions += sign * _n_actions(file)
-        self._n_bytes += sign * file.stat().st_size
+    def _after(self, sequence: int) -> dict[int, Path]:
+        newest = itertools.takewhile(lambda number: number > sequence, reversed(self._races))
+        return {number: self._races[number] for number in sorted(newest)}
+
+    def _remove(self, number: int) -> None:
+        file = self._races.pop(number)
+        with contextlib.suppress(OSError):
+            self._n_bytes -= file.stat().st_size
+            file.unlink()
 
 
 def _n_actions(race: Path) -> int:
@@ -438,6 +447,7 @@ class _Run:
             self._settings = self._machine.settings_of(news.settings)
             run_state.publish(settings=self._settings)
         run_state.publish(frames_total=news.frames_total)
+        self._spool.counted = news.counted
         self._spool.acknowledge(news.acknowledged)
 
     def keep(self, rollout: ReceivedRollout) -> None:
