@@ -17,13 +17,19 @@ RECEIVE_BYTES: Final = 1 << 18
 
 
 class DelayedLink:
-    """Forwards connections from `port` (0: any free one) to `target_port` in threads, with a delay of `one_way_s`."""
+    """Forwards connections from `port` (0: any free one) to `target_port` in threads, with a delay of `one_way_s`.
+
+    Attributes:
+        forwards: cleared while no data pass, in connections that stay open.
+    """
 
     def __init__(self, target_port: int, one_way_s: float = 0.0, port: int = 0) -> None:
         self._target_port = target_port
         self._one_way_s = one_way_s
         self._listener = socket.create_server((LOOPBACK, port))
         self.port = int(self._listener.getsockname()[1])
+        self.forwards = threading.Event()
+        self.forwards.set()
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -65,6 +71,7 @@ class DelayedLink:
                 due_s, data = pieces.get()
                 if (wait_s := due_s - time.perf_counter()) > 0:
                     time.sleep(wait_s)
+                self.forwards.wait()
                 if not data:
                     return sink.shutdown(socket.SHUT_WR)
                 sink.sendall(data)

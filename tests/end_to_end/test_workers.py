@@ -94,6 +94,11 @@ def test_no_race_is_lost_or_counted_twice(learner, worker, tmp_path):
     link = DelayedLink(command.worker_port, one_way_s=0.02, port=link.port)
     command.wait_for_races(15)
 
+    link.forwards.clear()  # it is silent, but no connection ends
+    plays_on()  # more races than may be on their way
+    link.forwards.set()
+    command.wait_for_races(15)
+
     command.process.kill()
     command.end()
     plays_on()

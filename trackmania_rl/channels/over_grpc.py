@@ -45,7 +45,7 @@ WORKER_ID_LETTERS: Final = 32
 KEEPALIVE_MS: Final = 10_000
 OPTIONS: Final = (
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_send_message_length", -1),
 )
