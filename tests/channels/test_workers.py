@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import grpc
 import numpy as np
 import pytest
+import zstandard
 from gymnasium.spaces import Discrete
 
 from trackmania_rl.channels import over_grpc
@@ -60,7 +61,7 @@ def a_race(seed, n_actions=9, **stats):
         "furthest_zone_idx": 7,
         "race_time": 450,
     }
-    position = RacePosition(5, 1, "a", 2, {"explorer": '{"state": 340282366920938463463374607431768211455}'})
+    position = RacePosition(5, 1, "a", 2)
     of_race = {"race_finished": True, "race_time_ms": 450, "meters": 0.1 + 0.2, "first_value": float("-inf")}
     kind = {"map_name": "valley", "track": "valley", "is_explo": True, "fill_buffer": True, "position": position}
     others = {
@@ -116,6 +117,17 @@ def spoiled():
     results, stats = a_race(2)
     yield {name: value for name, value in results.items() if name != "state_float"}, stats
     yield results | {"actions": results["actions"][:0]}, stats
+    for missing in ("q_values", "meters_advanced_along_centerline"):
+        yield {name: value for name, value in results.items() if name != missing}, stats
+
+
+FORGED = {
+    b'"map_name": "valley"': b'"map_name": "../ley"',
+    b'"inputs"': b'"inputz"',
+    b'"generator"': b'"genera4or"',
+    b'"furthest_zone_idx": 7': b'"furthest_zone_idx":""',
+}
+"""Texts in the header of a race, and others of the same length that are refused."""
 
 
 def refusal(data, bounds):
@@ -143,6 +155,11 @@ def test_damaged_and_foreign_messages_give_one_error(settings):
         text = refusal(data, bounds)
         assert "\n" not in text
         assert len(text) < 400
+    content = zstandard.ZstdDecompressor().decompress(message)
+    for old, new in FORGED.items():
+        forged = content.replace(old, new)
+        assert forged != content
+        assert refusal(zstandard.ZstdCompressor(write_checksum=True).compress(forged), bounds)
 
 
 def test_what_is_no_data_is_not_sent():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -19,14 +19,23 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 import zstandard
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from safetensors import SafetensorError
 
 from trackmania_rl.channels.protocols import ReceivedRollout, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.files import parse_json, read_bounded
+from trackmania_rl.files import check_file_name, parse_json, read_bounded
 from trackmania_rl.race.progress import Fragment, RacePosition
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
@@ -56,6 +65,13 @@ MOST_WEIGHTS_BYTES: Final = 1 << 30
 MOST_PEM_BYTES: Final = 1 << 20
 PACKET_BYTES: Final = 1 << 20
 """A packet with so many bytes is sent, even if more races wait."""
+
+LEARNED_FROM: Final = frozenset({"frames", "state_float", "actions", "action_was_greedy", "q_values"})
+"""Columns that the learner reads of each race."""
+PROGRESS: Final = ("meters_advanced_along_centerline", "rewards")
+"""Column of a race, or of an episode of an own environment, that rewards are computed from."""
+OF_ENDED_RACES: Final = frozenset({"race_finished", "race_time_ms", "meters", "cutoff_reason", "inputs"})
+"""Names of `end_race_stats` that the learner reads of each ended race."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -97,18 +113,31 @@ class News(Message):
 
 
 class RaceStats(Message):
-    """`end_race_stats` of a race or fragment."""
+    """`end_race_stats` of a race or fragment, without the state of the collector's random streams."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
-    map_name: str
+    map_name: Annotated[str, AfterValidator(check_file_name)]
     is_explo: bool
     fill_buffer: bool
+    race_finished: bool = False
     race_time_ms: int | float = 0
     meters: int | float = 0
-    position: RacePosition | None = None
+    cutoff_reason: str | None = None
+    inputs: str = ""
+    track: str = ""
+    checkpoint_times_ms: list[int] = []
+    weights_age_s: float | None = None
+    position: Annotated[RacePosition, AfterValidator(lambda position: replace(position, streams={}))] | None = None
     fragment: Fragment | None = None
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> RaceStats:
+        is_under_way = self.fragment is not None and not self.fragment.is_last
+        if not is_under_way and (missing := OF_ENDED_RACES - self.model_fields_set):
+            raise ValueError(f"an ended race has no {min(missing)}")
+        return self
 
 
 class RaceHeader(Message):
@@ -117,6 +146,13 @@ class RaceHeader(Message):
     sequence: Annotated[Count, Field(gt=0)]  # number among the races of this worker
     results: dict[str, JsonValue]
     stats: RaceStats
+
+    @field_validator("results")
+    @classmethod
+    def _are_whole(cls, results: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if not isinstance(results.get("furthest_zone_idx", 0), int):
+            raise ValueError("its furthest_zone_idx is no number")
+        return results
 
 
 AMessage = TypeVar("AMessage", bound=Message)
@@ -149,7 +185,7 @@ def decode(data: bytes, kind: type[AMessage], most_bytes: int) -> tuple[AMessage
         first = error.errors()[0]
         text = one_line(ValueError(f"{first['loc']!r:.80}: {first['msg']}"), 200)
         raise MessageError(f"a {kind.__name__} message is refused: {text}") from None
-    except (ValueError, KeyError, TypeError, zstandard.ZstdError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, zstandard.ZstdError, SafetensorError) as error:
         raise MessageError(f"a {kind.__name__} message is refused: {one_line(error, 200)}") from error
 
 
@@ -188,8 +224,12 @@ def decode_race(
         "frames": (1, *spaces.image_size_px),
         "q_values": (bounds.n_values,),
     }
-    if not 0 < n_actions <= bounds.max_actions or "state_float" not in columns:
-        raise MessageError(f"a race is refused: it has {n_actions} actions, or no states")
+    if missing := LEARNED_FROM - columns.keys():
+        raise MessageError(f"a race is refused: it has no {min(missing)}")
+    if columns.keys().isdisjoint(PROGRESS):
+        raise MessageError("a race is refused: it has neither meters nor rewards")
+    if not 0 < n_actions <= bounds.max_actions:
+        raise MessageError(f"a race is refused: it has {n_actions} actions")
     for name, column in columns.items():
         if not column.ndim or len(column) not in states or column.shape[1:] != wanted.get(name, column.shape[1:]):
             raise MessageError(f"a race is refused: its {name!r:.80} have the shape {column.shape}")
