@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackmania_rl.race.progress_reward import PER_M, ProgressReward
-from trackmania_rl.race.rewards import Arrival, race_rewards, speedslide_quality, state_potentials
+from trackmania_rl.race.rewards import Arrival, RaceReward, speedslide_quality
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import RewardSettings, load_settings
@@ -38,6 +38,19 @@ def settings(**changes):
         "shaped_reward_point_to_vcp_ahead": 0.0,
     }
     return SHIPPED.reward.model_copy(update=values | changes)
+
+
+def reward_of(of_reward):
+    """The shipped reward, which finds the blocks in `random_states`."""
+    reward = RaceReward(SHIPPED.model_copy(update={"reward": of_reward}), race_spaces(SHIPPED), SeedTree(0))
+    reward._places = PLACES
+    return reward
+
+
+def rewarded(states, meters, race_time_ms, of_reward):
+    race = {"state_float": states, METERS: meters} | ({} if race_time_ms is None else {"race_time": race_time_ms})
+    reward = reward_of(of_reward)
+    return reward(race, reward.settings, 0)
 
 
 def random_states(n_states, seed):
@@ -89,27 +102,15 @@ def test_rewards_equal_those_of_single_actions(n_states, finish_after_ms, seed):
     coefficients = {"speedslide": 0.7, "neoslide": 0.11, "kamikaze": -0.13, "close_to_vcp": -0.017}
     schedules = {f"engineered_{term}_reward_schedule": ((0, value),) for term, value in coefficients.items()}
     reward = settings(final_speed_reward_per_m_per_s=0.3, **schedules)
-    options = {"places": PLACES, "settings": reward, "frames_total": 0, "ms_per_action": MS_PER_ACTION}
-    rewards = race_rewards(states, meters, race_time_ms, **options)
+    rewards = rewarded(states, meters, race_time_ms, reward).rewards
     expected = [naive_reward(states, meters, race_time_ms, i, reward) for i in range(n_states - 1)]
     assert rewards.dtype == np.float32
     np.testing.assert_allclose(rewards, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("n_meters", "race_time_ms", "message"),
-    [(3, None, "3 values for 4 states"), (4, 90, "race_time = 90 ms, but the race has 3 actions of 50 ms")],
-)
-def test_races_that_contradict_themselves_are_refused(n_meters, race_time_ms, message):
-    options = {"places": PLACES, "settings": settings(), "frames_total": 0, "ms_per_action": MS_PER_ACTION}
-    with pytest.raises(ValueError, match=message):
-        race_rewards(random_states(4, 0), np.zeros(n_meters), race_time_ms, **options)
-
-
-def test_the_potential_of_the_lines_direction_needs_two_zone_centres():
-    places = PLACES | {"zone_centers_m": slice(16, 19)}
-    with pytest.raises(ValueError, match="set n_zone_centers_in_inputs to 2 or more"):
-        state_potentials(random_states(4, 0), places=places, settings=settings(shaped_reward_point_to_vcp_ahead=0.4))
+def test_a_race_that_contradicts_itself_is_refused():
+    with pytest.raises(ValueError, match="race_time = 90 ms, but the race has 3 actions of 50 ms"):
+        rewarded(random_states(4, 0), np.zeros(4), 90, settings())
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_speedslide_quality(kmh, sideways_m_s, quality):
 
 def test_potential_of_every_state():
     states = random_states(40, seed=3)
-    potentials = state_potentials(states, places=PLACES, settings=settings(shaped_reward_point_to_vcp_ahead=0.4))
+    potentials = reward_of(settings(shaped_reward_point_to_vcp_ahead=0.4)).potentials(states)
     expected = []
     for state in states.astype(float):
         distance_m = math.sqrt(sum(x**2 for x in state[16:19]))
@@ -130,25 +131,26 @@ def test_potential_of_every_state():
         cosine = ahead[2] / math.sqrt(sum(x**2 for x in ahead))
         expected.append(-0.1 * min(25.0, max(2.0, distance_m)) + 0.4 * (cosine - 1))
     np.testing.assert_allclose(potentials, expected, rtol=1e-5)
-    distances = state_potentials(states, places=PLACES, settings=settings())
+    distances = reward_of(settings()).potentials(states)
     assert {-0.2, -2.5} <= set(np.round(distances.astype(float), 6).tolist()), "both clips are met"
 
 
 def test_a_race_cut_off_earns_its_metres():
     reward = ProgressReward(SHIPPED, race_spaces(SHIPPED), SeedTree(0))
-    race = {METERS: np.array([3.0, 3.5, 5.0, 4.0])}
-    rewarded = reward(race, SHIPPED, 0)
-    np.testing.assert_allclose(rewarded.rewards, PER_M * np.array([0.5, 1.5, -1.0]), rtol=1e-6)
-    assert rewarded.rewards.dtype == rewarded.potentials.dtype == np.float32
-    assert rewarded.potentials.tolist() == [0, 0, 0, 0]
+    race = {METERS: np.array([3.0, 3.5, 5.0, 4.0]), "state_float": np.empty((4, 0))}
+    earned = reward(race, SHIPPED, 0)
+    np.testing.assert_allclose(earned.rewards, PER_M * np.array([0.5, 1.5, -1.0]), rtol=1e-6)
+    assert earned.rewards.dtype == earned.potentials.dtype == np.float32
+    assert earned.potentials.tolist() == [0, 0, 0, 0]
 
 
 def test_a_finished_race_earns_the_more_the_sooner_and_its_actions_earn_what_it_earns():
     reward = ProgressReward(SHIPPED, race_spaces(SHIPPED), SeedTree(0), per_m=2.0, finish_s=3.0)
     meters, race_time_ms = np.array([1.0, 2.0, 4.5, 4.0, 8.0]), 180
-    whole = reward({METERS: meters, "race_time": race_time_ms}, SHIPPED, 0).rewards
+    race = {METERS: meters, "state_float": np.empty((5, 0))}
+    whole = reward(race | {"race_time": race_time_ms}, SHIPPED, 0).rewards
     assert whole.sum() == pytest.approx(2.0 * 7 * (1 + 3.0 / 0.180), rel=1e-6)
-    assert whole.sum() < reward({METERS: meters, "race_time": 160}, SHIPPED, 0).rewards.sum()
+    assert whole.sum() < reward(race | {"race_time": 160}, SHIPPED, 0).rewards.sum()
     nothing = np.empty((3, 0), dtype=np.float32)
     steps = reward.of_actions(nothing, nothing, np.diff(meters)[:3], n_actions_made=3)
     arrival = Arrival(advanced_m=4.0, duration_ms=30, race_m=7.0, race_time_ms=race_time_ms)

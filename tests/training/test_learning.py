@@ -13,7 +13,7 @@ from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.rewards import race_rewards
+from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.seeds import SeedTree
@@ -133,22 +133,13 @@ def test_an_edit_reaches_collectors_and_the_updates_after_the_next_race(live, ma
     assert run.agent.loss_module.settings.evaluation_weights_decay == 0.8
 
 
-def test_rewards_follow_their_schedules_at_the_frames_before_the_race(live, layout, make_run, make_race):
+def test_rewards_follow_their_schedules_at_the_frames_before_the_race(live, make_run, make_race):
     edit(live, engineered_neoslide_reward_schedule=((0, 0.0), (100, 50.0)))
     run = make_run()
     races = [make_race(50, False), make_race(37, True)]
-    expected = [
-        race_rewards(
-            race.rollout_results["state_float"],
-            race.rollout_results["meters_advanced_along_centerline"],
-            race.rollout_results.get("race_time"),
-            places=layout,
-            settings=live.current.reward,
-            frames_total=frames_total,
-            ms_per_action=live.current.game.ms_per_action,
-        )
-        for race, frames_total in zip(races, (0, 50), strict=True)
-    ]
+    reward = RaceReward(live.current, race_spaces(live.current), SeedTree(0))
+    rewarded = [reward(race.rollout_results, live.current, n) for race, n in zip(races, (0, 50), strict=True)]
+    expected = [race.rewards for race in rewarded]
     assert expected[1].max() > 20 > expected[0].max()
     run.train_on(races)
     stored = run.buffer.ring.columns.rewards[: 51 + 37]  # the first race's last state is between them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,7 +16,7 @@ from trackmania_rl.race.observation_kernel import N_WHEELS
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.schedules import linear
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import RewardSettings, Settings
+from trackmania_rl.settings import Settings
 
 Array = npt.NDArray[Any]
 States = npt.NDArray[np.float32]
@@ -63,22 +64,6 @@ class Arrival(NamedTuple):
     race_time_ms: float
 
 
-class StepReward(Protocol):
-    """A reward of single actions, for environments."""
-
-    def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
-        """Reward n actions (n,) of any races that did not reach the finish.
-
-        `before` and `reached` (n, F) are the states around them, `advanced_m` (n,) is along the line, and
-        `n_actions_made` is for schedules.
-        """
-        ...
-
-    def of_arrival(self, arrival: Arrival) -> float:
-        """Reward the action that reached the finish."""
-        ...
-
-
 def as_stored(column: Any) -> npt.NDArray[np.float32]:
     """Convert numbers to float32, infinite beyond its range. Raise `ValueError` if they are not real numbers."""
     try:
@@ -118,174 +103,138 @@ def reward_as_stored(rewarded: object, n_actions: int) -> RewardedRace:
     return RewardedRace(**columns)
 
 
-def brought_along(rollout_results: Mapping[str, Any]) -> RewardedRace | None:
-    """Return the rewards of a user's own environment; None without."""
-    if "rewards" not in rollout_results:
-        return None
-    rewards = as_stored(rollout_results["rewards"])
-    return RewardedRace(rewards, np.zeros(len(rewards) + 1, dtype=np.float32))
+class StepReward(Reward):
+    """Base class of rewards of single actions, in trainings and in environments.
 
-
-class RaceReward(Reward, StepReward):
-    """Default reward, `race_rewards`. `rewards` (T,) among a race's columns are used unchanged."""
+    Attributes:
+        settings: in force.
+    """
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
-        self._settings = settings
-        self._places = ObservationLayout(settings.observation, settings.game.actions)
+        self.settings = settings
 
     @override
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
-        if (theirs := brought_along(rollout_results)) is not None:
-            return theirs
-        state_float = np.asarray(rollout_results["state_float"], dtype=np.float32)
-        rewards = race_rewards(
-            state_float,
-            np.asarray(rollout_results["meters_advanced_along_centerline"], dtype=np.float64),
-            rollout_results.get("race_time"),
-            places=self._places,
-            settings=settings.reward,
-            frames_total=frames_total,
-            ms_per_action=settings.game.ms_per_action,
-        )
-        return RewardedRace(rewards, state_potentials(state_float, places=self._places, settings=settings.reward))
+        """Reward a race, or keep the `rewards` (T,) of a user's own environment among its columns.
+
+        Raises:
+            ValueError: if the race time is before the last decision.
+        """
+        if "rewards" in rollout_results:
+            rewards = as_stored(rollout_results["rewards"])
+            return RewardedRace(rewards, np.zeros(len(rewards) + 1, dtype=np.float32))
+        self.settings = settings
+        states = np.asarray(rollout_results["state_float"], dtype=np.float32)
+        meters = np.asarray(rollout_results["meters_advanced_along_centerline"], dtype=np.float64)
+        advanced_m, ms_per_action = meters[1:] - meters[:-1], settings.game.ms_per_action
+        rewards = self.of_actions(states[:-1], states[1:], advanced_m, frames_total)
+        if (race_time_ms := rollout_results.get("race_time")) is not None:
+            last_duration_ms = race_time_ms - (len(rewards) - 1) * ms_per_action
+            if last_duration_ms < 0:
+                raise ValueError(
+                    f"race_time = {race_time_ms} ms, but the race has {len(rewards)} actions of {ms_per_action} ms: "
+                    "the last one began after the finish"
+                )
+            race_m = meters[-1] - meters[0]
+            rewards[-1] = self.of_arrival(Arrival(advanced_m[-1], last_duration_ms, race_m, race_time_ms))
+        return RewardedRace(rewards.astype(np.float32), self.potentials(states))
+
+    @abstractmethod
+    def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
+        """Reward n actions (n,) of any races that did not reach the finish, in float64.
+
+        `before` and `reached` (n, F) are the states around them, `advanced_m` (n,) is along the line, and
+        `n_actions_made` is for schedules.
+        """
+
+    @abstractmethod
+    def of_arrival(self, arrival: Arrival) -> float:
+        """Reward the action that reached the finish."""
+
+    def potentials(self, states: States) -> npt.NDArray[np.float32]:
+        """Return the shaping potentials (n,) of states (n, F)."""
+        return np.zeros(len(states), dtype=np.float32)
+
+
+class RaceReward(StepReward):
+    """Default reward: time, metres along the line, and optional terms, whose schedules are linear.
+
+    A finishing action is charged for its duration until the finish and has no optional terms.
+    """
+
+    def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
+        super().__init__(settings, spaces, seeds)
+        self._places: ObservationLayout | Mapping[str, slice]
+        self._places = ObservationLayout(settings.observation, settings.game.actions)
 
     @override
     def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
-        settings, ms_per_action = self._settings.reward, self._settings.game.ms_per_action
-        return _action_rewards(before, reached, advanced_m, self._places, settings, n_actions_made, ms_per_action)
+        settings, places, ms_per_action = self.settings.reward, self._places, self.settings.game.ms_per_action
+        rewards: Array = self._time_and_metres(advanced_m, ms_per_action)
+        # Terms that are off cost no time.
+        if settings.final_speed_reward_per_m_per_s != 0:
+            velocities_m_s = (states[:, places["velocity_m_s"]].astype(np.float64) for states in (before, reached))
+            speed_before_m_s, speed_m_s = (np.linalg.norm(velocity_m_s, axis=1) for velocity_m_s in velocities_m_s)
+            drives_forwards = reached[:, places["velocity_m_s"]][:, FORWARD] > 0  # faster reversing must not pay
+            # Over a race driven forwards, the terms add up to last speed - first speed.
+            rewards += settings.final_speed_reward_per_m_per_s * drives_forwards * (speed_m_s - speed_before_m_s)
+        speedslide = linear(settings.engineered_speedslide_reward_schedule, n_actions_made)
+        neoslide = linear(settings.engineered_neoslide_reward_schedule, n_actions_made)
+        kamikaze = linear(settings.engineered_kamikaze_reward_schedule, n_actions_made)
+        close_to_vcp = linear(settings.engineered_close_to_vcp_reward_schedule, n_actions_made)
+        if speedslide != 0 or neoslide != 0:
+            velocity_m_s = reached[:, places["velocity_m_s"]].astype(np.float64)
+            sideways_m_s = velocity_m_s[:, LEFT]
+            quality = speedslide_quality(velocity_m_s[:, FORWARD], sideways_m_s)
+            has_grip = self._wheels_down(reached) == N_WHEELS
+            rewards += speedslide * has_grip * np.maximum(0, 1 - np.abs(quality - 1))
+            rewards += neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
+        if kamikaze != 0:
+            accelerate, brake = (reached[:, places[pedal]][:, 0] > 0 for pedal in ("last_gas", "last_brake"))
+            rewards += kamikaze * ((accelerate & ~brake) | (self._wheels_down(reached) <= 1))
+        if close_to_vcp != 0:
+            distance_m = _distance_to_zone_center_m(reached[:, places["zone_centers_m"]], *ENGINEERED_DISTANCE_M)
+            rewards += close_to_vcp * distance_m
+        return rewards
 
     @override
     def of_arrival(self, arrival: Arrival) -> float:
-        return float(_time_and_metres(arrival.advanced_m, arrival.duration_ms, self._settings.reward))
+        return float(self._time_and_metres(arrival.advanced_m, arrival.duration_ms))
 
+    @override
+    def potentials(self, states: States) -> npt.NDArray[np.float32]:
+        """Compute the shaping potentials (n,) of states (n, F) (Ng, Harada and Russell 1999).
 
-FeaturePlaces = ObservationLayout | Mapping[str, slice]
-"""Places of the observation's blocks."""
+        `shaped_reward_dist_to_cur_vcp` times the clipped distance to the current zone centre, plus
+        `shaped_reward_point_to_vcp_ahead` times (c - 1), where c is the cosine between the car's forward axis and the
+        direction from the current zone centre to the observation's next one.
+        """
+        settings = self.settings.reward
+        if settings.shaped_reward_dist_to_cur_vcp == 0 and settings.shaped_reward_point_to_vcp_ahead == 0:
+            return np.zeros(len(states), dtype=np.float32)
+        centers_m = states[:, self._places["zone_centers_m"]]
+        distance_m = _distance_to_zone_center_m(centers_m, *SHAPED_DISTANCE_M)
+        potentials = settings.shaped_reward_dist_to_cur_vcp * distance_m
+        if settings.shaped_reward_point_to_vcp_ahead != 0:
+            way_ahead_m = centers_m[:, NEXT_CENTER] - centers_m[:, CURRENT_CENTER]
+            cosine = way_ahead_m[:, FORWARD] / np.linalg.norm(way_ahead_m, axis=1)
+            potentials = potentials + settings.shaped_reward_point_to_vcp_ahead * (cosine - 1)
+        return potentials.astype(np.float32)
 
+    def _time_and_metres(self, advanced_m: Any, duration_ms: Any) -> Any:
+        settings = self.settings.reward
+        per_m, per_ms = settings.reward_per_m_advanced_along_centerline, settings.constant_reward_per_ms
+        return advanced_m * per_m + per_ms * duration_ms
 
-def race_rewards(
-    state_float: States,
-    meters_advanced: npt.NDArray[np.float64],
-    race_time_ms: int | None,
-    *,
-    places: FeaturePlaces,
-    settings: RewardSettings,
-    frames_total: int,
-    ms_per_action: int,
-) -> npt.NDArray[np.float32]:
-    """Compute the rewards (T,) of a race's actions: time, metres along the line, and optional terms.
-
-    A finishing action is charged for its duration until the finish and has no optional terms.
-
-    Args:
-        state_float: (T + 1, F).
-        meters_advanced: (T + 1,) along the line.
-        race_time_ms: finish time; None if the race was cut off.
-        places: of the blocks.
-        settings: coefficients; schedules of optional terms are linear.
-        frames_total: the run's number of actions.
-        ms_per_action: game time between two decisions.
-
-    Raises:
-        ValueError: if the race time is before the last decision, or the numbers of metres and states differ.
-    """
-    if len(meters_advanced) != len(state_float):
-        raise ValueError(
-            f"meters_advanced_along_centerline has {len(meters_advanced)} values for {len(state_float)} states"
-        )
-    advanced_m = meters_advanced[1:] - meters_advanced[:-1]
-    before, reached = state_float[:-1], state_float[1:]
-    rewards = _action_rewards(before, reached, advanced_m, places, settings, frames_total, ms_per_action)
-    if race_time_ms is not None:
-        last_duration_ms = race_time_ms - (len(rewards) - 1) * ms_per_action
-        if last_duration_ms < 0:
-            raise ValueError(
-                f"race_time = {race_time_ms} ms, but the race has {len(rewards)} actions of {ms_per_action} ms: "
-                "the last one began after the finish"
-            )
-        rewards[-1] = _time_and_metres(advanced_m[-1], last_duration_ms, settings)
-    return rewards.astype(np.float32)
-
-
-def _time_and_metres(advanced_m: Any, duration_ms: Any, settings: RewardSettings) -> Any:
-    return advanced_m * settings.reward_per_m_advanced_along_centerline + settings.constant_reward_per_ms * duration_ms
-
-
-def _action_rewards(
-    before: States,
-    reached: States,
-    advanced_m: Array,
-    places: FeaturePlaces,
-    settings: RewardSettings,
-    frames_total: int,
-    ms_per_action: int,
-) -> Array:
-    """Compute the rewards (n,) float64 of actions that did not reach the finish; terms that are off cost no time."""
-    rewards: Array = _time_and_metres(advanced_m, ms_per_action, settings)
-    if settings.final_speed_reward_per_m_per_s != 0:
-        velocities_m_s = (states[:, places["velocity_m_s"]].astype(np.float64) for states in (before, reached))
-        speed_before_m_s, speed_m_s = (np.linalg.norm(velocity_m_s, axis=1) for velocity_m_s in velocities_m_s)
-        drives_forwards = reached[:, places["velocity_m_s"]][:, FORWARD] > 0  # faster reversing must not pay
-        # Over a race driven forwards, the terms add up to last speed - first speed.
-        rewards += settings.final_speed_reward_per_m_per_s * drives_forwards * (speed_m_s - speed_before_m_s)
-    speedslide = linear(settings.engineered_speedslide_reward_schedule, frames_total)
-    neoslide = linear(settings.engineered_neoslide_reward_schedule, frames_total)
-    kamikaze = linear(settings.engineered_kamikaze_reward_schedule, frames_total)
-    close_to_vcp = linear(settings.engineered_close_to_vcp_reward_schedule, frames_total)
-    if speedslide != 0 or neoslide != 0:
-        velocity_m_s = reached[:, places["velocity_m_s"]].astype(np.float64)
-        sideways_m_s = velocity_m_s[:, LEFT]
-        quality = speedslide_quality(velocity_m_s[:, FORWARD], sideways_m_s)
-        has_grip = _wheels_down(reached, places) == N_WHEELS
-        rewards += speedslide * has_grip * np.maximum(0, 1 - np.abs(quality - 1))
-        rewards += neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
-    if kamikaze != 0:
-        accelerate, brake = (reached[:, places[pedal]][:, 0] > 0 for pedal in ("last_gas", "last_brake"))
-        rewards += kamikaze * ((accelerate & ~brake) | (_wheels_down(reached, places) <= 1))
-    if close_to_vcp != 0:
-        distance_m = _distance_to_zone_center_m(reached[:, places["zone_centers_m"]], *ENGINEERED_DISTANCE_M)
-        rewards += close_to_vcp * distance_m
-    return rewards
-
-
-def state_potentials(
-    state_float: States, *, places: FeaturePlaces, settings: RewardSettings
-) -> npt.NDArray[np.float32]:
-    """Compute the shaping potential (T,) of states (T, F) (Ng, Harada and Russell 1999).
-
-    `shaped_reward_dist_to_cur_vcp` times the clipped distance to the current zone centre, plus
-    `shaped_reward_point_to_vcp_ahead` times (c - 1), where c is the cosine between the car's forward axis and the
-    direction from the current zone centre to the observation's next one.
-
-    Raises:
-        ValueError: if the pointing term is on and the observation has a single zone centre.
-    """
-    if settings.shaped_reward_dist_to_cur_vcp == 0 and settings.shaped_reward_point_to_vcp_ahead == 0:
-        return np.zeros(len(state_float), dtype=np.float32)
-    centers_m = state_float[:, places["zone_centers_m"]]
-    distance_m = _distance_to_zone_center_m(centers_m, *SHAPED_DISTANCE_M)
-    potentials = settings.shaped_reward_dist_to_cur_vcp * distance_m
-    if settings.shaped_reward_point_to_vcp_ahead != 0:
-        if centers_m.shape[1] < NEXT_CENTER.stop:
-            raise ValueError(
-                f"shaped_reward_point_to_vcp_ahead = {settings.shaped_reward_point_to_vcp_ahead} needs the direction "
-                "of the line: set n_zone_centers_in_inputs to 2 or more"
-            )
-        way_ahead_m = centers_m[:, NEXT_CENTER] - centers_m[:, CURRENT_CENTER]
-        cosine = way_ahead_m[:, FORWARD] / np.linalg.norm(way_ahead_m, axis=1)
-        potentials = potentials + settings.shaped_reward_point_to_vcp_ahead * (cosine - 1)
-    return potentials.astype(np.float32)
+    def _wheels_down(self, states: States) -> Array:
+        wheels_down: Array = states[:, self._places["wheel_has_ground_contact"]].sum(axis=1)
+        return wheels_down
 
 
 def speedslide_quality(forward_speed_m_s: Array, sideways_speed_m_s: Array) -> Array:
     """Return the quality of a slide, of any shape: 0 straight ahead, 1 best, above 1 too far sideways."""
     best_m_s = np.interp(forward_speed_m_s, SPEEDSLIDE_FORWARD_SPEEDS_M_S, SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S)
     return np.abs(sideways_speed_m_s) / best_m_s
-
-
-def _wheels_down(states: States, places: FeaturePlaces) -> Array:
-    wheels_down: Array = states[:, places["wheel_has_ground_contact"]].sum(axis=1)
-    return wheels_down
 
 
 def _distance_to_zone_center_m(centers_m: Array, least_m: float, most_m: float) -> Array:

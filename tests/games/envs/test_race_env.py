@@ -1,6 +1,7 @@
 """`RaceEnv` on games of both kinds: the races, observations and rewards of the trainer."""
 
-from pathlib import Path
+import copy
+import tempfile
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.progress_reward import FINISH_S, ProgressReward
-from trackmania_rl.race.rewards import race_rewards
+from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
@@ -57,15 +58,7 @@ def test_a_race_is_the_trainers_race(make_env, tracks, wandering, repository_roo
     entry = map_entries(settings, repository_root / "maps", [tracks["straight"]])[0]
     ended = rollout(games, entry, lambda: lambda frame, floats: PolicyDecision(next(upcoming), True, no_values))
     race, stats = ended.rollout_results, ended.end_race_stats
-    expected = race_rewards(
-        race["state_float"],
-        race["meters_advanced_along_centerline"],
-        race["race_time"],
-        places=games.layout,
-        settings=settings.reward,
-        frames_total=0,
-        ms_per_action=settings.game.ms_per_action,
-    )
+    expected = RaceReward(settings, race_spaces(settings), SeedTree(0))(race, settings, 0).rewards
     assert race["race_time"] % settings.game.ms_per_action != 0, "else the socket's game asks once more at the finish"
     np.testing.assert_allclose(rewards, expected, rtol=1e-5)
     np.testing.assert_array_equal(np.stack(observations), race["state_float"])
@@ -80,7 +73,11 @@ def test_by_default_metres_and_an_early_finish_are_rewarded(make_env, wandering)
     per_m = sum(rewards[:-1]) / (info["meters"] - 1.0)
     race_s = info["race_time_ms"] / 1000
     whole = ProgressReward(env.settings, race_spaces(env.settings), SeedTree(0))(
-        {"meters_advanced_along_centerline": np.array([0.0, info["meters"]]), "race_time": info["race_time_ms"]},
+        {
+            "meters_advanced_along_centerline": np.array([0.0, info["meters"]]),
+            "race_time": info["race_time_ms"],
+            "state_float": np.empty((2, 0)),
+        },
         env.settings,
         0,
     )
@@ -115,13 +112,15 @@ def test_maps_are_drawn_by_the_seed_or_chosen(make_env):
     assert [env.reset(options={"map": "lane"})[1]["map"] for _ in range(5)] == ["lane"] * 5
 
 
-def test_generated_tracks_go_with_the_environment(make_env):
+def test_generated_tracks_go_with_the_environment(make_env, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     env = make_env("generated:0.2:7-9")
     env.reset()
-    tracks_folder = Path(env.races.tracks_folder)
-    assert len(list(tracks_folder.glob("*.toml"))) == 3
+    assert len(list(tmp_path.rglob("*.toml"))) == 3
+    copy.deepcopy(env).close()
+    assert len(list(tmp_path.rglob("*.toml"))) == 3, "copies read them"
     env.close()
-    assert not tracks_folder.exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env):

@@ -12,6 +12,8 @@ examples.
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,7 +25,7 @@ from gymnasium.vector import AutoresetMode
 
 from trackmania_rl import ANALOG_RACE_ID, RACE_ID, REAL_TIME_RACE_ID
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs.env_races import PROGRESS, EnvRaces, TemporaryFolder
+from trackmania_rl.games.envs.env_races import PROGRESS, EnvRaces
 from trackmania_rl.games.envs.race_env import RaceEnv, RaceVectorEnv
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.race_games import make_race_games
@@ -164,8 +166,8 @@ def _make_races(
     normalize: bool,
 ) -> EnvRaces:
     """Make the games and races of an environment; `opened` closes them after an error."""
-    tracks_folder = TemporaryFolder()
-    opened.callback(tracks_folder.close)
+    tracks_folder = tempfile.mkdtemp(prefix="trackmania_rl_tracks_")
+    opened.callback(shutil.rmtree, tracks_folder, ignore_errors=True)
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     names = [os.fspath(name) for name in ([maps] if isinstance(maps, str | os.PathLike) else maps)]
     if names:

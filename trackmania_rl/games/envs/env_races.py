@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -41,30 +42,6 @@ MAP_OPTION: Final = "map"
 """Option of `reset`: the name of the map."""
 
 
-class TemporaryFolder:
-    """Folder of generated tracks, made when its path is first read (`os.fspath`) and removed by `close`.
-
-    Copies, by `copy.deepcopy` or `pickle`, have no folder.
-    """
-
-    def __init__(self) -> None:
-        self._made: tempfile.TemporaryDirectory[str] | None = None
-
-    def __fspath__(self) -> str:
-        if self._made is None:
-            self._made = tempfile.TemporaryDirectory(prefix="trackmania_rl_tracks_")
-        return self._made.name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TemporaryFolder, ()
-
-    def close(self) -> None:
-        """Remove the folder if it exists."""
-        if self._made is not None:
-            self._made.cleanup()
-            self._made = None
-
-
 class EnvRaces:
     """Races on K games; row k of the arrays is game k's newest state.
 
@@ -72,7 +49,7 @@ class EnvRaces:
         games: closed with this object.
         maps: of the races; entries of the same map are one map.
         map_weights: relative frequency of each; None: all equal.
-        tracks_folder: of generated tracks; closed with this object.
+        tracks_folder: of generated tracks; deleted with this object, but not with its copies.
         normalize: whether shown floats are (x - mean) / standard deviation.
 
     Attributes:
@@ -98,7 +75,7 @@ class EnvRaces:
         spaces: Spaces,
         maps: Sequence[MapEntry],
         map_weights: Sequence[float] | None,
-        tracks_folder: TemporaryFolder,
+        tracks_folder: str,
         *,
         reward: str,
         normalize: bool,
@@ -108,7 +85,7 @@ class EnvRaces:
         self.settings = settings
         self.layout = ObservationLayout(settings.observation, settings.game.actions)
         self.games = games
-        self.tracks_folder = tracks_folder
+        self._delete_tracks = weakref.finalize(self, shutil.rmtree, tracks_folder, ignore_errors=True)
         self.actions = actions_of_game(settings.game)
         self._maps, self._shares = _maps_by_name(maps, map_weights or [1.0] * len(maps))
         self.map_names = tuple(self._maps)
@@ -252,7 +229,7 @@ class EnvRaces:
         """End the games."""
         self._is_closed = True
         self.games.close()
-        self.tracks_folder.close()
+        self._delete_tracks()
 
     def _wait(self) -> Received:
         while True:
