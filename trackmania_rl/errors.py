@@ -46,9 +46,9 @@ class PassingError(UserError):
     exit_code: ClassVar[ExitCode] = ExitCode.TRY_AGAIN
 
 
-def one_line(error: Exception, most_characters: int = 300) -> str:
-    """Return the beginning of an error's text in one line."""
-    return " ".join(str(error).split())[:most_characters]
+def one_line(text: object, most_characters: int = 300) -> str:
+    """Return the beginning of a text, or of an error's text, in one line."""
+    return " ".join(str(text).split())[:most_characters]
 
 
 @functools.lru_cache(maxsize=64)

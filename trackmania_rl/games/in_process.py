@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import OrderedDict
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +28,11 @@ from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.game_map import GameMap, load_game_map
 
 SPARE_MAPS: Final = 16
-"""Maps in memory beside those in use. The one begun longest ago is replaced."""
+"""Maps in memory beside one for each game. The one begun longest ago is dropped."""
 
 
-class _Map(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Map:
     map: GameMap
     track: TrackForBatch
 
@@ -62,15 +62,15 @@ class InProcessGames(Games):
         self._cars = RaceBatch(n_games)
         self._waits = np.zeros(n_games, dtype=np.bool_)  # for a decision
         self._ended: dict[int, EndedRace] = {}  # since the last `recv`
-        self._maps: list[_Map] = []
-        self._map_numbers: OrderedDict[tuple[str, str], int] = OrderedDict()  # the map begun last is last
-        self._map_of_game = np.full(n_games, -1, dtype=np.int64)
+        self._maps: dict[tuple[str, str], _Map] = {}  # the map begun last is last
+        self._map_of_game = np.full(n_games, None, dtype=object)
+        self._n_gates = np.zeros(n_games, dtype=np.int64)
         self._clock = GameTimings()  # one game's share of each step
         self._clock_at_begin = [GameTimings()] * n_games
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InProcessGames:
         """Return independent games in the same states; share constants, above all maps."""
-        for shared in (STADIUM_CAR, self.layout, self._actions, *self._maps):
+        for shared in (STADIUM_CAR, self.layout, self._actions, *self._maps.values(), *self._map_of_game):
             memo[id(shared)] = shared
         copied = object.__new__(type(self))
         memo[id(self)] = copied
@@ -81,13 +81,12 @@ class InProcessGames(Games):
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
         self._waits[game] = False  # even after an error
         self._ended.pop(game, None)
-        number = self._map_number(map_entry)
-        self._map_of_game[game] = number
-        game_map, track = self._maps[number]
-        self._cars.begin(game, track)
+        self._map_of_game[game] = map_ = self._map(map_entry)
+        self._n_gates[game] = map_.track.n_gates
+        self._cars.begin(game, map_.track)
         self._clock_at_begin[game] = replace(self._clock)
         ids = np.array([game])
-        self.races.begin(game, game_map.zones, game_map.road, self.game)
+        self.races.begin(game, map_.map.zones, map_.map.road, self.game)
         self.races.observe(ids, 0, self._cars.heads)
         self._take_pictures([game])
         self.races.add_extra_floats(ids)
@@ -131,7 +130,7 @@ class InProcessGames(Games):
             ValueError: if a side is not 1 to 4096 pixels.
         """
         car, passed_count = self._cars.cars[game], int(self._cars.passed_count[game])
-        renderer = self._maps[self._map_of_game[game]].track.renderer
+        renderer = self._map_of_game[game].track.renderer
         blue_green_red_alpha = renderer.render(
             car["position_m"], car["rotation"], car["ribbon_index"], width_px, height_px, passed_count
         )
@@ -143,8 +142,8 @@ class InProcessGames(Games):
         by_map = self._by_map(games)
         controls = self._actions.controls(decision.actions)
         n_ticks = self.game.engine_ticks_per_action
-        for number, places in by_map:
-            self._cars.advance(games[places], self._maps[number].track, controls[places], n_ticks)
+        for map_, places in by_map:
+            self._cars.advance(games[places], map_.track, controls[places], n_ticks)
         self._cars.write_heads()
         driven_s = time.perf_counter()
         due_ms = self.races.rows[games] * self.game.ms_per_action
@@ -160,12 +159,12 @@ class InProcessGames(Games):
         self._clock.policy_s += policy_s / len(games)
         return ends
 
-    def _by_map(self, games: GameIds) -> list[tuple[int, Any]]:
+    def _by_map(self, games: GameIds) -> list[tuple[_Map, Any]]:
         """Return the maps of some games, each with its games' indices in `games`."""
-        numbers = self._map_of_game[games]
-        if (numbers == numbers[0]).all():
-            return [(int(numbers[0]), slice(None))]
-        return [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+        maps = self._map_of_game[games]
+        if (maps == maps[0]).all():
+            return [(maps[0], slice(None))]
+        return [(map_, np.flatnonzero(maps == map_)) for map_ in dict.fromkeys(maps.tolist())]
 
     def _ends(self, games: GameIds, is_due: npt.NDArray[np.bool_]) -> dict[int, RaceEnd]:
         """Return the ends of races; a cut-off at a decision precedes a finish at the same time.
@@ -174,12 +173,12 @@ class InProcessGames(Games):
         """
         verdicts = self.races.verdicts[games]
         verdicts = np.where(is_due | (verdicts == NOT_FINITE), verdicts, GOING_ON)
-        is_finished = self._cars.passed_count[games] == self._n_gates[self._map_of_game[games]]
+        is_finished = self._cars.passed_count[games] == self._n_gates[games]
         ends = {}
         for place in np.flatnonzero((verdicts != GOING_ON) | is_finished).tolist():
             game = int(games[place])
             if verdicts[place] == NOT_FINITE:
-                name = self._maps[self._map_of_game[game]].map.name
+                name = self._map_of_game[game].map.name
                 raise FloatingPointError(f"the simulated car on {name} left the world of finite numbers")
             times_ms = self._cars.checkpoint_times_ms(game)
             if verdicts[place] == GOING_ON:
@@ -193,23 +192,17 @@ class InProcessGames(Games):
             return
         ids = np.array(games)
         pictures, rows = self.races.pictures()
-        for number, places in self._by_map(ids):
-            self._cars.render_gray(ids[places], self._maps[number].track, pictures, rows)
+        for map_, places in self._by_map(ids):
+            self._cars.render_gray(ids[places], map_.track, pictures, rows)
         self.races.measure_pictures(games)
 
-    def _map_number(self, entry: MapEntry) -> int:
+    def _map(self, entry: MapEntry) -> _Map:
         key = (entry.map_path, entry.reference_line)
-        if key not in self._map_numbers:
+        map_ = self._maps.pop(key, None)
+        if map_ is None:
             track = TrackForBatch(load_track(self._maps_folder / entry.map_path))
             map_ = _Map(load_game_map(entry, self._maps_folder, self._observation), track)
-            if len(self._maps) < self.n_games + SPARE_MAPS:
-                self._map_numbers[key] = len(self._maps)
-                self._maps.append(map_)
-            else:  # with more maps than games, one is unused
-                in_use = set(self._map_of_game.tolist())
-                oldest = next(old for old, number in self._map_numbers.items() if number not in in_use)
-                self._map_numbers[key] = self._map_numbers.pop(oldest)
-                self._maps[self._map_numbers[key]] = map_
-            self._n_gates = np.array([map_.track.n_gates for map_ in self._maps])
-        self._map_numbers.move_to_end(key)
-        return self._map_numbers[key]
+        self._maps[key] = map_
+        if len(self._maps) > self.n_games + SPARE_MAPS:
+            del self._maps[next(iter(self._maps))]
+        return map_

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Rec
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.race.races import EndedRace, Observation
 from trackmania_rl.settings import GameSettings, MapEntry
-from trackmania_rl.tmi_interaction.game_instance_manager import Decide, GameKeepsFailingError
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager, GameKeepsFailingError
 
 log = logging.getLogger(__name__)
 
@@ -35,24 +35,6 @@ GAMES_END_WITHIN_S: Final = 1.0
 PATIENCE_PASSES: Final = 2.0
 """Wait for games that were on time before, as a factor of the last decision's duration. With 8 games on a busy machine
 0, 1 and 2 gave batches of 2.0, 4.6 and 6.7 states; 2 took a fifth less processor time than 0."""
-
-
-class RaceDriver(Protocol):
-    """Player of one game's races, such as `GameInstanceManager`."""
-
-    game: GameSettings
-
-    def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None) -> EndedRace:
-        """Play one race with its frames in `frames`; an error of `decide` ends it and propagates."""
-        ...
-
-    def under_way(self, states: range) -> dict[str, Any]:
-        """Return a part of the race while `decide` waits, see `Games.under_way`."""
-        ...
-
-    def close(self) -> None:
-        """End the game."""
-        ...
 
 
 class _Interrupted(Exception):  # noqa: N818  # not an error
@@ -91,7 +73,7 @@ class SocketGames(Games):
         all_together: whether `recv` waits for all games in a race, so that batches do not depend on timing.
     """
 
-    def __init__(self, drivers: Sequence[RaceDriver], *, all_together: bool = False) -> None:
+    def __init__(self, drivers: Sequence[GameInstanceManager], *, all_together: bool = False) -> None:
         self.n_games = len(drivers)
         self._gather = self._gather_all if all_together else self._gather_promptly
         self._driving: set[int] = set()  # games with a message due

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import cv2
 import gymnasium
@@ -26,8 +27,6 @@ from trackmania_rl.settings import GameSettings, MapEntry
 AnyEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 RENDER_MODE: Final = "rgb_array"
-RESET_RESULT: Final = "(observation, info)"
-STEP_RESULT: Final = "(observation, reward, terminated, truncated, info)"
 
 
 class EnvironmentFaultError(UserError):
@@ -80,8 +79,10 @@ class SteppedEnvs(Games):
     @override
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
         self._ended.pop(game, None)
-        observation, _ = self._checked(game, "reset()", self._reset(game), RESET_RESULT)
-        frame, floats = self._state(game, observation)
+        result = self._reset(game)
+        with self._unpacking("reset()", result, "info"):
+            observation, _ = result
+            frame, floats = own_state(self._spaces, observation)
         self._episodes[game] = Episode([frame], [floats])
 
     @override
@@ -140,55 +141,33 @@ class SteppedEnvs(Games):
         longest = self.game.cutoff_race_longer_than_ms // self.game.ms_per_action
         longest = min(longest, self.game.cutoff_horizon_actions or longest)
         episode = self._episodes[game]
-        observation, reward, terminated, truncated, info = self._checked(game, "step()", made, STEP_RESULT)
-        frame, floats = self._state(game, observation)
+        of_info = f"info with {', '.join(self._info)}" if self._info else "info"
+        with self._unpacking("step()", made, f"reward, terminated, truncated, {of_info}"):
+            observation, *numbers, info = made
+            frame, floats = own_state(self._spaces, observation)
+            reward, terminated, truncated = np.array(numbers, dtype=np.float64).reshape(3).tolist()
+            entries = {name: np.asarray(info[name], dtype=np.float32) for name in self._info}
         episode.frames.append(frame)
         episode.floats.append(floats)
-        episode.infos.append({name: self._entry(game, info, name) for name in self._info})
+        episode.infos.append(entries)
         episode.actions.append(decision.actions[row])
         episode.is_greedy.append(bool(decision.is_greedy[row]))
         episode.q_values.append(decision.q_values[row])
-        episode.rewards.append(self._number(game, "reward", reward))
-        has_terminated = bool(self._number(game, "terminated", terminated))
-        has_ended = has_terminated or bool(self._number(game, "truncated", truncated))
-        if has_ended or len(episode.actions) >= longest:
-            self._ended[game] = self._ended_race(self._episodes.pop(game), has_terminated)
+        episode.rewards.append(reward)
+        if terminated or truncated or len(episode.actions) >= longest:
+            self._ended[game] = self._ended_race(self._episodes.pop(game), bool(terminated))
 
-    def _checked(self, game: int, call: str, result: Any, form: str) -> tuple[Any, ...]:
-        if not isinstance(result, tuple) or len(result) != len(form.split(", ")):
-            self._refuse(game, f"{call} returns {_described(result)} instead of {form}")
-        return result
-
-    def _state(self, game: int, observation: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-        space = self._spaces.own_observation
-        assert space is not None
+    @contextlib.contextmanager
+    def _unpacking(self, call: str, result: Any, others: str) -> Iterator[None]:
+        """Raise an `EnvironmentFaultError` if a call's result is not a tuple of an observation and `others`."""
         try:
-            frame, floats = own_state(space, observation, self._spaces.image_size_px)
+            yield
         except (TypeError, ValueError, LookupError) as error:
-            self._refuse(game, f"the observation {_described(observation)} does not fit {space}: {one_line(error)}")
-        if len(floats) != self._spaces.n_own_floats:
-            self._refuse(game, f"the observation {_described(observation)} does not fit {space}")
-        return frame, floats
-
-    def _entry(self, game: int, info: Any, name: str) -> npt.NDArray[np.float32]:
-        try:
-            return np.asarray(info[name], dtype=np.float32)
-        except (KeyError, TypeError, ValueError) as error:
-            self._refuse(game, f"step() returns no number info[{name!r}] ({one_line(error)}), which is to be a column")
-
-    def _number(self, game: int, name: str, value: Any) -> float:
-        try:
-            if np.ndim(value) == 0:
-                return float(value)
-        except (TypeError, ValueError):
-            pass
-        self._refuse(game, f"step() returns {name} = {_described(value)}, which is no single number")
-
-    def _refuse(self, game: int, fault: str) -> NoReturn:
-        raise EnvironmentFaultError(
-            f"games: {name_of(self._envs[game])} breaks Gymnasium's API: {fault}; mend the environment "
-            "(gymnasium.utils.env_checker.check_env tests it)"
-        )
+            raise EnvironmentFaultError(
+                f"games: {name_of(self._envs[0])} breaks Gymnasium's API: {call} returns {one_line(result, 200)} "
+                f"and not ({self._spaces.own_observation}, {others}): {one_line(error)}; mend the environment "
+                "(gymnasium.utils.env_checker.check_env tests it)"
+            ) from error
 
     def _columns(self, episode: Episode, states: range) -> dict[str, Any]:
         decided = slice(states.start, states.stop - 1)
@@ -262,7 +241,7 @@ class SteppedVectorEnv(SteppedEnvs):
         for game, (decision, row) in self._decided.items():
             actions[game] = own_action(self._spaces, decision.actions[row])
         made = self._vector_env.step(np.array(actions))
-        observations, rewards, terminated, truncated, infos = self._checked(0, "step()", made, STEP_RESULT)
+        observations, rewards, terminated, truncated, infos = made
         self._is_over = np.logical_or(terminated, truncated)
         rows = list(zip(self._each(observations), rewards, terminated, truncated, strict=True))
         decided, self._decided = self._decided, {}
@@ -295,17 +274,16 @@ def name_of(env: AnyEnv) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
 
 
-def own_state(
-    space: gym_spaces.Space[Any], observation: Any, image_size_px: tuple[int, int]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Return a state's frame (1, H, W) of `image_size_px`, and its floats.
+def own_state(spaces: Spaces, observation: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """Return the frame (1, H, W) and the floats of a state of a user's own environment.
 
     The floats are 0 for the time elapsed in the mini-race, and the flattened observation without its image.
 
     Raises:
-        TypeError, ValueError or LookupError: if the observation does not fit the space.
+        TypeError, ValueError or LookupError: if the observation does not fit its space.
     """
-    height, width = image_size_px
+    space, (height, width) = spaces.own_observation, spaces.image_size_px
+    assert space is not None
     frame = np.empty((1, height, width), dtype=np.uint8)
     if height > 0:
         name, of_image, space = split_image(space)
@@ -316,8 +294,10 @@ def own_state(
         image = np.asarray(image, dtype=np.uint8)
         gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2:] == (3,) else image.reshape(image.shape[:2])
         frame[0] = cv2.resize(gray, (width, height), interpolation=cv2.INTER_AREA)
-    flat = np.asarray(gym_spaces.flatten(space, observation), dtype=np.float32)
-    return frame, np.append(np.float32(0), flat)
+    floats = np.append(np.float32(0), np.asarray(gym_spaces.flatten(space, observation), dtype=np.float32))
+    if len(floats) != spaces.n_own_floats:
+        raise ValueError(f"it has {len(floats) - 1} numbers, not {spaces.n_own_floats - 1}")
+    return frame, floats
 
 
 def split_image(space: gym_spaces.Space[Any]) -> tuple[str | None, gym_spaces.Box, gym_spaces.Space[Any]]:
@@ -344,8 +324,3 @@ def own_action(spaces: Spaces, action: Any) -> Any:
     """Convert an agent's action to the environment's."""
     space = spaces.action
     return int(action) + int(space.start) if isinstance(space, gym_spaces.Discrete) else np.asarray(action)
-
-
-def _described(value: Any) -> str:
-    size = f"shape {value.shape}" if isinstance(value, np.ndarray) else f"{value!r:.40}"
-    return f"{size} ({type(value).__name__})"

@@ -18,7 +18,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Box
 
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.devices import pick_device, pick_playing_device
@@ -91,12 +91,16 @@ class TrainedDriver:
 
     def begin_episode(self) -> Callable[[Any], int | npt.NDArray[np.float32]]:
         """Return `act` for one episode, which keeps the earlier states and actions that views show."""
-        space, episode = self.spaces.own_observation, Episode()
-        if space is None:  # observations of races have their views
+        episode = Episode()
+        if self.spaces.own_observation is None:  # observations of races have their views
             return self.act
 
         def act(observation: Any) -> Any:
-            frame, floats = self._own_state(space, observation)
+            try:
+                frame, floats = own_state(self.spaces, observation)
+            except (TypeError, ValueError, LookupError) as error:
+                space = self.spaces.own_observation
+                raise UserError(f"act: the driver takes an observation of {space}: {one_line(error)}") from error
             episode.frames.append(frame)
             episode.floats.append(floats)
             action = self._decide(*episode.newest(self.spaces.views))
@@ -104,15 +108,6 @@ class TrainedDriver:
             return own_action(self.spaces, action)
 
         return act
-
-    def _own_state(self, space: Space[Any], observation: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-        try:
-            frame, floats = own_state(space, observation, self.spaces.image_size_px)
-        except (TypeError, ValueError, LookupError) as error:
-            raise UserError(f"act: the driver takes an observation of {space}: {one_line(error)}") from error
-        if len(floats) != self.spaces.n_own_floats:
-            raise UserError(f"act: the driver takes an observation of {space}")
-        return frame, floats
 
     def _decide(self, image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> Any:
         return self.actor.act_batch(image[np.newaxis], floats[np.newaxis]).actions[0]
