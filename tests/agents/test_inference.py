@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
-from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.inference import BOLTZMANN_STD, GREEDY, ActionChooser, Exploration, Inferer
 from trackmania_rl.settings import ExplorationSettings
 
 from .conftest import draw_biases, needs_gpu
@@ -91,13 +90,13 @@ Q_VALUES = np.array([0.1, 0.3, 0.2], np.float32)
 THROTTLE = (1,)
 
 
-def together(chooser, exploration, n):
-    return chooser.choose(np.tile(Q_VALUES, (n, 1)), [exploration] * n)
+def together(chooser, exploration, n, q_values=Q_VALUES):
+    return chooser.choose(np.tile(q_values, (n, 1)), [exploration] * n)
 
 
-def counts(chooser, exploration, n=6000):
+def counts(chooser, exploration, q_values=Q_VALUES, n=6000):
     """How often each action is chosen, as a share."""
-    return np.bincount(together(chooser, exploration, n), minlength=3) / n
+    return np.bincount(together(chooser, exploration, n, q_values), minlength=3) / n
 
 
 def test_greedy_takes_the_best_action_and_draws_nothing():
@@ -117,14 +116,15 @@ def test_greedy_takes_the_best_action_and_draws_nothing():
 )
 def test_random_actions_are_even_or_favour_throttle(epsilon, probability, expected):
     chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
-    shares = counts(chooser, Exploration(epsilon, 0.0, 0.0, throttle_probability=probability))
+    shares = counts(chooser, Exploration(epsilon, 0.0, throttle_probability=probability))
     np.testing.assert_allclose(shares, expected, atol=0.02)
 
 
 def test_boltzmann_noise_swaps_close_actions_only():
     chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
-    shares = counts(chooser, Exploration(0.0, 1.0, 0.04, throttle_probability=None))
-    # 0.3 and 0.2 differ by 0.1 / (0.04 x sqrt 2) = 1.77 deviations: passed 3.9 % of the time; 0.1 hardly ever.
+    # The second and third differ by 2.5 / sqrt 2 = 1.77 deviations: passed 3.9 % of the time; the first hardly ever.
+    far = Q_VALUES * np.float32(25 * BOLTZMANN_STD)
+    shares = counts(chooser, Exploration(0.0, 1.0, throttle_probability=None), far)
     np.testing.assert_allclose(shares, [0.0, 0.961, 0.039], atol=0.01)
-    half = counts(chooser, Exploration(0.0, 0.5, 1e9, throttle_probability=None))
+    half = counts(chooser, Exploration(0.0, 0.5, throttle_probability=None), Q_VALUES * np.float32(1e-9))
     np.testing.assert_allclose(half, [1 / 6, 1 / 2 + 1 / 6, 1 / 6], atol=0.02)

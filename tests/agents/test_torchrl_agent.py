@@ -15,8 +15,8 @@ from torchrl.objectives import ReinforceLoss, SACLoss
 from trackmania_rl.agents import torchrl_agent
 from trackmania_rl.agents.actor_critic import StateNetwork
 from trackmania_rl.agents.builder import check_decision
-from trackmania_rl.agents.exploration import GREEDY, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.inference import GREEDY, Exploration
 from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, ON_POLICY, TorchRLAgent
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
@@ -27,7 +27,7 @@ from .conftest import needs_gpu
 
 BATCH, FLOATS, CHOICES, NUMBERS = 11, 5, 7, 3
 LOSSES = tuple(torchrl_agent.NETWORKS)
-EXPLORED = Exploration(epsilon=0.5, epsilon_boltzmann=0.0, boltzmann_std=0.0, throttle_probability=None)
+EXPLORED = Exploration(epsilon=0.5, epsilon_boltzmann=0.0, throttle_probability=None)
 
 
 @pytest.fixture

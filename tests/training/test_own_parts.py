@@ -55,9 +55,6 @@ class NoQuantileNetwork(nn.Linear):
 class Needy(QuantileNetwork):
     def __init__(self, settings, sizes):
         super().__init__(settings, sizes)
-
-def failing(settings, sizes, generator):
-    raise ValueError("these sizes do not fit")
 """
 MY_MEMORIES = """
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -217,7 +214,6 @@ def make_memory_of(settings):
         ("hooks", make_hooks, "Greedy", r"'my_parts:Greedy' cannot be called without arguments: .*wants_an_argument"),
         ("network", make_network_of, "NoQuantileNetwork", r"network = .* made a NoQuantileNetwork; derive it from"),
         ("network", make_network_of, "Needy", r"Needy' cannot be called with \(settings, sizes, generator\): "),
-        ("network", make_network_of, "failing", "these sizes do not fit"),
         ("network", make_network_of, "Missing", r"my_parts\.py has no Missing"),
         ("memory", make_memory_of, "torchrls", r"have different rings; make both by one make_buffers"),
         ("memory", make_memory_of, "of_two_rings", r"have different rings; make both by one make_buffers"),

@@ -20,10 +20,9 @@ from torchrl.modules import MLP, ProbabilisticActor, QValueActor, TanhNormal, Va
 from torchrl.modules.models.batchrenorm import BatchRenorm1d
 
 from trackmania_rl.agents.networks import convolutions, image_features
-from trackmania_rl.errors import UserError
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.settings import AgentSettings, SettingsError
+from trackmania_rl.settings import AgentSettings
 
 RENORM_MOMENTUM = 0.01
 RENORM_WARM_UP_UPDATES = 10_000
@@ -87,16 +86,11 @@ def state_network(settings: AgentSettings, spaces: Spaces, role: Role) -> nn.Mod
         SettingsError: if the part makes no network.
         UserError: if the image is too small for the convolutions.
     """
-    try:
-        if settings.network == AgentSettings.model_fields["network"].default:  # IQN's
-            return StateNetwork(settings, spaces, role)
-        takes = "settings, spaces, role"
-        made = make_part(settings.network, "network", settings, spaces, role, takes=takes, kinds=(nn.Module,))
-        return made  # type: ignore[no-any-return]
-    except SettingsError:
-        raise
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    if settings.network == AgentSettings.model_fields["network"].default:  # IQN's
+        return StateNetwork(settings, spaces, role)
+    takes = "settings, spaces, role"
+    made = make_part(settings.network, "network", settings, spaces, role, takes=takes, kinds=(nn.Module,))
+    return made  # type: ignore[no-any-return]
 
 
 class RunningNormalization(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from trackmania_rl.agents.devices import arithmetic_dtype, pick_device
 from trackmania_rl.agents.inference import Actor, Inferer
 from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.agents.networks import QuantileNetwork, Sizes
-from trackmania_rl.errors import UserError
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from trackmania_rl.agents.agent import Agent
 
 
+@runtime_checkable
 class AgentBuilder(Protocol):
     """Makes an agent's parts; called with (settings, spaces, seeds), in every process."""
 
@@ -79,19 +79,15 @@ class IQN:
             mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
             waves=spaces.waves,
         )
-        arguments = (settings.agent, sizes, torch.Generator().manual_seed(self._network_seed))
-        try:
-            network: QuantileNetwork = make_part(
-                settings.agent.network,
-                "network",
-                *arguments,
-                takes="settings, sizes, generator",
-                kinds=(QuantileNetwork,),
-            )
-        except SettingsError:
-            raise
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        network: QuantileNetwork = make_part(
+            settings.agent.network,
+            "network",
+            settings.agent,
+            sizes,
+            torch.Generator().manual_seed(self._network_seed),
+            takes="settings, sizes, generator",
+            kinds=(QuantileNetwork,),
+        )
         return network
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> Inferer:
@@ -124,14 +120,9 @@ def make_agent_builder(settings: Settings, spaces: Spaces, seeds: SeedTree) -> A
     Raises:
         SettingsError: if it makes no agent, or one that does not fit the spaces.
     """
-    builder = make_part(settings.agent.agent, "agent", settings, spaces, seeds, takes="settings, spaces, seeds")
-    missing = [name for name in ("make_network", "make_actor", "make_learner") if not hasattr(builder, name)]
-    if missing:
-        raise SettingsError(
-            f"agent = {str(settings.agent.agent)!r} made a {type(builder).__name__} without {', '.join(missing)}: see "
-            "AgentBuilder (trackmania_rl/agents/builder.py)"
-        )
-    return builder  # type: ignore[no-any-return]
+    takes, kinds = "settings, spaces, seeds", (AgentBuilder,)
+    builder: AgentBuilder = make_part(settings.agent.agent, "agent", settings, spaces, seeds, takes=takes, kinds=kinds)
+    return builder
 
 
 def check_decision(actor: Actor, spaces: Spaces) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
 
@@ -139,7 +140,7 @@ def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_p
         The head, and the number of its features.
 
     Raises:
-        ValueError: if the image is too small for the convolutions.
+        UserError: if the image is too small for the convolutions.
     """
     layers: list[nn.Module] = []
     channels, height, width = n_frames, height_px, width_px
@@ -151,7 +152,7 @@ def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_p
         channels = out_channels
         height, width = (height - kernel_size) // stride + 1, (width - kernel_size) // stride + 1
         if height < 1 or width < 1:
-            raise ValueError(
+            raise UserError(
                 f"an image of {width_px} x {height_px} pixels is too small for conv_kernel_sizes = "
                 f"{settings.conv_kernel_sizes} with conv_strides = {settings.conv_strides}; enlarge image_width_px and "
                 "image_height_px, or use fewer or smaller convolutions"

@@ -45,9 +45,8 @@ from typing_extensions import override
 from trackmania_rl.agents import actor_critic
 from trackmania_rl.agents.agent import Agent, Layer, ProcessLosses, TransitionErrors
 from trackmania_rl.agents.devices import pick_device
-from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.inference import Actor
+from trackmania_rl.agents.inference import GREEDY, ActionChooser, Actor, Exploration
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ Member = TypeVar("Member")
 Floats = npt.NDArray[np.float32]
 
 
+@runtime_checkable
 class GamesBuilder(Protocol):
     """Maker of a run's games, called with its settings in every process.
 
@@ -149,13 +150,8 @@ def make_games_builder(settings: Settings) -> GamesBuilder:
     Raises:
         SettingsError: if the part makes no games.
     """
-    builder = make_part(settings.game.games, "games", settings, takes="settings")
-    if not isinstance(getattr(builder, "spaces", None), Spaces) or not hasattr(builder, "make_games"):
-        raise SettingsError(
-            f"games = {str(settings.game.games)!r} made a {type(builder).__name__}; it needs spaces and make_games: "
-            "see GamesBuilder (trackmania_rl/games/race_games.py)"
-        )
-    return builder  # type: ignore[no-any-return]
+    builder: GamesBuilder = make_part(settings.game.games, "games", settings, takes="settings", kinds=(GamesBuilder,))
+    return builder
 
 
 def games_for(sync: SyncSettings, members: Sequence[Member], make: Callable[[Sequence[Member]], Games]) -> Games:

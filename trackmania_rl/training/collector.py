@@ -16,8 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from trackmania_rl.agents.exploration import Exploration
-from trackmania_rl.agents.inference import Actor
+from trackmania_rl.agents.inference import Actor, Exploration
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunState, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
 from trackmania_rl.race.progress import CollectorProgress, Fragment, RaceInFragments, RacePosition
