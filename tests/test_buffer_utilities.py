@@ -13,8 +13,7 @@ from tensordict import TensorDict
 from torchrl.data.replay_buffers import ReplayBuffer
 from torchrl.envs.transforms import Transform
 
-from trackmania_rl.buffer_utilities import apply_replay_settings
-from trackmania_rl.experience_replay.mini_race import cut_to_mini_races
+from trackmania_rl.buffer_utilities import apply_replay_settings, cut_to_mini_races
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
 
 from .test_buffer_management import IMAGE_SIZE_PX, N_FLOATS, make

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runs.conftest import IMAGE_SIZE_PX, N_FLOATS, rows
+from trackmania_rl.buffer_utilities import MiniRaceRules
 from trackmania_rl.experience_replay.memory import pick_replay_device
-from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transitions import TransitionStorage
 
@@ -68,29 +68,19 @@ def test_the_state_holds_only_filled_rows_and_needs_no_pickle():
     assert_holds_the_newest(restored, 6, 6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"first_row": 3}, "another length|stored frames"),
-        ({"first_row": -1}, "damaged"),
-        ({"capacity": 1}, "damaged"),
-        ({"end_row": 1}, "damaged|stored frames"),
-    ],
-)
-def test_a_damaged_state_is_refused(changes, message):
+def test_a_state_of_other_rows_is_refused():
     ring = RingBuffer(4, N_FLOATS, IMAGE_SIZE_PX)
     ring.append(rows(0, 6))
-    with pytest.raises(ValueError, match=message):
-        RingBuffer(4, N_FLOATS, IMAGE_SIZE_PX).load_state_dict(ring.state_dict() | changes)
-    with pytest.raises(ValueError, match="was the observation changed"):
-        RingBuffer(4, N_FLOATS + 1, IMAGE_SIZE_PX).load_state_dict(ring.state_dict())
+    for n_floats, changes in ((N_FLOATS, {"first_row": 3}), (N_FLOATS + 1, {})):
+        with pytest.raises(ValueError, match="was the observation changed"):
+            RingBuffer(4, n_floats, IMAGE_SIZE_PX).load_state_dict(ring.state_dict() | changes)
 
 
 def append_rows(ring, n):
     return ring.append(RowColumns.empty(n, 1, (0, 0), ring.device))
 
 
-def test_state_comes_back_and_is_refused_where_it_contradicts_itself():
+def test_the_state_of_a_storage_comes_back():
     ring = RingBuffer(5, 1)
     storage = TransitionStorage(ring, 1)
     append_rows(ring, 7)
@@ -103,12 +93,6 @@ def test_state_comes_back_and_is_refused_where_it_contradicts_itself():
     assert other.index.tolist() == [3, 4, 6]
     assert other.priorities.tolist() == [1.0, 9.0, 1.0]
     assert other.new_priority == 9.0
-    for index in ([1, 3], [3, 7], [4, 3]):
-        state = storage.state_dict() | {"index": torch.tensor(index), "priorities": torch.ones(2)}
-        with pytest.raises(ValueError, match="outside 2 to 6"):
-            other.load_state_dict(state)
-    with pytest.raises(ValueError, match="1 stored transitions with 3 priorities"):
-        other.load_state_dict(storage.state_dict() | {"index": torch.tensor([3])})
 
 
 @pytest.mark.parametrize(("schedule", "most_rows"), [(GROWING, 1_100 + 900), (GROWING[:1], 500)])
@@ -130,8 +114,3 @@ def test_elapsed_times_are_drawn_as_documented(duration, long):
     assert frequencies.keys() == expected.keys() <= set(range(duration))
     for elapsed, count in expected.items():
         assert frequencies[elapsed] / len(draws) == pytest.approx(count / len(integers), abs=0.01)
-
-
-def test_an_elapsed_time_beyond_the_end_is_refused():
-    with pytest.raises(ValueError, match="oversample_long_term_steps = 8"):
-        MiniRaceRules(1.0, 7, oversample_long_term_steps=8)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini_races
+from trackmania_rl.buffer_utilities import MiniRaceRules, cut_to_mini_races
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transitions import TransitionStorage
 from trackmania_rl.race.views import View, Views

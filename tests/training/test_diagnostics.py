@@ -10,7 +10,7 @@ from PIL import Image
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.iqn import Taus, Transitions
-from trackmania_rl.experience_replay.mini_race import MiniRaceRules
+from trackmania_rl.buffer_utilities import MiniRaceRules
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.telemetry.diagnostics import load_data
 from trackmania_rl.training.diagnostics import realised_returns

@@ -2,7 +2,6 @@
 
 * `memory`: the protocol of a run's memory, the memory that ships, and the device that keeps it;
 * `ring_buffer`: the rows (one per state of a race) in preallocated columns;
-* `transitions`, `row_views`: torchrl's storage of one side of the train/test split, its sampler, and views of rows;
-* `mini_race`: the cut of transitions to mini-races, the batches that are trained on;
+* `transitions`: torchrl's storage of one side of the train/test split, its sampler, and views of rows;
 * `episodes`, `minari_files`, `dataset_environments`: data sets of races in Minari's format.
 """

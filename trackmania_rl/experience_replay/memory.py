@@ -17,11 +17,11 @@ from typing_extensions import override
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_rollout
 from trackmania_rl.buffer_utilities import (
     MiniRaceReplayBuffer,
+    MiniRaceRules,
     apply_replay_settings,
     buffer_collate_function,
 )
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.experience_replay.transitions import Transitions, TransitionStorage
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT

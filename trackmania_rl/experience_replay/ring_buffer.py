@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trackmania_rl.experience_replay.row_files import SPARE, RowFiles, delete_other_files, pieces
+from trackmania_rl.experience_replay.row_files import SPARE, RowFiles, delete_other_files, pieces, read_rows
 
 # Rollouts are read-only arrays, which are only read.
 warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
@@ -81,10 +81,8 @@ class RingBuffer:
         device: of the columns.
         action_shape: () of an index, or (D,) of numbers.
 
-    Raises:
-        ValueError: if capacity or number of floats is below 1.
-
     Attributes:
+        row_form: the arguments after `capacity`.
         columns: the rows, by position.
         n_positions: length of the columns, at least the capacity.
         folder: for the columns' files, from the next `resize` on; None for columns in RAM.
@@ -102,9 +100,7 @@ class RingBuffer:
         device: torch.device | str = "cpu",
         action_shape: tuple[int, ...] = (),
     ) -> None:
-        if n_floats < 1:
-            raise ValueError(f"states of {n_floats} floats; the time elapsed in the mini-race alone is 1")
-        self._row_form = n_floats, image_size_px, device, action_shape
+        self.row_form = n_floats, image_size_px, device, action_shape
         self.folder: Path | None = None
         self.files: RowFiles | None = None
         self._allocate(capacity)
@@ -114,11 +110,9 @@ class RingBuffer:
         self.lock = threading.RLock()
 
     def _allocate(self, capacity: int) -> None:
-        if capacity < 1:
-            raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
         if self.folder is None:
-            return self._use(RowColumns.empty(capacity, *self._row_form), capacity)
-        n_floats, image_size_px, _, action_shape = self._row_form
+            return self._use(RowColumns.empty(capacity, *self.row_form), capacity)
+        n_floats, image_size_px, _, action_shape = self.row_form
         if self.files is None:  # others are of an earlier start, and no checkpoint's that was loaded
             delete_other_files(self.folder, None)
         like = RowColumns.empty(_n_positions(capacity), n_floats, image_size_px, "meta", action_shape)
@@ -178,7 +172,6 @@ class RingBuffer:
         """Change the capacity; shrinking drops the oldest rows. Old and new columns exist at once for a moment.
 
         Raises:
-            ValueError: if the capacity is below 1.
             RuntimeError: if allocation fails (on a GPU `torch.OutOfMemoryError`); nothing changes then.
             OSError: if the disk has no room for the files; likewise.
         """
@@ -189,18 +182,12 @@ class RingBuffer:
             self.first_row = rows.start
             self._copy(rows, old_columns, n_positions)
 
-    def read(self, rows: range) -> dict[str, torch.Tensor]:
-        """Copy present rows into host memory, by column."""
-        of_rows = list(pieces(rows, self.n_positions))
-        return {
-            name: torch.cat([column[positions].cpu() for positions, _ in of_rows])
-            for name, column in self.columns.by_name().items()
-        }
-
     def state_dict(self) -> dict[str, Any]:
         """Return the filled rows, oldest first, in host memory, and their numbers."""
         with self.lock:
-            return self.state_to_write() | {"columns": self.read(range(self.first_row, self.end_row))}
+            return self.state_to_write() | {
+                "columns": read_rows(self.columns.by_name(), range(self.first_row, self.end_row))
+            }
 
     def state_to_write(self) -> dict[str, Any]:
         """Return `state_dict()` with the ring in place of the columns, which are not copied."""
@@ -212,14 +199,9 @@ class RingBuffer:
         Files in this ring's folder are used as they are if they have the right size, else copied.
 
         Raises:
-            ValueError: if the rows have another shape than this ring's, or their numbers are inconsistent.
+            ValueError: if the rows have another shape than this ring's.
         """
         capacity, first_row, end_row = (int(state[name]) for name in ("capacity", "first_row", "end_row"))
-        if not (0 <= first_row <= end_row and end_row - first_row <= capacity):
-            raise ValueError(
-                f"a stored replay memory of {capacity} rows claims to hold rows {first_row} to {end_row - 1}; "
-                "the checkpoint is damaged"
-            )
         of_files = state["columns"] if isinstance(state["columns"], RowFiles) else None
         stored_columns = state["columns"] if of_files is None else of_files.columns
         n_stored = end_row - first_row if of_files is None else of_files.n_positions
@@ -270,7 +252,7 @@ class RingBuffer:
 def rows_of_state(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return the rows of a loaded state, oldest first, in host memory, by column."""
     columns, rows = state["columns"], range(int(state["first_row"]), int(state["end_row"]))
-    return columns.read(rows) if isinstance(columns, RowFiles) else columns
+    return read_rows(columns.columns, rows) if isinstance(columns, RowFiles) else columns
 
 
 def _n_positions(capacity: int) -> int:

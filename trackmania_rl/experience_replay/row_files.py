@@ -94,10 +94,6 @@ class RowFiles:
         for column in self._maps.values():
             column.flush()
 
-    def read(self, rows: range) -> dict[str, torch.Tensor]:
-        """Copy rows into host memory, by column."""
-        return {name: _ordered(column, rows) for name, column in self.columns.items()}
-
 
 def _allocate(file: Path) -> None:
     # A write to a mapped page for which a full disk has no room would end the process by SIGBUS.
@@ -115,8 +111,10 @@ def pieces(rows: range, n_positions: int) -> Iterator[tuple[slice, slice]]:
         yield slice(0, n_rows - n_before_end), slice(n_before_end, n_rows)
 
 
-def _ordered(column: torch.Tensor, rows: range) -> torch.Tensor:
-    return torch.cat([column[positions] for positions, _ in pieces(rows, len(column))])
+def read_rows(columns: Mapping[str, torch.Tensor], rows: range) -> dict[str, torch.Tensor]:
+    """Copy rows of a ring's columns into host memory, by column."""
+    of_rows = list(pieces(rows, len(columns["actions"])))
+    return {name: torch.cat([column[there].cpu() for there, _ in of_rows]) for name, column in columns.items()}
 
 
 def delete_other_files(parent: Path, kept: RowFiles | None) -> None:

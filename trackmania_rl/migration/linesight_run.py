@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trackmania_rl.agents.builder import IQN
+from trackmania_rl.agents.flat_parameters import views_of
 from trackmania_rl.agents.iqn import IQN_Network, IQNAgent
 from trackmania_rl.agents.networks import QuantileNetwork
 from trackmania_rl.errors import UserError, one_line
@@ -121,8 +122,8 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     optimizer = agent["step"]["optimizer"]
     if optimizer["step"] > 0:
         moments = files.Moments(
-            _of_parameters(optimizer["exp_avg"], network),
-            _of_parameters(optimizer["exp_avg_sq"], network),
+            tuple(views_of(optimizer["exp_avg"], list(network.parameters()))),
+            tuple(views_of(optimizer["exp_avg_sq"], list(network.parameters()))),
             int(optimizer["step"]),
         )
         files.write_moments(
@@ -273,10 +274,3 @@ def _check_moments(moments: files.Moments, network: QuantileNetwork) -> None:
 def _as_vector(tensors: tuple[Tensor, ...]) -> Tensor:
     """Return the parameters as one vector (P,)."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-def _of_parameters(vector: Tensor, network: QuantileNetwork) -> tuple[Tensor, ...]:
-    """Invert `_as_vector`."""
-    parameters = list(network.parameters())
-    pieces = vector.split([parameter.numel() for parameter in parameters])
-    return tuple(piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True))

@@ -1,6 +1,6 @@
 """Views: values of the rows around a state's own, for agents or training batches.
 
-`Views.look` reads them from races in progress, `experience_replay/row_views.py` from the replay memory, with equal
+`Views.look` reads them from races in progress, `experience_replay/transitions.py` from the replay memory, with equal
 bytes. Before a race's first row, that row is repeated; actions there are straight ahead, and rewards 0. After the last
 row, that one is repeated.
 """

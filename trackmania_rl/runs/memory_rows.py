@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from trackmania_rl.errors import one_line
+from trackmania_rl.experience_replay import row_files
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.experience_replay.row_files import RowFiles
 from trackmania_rl.files import replace_patiently, sync_folder
 from trackmania_rl.runs.manifest import DamagedError, RowsEntry, Segment
 
@@ -64,7 +64,7 @@ def write_rows(folder: Path, rows: RingBuffer, kept: Sequence[Segment], new: Seq
 def _write_segment(folder: Path, rows: RingBuffer, numbers: range) -> Segment:
     temporary = folder / f".{numbers.start}.{os.getpid()}.tmp"
     with temporary.open("wb") as opened:
-        columns = rows.read(numbers)
+        columns = row_files.read_rows(rows.columns.by_name(), numbers)
         np.savez(opened, **{name: column.numpy() for name, column in columns.items()})  # type: ignore[arg-type]
         opened.flush()
         os.fsync(opened.fileno())
@@ -74,14 +74,14 @@ def _write_segment(folder: Path, rows: RingBuffer, numbers: range) -> Segment:
     return Segment(file=name, first_row=numbers.start, end_row=numbers.stop, bytes=n_bytes)
 
 
-def open_files(replay: Path, entry: RowsEntry) -> RowFiles:
+def open_files(replay: Path, entry: RowsEntry) -> row_files.RowFiles:
     """Open the files of a replay memory on disk.
 
     Raises:
         DamagedError: if they are missing or damaged, or rows of the checkpoint were overwritten since.
     """
     try:
-        files = RowFiles.open(replay / str(entry.files))
+        files = row_files.RowFiles.open(replay / str(entry.files))
     except (OSError, ValueError, KeyError) as error:
         raise DamagedError(f"{replay / str(entry.files)} is missing or damaged: {one_line(error)}") from error
     if not files.holds(entry.first_row):

@@ -20,9 +20,9 @@ from trackmania_rl.agents.agent import Agent
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.inference import Actor
+from trackmania_rl.buffer_utilities import MiniRaceRules, cut_to_mini_races
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.memory import RewardedRollout
-from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini_races
 from trackmania_rl.experience_replay.transitions import Transitions
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.games.race_games import make_games_builder
