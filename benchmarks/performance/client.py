@@ -123,7 +123,8 @@ class StateReading:
         self.races.begin(0, zones, None, settings.game)
         self._heads = np.empty((1, HEAD_BYTES // 4), dtype=np.uint32)
         self.read()
-        ahead = self.races.newest(0).zone_idx + layout.zone_stride * np.arange(layout.n_zone_centers)
+        kernel = layout.for_kernel()
+        ahead = self.races.newest(0).zone_idx + kernel.zone_stride * np.arange(kernel.n_zone_centers)
         self.zone_centers_m = zones.centers_m[ahead]
         keys_held = dict.fromkeys(("accelerate", "brake", "left", "right"), False)
         self.keys = [keys_held] * layout.n_previous_actions

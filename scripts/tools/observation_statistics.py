@@ -33,28 +33,34 @@ from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings
 
 if TYPE_CHECKING:
-    from trackmania_rl.race.observation import ObservationStatistics
+    from trackmania_rl.race.observation import ObservationLayout
     from trackmania_rl.race.spaces import Spaces
 
+States = npt.NDArray[np.float32]
+"""(n, F) floats of states."""
 MOST_NAMED = 8
 """Most maps, or blocks of constant floats, in a message."""
 
 
 @command
 def main(words: Sequence[str] | None = None) -> None:
+    from trackmania_rl.race.observation import ObservationLayout, normalization_text
+
     arguments = parse_arguments(words)
     output: Path = arguments.output
     if output.exists() and not arguments.force:
         raise UserError(f"{output} is there already: name another file with --output, or add --force to replace it")
     if arguments.run is None:
         settings = load_settings(arguments.config, arguments.set)
-        statistics, measured = of_races(settings, arguments)
+        states, measured = of_races(settings, arguments)
     else:
-        settings, statistics, measured = of_memory(arguments.run)
+        settings, states, measured = of_memory(arguments.run)
+    layout = ObservationLayout(settings.observation, settings.game.actions)
+    text = normalization_text(layout, states, settings.observation, f"Measured in {measured}.")
     with writing(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(statistics.text(settings.observation, f"Measured in {measured}."), encoding="utf-8")
-    print(f"wrote {output}: {measured}{constant_floats(settings, statistics)}")
+        output.write_text(text, encoding="utf-8")
+    print(f"wrote {output}: {measured}{constant_floats(layout, states)}")
 
 
 def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -74,17 +80,15 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[ObservationStatistics, str]:
-    """Drive races; return their statistics and a description."""
+def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[States, str]:
+    """Drive races; return their states and a description."""
     from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import RaceGames
-    from trackmania_rl.race.observation import ObservationLayout, ObservationStatistics
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.demonstrations import load_demonstrations, replayed
 
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
-    statistics = ObservationStatistics(ObservationLayout(settings.observation, settings.game.actions))
     seeds, builder = SeedTree(settings.run.seed), RaceGames(settings)
     with tempfile.TemporaryDirectory() as tracks_folder:
         entries = map_entries(settings, maps_folder, arguments.map, tracks_folder)
@@ -101,12 +105,13 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
             numbers = range(arguments.races)
             races = [(entries[number % len(entries)], random_actions(spaces, rng, longest)) for number in numbers]
         with contextlib.closing(games):
-            for entry, actions in races:
-                race = rollout(games, entry, functools.partial(replayed, actions, spaces.n_values))
-                statistics.add(race.rollout_results["state_float"])
-    driven = f"{len(given)} races by inputs" if given else f"{arguments.races} races at random"
+            driven = (
+                rollout(games, entry, functools.partial(replayed, acts, spaces.n_values)) for entry, acts in races
+            )
+            states = np.concatenate([race.rollout_results["state_float"].copy() for race in driven])
+    source = f"{len(given)} races by inputs" if given else f"{arguments.races} races at random"
     maps = ", ".join(entry.map_name for entry in entries[:MOST_NAMED]) + (", ..." if len(entries) > MOST_NAMED else "")
-    return statistics, f"{statistics.n_states:,} states of {driven} on {maps}"
+    return states, f"{len(states):,} states of {source} on {maps}"
 
 
 def random_actions(spaces: Spaces, rng: np.random.Generator, n_actions: int) -> npt.NDArray[Any]:
@@ -120,15 +125,13 @@ def random_actions(spaces: Spaces, rng: np.random.Generator, n_actions: int) -> 
     return np.array(actions[:n_actions])
 
 
-def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
-    """Measure the states in a run's checkpoint; return the run's settings, statistics and a description."""
+def of_memory(run_folder: Path) -> tuple[Settings, States, str]:
+    """Return a run's settings, the states in its checkpoint, and a description."""
     from trackmania_rl.experience_replay.ring_buffer import rows_of_state
-    from trackmania_rl.race.observation import ObservationLayout, ObservationStatistics
     from trackmania_rl.runs import load_checkpoint
     from trackmania_rl.training.driver_loading import load_run_settings
 
     settings = load_run_settings(run_folder)
-    statistics = ObservationStatistics(ObservationLayout(settings.observation, settings.game.actions))
     loaded = load_checkpoint(run_folder)
     buffers = None if loaded is None else loaded.state["hooks"]["StoreRaces"]["buffers"]
     if buffers is None:
@@ -136,16 +139,14 @@ def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
             f"{run_folder}: there is no checkpoint with a replay memory (checkpoint_holds_replay): leave --run out, "
             "and races are measured"
         )
-    statistics.add(rows_of_state(buffers["ring"])["state_floats"].numpy())
-    return settings, statistics, f"{statistics.n_states:,} states in the memory of {run_folder}"
+    states = rows_of_state(buffers["ring"])["state_floats"].numpy()
+    return settings, states, f"{len(states):,} states in the memory of {run_folder}"
 
 
-def constant_floats(settings: Settings, statistics: ObservationStatistics) -> str:
+def constant_floats(layout: ObservationLayout, states: States) -> str:
     """Describe the constant floats, except the time in the mini-race."""
-    from trackmania_rl.race.observation import ObservationLayout
-
-    layout = ObservationLayout(settings.observation, settings.game.actions)
-    numbers = {block.name: int(statistics.is_constant[block.slice].sum()) for block in layout.own_blocks[1:]}
+    is_constant = states.min(axis=0) == states.max(axis=0)
+    numbers = {block.name: int(is_constant[block.slice].sum()) for block in layout.own_blocks[1:]}
     blocks = [f"{number} of {name}" for name, number in numbers.items() if number > 0]
     if not blocks:
         return ""

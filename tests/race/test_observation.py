@@ -7,7 +7,7 @@ import pytest
 from tminterface.structs import SimStateData
 
 from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, new_state_blob
-from trackmania_rl.race.observation import MOST_DEVIATIONS, ObservationLayout, ObservationStatistics
+from trackmania_rl.race.observation import MOST_DEVIATIONS, ObservationLayout, measured_statistics
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.races import Races
 from trackmania_rl.settings import SettingsError, load_settings
@@ -257,10 +257,8 @@ def random_floats(layout):
 
 
 def test_measured_means_and_deviations_are_those_of_all_states(layout):
-    floats, statistics = random_floats(layout), ObservationStatistics(layout)
-    for part in np.array_split(floats, [17, 5000]):
-        statistics.add(part)
-    means, deviations = statistics.means_and_deviations()
+    floats = random_floats(layout)
+    means, deviations = measured_statistics(layout, floats)
     first, gear, rare = (layout[name].start for name in ("mini_race_time_actions", "gear", "gearbox_state"))
     usual = np.setdiff1d(np.arange(len(means)), [first, gear, rare, layout["is_freewheeling"].start])
     np.testing.assert_allclose(means[usual], floats.mean(axis=0, dtype=np.float64)[usual], rtol=1e-6)
@@ -269,4 +267,3 @@ def test_measured_means_and_deviations_are_those_of_all_states(layout):
     assert (means[gear], deviations[gear]) == (pytest.approx(3), pytest.approx(layout.std[gear]))
     assert means[rare] == pytest.approx(1 / len(floats))
     assert (1 - means[rare]) / deviations[rare] == pytest.approx(MOST_DEVIATIONS)
-    assert np.flatnonzero(statistics.is_constant).tolist() == [first, gear, layout["is_freewheeling"].start]

@@ -267,8 +267,6 @@ class ObservationLayout:
         std: (F,) float32, read-only, positive.
         n_previous_actions: previous actions in the vector.
         parts_of_an_action: names of an action's floats.
-        n_zone_centers: zone centres in the vector.
-        zone_stride: zones between neighbouring centres.
         waves: (float's index, wavelength in its unit), for Fourier features.
         needs_road: whether a block needs the road of the track's file.
 
@@ -302,8 +300,6 @@ class ObservationLayout:
         self.std.setflags(write=False)
         self.n_previous_actions = settings.n_prev_actions_in_inputs
         self.parts_of_an_action = PARTS_OF_AN_ACTION[actions]
-        self.n_zone_centers = settings.n_zone_centers_in_inputs
-        self.zone_stride = settings.one_every_n_zone_centers_in_inputs
         self._places = {block.name: block.slice for block in self.blocks}
         self.waves = self._waves()
         if PREVIOUS_ACTIONS in self._places:
@@ -328,8 +324,8 @@ class ObservationLayout:
         starts = {block.name: block.start for block in self.blocks}
         return KernelLayout(
             at=FeatureOffsets(*(starts.get(name, ABSENT) for name in FeatureOffsets._fields)),
-            n_zone_centers=self.n_zone_centers,
-            zone_stride=self.zone_stride,
+            n_zone_centers=self._settings.n_zone_centers_in_inputs,
+            zone_stride=self._settings.one_every_n_zone_centers_in_inputs,
             margin_to_announce_finish_m=MARGIN_TO_ANNOUNCE_FINISH_M,
             measures_on_track=self._measures_on_track,
             range_finder_reach_m=RANGE_FINDER_REACH_M,
@@ -367,83 +363,48 @@ def _statistics_of_an_action(settings: ObservationSettings, actions: ActionsSett
     return mean[:n_parts], std[:n_parts]
 
 
-class ObservationStatistics:
-    """Sums over states, and their statistics.
+def measured_statistics(
+    layout: ObservationLayout, states: npt.NDArray[np.float32]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return (F,) means and (F,) standard deviations above 0 of states (n, F), n > 0.
 
-    Attributes:
-        n_states: number of states added.
-        sums: (F,) float64 each, normalized by the layout: `sum`, `squares` (their sum), `lowest`, `highest`.
+    A constant float keeps the layout's standard deviation. The time in the mini-race, 0 while playing, keeps both.
     """
+    means, deviations = states.mean(axis=0, dtype=np.float64), states.std(axis=0, dtype=np.float64)
+    lowest, highest = states.min(axis=0), states.max(axis=0)
+    deviations = np.maximum(deviations, np.maximum(highest - means, means - lowest) / MOST_DEVIATIONS)
+    deviations = np.where(lowest == highest, layout.std[: layout.n_own_floats], deviations)
+    first = layout[FIRST_BLOCK]
+    means[first], deviations[first] = layout.mean[first], layout.std[first]
+    return means, deviations
 
-    def __init__(self, layout: ObservationLayout) -> None:
-        self._layout = layout
-        n_floats = layout.n_own_floats
-        self._mean, self._std = (numbers[:n_floats].astype(np.float64) for numbers in (layout.mean, layout.std))
-        self.n_states = 0
-        self.sums = {
-            "sum": np.zeros(n_floats),
-            "squares": np.zeros(n_floats),
-            "lowest": np.full(n_floats, np.inf),
-            "highest": np.full(n_floats, -np.inf),
-        }
 
-    def add(self, floats: npt.NDArray[np.float32]) -> None:
-        """Add states (n, F), not normalized."""
-        sums = self.sums
-        for first in range(0, len(floats), 10_000):
-            seen = (floats[first : first + 10_000] - self._mean) / self._std
-            self.n_states += len(seen)
-            sums["sum"] += seen.sum(axis=0)
-            sums["squares"] += np.square(seen).sum(axis=0)
-            sums["lowest"] = np.minimum(sums["lowest"], seen.min(axis=0))
-            sums["highest"] = np.maximum(sums["highest"], seen.max(axis=0))
+def normalization_text(
+    layout: ObservationLayout, states: npt.NDArray[np.float32], before: ObservationSettings, told: str
+) -> str:
+    """Return the text of a state_normalization.py.
 
-    @property
-    def is_constant(self) -> npt.NDArray[np.bool_]:
-        """(F,) whether a float had the same value in all states."""
-        return self.sums["lowest"] == self.sums["highest"]  # type: ignore[no-any-return]
-
-    def means_and_deviations(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return (F,) means and (F,) standard deviations above 0, in the floats' own units.
-
-        A constant float keeps the layout's standard deviation. The time in the mini-race, 0 while playing, keeps both.
-
-        Raises:
-            ValueError: if there is no state.
-        """
-        if self.n_states == 0:
-            raise ValueError("no state was added")
-        sums = self.sums
-        mean = sums["sum"] / self.n_states
-        std = np.sqrt(np.maximum(sums["squares"] / self.n_states - np.square(mean), 0.0))
-        furthest = np.maximum(sums["highest"] - mean, mean - sums["lowest"])
-        std = np.where(self.is_constant, 1.0, np.maximum(std, furthest / MOST_DEVIATIONS))
-        first = self._layout[FIRST_BLOCK]
-        mean[first], std[first] = 0.0, 1.0
-        return self._mean + self._std * mean, self._std * std
-
-    def text(self, before: ObservationSettings, told: str) -> str:
-        """Return the text of state_normalization.py.
-
-        Args:
-            before: settings with statistics of unmeasured blocks.
-            told: second paragraph of the file's docstring.
-        """
-        means, deviations = self.means_and_deviations()
-        measured = {
-            block.normalized_as: (_rounded(means[block.slice]), _rounded(deviations[block.slice]))
-            for block in self._layout.own_blocks
-        }
-        comments = {block.normalized_as: f"{block.description}; {block.unit}" for block in self._layout.own_blocks}
-        lines = ['"""Mean and standard deviation of every float of the observation, by block.', ""]
-        lines += [textwrap.fill(told, LINE_LETTERS), '"""', "", "# fmt: off", "state_normalization = {"]
-        for name, statistics in {**before.state_normalization, **measured}.items():
-            comment = comments.get(name, "Not measured: this observation leaves the block out")
-            comment = f"{comment[0].upper()}{comment[1:]}."
-            lines += textwrap.wrap(comment, LINE_LETTERS, initial_indent="    # ", subsequent_indent="    # ")
-            numbers = pprint.pformat(statistics, width=LINE_LETTERS - 8, compact=True)
-            lines += [f'    "{name}":', f"{textwrap.indent(numbers, '        ')},"]
-        return "\n".join([*lines, "}", "# fmt: on\n"])
+    Args:
+        layout: of the states.
+        states: (n, F), not normalized.
+        before: settings with statistics of unmeasured blocks.
+        told: second paragraph of the file's docstring.
+    """
+    means, deviations = measured_statistics(layout, states)
+    measured = {
+        block.normalized_as: (_rounded(means[block.slice]), _rounded(deviations[block.slice]))
+        for block in layout.own_blocks
+    }
+    comments = {block.normalized_as: f"{block.description}; {block.unit}" for block in layout.own_blocks}
+    lines = ['"""Mean and standard deviation of every float of the observation, by block.', ""]
+    lines += [textwrap.fill(told, LINE_LETTERS), '"""', "", "# fmt: off", "state_normalization = {"]
+    for name, statistics in {**before.state_normalization, **measured}.items():
+        comment = comments.get(name, "Not measured: this observation leaves the block out")
+        comment = f"{comment[0].upper()}{comment[1:]}."
+        lines += textwrap.wrap(comment, LINE_LETTERS, initial_indent="    # ", subsequent_indent="    # ")
+        numbers = pprint.pformat(statistics, width=LINE_LETTERS - 8, compact=True)
+        lines += [f'    "{name}":', f"{textwrap.indent(numbers, '        ')},"]
+    return "\n".join([*lines, "}", "# fmt: on\n"])
 
 
 def _rounded(values: npt.NDArray[np.float64]) -> tuple[float, ...]:
