@@ -16,11 +16,7 @@ ScheduleEntries = Sequence[tuple[int, float]]
 
 
 def staircase(schedule: Sequence[tuple[int, Value]], frame_count: int) -> Value:
-    """Return the value of the last entry reached.
-
-    Raises:
-        ValueError: if `frame_count` is before the first entry; also below.
-    """
+    """Return the value of the last entry reached."""
     return _segment(schedule, frame_count)[0]
 
 
@@ -41,8 +37,6 @@ def exponential(schedule: ScheduleEntries, frame_count: int) -> float:
 def _segment(schedule: Sequence[tuple[int, Value]], frame_count: int) -> tuple[Value, Value, float]:
     """Return the values at both ends of the segment around `frame_count`, and its elapsed share (0..1)."""
     index = bisect_right(schedule, frame_count, key=lambda entry: entry[0])
-    if index == 0:
-        raise ValueError(f"frame {frame_count} lies before the schedule's first entry, {schedule[0]}")
     begin_frame, begin_value = schedule[index - 1]
     if index == len(schedule):
         return begin_value, begin_value, 0.0

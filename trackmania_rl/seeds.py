@@ -34,14 +34,9 @@ class SeedTree:
     A name's SHA-256 digest is the `spawn_key` of a `numpy.random.SeedSequence`: streams are independent and the same on
     any machine. A restarted process must use a new name, such as `collector-0/restart-1`, or it draws the same numbers
     again.
-
-    Raises:
-        ValueError: if the seed is negative.
     """
 
     def __init__(self, seed: int) -> None:
-        if seed < 0:
-            raise ValueError(f"seed = {seed}: a seed is an integer of 0 or more")
         self.seed = seed
         self._spawned: set[str] = set()
 

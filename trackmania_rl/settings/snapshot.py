@@ -336,20 +336,19 @@ class LiveSettings:
         return self._apply(edited)
 
     def _apply(self, edited: Settings) -> bool:
-        before, after = self.current.flat(), edited.flat()
-        stored = loading.stored_settings(self.current)
-        changed = {name for name, value in loading.stored_settings(edited).items() if value != stored[name]}
-        if waiting := sorted(changed & NEEDS_RESTART):
+        changes = changed_settings(self.current, edited)
+        if waiting := sorted(changes.keys() & NEEDS_RESTART):
             log.warning("these settings wait for the next start: %s", ", ".join(waiting))
-        if not (applied := {name: after[name] for name in changed - NEEDS_RESTART}):
+        applied = {name: change for name, change in changes.items() if name not in NEEDS_RESTART}
+        if not applied:
             return False
         try:
-            merged = loading.settings_from_flat(before | applied)
+            merged = loading.settings_from_flat(self.current.flat() | {name: new for name, (_, new) in applied.items()})
             self._check(merged)
         except UserError as error:
             log.warning("the whole edit waits for the next start, as its parts do not go alone: %s", error)
             return False
         self.current = merged
-        for name, new in applied.items():
-            log.info("configuration: %s = %r (was %r)", name, new, before[name])
+        for name, (old, new) in applied.items():
+            log.info("configuration: %s = %r (was %r)", name, new, old)
         return True
