@@ -175,7 +175,7 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def info(arguments: argparse.Namespace, console: Console) -> None:
-    from trackmania_rl.experience_replay.dataset_environments import check_fits, describe_spaces
+    from trackmania_rl.experience_replay.dataset_environments import check_fits
     from trackmania_rl.experience_replay.minari_files import open_dataset
 
     dataset = open_dataset(arguments.dataset, Path())
@@ -184,7 +184,7 @@ def info(arguments: argparse.Namespace, console: Console) -> None:
         "id": str(dataset.data.id),
         "folder": str(dataset.folder),
         "environment": "not told" if dataset.env_spec is None else dataset.env_spec.id,
-        "holds": describe_spaces(dataset.observation_space, dataset.action_space),
+        "holds": f"{dataset.observation_space} and {dataset.action_space}",
         "races": f"{len(episodes):,}, of which {sum(is_finished for is_finished, _, _ in episodes):,} finished",
         "actions": f"{sum(n_actions for _, n_actions, _ in episodes):,}",
         "mean return": f"{sum(total for _, _, total in episodes) / max(1, len(episodes)):.3f}",

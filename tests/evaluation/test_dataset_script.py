@@ -62,7 +62,7 @@ def test_inputs_are_recorded_and_looked_at(dataset, run_folder, maps_folder, rep
     folder = tmp_path / "mine" / "tested" / "curve-v0"
     code, output, errors = dataset("info", folder, "--config", config)
     assert code == 0, errors
-    for shown in ("tested/curve-v0", "TrackMania/Race-v0", "floats (184,), 12 actions", "1, of which 1 finished"):
+    for shown in ("tested/curve-v0", "TrackMania/Race-v0", "(184,)", "Discrete(12)", "1, of which 1 finished"):
         assert shown in output
     assert f"{config} can learn from it: offline = '{folder}'" in output
     code, _, errors = dataset("info", folder, "--config", config, "--set", "one_every_n_zone_centers_in_inputs=10")

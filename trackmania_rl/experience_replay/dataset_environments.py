@@ -14,11 +14,11 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.experience_replay.episodes import FLOATS, EpisodeForm
+from trackmania_rl.experience_replay.episodes import EpisodeForm
 from trackmania_rl.files import portable
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
 from trackmania_rl.games.envs.env_races import TRAINER
-from trackmania_rl.settings import NamedPart, Settings
+from trackmania_rl.settings import DRIVER_SETTINGS, GameSettings, NamedPart, ObservationSettings, Settings
 from trackmania_rl.settings.game import RACES
 from trackmania_rl.settings.snapshot import paths_cut
 
@@ -26,17 +26,11 @@ GROUPS_OF_AN_ENVIRONMENT: Final = ("game", "observation", "reward")
 """Groups of settings of `TrackMania/Race-v0`."""
 OF_MACHINES: Final = {"n_collectors", "games_per_collector", "base_tmi_port", "demonstrations"}
 """Settings of these groups that do not belong to an environment."""
-MEANING: Final = (
-    "actions",
-    "observation_blocks",
-    "views",
-    "frames_per_state",
-    "range_finder_source",
-    "n_prev_actions_in_inputs",
-    "n_zone_centers_in_inputs",
-    "one_every_n_zone_centers_in_inputs",
-    "engine_ticks_per_action",
-    "inputs",
+MEANING: Final = sorted(
+    DRIVER_SETTINGS
+    & (GameSettings.model_fields.keys() | ObservationSettings.model_fields.keys())
+    - {"games", "game", "image_width_px", "image_height_px", "action_forward_idx"}
+    - {"fourier_wavelengths", "state_normalization"}
 )
 """Settings that change the meaning of floats or actions, but not always their shapes."""
 
@@ -69,17 +63,6 @@ def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | 
     return spec
 
 
-def describe_spaces(observation: Space[Any], action: Space[Any]) -> str:
-    """Describe spaces in a few words."""
-    parts = observation.spaces if isinstance(observation, Dict) else {FLOATS: observation}
-    seen = " and ".join(f"{name} {part.shape}" if isinstance(part, Box) else f"{part}" for name, part in parts.items())
-    if isinstance(action, Discrete):
-        return f"{seen}, {action.n} actions"
-    if isinstance(action, Box):
-        return f"{seen}, actions {action.shape} from {action.low.min():g} to {action.high.max():g}"
-    return f"{seen}, actions {action}"
-
-
 def check_fits(
     name: str, observation: Space[Any], action: Space[Any], spec: EnvSpec | None, settings: Settings, form: EpisodeForm
 ) -> None:
@@ -91,9 +74,9 @@ def check_fits(
     wanted, wanted_action = form.observation_space, form.spaces.action
     if not (_is_like(observation, wanted) and _is_like(action, wanted_action)):
         raise UserError(
-            f"{name} has {describe_spaces(observation, action)}; this configuration has "
-            f"{describe_spaces(wanted, wanted_action)}: learn from it with the configuration that it was recorded "
-            "with, or record another one with this configuration (scripts/tools/dataset.py)"
+            f"{name} has {observation} and {action}; this configuration has {wanted} and {wanted_action}: learn from "
+            "it with the configuration that it was recorded with, or record another one with this configuration "
+            "(scripts/tools/dataset.py)"
         )
     if spec is None or spec.id not in (RACE_ID, ANALOG_RACE_ID) or settings.game.games != RACES:
         return

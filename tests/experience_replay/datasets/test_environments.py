@@ -40,7 +40,7 @@ def test_what_a_configuration_records_it_can_learn_from(default_settings: Settin
 
 
 def test_other_shapes_are_told_with_both_sides(default_settings: Settings) -> None:
-    told = "'theirs' has floats (185,), actions (3,) from -1 to 1; this configuration has floats (184,), 12 actions: "
+    told = "'theirs' has Box(-inf, inf, (185,), float32) and Box(-1.0, 1.0, (3,), float32); this configuration has "
     with pytest.raises(UserError, match=re.escape(told)):
         fits(default_settings, floats(185), Box(-1, 1, (3,), np.float32))
 
