@@ -13,10 +13,11 @@ from tensordict import TensorDict
 from torchrl.data.replay_buffers import ReplayBuffer
 from torchrl.envs.transforms import Transform
 
-from trackmania_rl.buffer_utilities import apply_replay_settings, cut_to_mini_races
+from trackmania_rl.buffer_utilities import cut_to_mini_races
+from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
 
-from .test_buffer_management import IMAGE_SIZE_PX, N_FLOATS, make
+from .test_buffer_management import IMAGE_SIZE_PX, N_FLOATS, SHIPPED, make
 from .test_buffer_management import replay_settings as settings_of_replay
 
 
@@ -185,13 +186,10 @@ def test_edited_settings_keep_the_content():
     buffer, buffer_test = make(replay_settings(), gamma=0.8)
     add_race(buffer, buffer_test, 20, True, seed=1)
     rules, n_train = buffer.rules, len(buffer)
-    apply_replay_settings(
-        buffer,
-        buffer_test,
-        replay_settings(batch_size=7, temporal_mini_race_duration_actions=4, prio_alpha=0.5),
-    )
+    edited = replay_settings(batch_size=7, temporal_mini_race_duration_actions=4, prio_alpha=0.5)
+    MiniRaceMemory(buffer, buffer_test, SHIPPED).follow(SHIPPED.model_copy(update={"replay": edited}), 0)
     assert buffer_test.rules is buffer.rules is rules
-    assert (rules.gamma, rules.duration_actions) == (0.8, 4)
+    assert (rules.gamma, rules.duration_actions) == (SHIPPED.agent.gamma_schedule[0][1], 4)
     assert (buffer.sampler.alpha, buffer_test.sampler.alpha) == (0.5, 0.0)
     assert len(buffer) == n_train
     batch = buffer.sample()

@@ -233,16 +233,6 @@ def make_buffers(
     )
 
 
-def apply_replay_settings(
-    buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, settings: ReplaySettings
-) -> None:
-    """Apply edited settings: batch size, mini-races, priorities."""
-    buffer.rules.duration_actions = settings.temporal_mini_race_duration_actions
-    buffer.rules.oversample_long_term_steps = settings.oversample_long_term_steps
-    buffer.sampler.alpha = settings.prio_alpha
-    buffer._batch_size = buffer_test._batch_size = settings.batch_size  # of torchrl's `sample()`
-
-
 def buffer_collate_function(
     transitions: Transitions, *, rules: MiniRaceRules, generator: torch.Generator
 ) -> TensorDict:

@@ -18,7 +18,6 @@ from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_step
 from trackmania_rl.buffer_utilities import (
     MiniRaceReplayBuffer,
     MiniRaceRules,
-    apply_replay_settings,
     buffer_collate_function,
 )
 from trackmania_rl.errors import UserError, one_line
@@ -184,9 +183,13 @@ class MiniRaceMemory(Memory):
     @override
     def follow(self, settings: Settings, frames_total: int) -> None:
         self._settings = settings
-        apply_replay_settings(self.buffer, self.buffer_test, settings.replay)
-        self.buffer.rules.gamma = linear(settings.agent.gamma_schedule, frames_total)
-        self._resize(staircase(settings.replay.memory_size_schedule, frames_total))
+        replay, rules = settings.replay, self.buffer.rules
+        rules.gamma = linear(settings.agent.gamma_schedule, frames_total)
+        rules.duration_actions = replay.temporal_mini_race_duration_actions
+        rules.oversample_long_term_steps = replay.oversample_long_term_steps
+        self.buffer.sampler.alpha = replay.prio_alpha
+        self.buffer._batch_size = self.buffer_test._batch_size = replay.batch_size  # of torchrl's `sample()`
+        self._resize(staircase(replay.memory_size_schedule, frames_total))
 
     def _resize(self, capacity: int) -> None:
         # If allocation fails, the memory keeps its size, and logs that once.
