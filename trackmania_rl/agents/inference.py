@@ -32,15 +32,6 @@ class Exploration:
     epsilon_boltzmann: float  # probability, in addition, of the best action by values with noise
     throttle_probability: float | None  # that a random action accelerates and does not brake; None draws evenly
 
-    @classmethod
-    def scheduled(cls, settings: ExplorationSettings, frame_count: int) -> Exploration:
-        """Return the settings' exploration after `frame_count` actions; schedules interpolate exponentially."""
-        return cls(
-            epsilon=schedules.exponential(settings.epsilon_schedule, frame_count),
-            epsilon_boltzmann=schedules.exponential(settings.epsilon_boltzmann_schedule, frame_count),
-            throttle_probability=settings.random_action_throttle_probability,
-        )
-
 
 GREEDY = Exploration(epsilon=0.0, epsilon_boltzmann=0.0, throttle_probability=None)
 """Always the best action."""
@@ -102,9 +93,16 @@ class Actor(Protocol):
 
         Args:
             is_explo: False for an evaluation race: greedy, without noise.
-            frame_count: actions played in the run so far, for the schedules.
+            frame_count: actions played in the run so far, for the schedules, which interpolate exponentially.
         """
-        return Exploration.scheduled(self.exploration_settings, frame_count) if is_explo else GREEDY
+        if not is_explo:
+            return GREEDY
+        settings = self.exploration_settings
+        return Exploration(
+            epsilon=schedules.exponential(settings.epsilon_schedule, frame_count),
+            epsilon_boltzmann=schedules.exponential(settings.epsilon_boltzmann_schedule, frame_count),
+            throttle_probability=settings.random_action_throttle_probability,
+        )
 
     @abstractmethod
     def act_batch(

@@ -7,7 +7,6 @@ chosen.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
-from trackmania_rl.parts import load_part, make_part
+from trackmania_rl.parts import make_part
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces, race_spaces
@@ -130,18 +129,9 @@ class RaceGames(GamesBuilder):
 
 
 def make_race_games(settings: Settings) -> RaceGames:
-    """Make the part `games` if it plays races, else plain `RaceGames`.
-
-    Raises:
-        SettingsError: if the part can't be loaded.
-    """
-    part = load_part(settings.game.games, "games")
-    made_by = part.func if isinstance(part, functools.partial) else part
-    if isinstance(made_by, type) and issubclass(made_by, RaceGames):
-        builder = make_games_builder(settings)
-        assert isinstance(builder, RaceGames)
-        return builder
-    return RaceGames(settings)
+    """Make the part `games` if it plays races, else plain `RaceGames`. Errors are as of `make_games_builder`."""
+    builder = make_games_builder(settings)
+    return builder if isinstance(builder, RaceGames) else RaceGames(settings)
 
 
 def make_games_builder(settings: Settings) -> GamesBuilder:

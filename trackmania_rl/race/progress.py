@@ -7,7 +7,7 @@ each collector (`CollectorProgress`), from which a new collector process continu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from trackmania_rl.settings import Settings, shifts_of
@@ -127,12 +127,7 @@ class CollectorProgress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress as plain values."""
-        return {
-            "n_races": self.n_races,
-            "place": self.place,
-            "of_generators": dict(self.of_generators),
-            "streams": dict(self.streams),
-        }
+        return asdict(self)
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> CollectorProgress:

@@ -307,12 +307,7 @@ class Races:
             "mean_speed_m_s": float(columns.speed_m_s[:-1].mean()),
             "fraction_greedy": float(columns.is_greedy.mean()),
             "first_value": float(columns.q_values[0].max()),
-            "timings_ms": {
-                "answer_game": timings.answer_game_s * ms_per_action,
-                "wait_game": timings.wait_game_s * ms_per_action,
-                "features": timings.features_s * ms_per_action,
-                "policy": timings.policy_s * ms_per_action,
-            },
+            "timings_ms": {name.removesuffix("_s"): spent_s * ms_per_action for name, spent_s in vars(timings).items()},
             "inputs": write_input_script(self._actions.events(columns.race_time_ms[:-1], columns.actions)),
         }
         return EndedRace(end, self.rollout_results(race, states, end), end_race_stats)

@@ -31,33 +31,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from trackmania_rl.runs.manifest import CheckpointError, DiskTooFullError
-from trackmania_rl.runs.reading import (
-    OLD_FILES,
-    LoadedCheckpoint,
-    find_manifests,
-    load_checkpoint,
-)
-from trackmania_rl.runs.store import CheckpointFacts, CheckpointStore, require_disk, save_best_run, save_checkpoint
-from trackmania_rl.settings.run_folder import CHECKPOINTS, RACES_FILE, RunFolder
+from trackmania_rl.runs.manifest import CheckpointError as CheckpointError
+from trackmania_rl.runs.manifest import DiskTooFullError as DiskTooFullError
+from trackmania_rl.runs.reading import OLD_FILES as OLD_FILES
+from trackmania_rl.runs.reading import LoadedCheckpoint as LoadedCheckpoint
+from trackmania_rl.runs.reading import find_manifests as find_manifests
+from trackmania_rl.runs.reading import load_checkpoint as load_checkpoint
+from trackmania_rl.runs.store import CheckpointFacts as CheckpointFacts
+from trackmania_rl.runs.store import CheckpointStore as CheckpointStore
+from trackmania_rl.runs.store import require_disk as require_disk
+from trackmania_rl.runs.store import save_best_run as save_best_run
+from trackmania_rl.runs.store import save_checkpoint as save_checkpoint
+from trackmania_rl.settings.run_folder import CHECKPOINTS as CHECKPOINTS
+from trackmania_rl.settings.run_folder import RACES_FILE as RACES_FILE
+from trackmania_rl.settings.run_folder import RunFolder as RunFolder
 
 FIRST_CHECKPOINT_AFTER_S: Final = 15.0
 """Time from a new run's first finish to its first checkpoint."""
-
-__all__ = [
-    "CHECKPOINTS",
-    "FIRST_CHECKPOINT_AFTER_S",
-    "OLD_FILES",
-    "RACES_FILE",
-    "CheckpointError",
-    "CheckpointFacts",
-    "CheckpointStore",
-    "DiskTooFullError",
-    "LoadedCheckpoint",
-    "RunFolder",
-    "find_manifests",
-    "load_checkpoint",
-    "require_disk",
-    "save_best_run",
-    "save_checkpoint",
-]
