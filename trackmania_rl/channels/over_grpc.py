@@ -66,7 +66,7 @@ MOST_PEM_BYTES: Final = 1 << 20
 PACKET_BYTES: Final = 1 << 20
 """A packet with so many bytes is sent, even if more races wait."""
 
-LEARNED_FROM: Final = frozenset({"frames", "state_float", "actions", "action_was_greedy", "q_values"})
+NEEDED_COLUMNS: Final = frozenset({"frames", "state_float", "actions", "action_was_greedy", "q_values"})
 """Columns that the learner reads of each race."""
 PROGRESS: Final = ("meters_advanced_along_centerline", "rewards")
 """Column of a race, or of an episode of an own environment, that rewards are computed from."""
@@ -224,7 +224,7 @@ def decode_race(
         "frames": (1, *spaces.image_size_px),
         "q_values": (bounds.n_values,),
     }
-    if missing := LEARNED_FROM - columns.keys():
+    if missing := NEEDED_COLUMNS - columns.keys():
         raise MessageError(f"a race is refused: it has no {min(missing)}")
     if columns.keys().isdisjoint(PROGRESS):
         raise MessageError("a race is refused: it has neither meters nor rewards")
