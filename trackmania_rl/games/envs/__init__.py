@@ -78,10 +78,7 @@ def make_race_env(
     Raises:
         UserError: if configuration or maps can't be used, or the reward is unknown.
     """
-    with ExitStack() as opened:
-        env = RaceEnv(_make_races(opened, 1, maps, _load(config, overrides, actions), reward, normalize), render_mode)
-        opened.pop_all()  # now closed by the environment
-        return env
+    return RaceEnv(_make_races(1, maps, _load(config, overrides, actions), reward, normalize), render_mode)
 
 
 def make_race_vector_env(
@@ -118,11 +115,7 @@ def make_race_vector_env(
     if max_episode_steps is not None and max_episode_steps != -1:
         horizon = min(max_episode_steps, settings.game.cutoff_horizon_actions or max_episode_steps)
         settings = _load(settings, {"horizon": horizon, "soft_horizon": False})
-    with ExitStack() as opened:
-        races = _make_races(opened, num_envs, maps, settings, reward, normalize)
-        envs = RaceVectorEnv(races, autoreset_mode, render_mode)
-        opened.pop_all()  # now closed by the environment
-        return envs
+    return RaceVectorEnv(_make_races(num_envs, maps, settings, reward, normalize), autoreset_mode, render_mode)
 
 
 def make_real_time_race_env(
@@ -158,34 +151,31 @@ vars(make_race_env)["metadata"] = RaceEnv.metadata  # gymnasium.make reads the r
 
 
 def _make_races(
-    opened: ExitStack,
-    n_games: int,
-    maps: PathText | Sequence[PathText],
-    settings: Settings,
-    reward: str,
-    normalize: bool,
+    n_games: int, maps: PathText | Sequence[PathText], settings: Settings, reward: str, normalize: bool
 ) -> EnvRaces:
-    """Make the games and races of an environment; `opened` closes them after an error."""
-    tracks_folder = tempfile.mkdtemp(prefix="trackmania_rl_tracks_")
-    opened.callback(shutil.rmtree, tracks_folder, ignore_errors=True)
+    """Make the games and races of an environment."""
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     names = [os.fspath(name) for name in ([maps] if isinstance(maps, str | os.PathLike) else maps)]
-    if names:
-        entries, weights = map_entries(settings, maps_folder, names, tracks_folder), None
-    else:
-        entries, weights = explored_maps(settings, tracks_folder)
-    builder = make_race_games(settings)
-    games: Games
-    if settings.game.is_in_process:
-        games = builder.in_process(n_games, maps_folder)
-    else:
-        port = settings.game.base_tmi_port if settings.game.games_are_kept else find_free_port()
-        launcher = make_launcher(settings.game, settings.user, port, maps_folder)
-        games = builder.behind_sockets([launcher])
-    opened.callback(games.close)
-    return EnvRaces(
-        settings, games, builder.spaces, entries, weights, tracks_folder, reward=reward, normalize=normalize
-    )
+    with ExitStack() as opened:
+        tracks_folder = tempfile.mkdtemp(prefix="trackmania_rl_tracks_")
+        opened.callback(shutil.rmtree, tracks_folder, ignore_errors=True)
+        if names:
+            entries, weights = map_entries(settings, maps_folder, names, tracks_folder), None
+        else:
+            entries, weights = explored_maps(settings, tracks_folder)
+        builder = make_race_games(settings)
+        games: Games
+        if settings.game.is_in_process:
+            games = builder.in_process(n_games, maps_folder)
+        else:
+            port = settings.game.base_tmi_port if settings.game.games_are_kept else find_free_port()
+            games = builder.behind_sockets([make_launcher(settings.game, settings.user, port, maps_folder)])
+        opened.callback(games.close)
+        races = EnvRaces(
+            settings, games, builder.spaces, entries, weights, tracks_folder, reward=reward, normalize=normalize
+        )
+        opened.pop_all()  # now closed by the races
+    return races
 
 
 def _load(config: PathText | Settings, overrides: Mapping[str, Any] | None, actions: str | None = None) -> Settings:
