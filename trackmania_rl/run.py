@@ -261,7 +261,7 @@ def train(
             begin()
             with contextlib.suppress(OSError):  # logged elsewhere
                 seeds.write_json(folder.seeds)  # the learner's parts have drawn their seeds
-            learner_process_fn(trainer, collectors, placement, should_stop.interruptibly)
+            learner_process_fn(trainer, collectors, placement)
 
         n_saved_before += sum(stage.saved)
         if should_stop.is_requested or not until.is_reached(statistics.frames_total, statistics.batches_total):

@@ -5,6 +5,7 @@ import functools
 import io
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -80,17 +81,6 @@ def test_a_resumed_agent_makes_the_same_bytes(make_agent, make_batch, update):
 
     assert resumed.updates == straight.updates == 9
     assert bytes_of(resumed) == bytes_of(straight)
-
-
-def test_a_rehearsed_update_leaves_no_trace(make_agent, make_batch, update):
-    rehearsed, other = make_agent(), make_agent()
-    for agent in (rehearsed, other):
-        update(agent, make_batch(seed=1), 1e-3)
-    rehearsed.rehearse_update(make_batch(seed=2))
-    assert bytes_of(rehearsed) == bytes_of(other)
-    for agent in (rehearsed, other):
-        update(agent, make_batch(seed=3), 1e-3)
-    assert bytes_of(rehearsed) == bytes_of(other)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +196,18 @@ def test_the_graphs_of_an_update_compute_what_the_eager_one_does(make_agent, mak
     assert len(graphs) == 2, "the losses with their gradient; clipping; none again for another step"
 
 
+def test_what_a_thread_compiles_ahead_serves_the_updates_and_leaves_no_trace(make_agent, make_batch, update, graphs):
+    ahead, other = make_agent(use_torch_compile=True), make_agent(use_torch_compile=True)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(ahead.compile_update, make_batch(seed=1)).result()
+    assert len(graphs) == 2
+    assert bytes_of(ahead) == bytes_of(other)
+    for agent in (ahead, other):
+        update(agent, make_batch(seed=2), 1e-3)
+    assert bytes_of(ahead) == bytes_of(other)
+    assert len(graphs) == 2, "none is compiled again, not for another agent either"
+
+
 @pytest.mark.slow
 def test_a_compiled_update_equals_the_eager_one(make_agent, make_batch, update, caplog):
     if shutil.which(os.environ.get("CXX", "g++")) is None:
@@ -273,7 +275,6 @@ def test_a_gpu_compiles_records_and_plays_back_the_update_of_the_eager_agent(
 ):
     options = {"device": "cuda", "autocast_dtype": dtype, "quantile_factors_multiply": multiplied, "has_image": True}
     recorded, eager = (make_agent(use_torch_compile=is_recorded, **options) for is_recorded in (True, False))
-    recorded.rehearse_update(make_batch(has_image=True, device="cuda"))
     before = weights_of(recorded).clone()
     for agent in (recorded, eager):  # the scale that a GPU begins with overflows in one and not in the other
         agent.scaler.load_state_dict(agent.scaler.state_dict() | {"scale": 64.0} if dtype == "float16" else {})

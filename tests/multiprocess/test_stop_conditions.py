@@ -1,7 +1,6 @@
 """When a training ends, and what a signal does meanwhile."""
 
 import signal
-import threading
 
 import pytest
 
@@ -65,32 +64,3 @@ def test_a_run_that_nohup_started_outlives_its_terminal(make_conditions):
     should_stop = make_conditions()
     signal.raise_signal(HANG_UP)
     assert not should_stop()
-
-
-@pytest.mark.parametrize("number", ENDING)
-def test_what_is_done_interruptibly_is_left_at_the_first_signal(should_stop, number):
-    done = []
-
-    def work():
-        done.append("before")
-        try:
-            signal.raise_signal(number)
-        except Exception:
-            done.append("swallowed")
-        done.append("after")
-
-    should_stop.interruptibly(work)
-    assert done == ["before"]
-    assert should_stop()
-    should_stop.interruptibly(work)
-    assert done == ["before"], "it is not begun any more"
-
-
-def test_the_limit_of_seconds_ends_what_is_done_interruptibly(run, should_stop):
-    run.wall_s = 4.9
-    waited = []
-    should_stop.interruptibly(lambda: waited.append(threading.Event().wait(60.0)))
-    assert not waited
-    assert should_stop()
-    should_stop.interruptibly(lambda: waited.append("begun"))
-    assert not waited

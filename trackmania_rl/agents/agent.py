@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 ProcessLosses = Callable[["TensorDictBase"], "TensorDictBase"]
 """Takes the losses of a batch and returns those whose `loss...` entries are summed up."""
-CarryOut = Callable[[Callable[[], object]], object]
-"""Calls a function, and may interrupt it."""
 
 AVERAGE_SPANS_ONE_IN = 10
 """Early in a run averaged weights span about the last tenth of all publications."""
@@ -96,15 +93,9 @@ class Agent(ABC):
         """Return the transitions (n,) of a `RolloutStore` with the entries that updates of on-policy agents need."""
         raise NotImplementedError(f"{type(self).__name__} is off-policy")
 
-    def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut = lambda work: work()) -> None:
-        """Make an update with any batch and undo it, to compile everything; `carry_out` may interrupt it."""
-        before = copy.deepcopy(self.state_dict())
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Error detected in")  # torch's, of an interrupted backward pass
-                carry_out(lambda: self.update(batch))
-        finally:  # also after an interruption, as a checkpoint follows
-            self.load_state_dict(before)
+    def compile_update(self, batch: TensorDictBase) -> None:
+        """Compile ahead, in any thread, what updates with batches like this one call. The agent does not change."""
+        return  # most agents compile nothing
 
     @abstractmethod
     def reset_partially(self) -> None:

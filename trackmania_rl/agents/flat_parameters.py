@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +84,10 @@ class RAdam(torch.optim.AdamW):
         }
         self.learning_rate, self.epsilon, self.decay = 0.0, 1e-8, 0.0
         self.n_steps = 0  # with those left out by `GradScaler`, which only the GPU knows
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self)  # torch's leaves out what a subclass adds
 
     @override
     def step(self, closure: None = None) -> None:  # type: ignore[override]

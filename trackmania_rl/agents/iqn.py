@@ -392,10 +392,11 @@ class IQNAgent(Agent):
         super().__init__(loss, loss.online, settings)
         self.weights = nn.Parameter(flatten_parameters(loss.online))  # (P,)
         self.target_weights = flatten_parameters(loss.target)  # (P,)
-        self._differentiate, self._clip_gradient = loss.differentiate, clip_gradient
+        self._differentiate, self._clip_gradient = self.loss_class.differentiate, clip_gradient
         if use_torch_compile:
             mode = "reduce-overhead" if device.type == "cuda" else None
-            self._differentiate, self._clip_gradient = compiled(loss.differentiate, mode), compiled(clip_gradient)
+            self._differentiate = compiled(self.loss_class.differentiate, mode)
+            self._clip_gradient = compiled(clip_gradient)
         self.optimizer = RAdam(self.weights)
         # float16 would round small gradients to 0.
         self.scaler = torch.amp.GradScaler(device.type, enabled=loss.dtype == torch.float16)
@@ -411,9 +412,9 @@ class IQNAgent(Agent):
         loss, settings = self.loss_module, self.settings
         transitions = Transitions.from_batch(batch, loss.device)
         taus = draw_taus(len(transitions.action), settings, loss.generator)
-        differentiate = self._differentiate if process_losses is None else loss.differentiate
+        differentiate = self._differentiate if process_losses is None else self.loss_class.differentiate
         scale = self.scaler.scale(self._unscaled)
-        losses, td_error, gradients = differentiate(transitions, taus, scale, process_losses)
+        losses, td_error, gradients = differentiate(loss, transitions, taus, scale, process_losses)
         # Copies, because the next update overwrites the results of a recorded graph.
         self.weights.grad = gradient = torch.cat([of_parameter.reshape(-1) for of_parameter in gradients])  # (P,)
         batch.set("td_error", td_error.clone())
@@ -430,6 +431,11 @@ class IQNAgent(Agent):
             norm = norm.masked_fill(~torch.isfinite(norm) & (scale > 1), 0.0)
         self.updates += 1
         return _tensordict({**losses, "grad_norm": norm})
+
+    @override
+    def compile_update(self, batch: TensorDictBase) -> None:
+        if self.loss_module.device.type == "cpu":  # CUDA graphs belong to the thread that records them
+            copy.deepcopy(self).update(batch)
 
     @override
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
 from tensordict import TensorDictBase
 from typing_extensions import override
 
-from trackmania_rl.agents.agent import CarryOut
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import Channels
@@ -109,15 +109,19 @@ def make_collectors(
     return Collectors(jobs, run.channels)
 
 
-def learner_process_fn(
-    trainer: RunTrainer,
-    collectors: Collectors,
-    placement: Placement,
-    interruptibly: CarryOut = lambda work: work(),
-) -> None:
-    """Learn until the run ends; then end the collectors and write a last checkpoint.
+class AwaitCompilation(Hook):
+    """Lets the first update wait for the thread that compiles it; races arrive meanwhile."""
 
-    Work of seconds is done `interruptibly`, so that a stop interrupts it.
+    def __init__(self, compilation: Future[None]) -> None:
+        self._compilation = compilation
+
+    @override
+    def process_optim_batch(self, _: TensorDictBase) -> None:
+        self._compilation.result()
+
+
+def learner_process_fn(trainer: RunTrainer, collectors: Collectors, placement: Placement) -> None:
+    """Learn until the run ends; then end the collectors and write a last checkpoint.
 
     Raises:
         KeepsFailingError: if no collector can be kept running; what was learned is saved first.
@@ -125,6 +129,7 @@ def learner_process_fn(
     """
     run = trainer.run
     with ExitStack() as at_end:  # entered last is done first, and everything is done whatever fails
+        compiler = at_end.enter_context(ThreadPoolExecutor(1, "compiler"))
         at_end.enter_context(placement)
         at_end.callback(run.channels.rollouts.close)
         at_end.callback(collectors.stop)
@@ -133,11 +138,9 @@ def learner_process_fn(
         at_end.callback(run.channels.run_state.publish, stop=True)  # collectors end meanwhile
         collectors.register(trainer, "WatchCollectors")  # as earlier versions named it
         collectors.start()
-        if run.settings.run.use_torch_compile:
-            log.info("compiling the update", extra={"phase": "compiling the update"})
-            batch = run.memory.blank_batch()
-            if batch is not None:
-                run.agent.rehearse_update(batch, interruptibly)  # collectors start and compile meanwhile
+        if run.settings.run.use_torch_compile and (batch := run.memory.blank_batch()) is not None:
+            log.info("compiling the update")
+            AwaitCompilation(compiler.submit(run.agent.compile_update, batch)).register(trainer)
         if run.has_collectors:
             log.info("waiting for the first race", extra={"phase": "waiting for the first race"})
         trainer.train()

@@ -51,10 +51,6 @@ def terminate_main_thread() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
-class StopRequested(KeyboardInterrupt):
-    """Interrupts `StopConditions.interruptibly`. No `except Exception`, as in torch's compiler, catches it."""
-
-
 class StopConditions:
     """Conditions that end a run. A signal of the terminal, or SIGTERM, ends it in order; a second Ctrl-C at once.
 
@@ -85,7 +81,6 @@ class StopConditions:
         self._clock = clock
         self._counts = counts
         self.is_requested = False
-        self._is_interruptible = False
         for number in (*OF_THE_TERMINAL, signal.SIGTERM):
             if number != HANG_UP or signal.getsignal(number) != signal.SIG_IGN:  # nohup has it ignored
                 signal.signal(number, self._on_signal)
@@ -99,26 +94,7 @@ class StopConditions:
             or self._counts.batches_total >= self._max_updates
         )
 
-    def interruptibly(self, work: Callable[[], object]) -> None:
-        """Do long work, interrupted by the first signal and by the limit of seconds; after either, skip it."""
-        left_s = max(0.0, self._max_wall_s - self._clock())
-        at_limit = threading.Timer(min(left_s, threading.TIMEOUT_MAX), terminate_main_thread)
-        at_limit.daemon = True
-        try:
-            self._is_interruptible = True
-            if not self():
-                at_limit.start()
-                work()
-            self._is_interruptible = False  # here already, so that no signal comes between `try` and `finally`
-        except StopRequested:
-            pass
-        finally:
-            self._is_interruptible = False
-            at_limit.cancel()
-
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         is_first, self.is_requested = not self.is_requested, True
-        if self._is_interruptible and (is_first or number != signal.SIGINT):
-            raise StopRequested
         if not is_first and number == signal.SIGINT:
             raise KeyboardInterrupt
