@@ -1,10 +1,11 @@
 """When a training ends, and what a signal does meanwhile."""
 
 import signal
+import threading
 
 import pytest
 
-from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL, StopConditions
+from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL, StopConditions, end_thread
 
 ENDING = (*OF_THE_TERMINAL, signal.SIGTERM)
 
@@ -64,3 +65,22 @@ def test_a_run_that_nohup_started_outlives_its_terminal(make_conditions):
     should_stop = make_conditions()
     signal.raise_signal(HANG_UP)
     assert not should_stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Python itself is silent
+def test_a_thread_is_interrupted_also_where_it_catches_exceptions():
+    begun = threading.Event()
+
+    def work():
+        while True:
+            try:
+                begun.set()
+            except Exception:
+                continue
+
+    thread = threading.Thread(target=work)
+    end_thread(thread)  # not started
+    thread.start()
+    begun.wait()
+    end_thread(thread)
+    assert not thread.is_alive()

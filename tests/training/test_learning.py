@@ -1,6 +1,7 @@
 """Learning in one process: races and fragments in, updates and weights out, schedules, edits, and exact resume."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -98,6 +99,28 @@ def test_a_resumed_learner_goes_on_to_the_same_bytes(live, make_run, make_race, 
     weights = [run.agent.loss_module.online.state_dict() for run in (straight, resumed)]
     for name, weight in weights[0].items():
         assert torch.equal(weight, weights[1][name]), name
+
+
+@pytest.mark.parametrize("run_ends", [False, True])
+def test_races_are_stored_while_a_thread_compiles_and_the_first_update_waits_for_it(make_run, make_race, run_ends):
+    compiled, stopped, updates = threading.Event(), threading.Event(), []
+
+    class EndOfCompilation(Hook):
+        def tick(self):
+            if n_stored(self.run_under_test) == 60 and not compiled.is_set():
+                updates.append(self.run.agent.updates)
+                (stopped if run_ends else compiled).set()
+
+    hook = EndOfCompilation()
+    run = hook.run_under_test = make_run([hook], should_stop=lambda: stopped.is_set() or run.rollouts.is_empty)
+    run.trainer.compilation = threading.Thread(target=compiled.wait)
+    run.trainer.compilation.start()
+    for _ in range(2):
+        run.put(make_race(30, False))
+    run.train()
+    assert updates == [0]
+    assert run.agent.updates == (0 if run_ends else 60 * 2 // 13)
+    compiled.set()
 
 
 def test_schedules_follow_the_frame_count(live, make_run, make_race):

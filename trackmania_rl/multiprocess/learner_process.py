@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
 from tensordict import TensorDictBase
@@ -22,6 +22,7 @@ from trackmania_rl.multiprocess.collectors import (
     make_jobs,
     stop_collectors,
 )
+from trackmania_rl.multiprocess.signals import end_thread
 from trackmania_rl.multiprocess.supervisor import Supervisor
 from trackmania_rl.training.demonstrations import Demonstration
 from trackmania_rl.training.hooks.hook import Hook, RunContext
@@ -109,17 +110,6 @@ def make_collectors(
     return Collectors(jobs, run.channels)
 
 
-class AwaitCompilation(Hook):
-    """Lets the first update wait for the thread that compiles it; races arrive meanwhile."""
-
-    def __init__(self, compilation: Future[None]) -> None:
-        self._compilation = compilation
-
-    @override
-    def process_optim_batch(self, _: TensorDictBase) -> None:
-        self._compilation.result()
-
-
 def learner_process_fn(trainer: RunTrainer, collectors: Collectors, placement: Placement) -> None:
     """Learn until the run ends; then end the collectors and write a last checkpoint.
 
@@ -129,7 +119,7 @@ def learner_process_fn(trainer: RunTrainer, collectors: Collectors, placement: P
     """
     run = trainer.run
     with ExitStack() as at_end:  # entered last is done first, and everything is done whatever fails
-        compiler = at_end.enter_context(ThreadPoolExecutor(1, "compiler"))
+        at_end.callback(lambda: end_thread(trainer.compilation))
         at_end.enter_context(placement)
         at_end.callback(run.channels.rollouts.close)
         at_end.callback(collectors.stop)
@@ -140,7 +130,8 @@ def learner_process_fn(trainer: RunTrainer, collectors: Collectors, placement: P
         collectors.start()
         if run.settings.run.use_torch_compile and (batch := run.memory.blank_batch()) is not None:
             log.info("compiling the update")
-            AwaitCompilation(compiler.submit(run.agent.compile_update, batch)).register(trainer)
+            trainer.compilation = threading.Thread(target=run.agent.compile_update, args=(batch,), name="compilation")
+            trainer.compilation.start()  # races arrive meanwhile
         if run.has_collectors:
             log.info("waiting for the first race", extra={"phase": "waiting for the first race"})
         trainer.train()

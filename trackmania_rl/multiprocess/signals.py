@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import ctypes
 import signal
 import sys
 import threading
@@ -49,6 +50,13 @@ def terminate_main_thread() -> None:
         _thread.interrupt_main(signal.SIGTERM)
     else:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def end_thread(thread: threading.Thread) -> None:
+    """Interrupt a thread at its next line of Python, and wait for its end."""
+    if thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        thread.join()
 
 
 class StopConditions:

@@ -11,6 +11,7 @@ import functools
 import logging
 import statistics
 import sys
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +46,7 @@ class RunTrainer(Trainer):
     Attributes:
         hooks: registered hooks, in their order.
         logger: the hook `WriteFigures`.
+        compilation: thread that compiles the update, for whose end the first update waits.
         is_within_turn: whether an error or a second Ctrl-C ended the run within a turn of synchronous sampling.
     """
 
@@ -57,6 +59,7 @@ class RunTrainer(Trainer):
         self._disk_error_due = Interval(is_due_at_first=True)
         self.is_within_turn = False
         self.n_turns = 0
+        self.compilation = threading.Thread()  # never started: ended
         self._ticks = Interval()
         self._logs: dict[str, Interval] = {}
         super().__init__(

@@ -23,6 +23,7 @@ from trackmania_rl.schedules import staircase
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.figures import quantile_figures
 from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.race_stream import POLL_S
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +87,17 @@ class SampleAtReplayRatio(Hook):
         self.transitions_due += newly_stored * replay_ratio
 
     def process_optim_batch(self, _: TensorDictBase) -> TensorDictBase:
-        """Draw the next batch. If nothing is due or too little is stored, StopIteration ends the race's updates."""
+        """Draw the next batch, the first one after the update is compiled.
+
+        StopIteration ends the race's updates if nothing is due, too little is stored, or the run ends.
+        """
         replay, memory = self.run.settings.replay, self.run.memory
-        is_due = self.transitions_due >= replay.batch_size
-        if len(memory) < self._least_stored() or not is_due or self._should_stop():
+        if len(memory) < self._least_stored() or self.transitions_due < replay.batch_size:
+            raise StopIteration
+        while self.trainer.compilation.is_alive() and not self._should_stop():
+            self.trainer.compilation.join(POLL_S)
+            self.trainer.tick()
+        if self._should_stop():
             raise StopIteration
         self.transitions_due -= replay.batch_size
         self.transitions_drawn += replay.batch_size
