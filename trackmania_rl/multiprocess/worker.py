@@ -66,7 +66,7 @@ LONGEST_DELAY_S: Final = 30.0
 ANSWERS_WITHIN_S: Final = 20.0
 POLL_S: Final = 0.1
 WAIT_S: Final = 0.01
-PACKET_EVERY_S: Final = 0.05
+PACKET_EVERY_S: Final = 0.02
 MOST_UNCOUNTED: Final = 4 * ROLLOUT_SLOTS_PER_COLLECTOR
 """Races on their way to the learner; beyond it the collector waits, so that races do not grow old."""
 OF_MACHINE: Final = ("n_collectors", "maps_folder", "base_tmi_port", "demonstrations", "offline")
@@ -177,11 +177,12 @@ class Spool:
     Attributes:
         worker: the worker's id, made once for a folder.
         counted: number of the newest race that the learner has counted.
+        added: set when a race was added.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._run_file, self._most_bytes = folder / "races", folder / "run", most_bytes
-        self._lock = threading.Lock()
+        self._lock, self.added = threading.Lock(), threading.Event()
         self._races: dict[int, Path] = {}
         self._n_bytes = self.counted = 0
         try:
@@ -226,6 +227,7 @@ class Spool:
             self._n_bytes += len(message)
             while self._n_bytes > self._most_bytes and (oldest := next(iter(self._races))) <= self.counted:
                 self._remove(oldest)
+        self.added.set()
 
     def acknowledge(self, sequence: int) -> None:
         """Remove the races up to a number."""
@@ -385,7 +387,9 @@ class Worker:
         """Yield the packets of one call, at intervals."""
         sent = received.get()
         while sent is not None and self._run is not None and received.empty():
-            time.sleep(PACKET_EVERY_S)
+            self._spool.added.wait(POLL_S)
+            self._spool.added.clear()
+            time.sleep(PACKET_EVERY_S)  # for more races
             sent, packet = self._spool.packet_after(sent, self._run.least_actions)
             if packet:
                 yield packet
