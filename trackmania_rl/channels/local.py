@@ -15,7 +15,6 @@ from typing_extensions import override
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import (
     NO_WEIGHTS,
-    WAIT_FOREVER_S,
     Published,
     ReceivedRollout,
     RolloutSink,
@@ -157,10 +156,6 @@ class LocalSink(RolloutSink):
         self._free = rooms
 
     @override
-    def await_turn(self) -> int | None:
-        return self._wait(self._take_turn, WAIT_FOREVER_S)
-
-    @override
     def end_turn(self) -> None:
         with self._source.changed:
             self.turn = None
@@ -171,6 +166,7 @@ class LocalSink(RolloutSink):
     def _run_ends(self) -> bool:
         return self._source.run_state.stop_requested
 
+    @override
     def _take_turn(self, timeout_s: float) -> int | None:
         with self._source.changed:
             self._source.changed.wait_for(lambda: self.turn is not None, timeout_s)

@@ -177,7 +177,7 @@ class RolloutSink:
 
     def await_turn(self) -> int | None:
         """Wait for a turn and return its number; None if the run ends."""
-        raise NotImplementedError
+        return self._wait(self._take_turn, WAIT_FOREVER_S)
 
     def end_turn(self) -> None:
         """End the turn, after all its rollouts were put."""
@@ -185,6 +185,9 @@ class RolloutSink:
 
     @property
     def _run_ends(self) -> bool:
+        raise NotImplementedError
+
+    def _take_turn(self, timeout_s: float) -> int | None:
         raise NotImplementedError
 
     def _take_room(self, timeout_s: float) -> Room | None:

@@ -30,7 +30,6 @@ from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.protocols import (
-    WAIT_FOREVER_S,
     ChannelError,
     ReceivedRollout,
     RolloutSink,
@@ -134,10 +133,6 @@ class SharedRolloutSink(RolloutSink):
         return SharedRolloutSink, (self._link,)
 
     @override
-    def await_turn(self) -> int | None:
-        return self._wait(self._take_turn, WAIT_FOREVER_S)
-
-    @override
     def end_turn(self) -> None:
         self._link.n_turns_ended.value += 1  # every header of the turn is in its pipe
 
@@ -146,6 +141,7 @@ class SharedRolloutSink(RolloutSink):
     def _run_ends(self) -> bool:
         return bool(self._link.stop.value)
 
+    @override
     def _take_turn(self, timeout_s: float) -> int | None:
         return self._link.turns.recv() if self._link.turns.poll(timeout_s) else None
 
