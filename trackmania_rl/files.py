@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import json
 import os
@@ -197,6 +198,7 @@ FORM: Final = (
 )
 
 
+@functools.lru_cache(maxsize=256)  # also of each race's map: it takes longer than the rest of a race's values
 def check_file_name(name: str) -> str:
     """Return a name valid for a file on Linux and Windows.
 
