@@ -38,7 +38,12 @@ from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.training.collector import Collector
 
 N_PLAYERS = 2
-WITHOUT_UPDATES = {"memory_size_start_learn_schedule": "((0, 200000),)", "use_torch_compile": False}
+WITHOUT_UPDATES = {
+    "memory_size_start_learn_schedule": "((0, 200000),)",
+    "use_torch_compile": False,
+    "cutoff_no_progress_within_ms": 120_000,
+    "cutoff_race_longer_than_ms": 20_000,  # as long as a trained driver's; an untrained one's last two seconds
+}
 PICTURE_PX = (160, 120)
 CERTIFICATE = (
     "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
