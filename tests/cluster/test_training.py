@@ -11,7 +11,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirem
 def processes(command, name):
     """Ray's processes of a training by what they do, such as ray::CollectorHost.play."""
     family = psutil.Process(command.process.pid).children(recursive=True)
-    return [one for one in family if any(name in word for word in one.cmdline())]
+    return [one for one in family if any(name in word for word in one.as_dict(["cmdline"])["cmdline"] or ())]
 
 
 def resume_and_end(command):

@@ -155,7 +155,8 @@ def test_diagnostics_are_of_races_driven_by_a_checkpoint_or_a_driver(
 
 
 def simulated_games():
-    return {child.pid for child in psutil.Process().children() if "simulated_game" in " ".join(child.cmdline())}
+    children = [child.as_dict(["pid", "cmdline"]) for child in psutil.Process().children()]  # zombies have no command
+    return {child["pid"] for child in children if "simulated_game" in " ".join(child["cmdline"] or ())}
 
 
 def test_what_the_user_can_mend_is_told_in_one_line(script, run_folder, driver_file, tmp_path, taken_port):
