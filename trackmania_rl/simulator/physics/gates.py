@@ -61,7 +61,7 @@ def gates_of_track(track: Track) -> Gates:
     return Gates(stations_m, records[section], np.zeros((0, 2, 3)), no_gates, per_lap, len(stations_m))
 
 
-@compiled(inline="always")
+@compiled
 def drive(
     car: npt.NDArray[np.void],
     controls: tuple[float, float, float],

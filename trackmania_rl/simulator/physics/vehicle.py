@@ -124,7 +124,7 @@ def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[n
     return quaternion if quaternion[0] >= 0.0 else -quaternion
 
 
-@compiled(inline="always")
+@compiled
 def tick(
     car: npt.NDArray[np.void], gas: float, brake: float, steer: float, world: World, parameters: npt.NDArray[np.void]
 ) -> None:
