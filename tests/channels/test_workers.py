@@ -326,6 +326,16 @@ def test_a_worker_plays_for_a_run_until_another_call_replaces_its_own(learner, c
     assert take(run, 4) == 1000
 
 
+def test_the_end_of_a_run_waits_for_what_waits_for_room(learner, connect):
+    run = learner()
+    client = connect(run)
+    for sequence in range(1, 10):  # twice the room
+        client.send(message_of(sequence, sequence))
+    with got(run.rollouts):
+        run.server.end()
+    assert not [thread for thread in threading.enumerate() if thread.name == "worker 1000"]
+
+
 def test_counts_of_races_survive_the_learner(learner, connect):
     run = learner()
     client = connect(run)

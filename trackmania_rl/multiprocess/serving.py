@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 FIRST_NUMBER: Final = 1000
 """Number of the first worker among the run's collectors."""
 MOST_WORKERS: Final = 64
+ENDS_WITHIN_S: Final = 2.0
 NEWS_EVERY_S: Final = 0.2
 NEWS_EVERY_N_RACES: Final = ROLLOUT_SLOTS_PER_COLLECTOR
 """News are sent at intervals, and whenever so many races of the worker were counted."""
@@ -102,6 +103,7 @@ class ServeWorkers(Hook):
         self._access, self._networks = access, networks
         self._workers: dict[str, _Worker] = {}
         self._lock = threading.Lock()
+        self._receivers: set[threading.Thread] = set()  # of the calls under way
         self._weights: dict[WeightsKind, tuple[int, bytes, float]] = {}  # version, message, time of the next one
         self._n_refused = 0
         self._in_checkpoint: dict[str, int] = {}  # counts that the newest one holds, once it is written
@@ -143,6 +145,8 @@ class ServeWorkers(Hook):
     def end(self) -> None:
         self._ends = True
         self._server.stop(grace=1.0).wait()
+        for receiver in self._receivers:
+            receiver.join(ENDS_WITHIN_S)
 
     @override
     def batch_process(self, _: TensorDictBase) -> None:
@@ -203,10 +207,13 @@ class ServeWorkers(Hook):
             yield encode(description)
             return
         log.info("worker %d has joined (%s)", worker.number, context.peer())
-        arguments = (name, worker, call, requests, context)
+        arguments, thread_name = (name, worker, call, requests, context), f"worker {worker.number}"
         try:
             yield encode(description)
-            threading.Thread(target=self._receive, args=arguments, name=f"worker {worker.number}", daemon=True).start()
+            receiver = threading.Thread(target=self._receive, args=arguments, name=thread_name, daemon=True)
+            receiver.start()
+            with self._lock:
+                self._receivers = {thread for thread in self._receivers if thread.is_alive()} | {receiver}
             yield from self._news(worker, call, settings, context)
         finally:
             worker.is_connected &= worker.n_calls != call
