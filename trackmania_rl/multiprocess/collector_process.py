@@ -220,9 +220,11 @@ def beating_until_it_plays(beat: Callable[[], None], every_s: float = BEAT_EVERY
 
 
 def end_at_once(*_: object) -> None:
-    """Kill the game instances and exit. An exception would be lost while numba compiles."""
-    _kill_children()
-    os._exit(1)
+    """Kill the game instances and exit, whatever fails. An exception would be lost while numba compiles."""
+    try:
+        _kill_children()
+    finally:
+        os._exit(1)
 
 
 def _kill_children() -> None:
