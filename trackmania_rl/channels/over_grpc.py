@@ -254,10 +254,12 @@ def join_messages(messages: Iterable[bytes]) -> bytes:
 
 def split_messages(packet: bytes) -> Iterator[bytes]:
     """Yield the messages of a packet; the last one of a damaged packet is shorter than its length."""
-    while packet:
-        end = LENGTH_BYTES + int.from_bytes(packet[:LENGTH_BYTES], "little")
-        yield packet[LENGTH_BYTES:end]
-        packet = packet[end:]
+    begin = 0
+    while begin < len(packet):
+        begin += LENGTH_BYTES
+        end = begin + int.from_bytes(packet[begin - LENGTH_BYTES : begin], "little")
+        yield packet[begin:end]
+        begin = end
 
 
 def all_columns(columns: Arrays) -> Arrays:
