@@ -10,7 +10,8 @@ import pytest
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess import learner_process, run_setup
+from trackmania_rl.multiprocess import collectors as collectors_module
+from trackmania_rl.multiprocess import run_setup
 from trackmania_rl.multiprocess.learner_process import make_collectors
 from trackmania_rl.multiprocess.run_setup import count_session, own_folder
 from trackmania_rl.multiprocess.supervisor import RestartPolicy
@@ -134,7 +135,7 @@ class Collectors:
 @pytest.fixture
 def collectors(live, monkeypatch):
     collectors = Collectors(live)
-    monkeypatch.setattr(learner_process, "COLLECTOR_POLICY", RestartPolicy(0.0, 0.0))
+    monkeypatch.setattr(collectors_module, "COLLECTOR_POLICY", RestartPolicy(0.0, 0.0))
     return collectors
 
 

@@ -1,4 +1,4 @@
-"""What a training tells of itself: written in place and read whole."""
+"""The status file of a training: written in place and read whole."""
 
 import pytest
 

@@ -23,7 +23,7 @@ from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
-from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, end_with_games
+from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed import FOLDER
@@ -111,17 +111,6 @@ def _handle_logs(pipe: Connection) -> None:
     with pipe, contextlib.suppress(EOFError, OSError):  # until the process ends, in whatever way
         while True:
             logging.getLogger().handle(pipe.recv())
-
-
-def stop_collectors(jobs: Sequence[CollectorJob], channels: Channels, within_s: float = ENDS_WITHIN_S) -> None:
-    """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
-    channels.run_state.publish(stop=True)
-    deadline_s = time.monotonic() + within_s
-    for job in jobs:
-        if job.process is not None:
-            job.process.join(max(0.0, deadline_s - time.monotonic()))
-    for job in jobs:
-        job.end()
 
 
 def make_jobs(
@@ -225,3 +214,26 @@ class CollectorJob(Job):
             self._placement.end_by_force(self.process)
         self.process = None
         self._channels.rollouts.close_collector(self._index)
+
+
+class CollectorSupervisor(Supervisor[CollectorJob]):
+    """Keeps collectors running."""
+
+    def __init__(self, jobs: Sequence[CollectorJob], channels: Channels) -> None:
+        super().__init__(jobs, COLLECTOR_POLICY)
+        self._channels = channels
+
+    @property
+    def n_alive(self) -> int:
+        """Number of running collectors."""
+        return sum(job.is_alive for job in self.jobs)
+
+    def stop(self, within_s: float = ENDS_WITHIN_S) -> None:
+        """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
+        self._channels.run_state.publish(stop=True)
+        deadline_s = time.monotonic() + within_s
+        for job in self.jobs:
+            if job.process is not None:
+                job.process.join(max(0.0, deadline_s - time.monotonic()))
+        for job in self.jobs:
+            job.end()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
 from contextlib import ExitStack
 
 from tensordict import TensorDictBase
@@ -12,18 +11,9 @@ from typing_extensions import override
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
-from trackmania_rl.multiprocess.collectors import (
-    COLLECTOR_POLICY,
-    ENDS_WITHIN_S,
-    CollectorJob,
-    Placement,
-    make_jobs,
-    stop_collectors,
-)
+from trackmania_rl.multiprocess.collectors import CollectorSupervisor, Placement, make_jobs
 from trackmania_rl.multiprocess.signals import end_thread
-from trackmania_rl.multiprocess.supervisor import Supervisor
 from trackmania_rl.training.demonstrations import Demonstration
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.trainer import RunTrainer
@@ -52,14 +42,10 @@ class BeatForSupervisor(Hook):
         self._because = ""  # a next stage is no restart
 
 
-class Collectors(Supervisor[CollectorJob], Hook):
+class Collectors(CollectorSupervisor, Hook):
     """Supervisor of a run's collectors, with one job for each; a hook of the training loop."""
 
     takes_fragments = True
-
-    def __init__(self, jobs: Sequence[CollectorJob], channels: Channels) -> None:
-        super().__init__(jobs, COLLECTOR_POLICY)
-        self._channels = channels
 
     @override
     def batch_process(self, _: TensorDictBase) -> None:
@@ -76,15 +62,6 @@ class Collectors(Supervisor[CollectorJob], Hook):
         self.check()
         self.run.statistics.collector_restarts = self.restarts
         self.run.statistics.collectors_alive = self.n_alive + (self.run.n_workers or 0)
-
-    @property
-    def n_alive(self) -> int:
-        """Number of running collectors."""
-        return sum(job.is_alive for job in self.jobs)
-
-    def stop(self, within_s: float = ENDS_WITHIN_S) -> None:
-        """End all collectors."""
-        stop_collectors(self.jobs, self._channels, within_s)
 
 
 def make_collectors(

@@ -40,14 +40,12 @@ from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import read_bounded, write_durably
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collectors import (
-    COLLECTOR_POLICY,
     ENDS_WITHIN_S,
     CollectorJob,
+    CollectorSupervisor,
     Placement,
     make_jobs,
-    stop_collectors,
 )
-from trackmania_rl.multiprocess.supervisor import Supervisor
 from trackmania_rl.parts import load_part
 from trackmania_rl.places import program_version
 from trackmania_rl.race.progress import CollectorProgress
@@ -330,8 +328,7 @@ class Worker:
         """Keep the collector running, and its races on disk."""
         rollouts = run.channels.rollouts
         with Placement(rollouts) as placement:
-            jobs = run.make_jobs(placement)
-            supervisor = Supervisor(jobs, COLLECTOR_POLICY)
+            supervisor = CollectorSupervisor(run.make_jobs(placement), run.channels)
             try:
                 supervisor.start()
                 while True:
@@ -341,9 +338,9 @@ class Worker:
                     if not is_full and (rollout := rollouts.get(POLL_S)) is not None:
                         with rollout:
                             run.keep(rollout)
-                        jobs[0].n_delivered += 1
+                        supervisor.jobs[0].n_delivered += 1
             finally:
-                stop_collectors(jobs, run.channels)
+                supervisor.stop()
                 rollouts.close()
 
     def _stay_connected(self) -> None:
