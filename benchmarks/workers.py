@@ -25,10 +25,9 @@ from rich.table import Table
 from benchmarks.delayed_link import link_process
 from benchmarks.training_command import FIRST_RACE_WITHIN_S, PROJECT, TrainCommand
 from trackmania_rl.agents.builder import make_agent_builder
-from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.over_grpc import all_columns, encode_race, half_floats
-from trackmania_rl.channels.protocols import ReceivedRollout
-from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS, ReceivedRollout
+from trackmania_rl.channels.shared_memory.run_state import open_channels
 from trackmania_rl.cli import command
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_parts
@@ -100,8 +99,9 @@ def played_race(folder: Path, width_px: int, height_px: int) -> ReceivedRollout:
     """Play one race of the default configuration in this process; `folder` is for tracks."""
     size = {"image_width_px": width_px, "image_height_px": height_px}
     settings = load_settings(PROJECT / "config_files" / "config.py", {"games_per_collector": 1, **size})
-    builder, run_state = make_games_builder(settings), LocalRunState(settings)
-    rollouts = LocalRollouts(RolloutBounds.of_game(settings.game, builder.spaces).frames_shape, run_state)
+    builder = make_games_builder(settings)
+    network = make_agent_builder(settings, builder.spaces, SeedTree(0)).make_network()
+    channels = open_channels(settings, builder.spaces, dict.fromkeys(WEIGHTS_KINDS, network))
     maps = PROJECT / "maps"
     task = CollectorTask(
         index=0,
@@ -109,14 +109,14 @@ def played_race(folder: Path, width_px: int, height_px: int) -> ReceivedRollout:
         maps_folder=maps,
         tracks_folder=folder / "tracks",
         live_folder=folder / "live",
-        rollouts=rollouts.open_collector(0),
-        run_state=run_state,
+        rollouts=channels.rollouts.open_collector(0),
+        run_state=channels.run_state,
         make_games_builder=make_games_builder,
         make_agent_builder=make_agent_builder,
     )
     games = builder.make_games(0, maps, SeedTree(0).rng("games"))
     collector = Collector(make_parts(task, builder.spaces), games)
-    while (race := rollouts.get(0)) is None:
+    while (race := channels.rollouts.get(0)) is None:
         collector.play_once()
     return race
 

@@ -106,7 +106,7 @@ def test_a_part_does_not_import_what_is_forbidden(imports, part):
 
 
 def test_only_modules_that_open_channels_import_a_kind_of_them(imports):
-    kinds = tuple(f"{PACKAGE}.channels.{kind}" for kind in ("shared_memory", "local", "over_ray", "over_grpc"))
+    kinds = tuple(f"{PACKAGE}.channels.{kind}" for kind in ("shared_memory", "over_ray", "over_grpc"))
     openers = (
         "run",
         "multiprocess.run_setup",

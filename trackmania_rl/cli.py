@@ -34,6 +34,8 @@ def command(main: Callable[P, int | None]) -> Callable[P, int]:
 
     @functools.wraps(main)
     def exit_code(*arguments: P.args, **named: P.kwargs) -> int:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set for the imports
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         _open_closed_streams()
         for stream in (sys.stdout, sys.stderr):  # names may have letters that the terminal lacks
             if isinstance(stream, io.TextIOWrapper):

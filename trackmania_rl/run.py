@@ -43,7 +43,8 @@ from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
-from trackmania_rl.multiprocess.learner_process import learner_process_fn, make_collectors
+from trackmania_rl.multiprocess.collectors import CollectorSetup
+from trackmania_rl.multiprocess.learner_process import Collectors, learner_process_fn
 from trackmania_rl.multiprocess.run_setup import check_machine, count_session, own_folder, placed, require_races
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
@@ -224,7 +225,7 @@ def train(
                 pick_device(settings.run.torch_device),
                 ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
             )
-            channels, placement = closing.enter_context(placed(cluster, settings, spaces, network))
+            placement = closing.enter_context(placed(cluster, settings, spaces, network))
             serving = [] if workers is None else [_serve(workers, network)]  # copies it on the processor
             check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
             run = RunContext(
@@ -233,7 +234,7 @@ def train(
                 reward=reward,
                 agent=agent_builder.make_learner(network),
                 memory=memory(settings, spaces, seeds),
-                channels=channels,
+                channels=placement.channels,
                 folder=folder,
                 statistics=statistics,
                 session=count_session(folder),
@@ -252,7 +253,19 @@ def train(
                 datasets=datasets,
                 accepted_changes=accept_change,
             )
-            collectors = make_collectors(run, placement, demonstrations, games, agent)
+            collectors = Collectors(
+                CollectorSetup(
+                    n_collectors=settings.game.n_collectors,
+                    session=f"session-{run.session}",
+                    placement=placement,
+                    progress=run.progress,
+                    maps_folder=maps_folder,
+                    folder=folder.path,
+                    games=games,
+                    agent=agent,
+                    demonstrations=demonstrations,
+                )
+            )
 
             if n_saved_before:
                 gc.collect()  # the replay memory of the stage before, which hooks have referred to until now
@@ -261,7 +274,7 @@ def train(
             begin()
             with contextlib.suppress(OSError):  # logged elsewhere
                 seeds.write_json(folder.seeds)  # the learner's parts have drawn their seeds
-            learner_process_fn(trainer, collectors, placement)
+            learner_process_fn(trainer, collectors)
 
         n_saved_before += sum(stage.saved)
         if should_stop.is_requested or not until.is_reached(statistics.frames_total, statistics.batches_total):

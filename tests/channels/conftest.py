@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import protocols
-from trackmania_rl.channels.local import LocalRollouts, LocalRunState
-from trackmania_rl.channels.protocols import Channels
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS, Channels
 from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
 from trackmania_rl.settings import load_settings
@@ -85,14 +85,9 @@ def settings(repository_root):
 
 
 def _open_shared(settings, slots, games):
-    networks = {"exploration": network_of(0.5), "evaluation": network_of(0.5)}
-    run_state = SharedRunState(settings, networks)
+    weights = {kind: flatten_parameters(network_of(0.5)) for kind in WEIGHTS_KINDS}
+    run_state = SharedRunState(settings, weights)
     return Channels(SharedRolloutSource(BOUNDS, slots, games, stop=run_state.stop_flag), run_state)
-
-
-def _open_local(settings, slots, games):
-    run_state = LocalRunState(settings)
-    return Channels(LocalRollouts(BOUNDS.frames_shape, run_state, slots, games), run_state)
 
 
 def _open_ray(settings, slots, games):
@@ -104,12 +99,13 @@ def _open_ray(settings, slots, games):
     def start(*arguments):
         ends = CollectorEnds(*arguments)
         take = SimpleNamespace(remote=lambda *arguments: ray.put(ends.take(*arguments)))
-        return SimpleNamespace(sink=ends.sink, take=take)
+        return SimpleNamespace(ends=ends, take=take)
 
-    run_state = RayRunState(settings, {"exploration": network_of(0.5), "evaluation": network_of(0.5)})
-    rollouts = RayRollouts(start, BOUNDS.frames_shape, run_state, slots, games)
+    run_state = RayRunState(settings, {kind: network_of(0.5) for kind in WEIGHTS_KINDS})
+    rollouts = RayRollouts(start, BOUNDS, run_state, slots, games)
     open_actor = rollouts.open_collector
-    rollouts.open_collector = lambda collector: open_actor(collector).sink
+    rollouts.open_view = lambda: open_actor(99).ends.run_state
+    rollouts.open_collector = lambda collector: open_actor(collector).ends.sink
     return Channels(rollouts, run_state)
 
 
@@ -119,12 +115,10 @@ def view_of(channels):
         view = copy.copy(channels.run_state)
         view.pull()
         return view
-    return channels.rollouts.open_collector(99)._source.run_state
+    return channels.rollouts.open_view()
 
 
-IMPLEMENTATIONS = {"shared memory": _open_shared, "local": _open_local, "ray": _open_ray}
-ON_ONE_MACHINE = ("shared memory", "local")
-"""Races stay in the memory that they were written to, and collectors take turns."""
+IMPLEMENTATIONS = {"shared memory": _open_shared, "ray": _open_ray}
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.channels.local import LocalRollouts
 from trackmania_rl.channels.protocols import NO_WEIGHTS, WEIGHTS_KINDS
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.settings import settings_from_flat
 
 from ..keep_games_command import wait_until
-from .conftest import BOUNDS, ON_ONE_MACHINE, acquired, assert_is_race, got, network_of, view_of
+from .conftest import BOUNDS, acquired, assert_is_race, got, network_of, view_of
 
 
 def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(open_channels, children):
@@ -29,7 +28,7 @@ def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(open_chann
         with got(source) as rollout:
             order.append(rollout.collector)
             assert_is_race(rollout, *children.make_rollout(seeds[rollout.collector].pop(0), 7 + rollout.collector))
-    if type(source) in (SharedRolloutSource, LocalRollouts):  # others take a moment to arrive, in any order
+    if isinstance(source, SharedRolloutSource):  # others take a moment to arrive, in any order
         assert order == [0, 1, 0, 1, 0]
     assert source.get(timeout_s=0) is None
 
@@ -60,7 +59,7 @@ def test_the_collector_waits_without_room_and_both_waits_are_measured(open_chann
     assert sink.acquire_frames(2, timeout_s=0.3) is None
 
 
-@pytest.mark.parametrize("open_channels", ON_ONE_MACHINE, indirect=True)
+@pytest.mark.parametrize("open_channels", ["shared memory"], indirect=True)
 def test_frames_written_during_the_race_are_not_copied(open_channels, children):
     source = open_channels().rollouts
     sink = source.open_collector(0)
@@ -132,7 +131,7 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
     acquired(sink)
     answers = []
     waiting = [threading.Thread(target=lambda: answers.append(sink.acquire_frames(game=1)))]
-    if type(channels.rollouts) in (SharedRolloutSource, LocalRollouts):
+    if isinstance(channels.rollouts, SharedRolloutSource):
         waiting.append(threading.Thread(target=lambda: answers.append(sink.await_turn())))
     for thread in waiting:
         thread.start()
@@ -145,7 +144,7 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
     assert sink.acquire_frames(game=2) is None
 
 
-@pytest.mark.parametrize("open_channels", ON_ONE_MACHINE, indirect=True)
+@pytest.mark.parametrize("open_channels", ["shared memory"], indirect=True)
 def test_collectors_play_when_they_are_given_a_turn(open_channels, children):
     source = open_channels(slots_per_collector=2).rollouts
     sinks = {collector: source.open_collector(collector) for collector in (0, 1)}
@@ -180,7 +179,7 @@ def test_collectors_play_when_they_are_given_a_turn(open_channels, children):
     assert sorted(played) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-@pytest.mark.parametrize("open_channels", ON_ONE_MACHINE, indirect=True)
+@pytest.mark.parametrize("open_channels", ["shared memory"], indirect=True)
 def test_a_turn_is_lost_with_its_collector(open_channels):
     source = open_channels().rollouts
     source.give_turn(0, 7)
@@ -256,7 +255,7 @@ def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(o
     assert source.heartbeat(0).n_waiting == 0
     assert source.heartbeat(1).at_s == 0
     waits = [(lambda: sink.acquire_frames(0), lambda: got(source).release())]
-    if type(source) in (SharedRolloutSource, LocalRollouts):
+    if isinstance(source, SharedRolloutSource):
         waits.append((sink.await_turn, lambda: source.give_turn(0, 5)))
     for wait, end in waits:
         waiting = threading.Thread(target=wait)

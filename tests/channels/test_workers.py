@@ -15,6 +15,7 @@ import pytest
 import zstandard
 from gymnasium.spaces import Discrete
 
+from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import (
     Description,
@@ -173,7 +174,7 @@ class Learner:
     """A run's channels with a server of workers, and the news as a worker decodes them."""
 
     def __init__(self, settings, access=ON_LOOPBACK, state=None):
-        self.run_state = SharedRunState(settings, {"exploration": network_of(0.5)})
+        self.run_state = SharedRunState(settings, {"exploration": flatten_parameters(network_of(0.5))})
         self.rollouts = SharedRolloutSource(bounds_of(settings), 2, stop=self.run_state.stop_flag)
         self.server = ServeWorkers(access, {"exploration": network_of(0.0)})
         self.server.run = SimpleNamespace(

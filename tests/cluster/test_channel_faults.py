@@ -9,11 +9,12 @@ from torch import nn
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
 
 from trackmania_rl.channels.over_ray import CollectorEnds, RayRollouts, RayRunState  # noqa: E402
+from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds  # noqa: E402
 from trackmania_rl.settings import load_settings  # noqa: E402
 
 from ..keep_games_command import wait_until  # noqa: E402
 
-SHAPE = (11, 1, 5, 7)
+BOUNDS = RolloutBounds(max_actions=11, image_height_px=5, image_width_px=7, n_floats=3, n_values=2)
 
 
 class Playing(CollectorEnds):
@@ -47,7 +48,7 @@ def test_races_come_from_an_actor_until_it_is_lost_and_from_its_replacement(sett
     monkeypatch.setattr("trackmania_rl.channels.over_ray.WEIGHTS_EVERY_S", 3600.0)
     run_state = RayRunState(settings, {"exploration": network_of(1.0)})
     actor = ray.remote(Playing).options(num_cpus=0, max_concurrency=3)
-    rollouts = RayRollouts(actor.remote, SHAPE, run_state, slots_per_collector=3, games_per_collector=1)
+    rollouts = RayRollouts(actor.remote, BOUNDS, run_state, slots_per_collector=3, games_per_collector=1)
 
     def receive(number):
         rollout = rollouts.get(timeout_s=60)

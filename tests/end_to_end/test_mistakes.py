@@ -13,9 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.training.conftest import make_context
-from trackmania_rl.channels.local import LocalRollouts, LocalRunState
-from trackmania_rl.channels.protocols import Channels
+from tests.training.conftest import make_context, open_fed_channels
 from trackmania_rl.errors import ExitCode
 from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.seeds import SeedTree
@@ -104,8 +102,7 @@ def write_run(output, config):
     folder = RunFolder.create(output, "tested")
     snapshot = write_snapshot(config, folder.path, settings_words()[1::2])
     live, seeds = LiveSettings(snapshot, load_settings(snapshot)), SeedTree(0)
-    run_state = LocalRunState(live.current)
-    channels = Channels(LocalRollouts((1, 1, 0, 0), run_state), run_state)
+    channels = open_fed_channels(live.current)
     make_trainer(make_context(live, seeds, folder, channels)).save_trainer(force_save=True)
 
 

@@ -1,4 +1,4 @@
-"""Synchronous trainings as commands: interrupted or killed and resumed, they are the same to the byte.
+"""Synchronous trainings of whole races, as commands: interrupted or killed and resumed, they are the same to the byte.
 
 A quarter of an hour: python -m pytest -m slow tests/end_to_end/test_synchronous.py
 """
@@ -13,13 +13,12 @@ from trackmania_rl.runs import load_checkpoint
 
 from ..training.test_turns import GENERATED, THREE_MAPS, digest_of, races_of
 
-N_FRAMES = 2_500
+N_FRAMES = 10_000  # more than are driven before the interruptions
 VARIANTS = {
     "whole races": {},
     "sockets": {"game_transport": "'socket'"},
     "three maps and generated tracks": {"map_cycle": repr((*THREE_MAPS, GENERATED))},
     "prioritized replay": {"prio_alpha": 0.6},
-    "fragments": {"batch_mode": "'truncate_episodes'", "rollout_fragment_length": 20},
     "SAC": {
         "agent": "'trackmania_rl.agents.torchrl_agent:SAC'",
         "actions": "'analog'",

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.conftest import make_context
+from tests.training.conftest import make_context, open_fed_channels
 from trackmania_rl.agents.builder import IQN
-from trackmania_rl.channels.local import LocalRollouts, LocalRunState
-from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.runs import RunFolder, save_checkpoint
 from trackmania_rl.runs.driver_file import write_driver
 from trackmania_rl.seeds import SeedTree
@@ -103,8 +101,8 @@ def taken_port():
 
 def _checkpoint_state(live, scratch):
     """What the trainer saves, but for online and target weights: only the averaged ones are to drive."""
-    settings, run_state = live.current, LocalRunState(live.current)
-    channels, folder = Channels(LocalRollouts((1, 1, 0, 0), run_state), run_state), RunFolder.create(scratch, "scratch")
+    settings, folder = live.current, RunFolder.create(scratch, "scratch")
+    channels = open_fed_channels(settings)
     run = make_context(live, SeedTree(settings.run.seed), folder, channels, clock=lambda: TRAINING_S)
     with torch.no_grad():
         run.agent.evaluation_network.A_head[-1].bias[FORWARD] = 10.0

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.conftest import FedRollouts, make_context
+from tests.training.conftest import make_context, open_fed_channels
 from trackmania_rl.agents.builder import check_decision, make_agent_builder
-from trackmania_rl.channels.local import LocalRunState
-from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
@@ -56,11 +54,11 @@ def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[.
     def train(*overrides: str, config: str = "config.py", n_races: int = 3) -> SmallRun:
         file = write_snapshot(repository_root / "config_files" / config, tmp_path, (*TINY, *overrides))
         settings, seeds = load_settings(file), SeedTree(1)
-        games_builder, run_state = make_games_builder(settings), LocalRunState(settings)
-        rollouts = FedRollouts((1000, 1, *games_builder.spaces.image_size_px), run_state)
+        games_builder, channels = make_games_builder(settings), open_fed_channels(settings)
+        rollouts, run_state = channels.rollouts, channels.run_state
         sink = rollouts.open_collector(0)
         live, folder = LiveSettings(file, settings), RunFolder.create(tmp_path, "run")
-        context = make_context(live, seeds, folder, Channels(rollouts, run_state))
+        context = make_context(live, seeds, folder, channels)
         trainers.append(make_trainer(context, make_hooks(settings), should_stop=lambda: rollouts.is_empty))
         builder = make_agent_builder(settings, context.spaces, SeedTree(1))
 
@@ -72,7 +70,7 @@ def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[.
         games = games_builder.make_games(0, repository_root / "maps", seeds.rng("games"))
         collector = Collector(CollectorParts(run_state, sink, puller("exploration"), puller("evaluation")), games)
         for _ in range(n_races):
-            while not sink.waiting:
+            while not rollouts.has_races:
                 assert collector.play_once()
             rollouts.is_empty = False
             trainers[-1].train()

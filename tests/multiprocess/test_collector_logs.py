@@ -1,5 +1,6 @@
 """Log records of collectors: handled to the last; the main process waits for none that is stopped or killed."""
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -45,7 +46,7 @@ def start(logs, target, argument):
 
 def test_records_are_handled_to_the_last(caplog, monkeypatch):
     monkeypatch.setattr(collectors, "LAST_RECORDS_WITHIN_S", 60.0)
-    with Placement(None) as logs:
+    with contextlib.closing(Placement(None)) as logs:
         start(logs, say, 500).join(60)
     assert said(caplog) == [f"race {number}" for number in range(500)]
 
@@ -55,7 +56,7 @@ def test_records_are_handled_to_the_last(caplog, monkeypatch):
 def test_the_main_process_waits_for_no_collector_that_is_stopped_or_killed_within_a_record(
     caplog, monkeypatch, is_killed
 ):
-    with Placement(None) as logs:
+    with contextlib.closing(Placement(None)) as logs:
         stuck = start(logs, say_half_a_record, "begun")
         try:
             wait_until(lambda: psutil.Process(stuck.pid).status() == psutil.STATUS_STOPPED)

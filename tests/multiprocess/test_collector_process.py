@@ -1,24 +1,25 @@
 """What a collector's process is made of: networks that follow the run's weights, and random numbers of its own."""
 
 import multiprocessing
+import os
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numba
-import pytest
+import psutil
 
 from trackmania_rl.agents.builder import make_agent_builder
-from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.channels.shared_memory.run_state import SharedRunState
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.multiprocess import collector_process
 from trackmania_rl.multiprocess.collector_process import (
     CollectorTask,
     beating_until_it_plays,
-    collector_process_fn,
     make_parts,
 )
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
+from trackmania_rl.multiprocess.spawning import spawn
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import GeneratorSettings
 
@@ -33,7 +34,7 @@ def task_of(live, name, **changes):
         "tracks_folder": Path("tracks"),
         "live_folder": Path("live"),
         "rollouts": SimpleNamespace(),
-        "run_state": LocalRunState(live.current),
+        "run_state": SharedRunState(live.current, {}),
         "make_games_builder": make_games_builder,
         "make_agent_builder": make_agent_builder,
     }
@@ -51,7 +52,7 @@ def first_tracks(parts):
 
 def reseeded(live):
     run = live.current.run.model_copy(update={"seed": live.current.run.seed + 1})
-    return LocalRunState(live.current.model_copy(update={"run": run}))
+    return SharedRunState(live.current.model_copy(update={"run": run}), {})
 
 
 def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_it_is_started(live):
@@ -62,20 +63,40 @@ def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_
     assert first_tracks(parts_of(task_of(live, "one", run_state=reseeded(live)))) != one
 
 
-def test_a_collector_leaves_the_signals_of_the_terminal_to_the_main_process(live, monkeypatch):
-    class HasSetItsSignalsError(Exception):
-        pass
+def say_handlers(pipe):
+    pipe.send([signal.getsignal(number) for number in OF_THE_TERMINAL])
 
-    def stop():
-        raise HasSetItsSignalsError
 
-    handlers = {}
-    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
-    monkeypatch.setattr(collector_process, "_end_with_parent", stop)
-    with pytest.raises(HasSetItsSignalsError):
-        collector_process_fn(task_of(live, "one"), PIPE.Pipe()[1])
-    assert [handlers[number] for number in OF_THE_TERMINAL] == [signal.SIG_IGN] * len(OF_THE_TERMINAL)
-    assert callable(handlers[signal.SIGTERM])
+def test_a_spawned_process_leaves_the_signals_of_the_terminal_to_the_main_one():
+    here, there = PIPE.Pipe(duplex=False)
+    process = spawn("one", say_handlers, there)
+    assert here.recv() == [signal.SIG_IGN] * len(OF_THE_TERMINAL)
+    process.join()
+
+
+class TakesForever:
+    """Is unpickled for an hour, as a module that is imported from a disk that does not answer."""
+
+    def __init__(self, pipe):
+        self.pipe = pipe
+
+    def __setstate__(self, state):
+        state["pipe"].send(os.getpid())
+        time.sleep(3600)
+
+
+def spawn_and_wait(pipe):
+    spawn("one", print, TakesForever(pipe)).join()
+
+
+def test_a_process_that_still_imports_its_modules_ends_with_its_parent():
+    here, there = PIPE.Pipe(duplex=False)
+    parent = PIPE.Process(target=spawn_and_wait, args=(there,))
+    parent.start()
+    child = psutil.Process(here.recv())
+    parent.kill()
+    parent.join()
+    child.wait(60)
 
 
 def test_it_beats_while_numba_compiles():

@@ -31,7 +31,7 @@ def test_however_training_ends_everything_is_closed_in_order(live, failing):
     if failing is not None:
         operator.attrgetter(failing)(asked).side_effect = RuntimeError(failing)
     with contextlib.nullcontext() if failing is None else pytest.raises(RuntimeError, match=failing):
-        learner_process_fn(trainer, asked.collectors, contextlib.nullcontext())
+        learner_process_fn(trainer, asked.collectors)
     assert not trainer.compilation.is_alive()
     asked.agent.compile_update.assert_called_once_with("blank batch")
     assert [name for name, _, _ in asked.mock_calls if name != "agent.compile_update"] == [

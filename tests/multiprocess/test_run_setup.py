@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.channels.protocols import Channels
+from trackmania_rl.channels.shared_memory.run_state import SharedRunState
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import run_setup
-from trackmania_rl.multiprocess.learner_process import make_collectors
+from trackmania_rl.multiprocess.collectors import CollectorSetup
+from trackmania_rl.multiprocess.learner_process import Collectors
 from trackmania_rl.multiprocess.run_setup import count_session, own_folder
 from trackmania_rl.multiprocess.supervisor import RestartPolicy
 from trackmania_rl.race.progress import CollectorProgress
@@ -102,13 +103,11 @@ def test_sessions_are_counted_and_after_a_power_cut_above_all_that_is_known(cont
     assert [count_session(folder) for _ in range(2)] == [9, 10]
 
 
-class Collectors:
+class DyingCollectors:
     """Two collectors that die as soon as they are started; their tasks are kept."""
 
     def __init__(self, live):
-        game = live.current.game.model_copy(update={"n_collectors": 2})
-        live.current = live.current.model_copy(update={"game": game})
-        self.run_state = LocalRunState(live.current)
+        self.run_state = SharedRunState(live.current, {})
         self.tasks = []
 
     def place(self, task):
@@ -117,15 +116,11 @@ class Collectors:
 
     def start(self, session, n_starts, demonstrations=(), progress=None):
         rollouts = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
-        placement = SimpleNamespace(start=self.place, end_by_force=lambda _: None)
-        run = SimpleNamespace(
-            channels=Channels(rollouts, self.run_state),
-            folder=RunFolder(Path("/run"), Path("/tensorboard")),
-            maps_folder=Path("/maps"),
-            session=session,
-            progress={} if progress is None else progress,
-        )
-        started = make_collectors(run, placement, demonstrations)
+        channels = Channels(rollouts, self.run_state)
+        placement = SimpleNamespace(channels=channels, start=self.place, end_by_force=lambda _: None)
+        folders, name = (Path("/maps"), Path("/run")), f"session-{session}"
+        setup = CollectorSetup(2, name, placement, progress or {}, *folders, demonstrations=demonstrations)
+        started = Collectors(setup)
         started.start()
         for _ in range(n_starts - 1):
             started.check()  # finds them dead
@@ -134,7 +129,7 @@ class Collectors:
 
 @pytest.fixture
 def collectors(live, monkeypatch):
-    collectors = Collectors(live)
+    collectors = DyingCollectors(live)
     monkeypatch.setattr(collectors_module, "COLLECTOR_POLICY", RestartPolicy(0.0, 0.0))
     return collectors
 

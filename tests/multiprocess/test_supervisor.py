@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -14,11 +15,10 @@ import psutil
 import pytest
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import supervisor as supervisor_module
-from trackmania_rl.multiprocess.collectors import CollectorJob, limits_of_collectors
+from trackmania_rl.multiprocess.collectors import CollectorSetup, limits_of_collectors
 from trackmania_rl.multiprocess.learner_process import Collectors
 from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.settings import load_settings
@@ -42,15 +42,15 @@ class FakeCollectors:
         self.failing_starts = []
         monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(collectors_module, "limits_of_collectors", lambda _: limits)
+        channels = MagicMock()
+        channels.rollouts.close_collector = self.reported_dead.append
         placement = SimpleNamespace(
-            start=self._start, end_by_force=self._kill, heartbeat=lambda index: self.heartbeats[index]
+            channels=channels,
+            start=self._start,
+            end_by_force=self._kill,
+            heartbeat=lambda index: self.heartbeats[index],
         )
-        channels = Channels(
-            SimpleNamespace(close_collector=self.reported_dead.append),
-            SimpleNamespace(pull=lambda: False, settings=None),
-        )
-        jobs = [CollectorJob(index, lambda index: index, placement, channels) for index in range(n_collectors)]
-        self.supervisor = Collectors(jobs, channels)
+        self.supervisor = Collectors(CollectorSetup(n_collectors, "1", placement, {}, Path("maps"), Path("run")))
         self.supervisor.start()
 
     def pass_time(self, seconds):
@@ -72,9 +72,10 @@ class FakeCollectors:
                 return True
         return False
 
-    def _start(self, index):
+    def _start(self, task):
         if self.failing_starts:
             raise self.failing_starts.pop()
+        index = task.index
         self.starts_s[index].append(self.now_s)
         self.heartbeats[index] = Heartbeat()
         self.processes[index] = SimpleNamespace(index=index, is_alive=lambda: True, exitcode=None)
@@ -245,11 +246,11 @@ def test_a_collector_that_does_not_end_is_killed_with_its_games(is_stopped, monk
         game = psutil.Process(here.recv())
         if is_stopped:
             os.kill(process.pid or 0, signal.SIGSTOP)
-        placement, channels = SimpleNamespace(start=lambda _: process, end_by_force=end_with_games), MagicMock()
-        collectors = Collectors([CollectorJob(0, lambda _: None, placement, channels)], channels)
+        placement = MagicMock(start=lambda _: process, end_by_force=end_with_games)
+        collectors = Collectors(CollectorSetup(1, "1", placement, {}, Path("maps"), Path("run")))
         collectors.start()
         collectors.stop(within_s=0.1)
-        channels.run_state.publish.assert_called_once_with(stop=True)
+        placement.channels.run_state.publish.assert_called_once_with(stop=True)
         assert not process.is_alive()
         assert collectors.n_alive == 0
         assert not game.is_running()

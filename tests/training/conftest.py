@@ -1,15 +1,18 @@
 """A tiny configuration with distinct sizes (so that a swapped axis fails), and made-up races that fit it."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from trackmania_rl.agents.builder import IQN, make_agent_builder
+from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import IQNAgent
-from trackmania_rl.channels.local import LocalRollouts, LocalRunState
-from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS, Channels, ReceivedRollout
+from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource
+from trackmania_rl.channels.shared_memory.run_state import SharedRunState
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
@@ -53,20 +56,22 @@ def edit(live, **values):
     live.current = settings_from_flat(live.current.flat() | values)
 
 
-class WatchedRunState(LocalRunState):
+class WatchedRunState(SharedRunState):
     """A run that ends when `is_over()`."""
 
     def __init__(self, settings):
         self.is_over = lambda: False
-        super().__init__(settings)
+        super().__init__(settings, first_weights(settings))
 
     @property
     def stop_requested(self):
         return self.is_over()
 
-    @stop_requested.setter
-    def stop_requested(self, _):
-        """It ends by `is_over` only."""
+
+def first_weights(settings):
+    """Vectors for the state of a run, the same as those of `pullers_of`."""
+    builder = make_agent_builder(settings, make_games_builder(settings).spaces, SeedTree(1))
+    return {kind: flatten_parameters(builder.make_network()) for kind in WEIGHTS_KINDS}
 
 
 def pullers_of(settings, run_state, seeds):
@@ -160,15 +165,27 @@ def logger(monkeypatch):
     return logger
 
 
-class FedRollouts(LocalRollouts):
+class FedRollouts(SharedRolloutSource):
     """Is empty when the learner has asked in vain."""
 
     is_empty = False
+
+    @property
+    def has_races(self):
+        return any(link.headers.poll() for link in self._links.values())
 
     def get(self, timeout_s):
         race = super().get(0.0)
         self.is_empty = race is None
         return race
+
+
+def open_fed_channels(settings):
+    """The channels of a run within this process, with room for three races of up to 1000 actions."""
+    run_state = SharedRunState(settings, first_weights(settings))
+    bounds = RolloutBounds.of_game(settings.game, make_games_builder(settings).spaces)
+    rollouts = FedRollouts(replace(bounds, max_actions=1000), slots_per_collector=3, stop=run_state.stop_flag)
+    return Channels(rollouts, run_state)
 
 
 def make_context(live, seeds, folder, channels, clock=time.monotonic, **more):
@@ -204,12 +221,9 @@ class LocalRun:
         should_stop=None,
         accepted_changes=(),
     ):
-        settings = live.current
-        self.run_state = LocalRunState(settings)
-        room = (1000, 1, settings.game.image_height_px, settings.game.image_width_px)
-        self.rollouts = FedRollouts(room, self.run_state, slots_per_collector=3)
+        channels = open_fed_channels(live.current)
+        self.rollouts, self.run_state = channels.rollouts, channels.run_state
         self._sink = self.rollouts.open_collector(0)
-        channels = Channels(self.rollouts, self.run_state)
         self.context = make_context(live, SeedTree(seed), folder, channels, clock)
         assert isinstance(self.context.agent, IQNAgent)
         self.agent = self.context.agent

@@ -140,11 +140,11 @@ def test_new_weights_arrive_at_a_races_beginning_and_within_it(make_rig, live, l
 
     rig.run_state.publish(weights={"exploration": network(2)})
     assert rig.collector.play_once()
-    assert explorer.version == 1
+    assert explorer.version == 2
     rig.run_state.publish(weights={"exploration": network(3)})
     for _ in range(PULL_EVERY_N_ACTIONS):
         assert rig.collector.play_once()
-    assert explorer.version == 2
+    assert explorer.version == 3
     assert evaluator.version == 0, "it drove no race yet"
     rng = np.random.default_rng(2)
     frames = rng.integers(0, 256, (3, 1, 15, 17), dtype=np.uint8)

@@ -9,13 +9,10 @@ import pytest
 import torch
 
 from trackmania_rl.agents.builder import make_agent_builder
-from trackmania_rl.channels.local import LocalRollouts, LocalRunState
-from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.experience_replay.ring_buffer import rows_of_state
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_begin_turn, make_parts
 from trackmania_rl.race.progress import CollectorProgress
-from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder, load_checkpoint
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.training.building import make_trainer
@@ -24,7 +21,7 @@ from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.races import WriteRaceLog
 
-from .conftest import edit, make_context
+from .conftest import edit, make_context, open_fed_channels
 
 N_COLLECTORS, N_GAMES = 2, 3
 TIMED = ("wall_s", "session", "learning")
@@ -65,10 +62,8 @@ class Session:
 
     def __init__(self, live, folder, maps_folder, session, n_frames, killed_after_races=math.inf):
         settings, seeds = live.current, SeedTree(live.current.run.seed)
-        self.run_state = LocalRunState(settings)
-        room = (200, 1, *race_spaces(settings).image_size_px)
-        rollouts = LocalRollouts(room, self.run_state, slots_per_collector=2, games_per_collector=1)
-        self.run = make_context(live, seeds, folder, Channels(rollouts, self.run_state), lambda: 0.0, session=session)
+        self.channels = open_fed_channels(settings)
+        self.run = make_context(live, seeds, folder, self.channels, lambda: 0.0, session=session)
         self.trainer = make_trainer(
             self.run,
             [KillAfter(killed_after_races)],
@@ -81,8 +76,8 @@ class Session:
                 maps_folder=maps_folder,
                 tracks_folder=folder.path / f"tracks-{index}",
                 live_folder=folder.path / "live",
-                rollouts=rollouts.open_collector(index),
-                run_state=self.run_state,
+                rollouts=self.channels.rollouts.open_collector(index),
+                run_state=self.channels.run_state,
                 make_games_builder=make_games_builder,
                 make_agent_builder=make_agent_builder,
                 progress=self.run.progress.get(index, CollectorProgress()),
@@ -111,7 +106,7 @@ class Session:
                 else [hook for hook in self.trainer.hooks if isinstance(hook, WriteFigures | WriteRaceLog)]
             )
         finally:
-            self.run_state.publish(stop=True)
+            self.channels.run_state.publish(stop=True)
             for hook in ending:
                 hook.end()
             for thread in self._threads:

@@ -1,7 +1,7 @@
 """The two channels between collectors and learner: `Rollouts` one way, `RunState` the other.
 
-Other modules use these classes only. `shared_memory` implements them between processes of one machine, `over_ray`
-between machines, `local` within one process.
+Other modules use these classes only. `shared_memory` implements them between processes and threads of one machine,
+`over_ray` between machines.
 
 The learner opens a sink for each collector, publishes, and receives::
 

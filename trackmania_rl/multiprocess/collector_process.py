@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from logging.handlers import QueueHandler
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -29,7 +28,7 @@ from trackmania_rl.channels.protocols import RolloutSink, RunState, WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.race_games import MakeGamesBuilder
 from trackmania_rl.games.stepped_envs import EnvironmentFaultError
-from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
+from trackmania_rl.multiprocess.spawning import end_with_parent
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree, set_stream_state
@@ -87,11 +86,8 @@ def send_logs_to(pipe: LogPipe) -> None:
 
 def collector_process_fn(task: CollectorTask, log_pipe: LogPipe) -> None:
     """Play races until the learner publishes the end of the run. Game instances end with this process in any case."""
-    for number in OF_THE_TERMINAL:  # they reach every process; the main one ends the run in order
-        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, end_at_once)
-    release_ctrl_c()
-    _end_with_parent()
+    end_with_parent(end_at_once)
     run_collector(task, log_pipe)
 
 
@@ -233,15 +229,3 @@ def _kill_children() -> None:
     for game in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             game.kill()
-
-
-def _end_with_parent() -> None:
-    """Watch the main process, which may be killed, and end with it."""
-    parent = parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            end_at_once()
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

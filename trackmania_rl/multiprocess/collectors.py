@@ -8,8 +8,8 @@ import multiprocessing
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +18,11 @@ from typing_extensions import override
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import Channels, RolloutSource
+from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
-from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
+from trackmania_rl.multiprocess.spawning import spawn
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.settings import Settings
@@ -58,20 +58,18 @@ class Placement:
     """Starts collectors as processes of this machine; a subclass starts them on others.
 
     Each has a pipe for its log records, which a thread handles here: a collector that is killed or stopped within a
-    record blocks only that thread. The context waits at its end for the last records.
+    record blocks only that thread.
 
     Args:
-        rollouts: their channel.
+        channels: between learner and collectors.
     """
 
-    def __init__(self, rollouts: RolloutSource) -> None:
-        self._rollouts = rollouts
+    def __init__(self, channels: Channels) -> None:
+        self.channels = channels
         self._log_readers: list[threading.Thread] = []
 
-    def __enter__(self) -> Placement:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Wait for the last log records of collectors that have ended."""
         deadline_s = time.monotonic() + LAST_RECORDS_WITHIN_S
         for reader in self._log_readers:
             reader.join(max(0.0, deadline_s - time.monotonic()))
@@ -83,12 +81,8 @@ class Placement:
             OSError: if it cannot be started.
         """
         name = f"collector {task.index}"
-        with hold_back_ctrl_c(), self.open_log_pipe(name) as pipe:  # only the collector keeps this end
-            process = multiprocessing.get_context("spawn").Process(
-                target=collector_process_fn, args=(task, pipe), name=name, daemon=False
-            )
-            process.start()
-        return process
+        with self.open_log_pipe(name) as pipe:  # only the collector keeps this end
+            return spawn(name, collector_process_fn, task, pipe)
 
     def open_log_pipe(self, name: str) -> Connection:
         """Return the end of a log pipe for a process."""
@@ -104,7 +98,7 @@ class Placement:
 
     def heartbeat(self, collector: int) -> Heartbeat:
         """Return the heartbeat of a collector that was started."""
-        return self._rollouts.heartbeat(collector)
+        return self.channels.rollouts.heartbeat(collector)
 
 
 def _handle_logs(pipe: Connection) -> None:
@@ -113,62 +107,58 @@ def _handle_logs(pipe: Connection) -> None:
             logging.getLogger().handle(pipe.recv())
 
 
-def make_jobs(
-    n_collectors: int,
-    session: str,  # for the collectors' names in the seed tree
-    channels: Channels,
-    placement: Placement,
-    progress: Mapping[int, CollectorProgress],  # read at each start
-    maps_folder: Path,
-    folder: Path,  # receives generated tracks and the games' state
-    games: MakeGamesBuilder = make_games_builder,
-    agent: MakeAgentBuilder = make_agent_builder,
-    demonstrations: tuple[Demonstration, ...] = (),
-) -> list[CollectorJob]:
-    """Make the jobs of a run's collectors. Without earlier races, they share the demonstrations.
+@dataclass(frozen=True)
+class CollectorSetup:
+    """What the collectors of a run share."""
 
-    A collector starts at its `progress`. Its random streams resume at its first start in a session only: after a crash
-    they begin anew, as their last numbers may have caused it.
-    """
-    n_starts: Counter[int] = Counter()
-    n_starts_at: Counter[tuple[int, int]] = Counter()  # by collector, and how many races it had then
-
-    def make_task(index: int) -> CollectorTask:
-        so_far = progress.get(index, CollectorProgress())
-        n_starts[index] += 1
-        n_starts_at[index, so_far.n_races] += 1
-        return CollectorTask(
-            index=index,
-            name=f"collector-{index}/{session}/start-{n_starts[index]}",
-            maps_folder=maps_folder,
-            tracks_folder=folder / "generated_tracks" / f"collector-{index}",
-            live_folder=folder / FOLDER,
-            rollouts=channels.rollouts.open_collector(index),
-            run_state=channels.run_state,
-            make_games_builder=games,
-            make_agent_builder=agent,
-            demonstrations=demonstrations[index::n_collectors] if channels.run_state.frames_total == 0 else (),
-            progress=so_far if n_starts[index] == 1 else replace(so_far, streams={}),
-            n_starts_before=n_starts_at[index, so_far.n_races] - 1,
-        )
-
-    return [CollectorJob(index, make_task, placement, channels) for index in range(n_collectors)]
+    n_collectors: int
+    session: str  # for their names in the seed tree
+    placement: Placement
+    progress: Mapping[int, CollectorProgress]  # by collector, read at each start
+    maps_folder: Path
+    folder: Path  # receives generated tracks and the games' state
+    games: MakeGamesBuilder = make_games_builder
+    agent: MakeAgentBuilder = make_agent_builder
+    demonstrations: tuple[Demonstration, ...] = ()  # shared out if there are no earlier races
 
 
 class CollectorJob(Job):
-    """One collector as a `Job`. `n_delivered` counts the rollouts that its running `process` has delivered."""
+    """One collector as a `Job`. `n_delivered` counts the rollouts that its running `process` has delivered.
 
-    def __init__(
-        self, index: int, make_task: Callable[[int], CollectorTask], placement: Placement, channels: Channels
-    ) -> None:
+    It starts at its progress. Its random streams resume at its first start in a session only: after a crash they begin
+    anew, as their last numbers may have caused it.
+    """
+
+    def __init__(self, index: int, setup: CollectorSetup) -> None:
         self.name = f"collector {index}"
         self.process: Any = None
         self.n_delivered = 0
         self._index = index
-        self._make_task = make_task
-        self._placement = placement
-        self._channels = channels
+        self._setup = setup
+        self._placement, self._channels = setup.placement, setup.placement.channels
+        self._n_starts: Counter[int] = Counter()  # by how many races it had then
         self._watch = HangWatch()
+
+    def _make_task(self) -> CollectorTask:
+        setup, index, channels = self._setup, self._index, self._channels
+        so_far = setup.progress.get(index, CollectorProgress())
+        self._n_starts[so_far.n_races] += 1
+        n_starts = self._n_starts.total()
+        demonstrations = setup.demonstrations if channels.run_state.frames_total == 0 else ()
+        return CollectorTask(
+            index=index,
+            name=f"collector-{index}/{setup.session}/start-{n_starts}",
+            maps_folder=setup.maps_folder,
+            tracks_folder=setup.folder / "generated_tracks" / f"collector-{index}",
+            live_folder=setup.folder / FOLDER,
+            rollouts=channels.rollouts.open_collector(index),
+            run_state=channels.run_state,
+            make_games_builder=setup.games,
+            make_agent_builder=setup.agent,
+            demonstrations=demonstrations[index :: setup.n_collectors],
+            progress=so_far if n_starts == 1 else replace(so_far, streams={}),
+            n_starts_before=self._n_starts[so_far.n_races] - 1,
+        )
 
     @property
     @override
@@ -185,7 +175,7 @@ class CollectorJob(Job):
         self.n_delivered = 0
         self._watch = HangWatch()
         try:
-            self.process = self._placement.start(self._make_task(self._index))
+            self.process = self._placement.start(self._make_task())
         except OSError as error:  # no memory or process left, or killed before it had read its task
             return f"could not be started ({error})"
         return None
@@ -217,11 +207,11 @@ class CollectorJob(Job):
 
 
 class CollectorSupervisor(Supervisor[CollectorJob]):
-    """Keeps collectors running."""
+    """Keeps the collectors of a run running."""
 
-    def __init__(self, jobs: Sequence[CollectorJob], channels: Channels) -> None:
-        super().__init__(jobs, COLLECTOR_POLICY)
-        self._channels = channels
+    def __init__(self, setup: CollectorSetup) -> None:
+        super().__init__([CollectorJob(index, setup) for index in range(setup.n_collectors)], COLLECTOR_POLICY)
+        self._placement = setup.placement
 
     @property
     def n_alive(self) -> int:
@@ -230,10 +220,11 @@ class CollectorSupervisor(Supervisor[CollectorJob]):
 
     def stop(self, within_s: float = ENDS_WITHIN_S) -> None:
         """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
-        self._channels.run_state.publish(stop=True)
+        self._placement.channels.run_state.publish(stop=True)
         deadline_s = time.monotonic() + within_s
         for job in self.jobs:
             if job.process is not None:
                 job.process.join(max(0.0, deadline_s - time.monotonic()))
         for job in self.jobs:
             job.end()
+        self._placement.close()

@@ -9,13 +9,10 @@ from contextlib import ExitStack
 from tensordict import TensorDictBase
 from typing_extensions import override
 
-from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
-from trackmania_rl.multiprocess.collectors import CollectorSupervisor, Placement, make_jobs
+from trackmania_rl.multiprocess.collectors import CollectorSupervisor
 from trackmania_rl.multiprocess.signals import end_thread
-from trackmania_rl.training.demonstrations import Demonstration
-from trackmania_rl.training.hooks.hook import Hook, RunContext
+from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.trainer import RunTrainer
 
 log = logging.getLogger(__name__)
@@ -43,7 +40,7 @@ class BeatForSupervisor(Hook):
 
 
 class Collectors(CollectorSupervisor, Hook):
-    """Supervisor of a run's collectors, with one job for each; a hook of the training loop."""
+    """Supervisor of a run's collectors; a hook of the training loop."""
 
     takes_fragments = True
 
@@ -64,30 +61,7 @@ class Collectors(CollectorSupervisor, Hook):
         self.run.statistics.collectors_alive = self.n_alive + (self.run.n_workers or 0)
 
 
-def make_collectors(
-    run: RunContext,
-    placement: Placement,
-    demonstrations: tuple[Demonstration, ...] = (),
-    games: MakeGamesBuilder = make_games_builder,
-    agent: MakeAgentBuilder = make_agent_builder,
-) -> Collectors:
-    """Make the collectors of a run; see `make_jobs`."""
-    jobs = make_jobs(
-        n_collectors=run.channels.run_state.settings.game.n_collectors,
-        session=f"session-{run.session}",
-        channels=run.channels,
-        placement=placement,
-        progress=run.progress,
-        maps_folder=run.maps_folder,
-        folder=run.folder.path,
-        games=games,
-        agent=agent,
-        demonstrations=demonstrations,
-    )
-    return Collectors(jobs, run.channels)
-
-
-def learner_process_fn(trainer: RunTrainer, collectors: Collectors, placement: Placement) -> None:
+def learner_process_fn(trainer: RunTrainer, collectors: Collectors) -> None:
     """Learn until the run ends; then end the collectors and write a last checkpoint.
 
     Raises:
@@ -97,7 +71,6 @@ def learner_process_fn(trainer: RunTrainer, collectors: Collectors, placement: P
     run = trainer.run
     with ExitStack() as at_end:  # entered last is done first, and everything is done whatever fails
         at_end.callback(lambda: end_thread(trainer.compilation))
-        at_end.enter_context(placement)
         at_end.callback(run.channels.rollouts.close)
         at_end.callback(collectors.stop)
         for hook in trainer.hooks:

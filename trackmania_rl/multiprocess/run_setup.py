@@ -16,7 +16,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 from torch import nn
 
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS, Channels
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import read_bounded, require_regular, write_durably
 from trackmania_rl.multiprocess.collectors import Placement
@@ -111,9 +111,7 @@ def check_machine(settings: Settings, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def placed(
-    cluster: str | None, settings: Settings, spaces: Spaces, network: nn.Module
-) -> Iterator[tuple[Channels, Placement]]:
+def placed(cluster: str | None, settings: Settings, spaces: Spaces, network: nn.Module) -> Iterator[Placement]:
     """Open the channels between the learner and its collectors, on this machine or on a Ray `cluster`.
 
     Raises:
@@ -125,8 +123,7 @@ def placed(
     if cluster is None:
         from trackmania_rl.channels.shared_memory.run_state import open_channels
 
-        channels = open_channels(settings, spaces, uncompiled_shared_networks)
-        yield channels, Placement(channels.rollouts)
+        yield Placement(open_channels(settings, spaces, uncompiled_shared_networks))
         return
     from trackmania_rl.multiprocess.cluster.collectors import on_cluster
 

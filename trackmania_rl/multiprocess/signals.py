@@ -7,8 +7,7 @@ import ctypes
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -20,28 +19,6 @@ OF_THE_TERMINAL: Final = tuple(
     number for number in (signal.SIGINT, getattr(signal, "SIGBREAK", None), HANG_UP) if number is not None
 )
 """Signals of Ctrl-C, of Ctrl-Break (Windows) and of a closed terminal (elsewhere)."""
-
-
-@contextmanager
-def hold_back_ctrl_c() -> Iterator[None]:
-    """Block a terminal's signals in processes that are started meanwhile, until each calls `release_ctrl_c`.
-
-    A signal would end a process that still imports its modules with a traceback. No effect on Windows.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    signal.pthread_sigmask(signal.SIG_BLOCK, OF_THE_TERMINAL)
-    try:
-        yield
-    finally:
-        release_ctrl_c()
-
-
-def release_ctrl_c() -> None:
-    """Undo `hold_back_ctrl_c` in this process."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_TERMINAL)
 
 
 def terminate_main_thread() -> None:

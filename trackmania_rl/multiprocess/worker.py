@@ -39,13 +39,7 @@ from trackmania_rl.doctor.findings import Check, Finding, ok, problem
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import read_bounded, write_durably
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.multiprocess.collectors import (
-    ENDS_WITHIN_S,
-    CollectorJob,
-    CollectorSupervisor,
-    Placement,
-    make_jobs,
-)
+from trackmania_rl.multiprocess.collectors import ENDS_WITHIN_S, CollectorSetup, CollectorSupervisor, Placement
 from trackmania_rl.parts import load_part
 from trackmania_rl.places import program_version
 from trackmania_rl.race.progress import CollectorProgress
@@ -327,21 +321,20 @@ class Worker:
     def _supervise(self, run: _Run) -> None:
         """Keep the collector running, and its races on disk."""
         rollouts = run.channels.rollouts
-        with Placement(rollouts) as placement:
-            supervisor = CollectorSupervisor(run.make_jobs(placement), run.channels)
-            try:
-                supervisor.start()
-                while True:
-                    is_full = self._spool.is_full(self._is_connected, run.least_actions)
-                    self._check_connection(WAIT_S if is_full else 0.0)
-                    supervisor.check()
-                    if not is_full and (rollout := rollouts.get(POLL_S)) is not None:
-                        with rollout:
-                            run.keep(rollout)
-                        supervisor.jobs[0].n_delivered += 1
-            finally:
-                supervisor.stop()
-                rollouts.close()
+        supervisor = CollectorSupervisor(run.collector_setup())
+        try:
+            supervisor.start()
+            while True:
+                is_full = self._spool.is_full(self._is_connected, run.least_actions)
+                self._check_connection(WAIT_S if is_full else 0.0)
+                supervisor.check()
+                if not is_full and (rollout := rollouts.get(POLL_S)) is not None:
+                    with rollout:
+                        run.keep(rollout)
+                    supervisor.jobs[0].n_delivered += 1
+        finally:
+            supervisor.stop()
+            rollouts.close()
 
     def _stay_connected(self) -> None:
         """Connect, again and again with backoff, until the worker ends or is refused."""
@@ -466,6 +459,7 @@ class _Run:
         except OSError as error:
             raise PassingError(f"{self._folder} takes no more races: {error.strerror}") from error
 
-    def make_jobs(self, placement: Placement) -> list[CollectorJob]:
-        """Make the job of the collector."""
-        return make_jobs(1, self._name, self.channels, placement, self._progress, self._maps_folder, self._folder)
+    def collector_setup(self) -> CollectorSetup:
+        """Return the setup of the collector."""
+        placement = Placement(self.channels)
+        return CollectorSetup(1, self._name, placement, self._progress, self._maps_folder, self._folder)

@@ -87,17 +87,16 @@ class SharedVector:
 
 
 class SharedRunState(RunState):
-    """`RunState` of spawned processes. The networks' parameters are moved into shared memory.
+    """`RunState` of spawned processes and threads. Settings are JSON, padded with spaces.
 
-    Settings are JSON, padded with spaces.
+    Args:
+        settings: the first ones.
+        weights: the first ones, as vectors (P,) that are moved into shared memory.
     """
 
-    def __init__(self, settings: Settings, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module]) -> None:
+    def __init__(self, settings: Settings, weights: Mapping[WeightsKind, Tensor]) -> None:
         self.stop_flag = make_stop_flag()
-        self._weights = {
-            kind: SharedVector(flatten_parameters(network), "the network's weights")
-            for kind, network in uncompiled_shared_networks.items()
-        }
+        self.weights = {kind: SharedVector(vector, "the network's weights") for kind, vector in weights.items()}
         text = _as_json(settings)
         self._settings_bytes = max(LEAST_SETTINGS_BYTES, ROOM_TO_GROW * len(text))
         self._settings = SharedVector(self._padded(text), "the settings")
@@ -108,7 +107,7 @@ class SharedRunState(RunState):
     @override
     def publish(self, **values: Unpack[Published]) -> None:
         for kind, network in (values.get("weights") or {}).items():
-            self._weights[kind].write(flatten_parameters(network))
+            self.weights[kind].write(flatten_parameters(network))
         self._frames_total.value = values.get("frames_total") or self._frames_total.value
         if values.get("stop"):
             self.stop_flag.value = True
@@ -152,7 +151,7 @@ class SharedRunState(RunState):
 
     @override
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        weights = self._weights[kind]
+        weights = self.weights[kind]
         if weights.version == known_version:
             return known_version
         return weights.read_newer(known_version, flatten_parameters(network))
@@ -180,7 +179,8 @@ def open_channels(
             f"{SHARED_MEMORY_FOLDER} cannot be written to, and processes share their memory there: mount it "
             "writable (mount -t tmpfs tmpfs /dev/shm; docker run --shm-size=1g)"
         )
-    run_state = SharedRunState(settings, uncompiled_shared_networks)
+    weights = {kind: flatten_parameters(network) for kind, network in uncompiled_shared_networks.items()}
+    run_state = SharedRunState(settings, weights)
     rollouts = SharedRolloutSource(
         RolloutBounds.of_game(settings.game, spaces),
         ROLLOUT_SLOTS_PER_COLLECTOR,

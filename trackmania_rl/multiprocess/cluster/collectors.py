@@ -126,8 +126,8 @@ class RemoteCollector:
 class OnCluster(Placement):
     """`Placement` on the machines of a cluster."""
 
-    def __init__(self, rollouts: RayRollouts) -> None:
-        super().__init__(rollouts)
+    def __init__(self, channels: Channels) -> None:
+        super().__init__(channels)
         self._head_answered_s = time.monotonic()
         threading.Thread(target=self._ask_head, name="head", daemon=True).start()  # a call does not return without it
         self._has_said_that_one_waits = False
@@ -176,7 +176,7 @@ class OnCluster(Placement):
 @contextlib.contextmanager
 def on_cluster(
     cluster: str, settings: Settings, spaces: Spaces, networks: Mapping[WeightsKind, nn.Module]
-) -> Iterator[tuple[Channels, OnCluster]]:
+) -> Iterator[OnCluster]:
     """Join a cluster (see `connected`) and open a run's channels over it; `networks` have the first weights.
 
     Raises:
@@ -189,7 +189,7 @@ def on_cluster(
         )
     with connected(cluster):
         run_state = RayRunState(settings, networks)
-        frames_shape = RolloutBounds.of_game(settings.game, spaces).frames_shape
+        bounds = RolloutBounds.of_game(settings.game, spaces)
         n_apart = 1 if settings.game.is_in_process else settings.game.games_per_collector
-        rollouts = RayRollouts(start_host, frames_shape, run_state, ROLLOUT_SLOTS_PER_COLLECTOR, n_apart)
-        yield Channels(rollouts, run_state), OnCluster(rollouts)
+        rollouts = RayRollouts(start_host, bounds, run_state, ROLLOUT_SLOTS_PER_COLLECTOR, n_apart)
+        yield OnCluster(Channels(rollouts, run_state))
