@@ -29,7 +29,6 @@ from trackmania_rl.channels.over_grpc import Description, MessageError, News, Wo
 from trackmania_rl.channels.protocols import (
     LOOK_EVERY_S,
     NO_WEIGHTS,
-    ROLLOUT_SLOTS_PER_COLLECTOR,
     ChannelError,
     RolloutSink,
     WeightsKind,
@@ -48,9 +47,7 @@ FIRST_NUMBER: Final = 1000
 """Number of the first worker among the run's collectors."""
 MOST_WORKERS: Final = 64
 ENDS_WITHIN_S: Final = 2.0
-NEWS_EVERY_S: Final = 0.2
-NEWS_EVERY_N_RACES: Final = ROLLOUT_SLOTS_PER_COLLECTOR
-"""News are sent at intervals, and whenever so many races of the worker were counted."""
+NEWS_EVERY_S: Final = 0.05
 WEIGHTS_EVERY_S: Final = 0.5
 WEIGHTS_BYTES_PER_S: Final = 1 << 20
 """Weights are sent at most this often, and at most so many bytes a second of each kind to each worker."""
@@ -77,16 +74,13 @@ class _Worker:
     """A worker of this run, by the id that it made for itself."""
 
     number: int  # among the collectors
-    counted: int = 0  # newest race that hooks have counted
     received: int = 0  # newest race in the sink
+    counted: int = 0  # newest race that hooks have counted
     saved: int = 0  # newest race that a checkpoint has counted
-    reported: int = 0  # newest counted race in its news
     n_calls: int = 0  # in this session; only the newest one is answered
     is_connected: bool = False
     sink: RolloutSink | None = None
-    refusal: str = ""  # error of its last message
     lock: threading.Lock = field(default_factory=threading.Lock)  # of the sink
-    has_news: threading.Event = field(default_factory=threading.Event)
 
 
 class ServeWorkers(Hook):
@@ -105,7 +99,6 @@ class ServeWorkers(Hook):
         self._lock = threading.Lock()
         self._receivers: set[threading.Thread] = set()  # of the calls under way
         self._weights: dict[WeightsKind, tuple[int, bytes, float]] = {}  # version, message, time of the next one
-        self._n_refused = 0
         self._in_checkpoint: dict[str, int] = {}  # counts that the newest one holds, once it is written
         self._checkpoint_time_s: float | None = None
         self._ends = False
@@ -155,22 +148,15 @@ class ServeWorkers(Hook):
         if sent_by is not None:
             worker = self._workers[sent_by.worker]
             worker.counted = max(worker.counted, sent_by.sequence)
-            if worker.counted - worker.reported >= NEWS_EVERY_N_RACES:
-                worker.has_news.set()
 
     @override
     def tick(self) -> None:
-        """Count the workers. Acknowledge what a new checkpoint holds. Count what was received if a race was refused."""
-        statistics, workers = self.run.statistics, tuple(self._workers.values())
-        self.run.n_workers = sum(worker.is_connected for worker in workers)
-        if statistics.checkpoint_time_s != self._checkpoint_time_s:
-            self._checkpoint_time_s = statistics.checkpoint_time_s
+        """Count the workers. Acknowledge what a new checkpoint holds."""
+        self.run.n_workers = sum(worker.is_connected for worker in tuple(self._workers.values()))
+        if self.run.statistics.checkpoint_time_s != self._checkpoint_time_s:
+            self._checkpoint_time_s = self.run.statistics.checkpoint_time_s
             for name, saved in self._in_checkpoint.items():
                 self._workers[name].saved = saved
-        if (n_refused := statistics.races_refused) != self._n_refused:
-            self._n_refused = n_refused
-            for worker in workers:
-                worker.counted = worker.received
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -233,7 +219,7 @@ class ServeWorkers(Hook):
                 worker.sink = worker.sink or self.run.channels.rollouts.open_collector(worker.number)
             except ChannelError as error:
                 context.abort(Code.RESOURCE_EXHAUSTED, str(error))
-            worker.n_calls, worker.refusal, worker.is_connected = worker.n_calls + 1, "", True
+            worker.n_calls, worker.is_connected = worker.n_calls + 1, True
             return worker, worker.n_calls
 
     def _receive(
@@ -255,19 +241,17 @@ class ServeWorkers(Hook):
                         worker.sink.put(0, results, {**stats, "sent_by": SentBy(name, header.sequence)})
         except (MessageError, ChannelError) as error:
             log.warning("worker %d is refused: %s", worker.number, error)
-            if worker.n_calls == call:
-                worker.refusal = str(error)
+            context.set_details(str(error))
+            context.set_code(Code.INVALID_ARGUMENT)  # ends the news
         except grpc.RpcError as error:  # the call has ended
             log.debug("worker %d: %s", worker.number, error)
 
     def _news(self, worker: _Worker, call: int, settings: Settings, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Yield weights, settings and counts as they change, until the call ends."""
         run_state, versions, sent = self.run.channels.run_state, dict[WeightsKind, int](), News()
-        while context.is_active() and not self._ends:
+        while context.is_active() and context.code() is None and not self._ends:
             if worker.n_calls != call:
                 context.abort(Code.ABORTED, "another call of this worker has replaced this one")
-            if worker.refusal:
-                context.abort(Code.INVALID_ARGUMENT, worker.refusal)
             for kind in self._networks:
                 version, message = self._newest_weights(kind)
                 if version != versions.get(kind, NO_WEIGHTS):
@@ -277,12 +261,11 @@ class ServeWorkers(Hook):
             if run_state.settings is not settings:
                 settings = run_state.settings
                 yield encode(News(settings=self._settings_of(worker, settings)))
-            news = News(frames_total=run_state.frames_total, counted=worker.counted, acknowledged=worker.saved)
+            news = News(frames_total=run_state.frames_total, received=worker.received, acknowledged=worker.saved)
             if news != sent:
-                sent, worker.reported = news, news.counted
+                sent = news
                 yield encode(news)
-            worker.has_news.wait(NEWS_EVERY_S)
-            worker.has_news.clear()
+            time.sleep(NEWS_EVERY_S)
 
     def _newest_weights(self, kind: WeightsKind) -> tuple[int, bytes]:
         """Return version and message of the newest weights, at limited intervals."""

@@ -59,7 +59,7 @@ ANSWERS_WITHIN_S: Final = 20.0
 POLL_S: Final = 0.1
 WAIT_S: Final = 0.01
 PACKET_EVERY_S: Final = 0.02
-MOST_UNCOUNTED: Final = 4 * ROLLOUT_SLOTS_PER_COLLECTOR
+MOST_UNDER_WAY: Final = 4 * ROLLOUT_SLOTS_PER_COLLECTOR
 """Races on their way to the learner; beyond it the collector waits, so that races do not grow old."""
 OF_MACHINE: Final = ("n_collectors", "maps_folder", "base_tmi_port", "demonstrations", "offline")
 """Settings that a worker does not take from its learner."""
@@ -164,19 +164,18 @@ class Spool:
 
     Args:
         folder: of this worker alone.
-        most_bytes: bound, beyond which counted races are removed; without a connection the collector waits then.
+        most_bytes: bound, beyond which received races are removed; without a connection the collector waits then.
 
     Attributes:
         worker: the worker's id, made once for a folder.
-        counted: number of the newest race that the learner has counted.
-        added: set when a race was added.
+        received: number of the newest race that the learner has received.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._run_file, self._most_bytes = folder / "races", folder / "run", most_bytes
-        self._lock, self.added = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
         self._races: dict[int, Path] = {}
-        self._n_bytes = self.counted = 0
+        self._n_bytes = self.received = 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self.lock_file = FileLock(folder / "lock")
@@ -202,12 +201,12 @@ class Spool:
         return max(self._races, default=received)
 
     def is_full(self, is_connected: bool, least_actions: int) -> bool:
-        """Return whether the collector waits: for the learner to count races, or without a connection for room."""
+        """Return whether the collector waits: for the learner to receive races, or without a connection for room."""
         with self._lock:
             if not is_connected:
-                return self._n_bytes >= self._most_bytes and next(iter(self._races)) > self.counted
-            uncounted = self._after(self.counted)
-        return len(uncounted) >= MOST_UNCOUNTED and sum(map(_n_actions, uncounted.values())) >= least_actions
+                return self._n_bytes >= self._most_bytes and next(iter(self._races)) > self.received
+            under_way = self._after(self.received)
+        return len(under_way) >= MOST_UNDER_WAY and sum(map(_n_actions, under_way.values())) >= least_actions
 
     def add(self, sequence: int, n_actions: int, message: bytes) -> None:
         """Add a race."""
@@ -217,9 +216,8 @@ class Spool:
         with self._lock:
             self._races[sequence] = file
             self._n_bytes += len(message)
-            while self._n_bytes > self._most_bytes and (oldest := next(iter(self._races))) <= self.counted:
+            while self._n_bytes > self._most_bytes and (oldest := next(iter(self._races))) <= self.received:
                 self._remove(oldest)
-        self.added.set()
 
     def acknowledge(self, sequence: int) -> None:
         """Remove the races up to a number."""
@@ -306,7 +304,7 @@ class Worker:
         thread = threading.Thread(target=self._stay_connected, name="connection", daemon=True)
         thread.start()
         try:
-            while (run := self._run) is None or not run.has_weights.is_set():
+            while (run := self._run) is None or not run.has_weights:
                 self._check_connection(POLL_S)
             self._supervise(run)
         finally:
@@ -364,6 +362,7 @@ class Worker:
                     self._run = run = _Run(description, self._machine, self._spool)
                 else:
                     run.check(description)
+                self._spool.received = description.received
                 received.put(description.received)
                 self._is_connected = True
                 log.info("connected to %s, run %s", self._server.address, description.run)
@@ -377,9 +376,7 @@ class Worker:
         """Yield the packets of one call, at intervals."""
         sent = received.get()
         while sent is not None and self._run is not None and received.empty():
-            self._spool.added.wait(POLL_S)
-            self._spool.added.clear()
-            time.sleep(PACKET_EVERY_S)  # for more races
+            time.sleep(PACKET_EVERY_S)
             sent, packet = self._spool.packet_after(sent, self._run.least_actions)
             if packet:
                 yield packet
@@ -393,7 +390,7 @@ class _Run:
     """
 
     def __init__(self, description: Description, machine: Machine, spool: Spool) -> None:
-        self.has_weights = threading.Event()
+        self.has_weights = False
         self._machine, self._spool, self._folder, self._name = machine, spool, machine.folder, description.name
         self._settings = settings = machine.settings_of(description.settings)
         if settings.game.game != "simulated" and not settings.game.games_are_kept:
@@ -436,12 +433,12 @@ class _Run:
         for kind in news.versions:
             flatten_parameters(self._network).copy_(torch.from_numpy(arrays[kind]))
             run_state.publish(weights={kind: self._network})
-            self.has_weights.set()
+            self.has_weights = True
         if news.settings is not None:
             self._settings = self._machine.settings_of(news.settings)
             run_state.publish(settings=self._settings)
         run_state.publish(frames_total=news.frames_total)
-        self._spool.counted = news.counted
+        self._spool.received = max(self._spool.received, news.received)  # 0 in news of weights
         self._spool.acknowledge(news.acknowledged)
 
     def keep(self, rollout: ReceivedRollout) -> None:
