@@ -1,14 +1,9 @@
 """What a collector's process is made of: networks that follow the run's weights, and random numbers of its own."""
 
-import multiprocessing
-import os
-import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numba
-import psutil
 
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
@@ -18,12 +13,8 @@ from trackmania_rl.multiprocess.collector_process import (
     beating_until_it_plays,
     make_parts,
 )
-from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
-from trackmania_rl.multiprocess.spawning import spawn
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import GeneratorSettings
-
-PIPE = multiprocessing.get_context("spawn")
 
 
 def task_of(live, name, **changes):
@@ -61,42 +52,6 @@ def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_
     assert one == one_again
     assert len({*one, *other}) == 8
     assert first_tracks(parts_of(task_of(live, "one", run_state=reseeded(live)))) != one
-
-
-def say_handlers(pipe):
-    pipe.send([signal.getsignal(number) for number in OF_THE_TERMINAL])
-
-
-def test_a_spawned_process_leaves_the_signals_of_the_terminal_to_the_main_one():
-    here, there = PIPE.Pipe(duplex=False)
-    process = spawn("one", say_handlers, there)
-    assert here.recv() == [signal.SIG_IGN] * len(OF_THE_TERMINAL)
-    process.join()
-
-
-class TakesForever:
-    """Is unpickled for an hour, as a module that is imported from a disk that does not answer."""
-
-    def __init__(self, pipe):
-        self.pipe = pipe
-
-    def __setstate__(self, state):
-        state["pipe"].send(os.getpid())
-        time.sleep(3600)
-
-
-def spawn_and_wait(pipe):
-    spawn("one", print, TakesForever(pipe)).join()
-
-
-def test_a_process_that_still_imports_its_modules_ends_with_its_parent():
-    here, there = PIPE.Pipe(duplex=False)
-    parent = PIPE.Process(target=spawn_and_wait, args=(there,))
-    parent.start()
-    child = psutil.Process(here.recv())
-    parent.kill()
-    parent.join()
-    child.wait(60)
 
 
 def test_it_beats_while_numba_compiles():
