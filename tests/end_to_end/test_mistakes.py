@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.training.conftest import make_context, open_fed_channels
+from tests.training.conftest import make_context, open_channels_here
 from trackmania_rl.errors import ExitCode
 from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.seeds import SeedTree
@@ -102,7 +102,7 @@ def write_run(output, config):
     folder = RunFolder.create(output, "tested")
     snapshot = write_snapshot(config, folder.path, settings_words()[1::2])
     live, seeds = LiveSettings(snapshot, load_settings(snapshot)), SeedTree(0)
-    channels = open_fed_channels(live.current)
+    channels = open_channels_here(live.current)
     make_trainer(make_context(live, seeds, folder, channels)).save_trainer(force_save=True)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.conftest import make_context, open_fed_channels
+from tests.training.conftest import make_context, open_channels_here
 from trackmania_rl.agents.builder import IQN
 from trackmania_rl.runs import RunFolder, save_checkpoint
 from trackmania_rl.runs.driver_file import write_driver
@@ -102,7 +102,7 @@ def taken_port():
 def _checkpoint_state(live, scratch):
     """What the trainer saves, but for online and target weights: only the averaged ones are to drive."""
     settings, folder = live.current, RunFolder.create(scratch, "scratch")
-    channels = open_fed_channels(settings)
+    channels = open_channels_here(settings)
     run = make_context(live, SeedTree(settings.run.seed), folder, channels, clock=lambda: TRAINING_S)
     with torch.no_grad():
         run.agent.evaluation_network.A_head[-1].bias[FORWARD] = 10.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.conftest import make_context, open_fed_channels
+from tests.training.conftest import make_context, open_channels_here
 from trackmania_rl.agents.builder import check_decision, make_agent_builder
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.runs import RunFolder
@@ -54,7 +54,7 @@ def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[.
     def train(*overrides: str, config: str = "config.py", n_races: int = 3) -> SmallRun:
         file = write_snapshot(repository_root / "config_files" / config, tmp_path, (*TINY, *overrides))
         settings, seeds = load_settings(file), SeedTree(1)
-        games_builder, channels = make_games_builder(settings), open_fed_channels(settings)
+        games_builder, channels = make_games_builder(settings), open_channels_here(settings)
         rollouts, run_state = channels.rollouts, channels.run_state
         sink = rollouts.open_collector(0)
         live, folder = LiveSettings(file, settings), RunFolder.create(tmp_path, "run")

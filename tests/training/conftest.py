@@ -180,11 +180,11 @@ class FedRollouts(SharedRolloutSource):
         return race
 
 
-def open_fed_channels(settings):
+def open_channels_here(settings, kind=FedRollouts):
     """The channels of a run within this process, with room for three races of up to 1000 actions."""
     run_state = SharedRunState(settings, first_weights(settings))
     bounds = RolloutBounds.of_game(settings.game, make_games_builder(settings).spaces)
-    rollouts = FedRollouts(replace(bounds, max_actions=1000), slots_per_collector=3, stop=run_state.stop_flag)
+    rollouts = kind(replace(bounds, max_actions=1000), slots_per_collector=3, stop=run_state.stop_flag)
     return Channels(rollouts, run_state)
 
 
@@ -221,7 +221,7 @@ class LocalRun:
         should_stop=None,
         accepted_changes=(),
     ):
-        channels = open_fed_channels(live.current)
+        channels = open_channels_here(live.current)
         self.rollouts, self.run_state = channels.rollouts, channels.run_state
         self._sink = self.rollouts.open_collector(0)
         self.context = make_context(live, SeedTree(seed), folder, channels, clock)
