@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import psutil
 
+from trackmania_rl.processes import is_running
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
@@ -108,7 +109,7 @@ class TrainCommand:
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 self._family[child.pid] = child
                 with contextlib.suppress(psutil.Error):
-                    if part_of_command in " ".join(child.cmdline()) and child.status() != psutil.STATUS_ZOMBIE:
+                    if part_of_command in " ".join(child.cmdline()) and is_running(child):
                         found.append(child)
         return found
 
@@ -170,7 +171,7 @@ class TrainCommand:
 
     def survivors(self) -> list[psutil.Process]:
         """Return processes of this command that still run."""
-        return [p for p in self._family.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        return list(filter(is_running, self._family.values()))
 
     def end(self) -> None:
         """Kill all processes of this command."""

@@ -20,6 +20,7 @@ LAYERS = (
         "compiled",
         "parts",
         "places",
+        "processes",
     ),
     ("schedules", "gbx", "protocol"),
     ("race", "track", "simulator.*"),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import psutil
 
 from benchmarks.training_command import MOST_GAMES, TrainCommand
 from trackmania_rl.errors import ExitCode
@@ -120,11 +119,3 @@ def newest_checkpoint(command: TrainCommand) -> int:
 def wait_for_checkpoint(command: TrainCommand, after: int = 0, within_s: float = 60.0) -> float:
     """Wait for a checkpoint newer than number `after`; return the seconds."""
     return command.wait_for(lambda: newest_checkpoint(command) > after, "a checkpoint", within_s)
-
-
-def is_running(process: psutil.Process) -> bool:
-    """Return whether a process runs and is no zombie."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

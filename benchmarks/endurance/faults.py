@@ -25,13 +25,13 @@ from benchmarks.endurance.experiments import (
     MissingError,
     Outcome,
     end_in_order,
-    is_running,
     newest_checkpoint,
     tried,
     wait_for_checkpoint,
 )
 from benchmarks.training_command import TrainCommand
 from trackmania_rl.errors import ExitCode
+from trackmania_rl.processes import is_running
 
 Case = tuple[str, str, Callable[[Path], str]]
 """Fault, promised result, experiment."""

@@ -25,6 +25,7 @@ from benchmarks.driving.score import (
 from benchmarks.driving.variants import Variant
 from tests.keep_games_command import wait_until
 from trackmania_rl.errors import UserError
+from trackmania_rl.processes import is_running
 
 RECORD_MS = 20_000
 
@@ -208,7 +209,7 @@ def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yards
         wait_until((tmp_path / "out" / "save" / "base_valley_seed5" / "races.jsonl").is_file, within_s=120)
         interrupted.send_signal(signal.SIGTERM)  # as Ctrl-C, and never ignored
     assert interrupted.returncode == 130
-    assert not any(process.is_running() for process in training)
+    assert not any(map(is_running, training))
     assert not json.loads((notes / "base_valley_seed5.json").read_text())["is_complete"]
 
     subprocess.run(command(repository_root, *words), check=True)

@@ -1,5 +1,6 @@
 """`--supervised`: when a training is started again, on small programs in its place."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from trackmania_rl.multiprocess import supervised as supervised_module
+from trackmania_rl.processes import is_running
 
 from ..keep_games_command import wait_until
 
@@ -148,7 +150,8 @@ def test_a_training_that_hangs_is_killed_with_all_that_it_started(supervise, han
     assert code == 0, said
     assert how in said
     assert len(one.pids) == 2
-    assert not psutil.pid_exists(int((one.folder / "child").read_text()))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert not is_running(psutil.Process(int((one.folder / "child").read_text())))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")

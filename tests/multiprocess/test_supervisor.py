@@ -21,6 +21,7 @@ from trackmania_rl.multiprocess import supervisor as supervisor_module
 from trackmania_rl.multiprocess.collectors import CollectorSetup, limits_of_collectors
 from trackmania_rl.multiprocess.learner_process import Collectors
 from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor, end_with_games
+from trackmania_rl.processes import end_processes, is_running
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers import game_processes
 
@@ -234,6 +235,12 @@ def hang_with_a_game(pipe):
     time.sleep(600)
 
 
+def test_a_process_that_nobody_collects_has_ended_when_it_is_killed():
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+        assert end_processes([psutil.Process(child.pid)], within_s=60.0) == []
+        assert sys.platform == "win32" or psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
+
+
 @pytest.mark.parametrize("is_stopped", [False, pytest.param(True, marks=NO_SIGSTOP)])
 def test_a_collector_that_does_not_end_is_killed_with_its_games(is_stopped, monkeypatch):
     owners_of_ended_games = []
@@ -253,7 +260,7 @@ def test_a_collector_that_does_not_end_is_killed_with_its_games(is_stopped, monk
         placement.channels.run_state.publish.assert_called_once_with(stop=True)
         assert not process.is_alive()
         assert collectors.n_alive == 0
-        assert not game.is_running()
+        assert not is_running(game)
         assert owners_of_ended_games == [process.pid]
     finally:
         process.kill()

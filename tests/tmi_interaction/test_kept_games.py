@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.delayed_link import DelayedLink
+from trackmania_rl.processes import is_running
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager, GameKeepsFailingError
 from trackmania_rl.tmi_interaction.launchers import kept_game
@@ -123,7 +124,7 @@ def test_each_kept_game_is_for_one_collector_and_races_go_on_when_the_way_to_it_
     assert kept.output.count("is started") == 1
     (game,) = kept.games()
     assert kept.end() == 0
-    assert not game.is_running()
+    assert not is_running(game)
 
 
 def test_a_port_without_a_kept_game_is_told_with_what_to_run():

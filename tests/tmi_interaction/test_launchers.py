@@ -87,11 +87,14 @@ def records(records_folder):
 
 
 @pytest.fixture
-def make(records):
-    """`make(words, port, ...)` is a launcher of the real game that runs this command."""
+def make(records, tmp_path):
+    """`make(words, port, ...)` is a launcher of the real game that runs a command, and finds this test's games."""
     made = []
 
-    def make_launcher_of(words, port=None, find_games=tmnf.list_games, **user):
+    def list_own_games():
+        return [game for game in tmnf.list_games() if str(tmp_path) in game.command_line]
+
+    def make_launcher_of(words, port=None, find_games=list_own_games, **user):
         port = port or find_free_port()
         settings = NO_USER.model_copy(update={"game_command": shlex.join(words), **user})
         made.append(TmnfLauncher(port, settings, records=records, find_games=find_games))

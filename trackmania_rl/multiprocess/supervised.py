@@ -33,10 +33,9 @@ from trackmania_rl.multiprocess.supervisor import (
     Limits,
     RestartPolicy,
     Supervisor,
-    descendants_of,
     end_games_of,
-    end_processes,
 )
+from trackmania_rl.processes import descendants_of, end_processes
 
 POLICY: Final = RestartPolicy(first_delay_s=2.0, longest_delay_s=300.0, most_failures=10)
 DEFAULT_SILENCE_S: Final = 300.0

@@ -5,18 +5,16 @@ It detects processes that hang, and restarts failed ones under one restart polic
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Final, Generic, Protocol, TypeVar
 
-import psutil
-
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.errors import PassingError
+from trackmania_rl.processes import ENDS_WITHIN_S, descendants_of, end_processes
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +22,6 @@ MOST_OF_ONE_LOOK_S: Final = 1.0
 """Most time that one check counts: the supervisor may have been stopped, or the machine suspended."""
 REMEMBERED_S: Final = 86_400.0
 MOST_DOUBLINGS: Final = 10
-ENDS_WITHIN_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -189,14 +186,6 @@ class Supervisor(Generic[AJob]):
         self._say(f"{post.job.name} {how}; it starts again in {delay_s:.0f} s")
 
 
-def descendants_of(pid: int) -> list[psutil.Process]:
-    """Return the running processes that a process has started, at any depth."""
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-
-
 def end_with_games(process: BaseProcess) -> None:
     """Kill a process with its descendants and their games."""
     assert process.pid is not None
@@ -213,12 +202,3 @@ def end_games_of(*pids: int) -> None:
 
     for pid in pids:
         GameRecords().end_games_of(pid)
-
-
-def end_processes(processes: Iterable[psutil.Process]) -> None:
-    """Kill processes, stopped ones included, and wait a little for their end."""
-    processes = list(processes)
-    for process in processes:
-        with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
-            process.kill()
-    psutil.wait_procs(processes, timeout=ENDS_WITHIN_S)

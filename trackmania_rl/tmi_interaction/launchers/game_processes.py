@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import user_folder
+from trackmania_rl.processes import end_processes, is_running
 from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
 GAME_NAME: Final = "TmForever.exe"
@@ -35,7 +36,6 @@ Windows has a fixed one, and reuses process numbers soon."""
 NAMED_PORT: Final = re.compile(r"custom_port\D{0,3}(\d+)")
 LOCK_WITHIN_S: Final = 300.0
 """Longest wait for other launchers; each takes up to a minute."""
-END_WITHIN_S: Final = 10.0
 
 
 class ProcessIdentity(NamedTuple):
@@ -58,7 +58,7 @@ class ProcessIdentity(NamedTuple):
         try:
             process = psutil.Process(self.pid)
             is_same = self.is_same(ProcessIdentity.of(process))
-            return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
+            return process if is_same and is_running(process) else None
         except psutil.Error:
             return None
 
@@ -108,7 +108,7 @@ def list_games() -> list[GameProcess]:
     games = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if _is_game(process) and process.status() != psutil.STATUS_ZOMBIE:
+            if _is_game(process) and is_running(process):
                 games.append(_read_process(process))
     return games
 
@@ -124,15 +124,6 @@ def _read_process(process: psutil.Process) -> GameProcess:
     with contextlib.suppress(psutil.AccessDenied, OSError):
         command_line = " ".join(process.cmdline())
     return GameProcess(ProcessIdentity.of(process), command_line, mark)
-
-
-def end_processes(processes: Collection[psutil.Process], within_s: float = END_WITHIN_S) -> Sequence[psutil.Process]:
-    """Kill processes; return those that still run after `within_s`."""
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            process.kill()
-    _, running = psutil.wait_procs(list(processes), timeout=within_s)
-    return running
 
 
 class GameRecords:

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import SHIPPED_FOLDER
+from trackmania_rl.processes import end_processes, is_running
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers.game_processes import (
     GAME_NAME,
@@ -29,7 +30,6 @@ from trackmania_rl.tmi_interaction.launchers.game_processes import (
     GameRecords,
     Launch,
     ProcessIdentity,
-    end_processes,
     find_started,
     list_games,
 )
@@ -123,12 +123,7 @@ class TmnfLauncher(GameLauncher):
 
     @override
     def is_alive(self) -> bool:
-        if self._game is None or not self._game.is_running():
-            return False
-        try:
-            return self._game.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return self._game is not None and is_running(self._game)
 
     @override
     def show_window(self) -> None:

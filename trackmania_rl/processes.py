@@ -1,0 +1,41 @@
+"""Processes by psutil: their end, and what they have started. A zombie has ended, though nobody may ever collect it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import psutil
+
+ENDS_WITHIN_S: Final = 5.0
+LOOK_EVERY_S: Final = 0.02
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Return whether a process runs and is no zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def descendants_of(pid: int) -> list[psutil.Process]:
+    """Return the running processes that a process has started, at any depth."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def end_processes(processes: Iterable[psutil.Process], within_s: float = ENDS_WITHIN_S) -> list[psutil.Process]:
+    """Kill processes, stopped ones included; return those that still run after a time."""
+    processes = list(processes)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+            process.kill()
+    deadline_s = time.monotonic() + within_s
+    while (running := [one for one in processes if is_running(one)]) and time.monotonic() < deadline_s:
+        time.sleep(LOOK_EVERY_S)
+    return running
