@@ -1,7 +1,6 @@
 """Spawned processes; this file imports little, as they import it."""
 
 import multiprocessing
-import os
 import signal
 import time
 
@@ -27,16 +26,14 @@ def test_a_spawned_process_leaves_the_signals_of_the_terminal_to_the_main_one():
 class TakesForever:
     """Is unpickled for an hour, as a module that is imported from a disk that does not answer."""
 
-    def __init__(self, pipe):
-        self.pipe = pipe
-
-    def __setstate__(self, state):
-        state["pipe"].send(os.getpid())
-        time.sleep(3600)
+    def __reduce__(self):
+        return time.sleep, (3600,)
 
 
 def spawn_and_wait(pipe):
-    spawn("one", print, TakesForever(pipe)).join()
+    process = spawn("one", print, TakesForever())
+    pipe.send(process.pid)
+    process.join()
 
 
 def test_a_process_that_still_imports_its_modules_ends_with_its_parent():

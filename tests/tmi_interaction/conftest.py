@@ -1,11 +1,14 @@
 """Settings and a check of processes, for all tests of games."""
 
-import time
+import contextlib
 
 import psutil
 import pytest
 
+from trackmania_rl.processes import is_running
 from trackmania_rl.settings import load_settings
+
+from ..keep_games_command import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +28,9 @@ def is_gone():
     """Whether a process ends within 60 s."""
 
     def wait(pid):
-        deadline_s = time.monotonic() + 60.0
-        while time.monotonic() < deadline_s:
-            if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-            time.sleep(0.02)
-        return False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            wait_until(lambda: not is_running(process), within_s=60.0)
+        return True
 
     return wait

@@ -104,7 +104,6 @@ def test_a_replay_memory_that_is_not_finite_is_refused_by_name(make_run, make_ra
 
 
 def newest_weights(run):
-    """Version and vector of each kind."""
     vectors = {kind: torch.empty_like(one._slots[0]) for kind, one in run.run_state.weights.items()}
     return {kind: (one.read_newer(0, vectors[kind]), vectors[kind]) for kind, one in run.run_state.weights.items()}
 
