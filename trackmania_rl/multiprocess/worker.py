@@ -32,7 +32,7 @@ from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import MOST_SETUP_BYTES, Description, MessageError, News, decode
-from trackmania_rl.channels.protocols import ROLLOUT_SLOTS_PER_COLLECTOR, WEIGHTS_KINDS, ReceivedRollout
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS, ReceivedRollout
 from trackmania_rl.channels.shared_memory.run_state import open_channels
 from trackmania_rl.cli import is_loopback
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem
@@ -59,8 +59,9 @@ ANSWERS_WITHIN_S: Final = 20.0
 POLL_S: Final = 0.1
 WAIT_S: Final = 0.01
 PACKET_EVERY_S: Final = 0.02
-MOST_UNDER_WAY: Final = 4 * ROLLOUT_SLOTS_PER_COLLECTOR
-"""Races on their way to the learner; beyond it the collector waits, so that races do not grow old."""
+MOST_UNDER_WAY: Final = 8
+MOST_ACTIONS_UNDER_WAY: Final = 1_000
+"""With so many races and actions on their way to the learner the collector waits, so that races do not grow old."""
 OF_MACHINE: Final = ("n_collectors", "maps_folder", "base_tmi_port", "demonstrations", "offline")
 """Settings that a worker does not take from its learner."""
 OF_COLLECTOR: Final = ("game", "observation", "agent", "sync")
@@ -206,7 +207,8 @@ class Spool:
             if not is_connected:
                 return self._n_bytes >= self._most_bytes and next(iter(self._races)) > self.received
             under_way = self._after(self.received)
-        return len(under_way) >= MOST_UNDER_WAY and sum(map(_n_actions, under_way.values())) >= least_actions
+        n_actions = sum(map(_n_actions, under_way.values()))
+        return len(under_way) >= MOST_UNDER_WAY and n_actions >= max(MOST_ACTIONS_UNDER_WAY, least_actions)
 
     def add(self, sequence: int, n_actions: int, message: bytes) -> None:
         """Add a race."""
