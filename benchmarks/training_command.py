@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import psutil
 
-from trackmania_rl.processes import is_running
+from trackmania_rl.processes import end_processes, is_running
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
@@ -179,6 +179,4 @@ class TrainCommand:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for process in self.survivors():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        end_processes(self.survivors())

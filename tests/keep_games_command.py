@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from trackmania_rl.processes import is_running
+
 PROJECT = Path(__file__).resolve().parents[1]
 SOON_S = 60.0
 """The machine that tests has other work."""
@@ -39,7 +41,7 @@ class KeepGames:
 
     def games(self) -> list[psutil.Process]:
         """The games that run, by port."""
-        games = [c for c in psutil.Process(self.process.pid).children() if c.status() != psutil.STATUS_ZOMBIE]
+        games = filter(is_running, psutil.Process(self.process.pid).children())
         return sorted(games, key=lambda game: game.cmdline()[game.cmdline().index("--port") + 1])
 
     def wait_until_it_says(self, text: str, times: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Processes by psutil: their end, and what they have started. A zombie has ended, though nobody may ever collect it."""
+"""Running processes, their descendants, and their end. A zombie counts as ended: without an init process it stays."""
 
 from __future__ import annotations
 

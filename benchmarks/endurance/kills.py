@@ -21,6 +21,7 @@ import psutil
 
 from benchmarks.endurance.experiments import CHECKPOINT_INTERVAL_S, DisturbedRun, Outcome, checkpoints
 from benchmarks.training_command import MOST_GAMES, TrainCommand
+from trackmania_rl.processes import end_processes
 from trackmania_rl.telemetry.learning_summary import iterate_races
 
 VICTIMS: Final = {"learner": 4, "collector": 3, "game": 2, "all": 1}
@@ -115,11 +116,8 @@ def _kill_learner(run: DisturbedRun, command: TrainCommand, victim: str, seconds
     records = {path.name for path in (command.run_folder / "best_runs").glob("[!.]*")}
     if victim == "all":
         family = command.children("")
-        for process in (psutil.Process(command.process.pid), *family):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        end_processes([psutil.Process(command.process.pid), *family], ALL_GONE_WITHIN_S)
         command.process.wait()
-        psutil.wait_procs(family, ALL_GONE_WITHIN_S)
     else:
         seconds["gone"].append(command.stop(signal.SIGKILL))
     assert not command.survivors(), f"these live on: {command.survivors()}"

@@ -1,6 +1,7 @@
 """The channels to an actor: races and news on their way, and an actor that is lost."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ from torch import nn
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
 
-from trackmania_rl.channels.over_ray import CollectorEnds, RayRollouts, RayRunState  # noqa: E402
+from trackmania_rl.channels.over_ray import CollectorEnds, News, RayRollouts, RayRunState  # noqa: E402
 from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds  # noqa: E402
+from trackmania_rl.multiprocess.cluster.collectors import CollectorHost, RemoteCollector  # noqa: E402
 from trackmania_rl.settings import load_settings  # noqa: E402
 
 from ..keep_games_command import wait_until  # noqa: E402
@@ -82,3 +84,11 @@ def test_races_come_from_an_actor_until_it_is_lost_and_from_its_replacement(sett
     after.play.remote(10)
     receive(10).release()
     rollouts.close()
+
+
+def test_a_machine_without_room_for_the_channels_is_named(settings, ray_here, caplog):
+    host, largest = ray.remote(CollectorHost).options(num_cpus=0), RolloutBounds(10**12, 5, 7, 3, 2)
+    collector = RemoteCollector(SimpleNamespace(index=5, rollouts=host.remote(largest, 3, 1, News(settings))))
+    collector.join(60)
+    assert collector.exitcode == 1
+    assert "docker run --shm-size=1g" in caplog.text

@@ -8,11 +8,7 @@ import numba
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.multiprocess.collector_process import (
-    CollectorTask,
-    beating_until_it_plays,
-    make_parts,
-)
+from trackmania_rl.multiprocess.collector_process import CollectorTask, beating_until_it_plays, make_parts
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import GeneratorSettings
 

@@ -43,14 +43,8 @@ class FakeCollectors:
         self.failing_starts = []
         monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(collectors_module, "limits_of_collectors", lambda _: limits)
-        channels = MagicMock()
-        channels.rollouts.close_collector = self.reported_dead.append
-        placement = SimpleNamespace(
-            channels=channels,
-            start=self._start,
-            end_by_force=self._kill,
-            heartbeat=lambda index: self.heartbeats[index],
-        )
+        placement = MagicMock(start=self._start, end_by_force=self._kill, heartbeat=self.heartbeats.__getitem__)
+        placement.channels.rollouts.close_collector = self.reported_dead.append
         self.supervisor = Collectors(CollectorSetup(n_collectors, "1", placement, {}, Path("maps"), Path("run")))
         self.supervisor.start()
 

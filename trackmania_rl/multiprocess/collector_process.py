@@ -29,6 +29,7 @@ from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.race_games import MakeGamesBuilder
 from trackmania_rl.games.stepped_envs import EnvironmentFaultError
 from trackmania_rl.multiprocess.spawning import end_with_parent
+from trackmania_rl.processes import end_processes
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree, set_stream_state
@@ -226,6 +227,4 @@ def end_at_once(*_: object) -> None:
 def _kill_children() -> None:
     """Kill the game instances: simulated ones are children, real ones are on record."""
     GameRecords().end_games_of(os.getpid())
-    for game in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            game.kill()
+    end_processes(psutil.Process().children(), within_s=0.0)

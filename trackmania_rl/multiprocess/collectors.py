@@ -109,7 +109,7 @@ def _handle_logs(pipe: Connection) -> None:
 
 @dataclass(frozen=True)
 class CollectorSetup:
-    """What the collectors of a run share."""
+    """Parts that the collectors of a run have in common."""
 
     n_collectors: int
     session: str  # for their names in the seed tree

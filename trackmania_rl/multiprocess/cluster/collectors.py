@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
@@ -114,7 +114,10 @@ class RemoteCollector:
             log.error("%s: %s", self.name, one_line(error.cause))
             self.exitcode = 1
         except RayError as error:
-            log.debug("%s ended: %s", self.name, error)
+            if isinstance(error, ActorDiedError) and error.actor_init_failed:  # without room for its channels
+                log.error("%s: %s", self.name, str(error).splitlines()[-1])
+            else:
+                log.debug("%s ended: %s", self.name, error)
             self.exitcode = 1
         ray.kill(self._actor)  # it would wait for calls, in the room of the next one
 

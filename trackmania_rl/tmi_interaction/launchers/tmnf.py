@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import SHIPPED_FOLDER
-from trackmania_rl.processes import end_processes, is_running
+from trackmania_rl.processes import descendants_of, end_processes, is_running
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers.game_processes import (
     GAME_NAME,
@@ -144,11 +144,7 @@ class TmnfLauncher(GameLauncher):
     def kill(self) -> None:
         processes = [] if self._game is None else [self._game]
         if self._starter is not None and self._starter.poll() is None:
-            try:
-                starter = psutil.Process(self._starter.pid)
-                processes += [starter, *starter.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                pass
+            processes += [psutil.Process(self._starter.pid), *descendants_of(self._starter.pid)]
         for process in end_processes(processes):
             log.warning("process %d of the game at port %d does not end", process.pid, self.port)
         if self._starter is not None:
