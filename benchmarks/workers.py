@@ -26,8 +26,8 @@ from benchmarks.delayed_link import link_process
 from benchmarks.training_command import FIRST_RACE_WITHIN_S, PROJECT, TrainCommand
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.over_grpc import all_columns, encode_race, half_floats
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS, ReceivedRollout
-from trackmania_rl.channels.shared_memory.run_state import open_channels
+from trackmania_rl.channels.rollouts import ReceivedRollout
+from trackmania_rl.channels.run_state import WEIGHTS_KINDS, open_channels
 from trackmania_rl.cli import command
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_parts

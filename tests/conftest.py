@@ -92,7 +92,8 @@ def shared_data(shared_data_folder):
 def ray_here():
     """Ray on this machine, started once for all tests of a process; skips where it is not installed."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
-    ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    options = {"num_cpus": 1, "resources": {"collector": 1}, "object_store_memory": 100 << 20}
+    ray.init("local", include_dashboard=False, log_to_driver=False, **options)
     yield
     ray.shutdown()
 

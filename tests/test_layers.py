@@ -106,20 +106,6 @@ def test_a_part_does_not_import_what_is_forbidden(imports, part):
                 assert not any(name == f or name.startswith(f + ".") for f in FORBIDDEN[part]), (module, name)
 
 
-def test_only_modules_that_open_channels_import_a_kind_of_them(imports):
-    kinds = tuple(f"{PACKAGE}.channels.{kind}" for kind in ("shared_memory", "over_ray", "over_grpc"))
-    openers = (
-        "run",
-        "multiprocess.run_setup",
-        "multiprocess.serving",
-        "multiprocess.worker",
-        "migration.linesight_run",
-    )
-    for module, imported in imports.items():
-        if not module.startswith(("channels", "multiprocess.cluster")) and module not in openers:
-            assert not any(name.startswith(kinds) for name in imported), module
-
-
 def test_only_the_cluster_and_the_search_import_ray(imports, repository_root):
     others = {
         str(file): _imports(file)
@@ -128,7 +114,7 @@ def test_only_the_cluster_and_the_search_import_ray(imports, repository_root):
         if not file.is_relative_to(repository_root / "research" / "search")
     }
     for module, imported in (imports | others).items():
-        if not module.startswith(("channels.over_ray", "multiprocess.cluster.")):
+        if not module.startswith("multiprocess.cluster."):
             assert not [name for name in imported if name.split(".")[0] == "ray"], module
 
 

@@ -26,11 +26,11 @@ import gc
 import logging
 import math
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -39,13 +39,13 @@ from typing_extensions import override
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_decision, make_agent_builder
 from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS
+from trackmania_rl.channels.run_state import WEIGHTS_KINDS, WeightsKind, open_channels
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collectors import CollectorSetup
-from trackmania_rl.multiprocess.learner_process import Collectors, learner_process_fn
-from trackmania_rl.multiprocess.run_setup import check_machine, count_session, own_folder, placed, require_races
+from trackmania_rl.multiprocess.learner_process import Collectors, CollectorsHook, learner_process_fn
+from trackmania_rl.multiprocess.run_setup import check_machine, count_session, joined, own_folder, require_races
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.spaces import Spaces
@@ -162,7 +162,7 @@ def train(
         cluster: Ray cluster of the collectors, "auto", HOST:PORT or "local:N"; None for this machine.
         workers: where workers on other machines connect; None for none.
         agent: called with settings, spaces and seeds, makes the `AgentBuilder`; picklable, as collectors call it too.
-            This and the next two replace the settings of their names.
+            This and the next two replace the settings of their names. With `cluster`, a function of a module there.
         games: called with the settings, makes the `GamesBuilder`; likewise.
         memory: called with settings, spaces and seeds, makes the replay memory.
         hooks: of the training loop, after the shipped ones and those of the setting `hooks`.
@@ -194,7 +194,7 @@ def train(
         with own_folder(folder) as begin, contextlib.ExitStack() as closing:
             # Validate everything before writing and before starting processes.
             settings = configuration.read()
-            require_races(settings, cluster, workers is not None)
+            require_races(settings, cluster is not None, workers is not None)
             maps_folder = project_folder / settings.game.maps_folder
             reference_lines_m = load_reference_lines(settings, maps_folder)
             statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
@@ -225,8 +225,10 @@ def train(
                 pick_device(settings.run.torch_device),
                 ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
             )
-            placement = closing.enter_context(placed(cluster, settings, spaces, network))
-            serving = [] if workers is None else [_serve(workers, network)]  # copies it on the processor
+            networks = {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS}  # on the processor
+            access = workers if cluster is None else closing.enter_context(joined(cluster))
+            serving = None if access is None else _serve(access, copy.deepcopy(networks))
+            channels = open_channels(settings, spaces, networks)
             check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
             run = RunContext(
                 live=LiveSettings(folder.settings, settings, check_edited, configuration.read_from),
@@ -234,18 +236,18 @@ def train(
                 reward=reward,
                 agent=agent_builder.make_learner(network),
                 memory=memory(settings, spaces, seeds),
-                channels=placement.channels,
+                channels=channels,
                 folder=folder,
                 statistics=statistics,
                 session=count_session(folder),
                 reference_lines_m=reference_lines_m,
                 maps_folder=maps_folder,
-                n_workers=None if workers is None else 0,
+                n_workers=None if serving is None else 0,
                 n_saved_before=n_saved_before,
             )
             trainer = make_trainer(
                 run,
-                [*configured_hooks, *hooks, *serving],
+                [*configured_hooks, *hooks, *([] if serving is None else [serving])],
                 should_stop=should_stop,
                 clock=clock,
                 view=shown,
@@ -253,18 +255,19 @@ def train(
                 datasets=datasets,
                 accepted_changes=accept_change,
             )
-            collectors = Collectors(
-                CollectorSetup(
-                    n_collectors=settings.game.n_collectors,
-                    session=f"session-{run.session}",
-                    placement=placement,
-                    progress=run.progress,
-                    maps_folder=maps_folder,
-                    folder=folder.path,
-                    games=games,
-                    agent=agent,
-                    demonstrations=demonstrations,
-                )
+            setup = CollectorSetup(
+                n_collectors=settings.game.n_collectors,
+                session=f"session-{run.session}",
+                channels=channels,
+                progress=run.progress,
+                maps_folder=maps_folder,
+                folder=folder.path,
+                games=games,
+                agent=agent,
+                demonstrations=demonstrations,
+            )
+            collectors = (
+                Collectors(setup) if cluster is None or serving is None else _on_cluster(serving, setup, settings)
             )
 
             if n_saved_before:
@@ -282,10 +285,16 @@ def train(
     return statistics
 
 
-def _serve(workers: WorkerAccess, network: nn.Module) -> ServeWorkers:
+def _serve(access: WorkerAccess, networks: Mapping[WeightsKind, nn.Module]) -> ServeWorkers:
     from trackmania_rl.multiprocess.serving import ServeWorkers  # needs an extra
 
-    return ServeWorkers(workers, {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS})
+    return ServeWorkers(access, networks)
+
+
+def _on_cluster(serving: ServeWorkers, setup: CollectorSetup, settings: Settings) -> CollectorsHook[Any]:
+    from trackmania_rl.multiprocess.cluster.workers import ClusterWorkers  # needs an extra
+
+    return ClusterWorkers(serving, setup, settings)
 
 
 def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, seeds: SeedTree) -> AgentBuilder:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trackmania_rl.channels.protocols import RolloutSink
+from trackmania_rl.channels.rollouts import RolloutSink
 
 N_FLOATS = 184
 N_ACTIONS = 12

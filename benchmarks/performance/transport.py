@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.performance.measuring import Figure, Machine, Options, Timing
 from benchmarks.performance.replay import Replays, replay_settings
 from benchmarks.performance.senders import N_ACTIONS, N_FLOATS, send_through_queue, send_through_slots
-from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource, make_stop_flag
+from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts, make_stop_flag
 
 PART = "transport"
 SURELY_ANNOUNCED_S = 0.15
@@ -78,7 +78,7 @@ def through_slots(options: Options, replays: Replays) -> Iterator[Way]:
     height_px, width_px = options.image_size_px
     context = multiprocessing.get_context("spawn")
     bounds = RolloutBounds(options.n_frames + 2, height_px, width_px, N_FLOATS, N_ACTIONS)
-    source = SharedRolloutSource(bounds, slots_per_collector=2, stop=make_stop_flag())
+    source = Rollouts(bounds, slots_per_collector=2, stop=make_stop_flag())
     here, there = context.Pipe()
     child = context.Process(
         target=send_through_slots, args=(there, source.open_collector(0), options.n_frames), daemon=True

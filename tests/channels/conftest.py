@@ -1,10 +1,9 @@
-"""Small races, and a run's channels in each implementation."""
+"""Small races, and a run's channels."""
 
 import copy
 import multiprocessing
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +11,9 @@ import torch
 from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.channels import protocols
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS, Channels
-from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource
-from trackmania_rl.channels.shared_memory.run_state import SharedRunState
+from trackmania_rl.channels import rollouts
+from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts
+from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, RunState
 from trackmania_rl.settings import load_settings
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -59,7 +57,7 @@ def children(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)
     import rollout_children
 
-    multiprocessing.set_forkserver_preload(["rollout_children", "trackmania_rl.channels.shared_memory.rollouts"])
+    multiprocessing.set_forkserver_preload(["rollout_children", "trackmania_rl.channels.rollouts"])
     return rollout_children
 
 
@@ -84,63 +82,30 @@ def settings(repository_root):
     return load_settings(repository_root / "config_files" / "config.py")
 
 
-def _open_shared(settings, slots, games):
-    weights = {kind: flatten_parameters(network_of(0.5)) for kind in WEIGHTS_KINDS}
-    run_state = SharedRunState(settings, weights)
-    return Channels(SharedRolloutSource(BOUNDS, slots, games, stop=run_state.stop_flag), run_state)
-
-
-def _open_ray(settings, slots, games):
-    """With collectors of this process in place of actors; what the learner takes goes through Ray's store."""
-    import ray
-
-    from trackmania_rl.channels.over_ray import CollectorEnds, RayRollouts, RayRunState
-
-    def start(*arguments):
-        ends = CollectorEnds(*arguments)
-        take = SimpleNamespace(remote=lambda *arguments: ray.put(ends.take(*arguments)))
-        return SimpleNamespace(ends=ends, take=take)
-
-    run_state = RayRunState(settings, {kind: network_of(0.5) for kind in WEIGHTS_KINDS})
-    rollouts = RayRollouts(start, BOUNDS, run_state, slots, games)
-    open_actor = rollouts.open_collector
-    rollouts.open_view = lambda: open_actor(99).ends.run_state
-    rollouts.open_collector = lambda collector: open_actor(collector).ends.sink
-    return Channels(rollouts, run_state)
-
-
 def view_of(channels):
     """The run state as a new collector has it."""
-    if isinstance(channels.run_state, SharedRunState):
-        view = copy.copy(channels.run_state)
-        view.pull()
-        return view
-    return channels.rollouts.open_view()
-
-
-IMPLEMENTATIONS = {"shared memory": _open_shared, "ray": _open_ray}
+    view = copy.copy(channels.run_state)
+    view.pull()
+    return view
 
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch):
     """Heartbeats of waits, and looks for the run's end, a hundred times a second."""
-    monkeypatch.setattr(protocols, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(rollouts, "LOOK_EVERY_S", 0.01)
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
-def open_channels(request, settings):
-    """`open_channels(slots_per_collector=2, games_per_collector=1)` opens them in each implementation in turn."""
-    if request.param == "ray":
-        request.getfixturevalue("ray_here")
-        patch = request.getfixturevalue("monkeypatch").setattr
-        patch("trackmania_rl.channels.over_ray.TAKE_WITHIN_S", 0.02)
-        patch("trackmania_rl.channels.over_ray.WEIGHTS_EVERY_S", 0.0)
+@pytest.fixture
+def open_channels(settings):
+    """`open_channels(slots_per_collector=2, games_per_collector=1)` opens those of a run."""
     opened = []
 
     def open_them(slots_per_collector=2, games_per_collector=1):
-        channels = IMPLEMENTATIONS[request.param](settings, slots_per_collector, games_per_collector)
-        opened.append(channels)
-        return channels
+        weights = {kind: flatten_parameters(network_of(0.5)) for kind in WEIGHTS_KINDS}
+        run_state = RunState(settings, weights)
+        of_run = Rollouts(BOUNDS, slots_per_collector, games_per_collector, stop=run_state.stop_flag)
+        opened.append(Channels(of_run, run_state))
+        return opened[-1]
 
     yield open_them
     for channels in opened:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource, make_stop_flag
+from trackmania_rl.channels.rollouts import Rollouts, make_stop_flag
 
 from .conftest import BOUNDS, acquired, assert_is_race, got
 from .rollout_children import PLACES
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no su
 
 @pytest.mark.parametrize("place", PLACES)
 def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children, start, place):
-    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
+    source = Rollouts(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
     stopped = start(children.stop_within, source.open_collector(0), place, 1)
     if "turn" in place:
         source.give_turn(0, 1)

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.channels.protocols import NO_WEIGHTS, ChannelError
-from trackmania_rl.channels.shared_memory import rollouts, run_state
-from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource, make_stop_flag
-from trackmania_rl.channels.shared_memory.run_state import SharedRunState, open_channels
+from trackmania_rl.channels import rollouts, run_state
+from trackmania_rl.channels.rollouts import ChannelError, Rollouts, make_stop_flag
+from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, open_channels
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import settings_from_flat
 
@@ -26,7 +25,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere segment
 
 @pytest.fixture
 def source():
-    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
+    source = Rollouts(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
     yield source
     source.close()
 
@@ -66,7 +65,7 @@ def test_a_race_beyond_the_bound_is_refused_by_name(children, source):
 @on_linux
 def test_too_little_shared_memory_is_refused_with_what_to_do(monkeypatch):
     monkeypatch.setattr(rollouts, "available_shared_memory_bytes", lambda: 3 * BOUNDS.slot_bytes)
-    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
+    source = Rollouts(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
     source.open_collector(0)
     source.open_collector(0)  # replacing needs no more
     with pytest.raises(ChannelError, match=r"games_per_collector.*--shm-size=1g\)$"):
@@ -110,7 +109,7 @@ def _pull_and_answer(view, connection):
 
 def test_another_process_sees_all_that_is_published(settings, start):
     uncompiled_shared_network = network_of(1.0)
-    run_state = SharedRunState(settings, {"evaluation": flatten_parameters(uncompiled_shared_network)})
+    run_state = RunState(settings, {"evaluation": flatten_parameters(uncompiled_shared_network)})
     here, there = SPAWN.Pipe()
     run_state.publish(settings=edited(settings, 5.0), frames_total=3)
     start(_pull_and_answer, run_state, there)
@@ -132,7 +131,7 @@ class StopWriting(KeyboardInterrupt):
 
 @pytest.mark.parametrize("what", ["settings", "weights"])
 def test_what_was_half_written_is_not_read(settings, monkeypatch, what):
-    published = SharedRunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
+    published = RunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
     view, reader = copy.copy(published), network_of(0.0)
     copy_all = torch.Tensor.copy_
 
@@ -164,7 +163,7 @@ def test_what_was_half_written_is_not_read(settings, monkeypatch, what):
 
 
 def test_weights_that_change_while_they_are_copied_are_copied_again(settings, monkeypatch):
-    run_state = SharedRunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
+    run_state = RunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
     published = iter([network_of(2.0), network_of(3.0)])
     copy_all = torch.Tensor.copy_
     view, reader = copy.copy(run_state), network_of(0.0)
@@ -188,7 +187,7 @@ def _stop_while_copying(view):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 def test_no_process_waits_for_a_reader_that_is_stopped_or_killed_while_it_copies(settings, children, start):
-    run_state = SharedRunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
+    run_state = RunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
     reader = start(_stop_while_copying, run_state)
     children.wait_until_stopped(reader.pid)
     view, network = copy.copy(run_state), network_of(0.0)
@@ -207,4 +206,4 @@ def test_a_machine_without_room_for_the_weights_is_told_so(settings, monkeypatch
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
     with pytest.raises(ChannelError, match=r"no room for the network's weights \(.* MB\): unable .* No space left"):
-        SharedRunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
+        RunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})

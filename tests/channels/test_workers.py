@@ -29,17 +29,19 @@ from trackmania_rl.channels.over_grpc import (
     encode_race,
     join_messages,
 )
-from trackmania_rl.channels.protocols import Channels, ReceivedRollout
-from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource
-from trackmania_rl.channels.shared_memory.run_state import SharedRunState
+from trackmania_rl.channels.rollouts import ReceivedRollout, RolloutBounds, Rollouts
+from trackmania_rl.channels.run_state import Channels, RunState
 from trackmania_rl.doctor.findings import Level
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.multiprocess import serving
 from trackmania_rl.multiprocess.serving import ServeWorkers
-from trackmania_rl.multiprocess.worker import Server, Spool, check_server
+from trackmania_rl.multiprocess.worker import Machine, Server, Spool, check_server
+from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.race.progress import CollectorProgress, Fragment, RacePosition
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.settings import UserSettings
 
+from ..keep_games_command import wait_until
 from .conftest import got, network_of
 
 SPACES = Spaces((0.0,) * 5, (1.0,) * 5, Discrete(3), (1, 6, 8))
@@ -174,8 +176,8 @@ class Learner:
     """A run's channels with a server of workers, and the news as a worker decodes them."""
 
     def __init__(self, settings, access=ON_LOOPBACK, state=None):
-        self.run_state = SharedRunState(settings, {"exploration": flatten_parameters(network_of(0.5))})
-        self.rollouts = SharedRolloutSource(bounds_of(settings), 2, stop=self.run_state.stop_flag)
+        self.run_state = RunState(settings, {"exploration": flatten_parameters(network_of(0.5))})
+        self.rollouts = Rollouts(bounds_of(settings), 2, stop=self.run_state.stop_flag)
         self.server = ServeWorkers(access, {"exploration": network_of(0.0)})
         self.server.run = SimpleNamespace(
             settings=settings,
@@ -512,3 +514,27 @@ def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path, 
     spool = Spool(tmp_path, most_bytes=100)
     assert spool.begin("another run", received=0) == 0
     assert spool.packet_after(0, 1) == (0, b"")
+
+
+def test_ray_starts_a_worker_whose_log_and_end_are_told(learner, ray_here, caplog):
+    import ray
+
+    from trackmania_rl.multiprocess.cluster.workers import WorkerJob
+
+    run, machine = learner(), Machine(Path("maps"), SHIPPED_FOLDER, UserSettings())
+    refused, away = (
+        WorkerJob(5, Server(address, "another token"), machine, run.run_state)
+        for address in (run.address, "http://127.0.0.1:9")
+    )
+    refused.start()
+    failures = []
+    wait_until(lambda: failures.append(refused.failure(0.1)) or failures[-1])
+    assert "refuses this worker: the token differs" in failures[-1]
+    refused.end()
+
+    away.start()
+    wait_until(lambda: away.failure(0.1) or "collector 5: the learner at http://127.0.0.1:9 is away" in caplog.text)
+    assert away.failure(0.1) is None
+    ray.get(away.ask_to_end(), timeout=60)
+    wait_until(lambda: away.failure(0.1))
+    away.end()

@@ -9,7 +9,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirem
 
 
 def processes(command, name):
-    """Ray's processes of a training by what they do, such as ray::CollectorHost.play."""
+    """Ray's processes of a training by what they do, such as ray::WorkerHost.play."""
     family = psutil.Process(command.process.pid).children(recursive=True)
     return [one for one in family if any(name in word for word in one.as_dict(["cmdline"])["cmdline"] or ())]
 
@@ -28,16 +28,21 @@ def test_a_training_outlives_its_collectors_and_goes_on_without_the_cluster(star
     command = start("local:2")
     command.wait_for_races(4)
 
-    [collector] = processes(command, "CollectorHost")
+    [worker] = processes(command, "WorkerHost")
+    [collector] = (one for one in worker.children() if "spawn_main" in " ".join(one.cmdline()))
     collector.kill()
     command.wait_for(lambda: "collector 0 died" in command.output, "a word of its death", 30)
     command.wait_for_races(4)
 
-    [collector] = processes(command, "CollectorHost")
-    collector.suspend()
+    worker.kill()
+    command.wait_for(lambda: "collector 0 was lost" in command.output, "a word of its loss", 30)
+    command.wait_for_races(4)
+
+    [worker] = processes(command, "WorkerHost")
+    worker.suspend()
     command.wait_for(lambda: "no heartbeat" in command.output, "a word of its silence", 60)
     command.wait_for_races(4)
-    collector.wait(60)
+    worker.wait(60)
 
     family = psutil.Process(command.process.pid).children(recursive=True)
     command.stop(signal.SIGTERM)

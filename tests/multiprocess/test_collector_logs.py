@@ -12,7 +12,7 @@ import pytest
 
 from trackmania_rl.multiprocess import collectors
 from trackmania_rl.multiprocess.collector_process import send_logs_to
-from trackmania_rl.multiprocess.collectors import Placement
+from trackmania_rl.multiprocess.collectors import LogPipes
 
 from ..keep_games_command import wait_until
 
@@ -38,7 +38,7 @@ def say_half_a_record(pipe, word):
 
 
 def start(logs, target, argument):
-    with logs.open_log_pipe("collector 0") as pipe:
+    with logs.open("collector 0") as pipe:
         process = FORK.Process(target=target, args=(pipe, argument), daemon=True)
         process.start()
     return process
@@ -46,7 +46,7 @@ def start(logs, target, argument):
 
 def test_records_are_handled_to_the_last(caplog, monkeypatch):
     monkeypatch.setattr(collectors, "LAST_RECORDS_WITHIN_S", 60.0)
-    with contextlib.closing(Placement(None)) as logs:
+    with contextlib.closing(LogPipes()) as logs:
         start(logs, say, 500).join(60)
     assert said(caplog) == [f"race {number}" for number in range(500)]
 
@@ -56,7 +56,7 @@ def test_records_are_handled_to_the_last(caplog, monkeypatch):
 def test_the_main_process_waits_for_no_collector_that_is_stopped_or_killed_within_a_record(
     caplog, monkeypatch, is_killed
 ):
-    with contextlib.closing(Placement(None)) as logs:
+    with contextlib.closing(LogPipes()) as logs:
         stuck = start(logs, say_half_a_record, "begun")
         try:
             wait_until(lambda: psutil.Process(stuck.pid).status() == psutil.STATUS_STOPPED)

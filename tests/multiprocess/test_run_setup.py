@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trackmania_rl.channels.protocols import Channels
-from trackmania_rl.channels.shared_memory.run_state import SharedRunState
+from trackmania_rl.channels.run_state import Channels, RunState
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import run_setup
@@ -107,19 +106,18 @@ class DyingCollectors:
     """Two collectors that die as soon as they are started; their tasks are kept."""
 
     def __init__(self, live):
-        self.run_state = SharedRunState(live.current, {})
+        self.run_state = RunState(live.current, {})
         self.tasks = []
 
-    def place(self, task):
+    def place(self, task, _):
         self.tasks.append(task)
         return SimpleNamespace(is_alive=lambda: False, exitcode=1)
 
     def start(self, session, n_starts, demonstrations=(), progress=None):
         rollouts = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
         channels = Channels(rollouts, self.run_state)
-        placement = SimpleNamespace(channels=channels, start=self.place, end_by_force=lambda _: None)
         folders, name = (Path("/maps"), Path("/run")), f"session-{session}"
-        setup = CollectorSetup(2, name, placement, progress or {}, *folders, demonstrations=demonstrations)
+        setup = CollectorSetup(2, name, channels, progress or {}, *folders, demonstrations=demonstrations)
         started = Collectors(setup)
         started.start()
         for _ in range(n_starts - 1):
@@ -130,6 +128,7 @@ class DyingCollectors:
 @pytest.fixture
 def collectors(live, monkeypatch):
     collectors = DyingCollectors(live)
+    monkeypatch.setattr(collectors_module, "start_collector", collectors.place)
     monkeypatch.setattr(collectors_module, "COLLECTOR_POLICY", RestartPolicy(0.0, 0.0))
     return collectors
 

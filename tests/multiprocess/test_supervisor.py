@@ -20,7 +20,7 @@ from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import supervisor as supervisor_module
 from trackmania_rl.multiprocess.collectors import CollectorSetup, limits_of_collectors
 from trackmania_rl.multiprocess.learner_process import Collectors
-from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor, end_with_games
+from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor
 from trackmania_rl.processes import end_processes, is_running
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers import game_processes
@@ -43,9 +43,12 @@ class FakeCollectors:
         self.failing_starts = []
         monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(collectors_module, "limits_of_collectors", lambda _: limits)
-        placement = MagicMock(start=self._start, end_by_force=self._kill, heartbeat=self.heartbeats.__getitem__)
-        placement.channels.rollouts.close_collector = self.reported_dead.append
-        self.supervisor = Collectors(CollectorSetup(n_collectors, "1", placement, {}, Path("maps"), Path("run")))
+        monkeypatch.setattr(collectors_module, "start_collector", self._start)
+        monkeypatch.setattr(collectors_module, "end_with_games", self._kill)
+        channels = MagicMock()
+        channels.rollouts.heartbeat = self.heartbeats.__getitem__
+        channels.rollouts.close_collector = self.reported_dead.append
+        self.supervisor = Collectors(CollectorSetup(n_collectors, "1", channels, {}, Path("maps"), Path("run")))
         self.supervisor.start()
 
     def pass_time(self, seconds):
@@ -67,7 +70,7 @@ class FakeCollectors:
                 return True
         return False
 
-    def _start(self, task):
+    def _start(self, task, _):
         if self.failing_starts:
             raise self.failing_starts.pop()
         index = task.index
@@ -247,11 +250,12 @@ def test_a_collector_that_does_not_end_is_killed_with_its_games(is_stopped, monk
         game = psutil.Process(here.recv())
         if is_stopped:
             os.kill(process.pid or 0, signal.SIGSTOP)
-        placement = MagicMock(start=lambda _: process, end_by_force=end_with_games)
-        collectors = Collectors(CollectorSetup(1, "1", placement, {}, Path("maps"), Path("run")))
+        monkeypatch.setattr(collectors_module, "start_collector", lambda *_: process)
+        channels = MagicMock()
+        collectors = Collectors(CollectorSetup(1, "1", channels, {}, Path("maps"), Path("run")))
         collectors.start()
         collectors.stop(within_s=0.1)
-        placement.channels.run_state.publish.assert_called_once_with(stop=True)
+        channels.run_state.publish.assert_called_once_with(stop=True)
         assert not process.is_alive()
         assert collectors.n_alive == 0
         assert not is_running(game)

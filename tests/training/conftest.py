@@ -10,9 +10,8 @@ from trackmania_rl.agents.builder import IQN, make_agent_builder
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import IQNAgent
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS, Channels, ReceivedRollout
-from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds, SharedRolloutSource
-from trackmania_rl.channels.shared_memory.run_state import SharedRunState
+from trackmania_rl.channels.rollouts import ReceivedRollout, RolloutBounds, Rollouts
+from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, RunState
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
@@ -56,7 +55,7 @@ def edit(live, **values):
     live.current = settings_from_flat(live.current.flat() | values)
 
 
-class WatchedRunState(SharedRunState):
+class WatchedRunState(RunState):
     """A run that ends when `is_over()`."""
 
     def __init__(self, settings):
@@ -165,7 +164,7 @@ def logger(monkeypatch):
     return logger
 
 
-class FedRollouts(SharedRolloutSource):
+class FedRollouts(Rollouts):
     """Is empty when the learner has asked in vain."""
 
     is_empty = False
@@ -182,7 +181,7 @@ class FedRollouts(SharedRolloutSource):
 
 def open_channels_here(settings, kind=FedRollouts):
     """The channels of a run within this process, with room for three races of up to 1000 actions."""
-    run_state = SharedRunState(settings, first_weights(settings))
+    run_state = RunState(settings, first_weights(settings))
     bounds = RolloutBounds.of_game(settings.game, make_games_builder(settings).spaces)
     rollouts = kind(replace(bounds, max_actions=1000), slots_per_collector=3, stop=run_state.stop_flag)
     return Channels(rollouts, run_state)

@@ -12,7 +12,7 @@ from trackmania_rl.agents import devices
 from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS
+from trackmania_rl.channels.run_state import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trackmania_rl.agents.builder import make_agent_builder
-from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
+from trackmania_rl.channels.rollouts import Rollouts
 from trackmania_rl.experience_replay.ring_buffer import rows_of_state
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_begin_turn, make_parts
@@ -63,7 +63,7 @@ class Session:
 
     def __init__(self, live, folder, maps_folder, session, n_frames, killed_after_races=math.inf):
         settings, seeds = live.current, SeedTree(live.current.run.seed)
-        self.channels = open_channels_here(settings, SharedRolloutSource)
+        self.channels = open_channels_here(settings, Rollouts)
         self.run = make_context(live, seeds, folder, self.channels, lambda: 0.0, session=session)
         self.trainer = make_trainer(
             self.run,

@@ -31,8 +31,8 @@ from pydantic import (
 )
 from safetensors import SafetensorError
 
-from trackmania_rl.channels.protocols import ReceivedRollout, WeightsKind
-from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
+from trackmania_rl.channels.rollouts import ReceivedRollout, RolloutBounds
+from trackmania_rl.channels.run_state import WeightsKind
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import check_file_name, parse_json, read_bounded
@@ -312,6 +312,7 @@ class WorkerAccess:
     token: str | None = field(default=None, repr=False)  # that workers send; None without one
     certificate: bytes | None = field(default=None, repr=False)  # PEM chain of the server; None without TLS
     key: bytes | None = field(default=None, repr=False)  # its PEM key
+    weights_bytes_per_s: int = 1 << 20  # most weights of each kind that are sent to a worker
 
     @classmethod
     def of_command(
@@ -330,5 +331,8 @@ class WorkerAccess:
                 f"--workers {address} is reached from other machines: give a token ({TOKEN_VARIABLE} or "
                 "--worker-token-file) and --worker-certificate, or ask for --insecure-workers"
             )
-        files = [bytes(read_bounded(file, MOST_PEM_BYTES)) for file in certificate_and_key or (None, None) if file]
-        return cls(host, int(port), token or None, *files)
+        access = cls(host, int(port), token or None)
+        if certificate_and_key is None:
+            return access
+        certificate, key = (bytes(read_bounded(file, MOST_PEM_BYTES)) for file in certificate_and_key)
+        return replace(access, certificate=certificate, key=key)

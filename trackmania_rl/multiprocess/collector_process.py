@@ -24,7 +24,8 @@ from typing_extensions import override
 from trackmania_rl.agents.builder import MakeAgentBuilder
 from trackmania_rl.agents.devices import pick_playing_device
 from trackmania_rl.channels.heartbeat import BEAT_EVERY_S, beating
-from trackmania_rl.channels.protocols import RolloutSink, RunState, WeightsKind
+from trackmania_rl.channels.rollouts import RolloutSink
+from trackmania_rl.channels.run_state import RunState, WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.race_games import MakeGamesBuilder
 from trackmania_rl.games.stepped_envs import EnvironmentFaultError
@@ -86,18 +87,13 @@ def send_logs_to(pipe: LogPipe) -> None:
 
 
 def collector_process_fn(task: CollectorTask, log_pipe: LogPipe) -> None:
-    """Play races until the learner publishes the end of the run. Game instances end with this process in any case."""
-    signal.signal(signal.SIGTERM, end_at_once)
-    end_with_parent(end_at_once)
-    run_collector(task, log_pipe)
-
-
-def run_collector(task: CollectorTask, log_pipe: LogPipe) -> None:
-    """Play races as `collector_process_fn`, in any thread of a process of its own.
+    """Play races until the learner publishes the end of the run. Game instances end with this process in any case.
 
     Raises:
         SystemExit: after an error that its log record names.
     """
+    signal.signal(signal.SIGTERM, end_at_once)
+    end_with_parent(end_at_once)
     gc.freeze()  # garbage collections skip the modules, whose objects are many
     gc.enable()
     send_logs_to(log_pipe)

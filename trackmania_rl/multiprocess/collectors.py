@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from typing_extensions import override
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
-from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import Channels
+from trackmania_rl.channels.run_state import Channels
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
@@ -54,51 +54,28 @@ def limits_of_collectors(settings: Settings) -> Limits:
     return Limits(silence_s, stall_s, max(silence_s, FIRST_BEAT_WITHIN_S), stall_s + FIRST_RACE_LATER_S)
 
 
-class Placement:
-    """Starts collectors as processes of this machine; a subclass starts them on others.
+class LogPipes:
+    """A pipe for the log records of each collector, which a thread handles here.
 
-    Each has a pipe for its log records, which a thread handles here: a collector that is killed or stopped within a
-    record blocks only that thread.
-
-    Args:
-        channels: between learner and collectors.
+    A collector that is killed or stopped within a record blocks only that thread.
     """
 
-    def __init__(self, channels: Channels) -> None:
-        self.channels = channels
-        self._log_readers: list[threading.Thread] = []
+    def __init__(self) -> None:
+        self._readers: list[threading.Thread] = []
+
+    def open(self, name: str) -> Connection:
+        """Return the end of a pipe for a process."""
+        reading, writing = multiprocessing.get_context("spawn").Pipe(duplex=False)
+        reader = threading.Thread(target=_handle_logs, args=(reading,), name=f"logs of {name}", daemon=True)
+        self._readers = [*(one for one in self._readers if one.is_alive()), reader]
+        reader.start()
+        return writing
 
     def close(self) -> None:
         """Wait for the last log records of collectors that have ended."""
         deadline_s = time.monotonic() + LAST_RECORDS_WITHIN_S
-        for reader in self._log_readers:
+        for reader in self._readers:
             reader.join(max(0.0, deadline_s - time.monotonic()))
-
-    def start(self, task: CollectorTask) -> Any:
-        """Start a collector; return its process, a `multiprocessing.Process` or an object like it.
-
-        Raises:
-            OSError: if it cannot be started.
-        """
-        name = f"collector {task.index}"
-        with self.open_log_pipe(name) as pipe:  # only the collector keeps this end
-            return spawn(name, collector_process_fn, task, pipe)
-
-    def open_log_pipe(self, name: str) -> Connection:
-        """Return the end of a log pipe for a process."""
-        reading, writing = multiprocessing.get_context("spawn").Pipe(duplex=False)
-        reader = threading.Thread(target=_handle_logs, args=(reading,), name=f"logs of {name}", daemon=True)
-        self._log_readers = [*(one for one in self._log_readers if one.is_alive()), reader]
-        reader.start()
-        return writing
-
-    def end_by_force(self, process: Any) -> None:
-        """Kill a process with its games."""
-        end_with_games(process)
-
-    def heartbeat(self, collector: int) -> Heartbeat:
-        """Return the heartbeat of a collector that was started."""
-        return self.channels.rollouts.heartbeat(collector)
 
 
 def _handle_logs(pipe: Connection) -> None:
@@ -107,13 +84,24 @@ def _handle_logs(pipe: Connection) -> None:
             logging.getLogger().handle(pipe.recv())
 
 
+def start_collector(task: CollectorTask, logs: LogPipes) -> SpawnProcess:
+    """Start the process of a collector.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
+    name = f"collector {task.index}"
+    with logs.open(name) as pipe:  # only the collector keeps this end
+        return spawn(name, collector_process_fn, task, pipe)
+
+
 @dataclass(frozen=True)
 class CollectorSetup:
     """Parts that the collectors of a run have in common."""
 
     n_collectors: int
     session: str  # for their names in the seed tree
-    placement: Placement
+    channels: Channels
     progress: Mapping[int, CollectorProgress]  # by collector, read at each start
     maps_folder: Path
     folder: Path  # receives generated tracks and the games' state
@@ -129,13 +117,12 @@ class CollectorJob(Job):
     anew, as their last numbers may have caused it.
     """
 
-    def __init__(self, index: int, setup: CollectorSetup) -> None:
+    def __init__(self, index: int, setup: CollectorSetup, logs: LogPipes) -> None:
         self.name = f"collector {index}"
-        self.process: Any = None
+        self.process: SpawnProcess | None = None
         self.n_delivered = 0
         self._index = index
-        self._setup = setup
-        self._placement, self._channels = setup.placement, setup.placement.channels
+        self._setup, self._channels, self._logs = setup, setup.channels, logs
         self._n_starts: Counter[int] = Counter()  # by how many races it had then
         self._watch = HangWatch()
 
@@ -175,7 +162,7 @@ class CollectorJob(Job):
         self.n_delivered = 0
         self._watch = HangWatch()
         try:
-            self.process = self._placement.start(self._make_task())
+            self.process = start_collector(self._make_task(), self._logs)
         except OSError as error:  # no memory or process left, or killed before it had read its task
             return f"could not be started ({error})"
         return None
@@ -187,10 +174,11 @@ class CollectorJob(Job):
         Raises:
             UserError: if it exited with `NEEDS_A_PERSON`.
         """
+        assert self.process is not None
         if self.process.is_alive():
             self._channels.run_state.pull()
             limits = limits_of_collectors(self._channels.run_state.settings)
-            heartbeat = self._placement.heartbeat(self._index)
+            heartbeat = self._channels.rollouts.heartbeat(self._index)
             how = self._watch.look(heartbeat, self.n_delivered, passed_s, limits)
             return how and f"{how} and is killed with its games"
         if self.process.exitcode == ExitCode.NEEDS_A_PERSON:
@@ -200,8 +188,8 @@ class CollectorJob(Job):
 
     @override
     def end(self) -> None:
-        if self.is_alive:
-            self._placement.end_by_force(self.process)
+        if self.process is not None and self.process.is_alive():
+            end_with_games(self.process)
         self.process = None
         self._channels.rollouts.close_collector(self._index)
 
@@ -210,8 +198,9 @@ class CollectorSupervisor(Supervisor[CollectorJob]):
     """Keeps the collectors of a run running."""
 
     def __init__(self, setup: CollectorSetup) -> None:
-        super().__init__([CollectorJob(index, setup) for index in range(setup.n_collectors)], COLLECTOR_POLICY)
-        self._placement = setup.placement
+        self._logs, self._run_state = LogPipes(), setup.channels.run_state
+        jobs = [CollectorJob(index, setup, self._logs) for index in range(setup.n_collectors)]
+        super().__init__(jobs, COLLECTOR_POLICY)
 
     @property
     def n_alive(self) -> int:
@@ -220,11 +209,11 @@ class CollectorSupervisor(Supervisor[CollectorJob]):
 
     def stop(self, within_s: float = ENDS_WITHIN_S) -> None:
         """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
-        self._placement.channels.run_state.publish(stop=True)
+        self._run_state.publish(stop=True)
         deadline_s = time.monotonic() + within_s
         for job in self.jobs:
             if job.process is not None:
                 job.process.join(max(0.0, deadline_s - time.monotonic()))
         for job in self.jobs:
             job.end()
-        self._placement.close()
+        self._logs.close()

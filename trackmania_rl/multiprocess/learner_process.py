@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack
+from typing import Any
 
 from tensordict import TensorDictBase
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.multiprocess.collectors import CollectorSupervisor
+from trackmania_rl.multiprocess.collectors import CollectorJob, CollectorSupervisor
 from trackmania_rl.multiprocess.signals import end_thread
+from trackmania_rl.multiprocess.supervisor import AJob, Supervisor
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.trainer import RunTrainer
 
@@ -39,15 +41,19 @@ class BeatForSupervisor(Hook):
         self._because = ""  # a next stage is no restart
 
 
-class Collectors(CollectorSupervisor, Hook):
-    """Supervisor of a run's collectors; a hook of the training loop."""
+class CollectorsHook(Supervisor[AJob], Hook):
+    """Supervisor of a run's collectors; a hook of the training loop. A subclass counts their races."""
 
     takes_fragments = True
 
-    @override
-    def batch_process(self, _: TensorDictBase) -> None:
-        if (collector := self.run.race.collector) < len(self.jobs):  # and no worker's
-            self.jobs[collector].n_delivered += 1
+    @property
+    def n_alive(self) -> int:
+        """Number of running collectors besides connected workers."""
+        return 0
+
+    def stop(self) -> None:
+        """Ask every collector to end, and kill those that are busy."""
+        raise NotImplementedError
 
     @override
     def tick(self) -> None:
@@ -61,7 +67,16 @@ class Collectors(CollectorSupervisor, Hook):
         self.run.statistics.collectors_alive = self.n_alive + (self.run.n_workers or 0)
 
 
-def learner_process_fn(trainer: RunTrainer, collectors: Collectors) -> None:
+class Collectors(CollectorSupervisor, CollectorsHook[CollectorJob]):
+    """The collectors of this machine."""
+
+    @override
+    def batch_process(self, _: TensorDictBase) -> None:
+        if (collector := self.run.race.collector) < len(self.jobs):  # and no worker's
+            self.jobs[collector].n_delivered += 1
+
+
+def learner_process_fn(trainer: RunTrainer, collectors: CollectorsHook[Any]) -> None:
     """Learn until the run ends; then end the collectors and write a last checkpoint.
 
     Raises:

@@ -1,9 +1,8 @@
-"""Setup of a run: its folder, the count of its sessions, and the channels to its collectors."""
+"""Setup of a run: its folder, the count of its sessions, and checks."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import errno
 import logging
 import shutil
@@ -11,21 +10,20 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from filelock import FileLock, Timeout
-from torch import nn
 
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import read_bounded, require_regular, write_durably
-from trackmania_rl.multiprocess.collectors import Placement
 from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, last_session
+
+if TYPE_CHECKING:
+    from trackmania_rl.channels.over_grpc import WorkerAccess
 
 MOST_DIGITS: Final = 20
 """Of a count."""
@@ -110,46 +108,51 @@ def check_machine(settings: Settings, folder: Path) -> None:
     check_start(Context(settings, folder, PROJECT_FOLDER))
 
 
-@contextlib.contextmanager
-def placed(cluster: str | None, settings: Settings, spaces: Spaces, network: nn.Module) -> Iterator[Placement]:
-    """Open the channels between the learner and its collectors, on this machine or on a Ray `cluster`.
+def require_races(settings: Settings, plays_elsewhere: bool, serves_workers: bool) -> None:
+    """Raise `SettingsError` if a run has nothing to learn from, or its workers cannot play as it asks.
 
-    Raises:
-        UserError: if there is no such cluster, or no Ray on this machine.
+    Args:
+        settings: of the run.
+        plays_elsewhere: whether its collectors play on a cluster.
+        serves_workers: whether workers connect from other machines.
     """
-    if cluster is not None:
-        require_ray()
-    uncompiled_shared_networks = {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS}
-    if cluster is None:
-        from trackmania_rl.channels.shared_memory.run_state import open_channels
-
-        yield Placement(open_channels(settings, spaces, uncompiled_shared_networks))
-        return
-    from trackmania_rl.multiprocess.cluster.collectors import on_cluster
-
-    with on_cluster(cluster, settings, spaces, uncompiled_shared_networks) as opened:
-        yield opened
-
-
-def require_races(settings: Settings, cluster: str | None, serves_workers: bool) -> None:
-    """Raise `SettingsError` if a run has nothing to learn from, or both a cluster and workers."""
     if settings.game.n_collectors == 0 and not settings.replay.offline and not serves_workers:
         raise SettingsError(
             "n_collectors = 0 plays no game: name a data set in offline, serve --workers, or set n_collectors to 1 or "
             "more"
         )
-    if serves_workers and (cluster is not None or settings.sync.is_synchronous):
-        raise SettingsError('--workers plays beside the learner: leave out --cluster, set sampling = "asynchronous"')
+    if (serves_workers or plays_elsewhere) and settings.sync.is_synchronous:
+        raise SettingsError(
+            'sampling = "synchronous" is for one machine, as its turns would wait for the network: leave --cluster and '
+            '--workers out, or set sampling = "asynchronous"'
+        )
+    if serves_workers and plays_elsewhere:
+        raise SettingsError("a run has its workers on a cluster or by --workers: leave one of the two out")
 
 
 def require_ray() -> None:
     """Raise `UserError` if this machine cannot be part of a cluster."""
     if sys.platform == "win32":
         raise UserError(
-            "--cluster is for Linux: a Windows machine takes part by scripts/keep_games.py (docs/other_machines.rst)"
+            "--cluster is for Linux: a Windows machine takes part by scripts/worker.py (docs/other_machines.rst)"
         )
-    if find_spec("ray") is None:
-        raise UserError('--cluster needs Ray: python -m pip install "trackmania-rl[cluster]"')
+    if any(find_spec(package) is None for package in ("ray", "grpc", "zstandard")):
+        raise UserError('--cluster needs Ray and gRPC: python -m pip install "trackmania-rl[cluster]"')
+
+
+@contextlib.contextmanager
+def joined(cluster: str) -> Iterator[WorkerAccess]:
+    """Join a Ray cluster, and yield the address at which its workers connect to this machine.
+
+    Raises:
+        UserError: if there is no such cluster, or no Ray on this machine.
+    """
+    require_ray()
+    from trackmania_rl.multiprocess.cluster.connecting import connected
+    from trackmania_rl.multiprocess.cluster.workers import access_on_cluster
+
+    with connected(cluster):
+        yield access_on_cluster()
 
 
 def count_session(folder: RunFolder) -> int:

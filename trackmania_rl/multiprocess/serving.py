@@ -26,14 +26,8 @@ from typing_extensions import override
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import Description, MessageError, News, WorkerAccess, encode
-from trackmania_rl.channels.protocols import (
-    LOOK_EVERY_S,
-    NO_WEIGHTS,
-    ChannelError,
-    RolloutSink,
-    WeightsKind,
-)
-from trackmania_rl.channels.shared_memory.rollouts import RolloutBounds
+from trackmania_rl.channels.rollouts import LOOK_EVERY_S, ChannelError, RolloutBounds, RolloutSink
+from trackmania_rl.channels.run_state import NO_WEIGHTS, WeightsKind
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.places import program_version
 from trackmania_rl.race.progress import CollectorProgress
@@ -49,8 +43,7 @@ MOST_WORKERS: Final = 64
 ENDS_WITHIN_S: Final = 2.0
 NEWS_EVERY_S: Final = 0.05
 WEIGHTS_EVERY_S: Final = 0.5
-WEIGHTS_BYTES_PER_S: Final = 1 << 20
-"""Weights are sent at most this often, and at most so many bytes a second of each kind to each worker."""
+"""Weights are sent at most this often."""
 OPTIONS: Final = (
     *over_grpc.OPTIONS,
     ("grpc.http2.min_ping_interval_without_data_ms", over_grpc.KEEPALIVE_MS // 2),
@@ -89,12 +82,15 @@ class ServeWorkers(Hook):
     Args:
         access: address and admission.
         networks: on the CPU, overwritten with the newest weights.
+
+    Attributes:
+        port: of the address, from `begin` on.
     """
 
     takes_fragments = True
 
     def __init__(self, access: WorkerAccess, networks: Mapping[WeightsKind, nn.Module]) -> None:
-        self._access, self._networks = access, networks
+        self.access, self._networks = access, networks
         self._workers: dict[str, _Worker] = {}
         self._lock = threading.Lock()
         self._receivers: set[threading.Thread] = set()  # of the calls under way
@@ -119,7 +115,7 @@ class ServeWorkers(Hook):
         play = grpc.stream_stream_rpc_method_handler(self._play)
         handler = grpc.method_handlers_generic_handler(over_grpc.SERVICE, {over_grpc.METHOD: play})
         self._server.add_generic_rpc_handlers((handler,))
-        access, self.port = self._access, 0
+        access, self.port = self.access, 0
         address = f"{access.host}:{access.port}"
         with contextlib.suppress(RuntimeError):
             if access.certificate is None:
@@ -170,7 +166,7 @@ class ServeWorkers(Hook):
 
     def _play(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answer one call. No message of a call without the token is read."""
-        sent, token = dict(context.invocation_metadata()), self._access.token
+        sent, token = dict(context.invocation_metadata()), self.access.token
         if token and not hmac.compare_digest(str(sent.get(over_grpc.TOKEN, "")).encode(), token.encode()):
             context.abort(Code.UNAUTHENTICATED, "the token differs from the learner's")
         if (version := sent.get(over_grpc.VERSION)) != program_version():
@@ -277,6 +273,6 @@ class ServeWorkers(Hook):
                 if newest != version:
                     vector = flatten_parameters(network).numpy()
                     version, message = newest, encode(News(versions={kind: newest}), {kind: vector})
-                    due_s = now_s + max(WEIGHTS_EVERY_S, len(message) / WEIGHTS_BYTES_PER_S)
+                    due_s = now_s + max(WEIGHTS_EVERY_S, len(message) / self.access.weights_bytes_per_s)
                 self._weights[kind] = version, message, due_s
             return version, message

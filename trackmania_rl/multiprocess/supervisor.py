@@ -35,7 +35,7 @@ class Limits:
 
 
 class HangWatch:
-    """Hang detector of one process. Its heartbeat's times may come from another machine's clock."""
+    """Hang detector of one process."""
 
     def __init__(self) -> None:
         self._beat_at_s = self._progress = 0.0

@@ -28,18 +28,18 @@ import torch
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from trackmania_rl.agents.builder import make_agent_builder
+from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import MOST_SETUP_BYTES, Description, MessageError, News, decode
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS, ReceivedRollout
-from trackmania_rl.channels.shared_memory.run_state import open_channels
+from trackmania_rl.channels.rollouts import ReceivedRollout
+from trackmania_rl.channels.run_state import WEIGHTS_KINDS, open_channels
 from trackmania_rl.cli import is_loopback
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import read_bounded, write_durably
-from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.multiprocess.collectors import ENDS_WITHIN_S, CollectorSetup, CollectorSupervisor, Placement
+from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
+from trackmania_rl.multiprocess.collectors import ENDS_WITHIN_S, CollectorSetup, CollectorSupervisor
 from trackmania_rl.parts import load_part
 from trackmania_rl.places import program_version
 from trackmania_rl.race.progress import CollectorProgress
@@ -48,6 +48,7 @@ from trackmania_rl.settings import Settings, UserSettings
 from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, groups
 from trackmania_rl.settings.loading import changed_settings, parse_override
 from trackmania_rl.tmi_interaction.launchers.plugin_files import put_plugin_in_place
+from trackmania_rl.training.demonstrations import Demonstration
 from trackmania_rl.training.driver_loading import code_of_driver, names_in, require_known_code
 
 log = logging.getLogger(__name__)
@@ -166,13 +167,14 @@ class Spool:
     Args:
         folder: of this worker alone.
         most_bytes: bound, beyond which received races are removed; without a connection the collector waits then.
+        worker: the worker's id; made once for a folder by default.
 
     Attributes:
-        worker: the worker's id, made once for a folder.
+        worker: the worker's id.
         received: number of the newest race that the learner has received.
     """
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
+    def __init__(self, folder: Path, most_bytes: int, worker: str = "") -> None:
         self._folder, self._run_file, self._most_bytes = folder / "races", folder / "run", most_bytes
         self._lock = threading.Lock()
         self._races: dict[int, Path] = {}
@@ -182,7 +184,7 @@ class Spool:
             self.lock_file = FileLock(folder / "lock")
             self.lock_file.acquire(blocking=False)
             if not (id_file := folder / "id").is_file():
-                write_durably(id_file, uuid.uuid4().hex)
+                write_durably(id_file, worker or uuid.uuid4().hex)
             self.worker = id_file.read_text().strip()
             for file in sorted(self._folder.glob("*-*.race")):
                 self._races[int(file.stem.partition("-")[0])] = file
@@ -259,13 +261,16 @@ def _n_actions(race: Path) -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """A worker's own machine."""
+    """A worker's own machine, and what its collector plays with."""
 
     folder: Path  # of the spool, generated tracks and live state
     project_folder: Path  # holds the maps
     user: UserSettings
     overrides: Sequence[str] = ()  # settings such as base_tmi_port=8500
-    code: Collection[str] = ()  # modules that a run may name besides the shipped ones
+    code: Collection[str] | None = ()  # modules that a run may name besides the shipped ones; None for any
+    games: MakeGamesBuilder = make_games_builder
+    agent: MakeAgentBuilder = make_agent_builder
+    demonstrations: tuple[Demonstration, ...] = ()
 
     def settings_of(self, run: Mapping[str, Any]) -> Settings:
         """Return a run's settings, sent as JSON, on this machine.
@@ -282,8 +287,9 @@ class Machine:
             settings = Settings.model_validate_json(json.dumps(values))
         except (ValidationError, TypeError) as error:
             raise UserError(f"the learner's settings cannot be used here: {one_line(error)}") from error
-        compressors = [("sample_compressor", name) for name in names_in(settings.sync.sample_compressor)]
-        require_known_code([*code_of_driver(settings), *compressors], self.code, "the learner's run")
+        if self.code is not None:
+            compressors = [("sample_compressor", name) for name in names_in(settings.sync.sample_compressor)]
+            require_known_code([*code_of_driver(settings), *compressors], self.code, "the learner's run")
         return settings
 
 
@@ -297,8 +303,12 @@ class Worker:
         self._ends = threading.Event()
         self._error: Exception | None = None
 
+    def end(self) -> None:
+        """Let `play` return soon; for other threads."""
+        self._ends.set()
+
     def play(self) -> None:
-        """Play until an error or Ctrl-C.
+        """Play until `end`, an error or Ctrl-C.
 
         Raises:
             UserError: if the learner refuses this worker, or the collector cannot play.
@@ -307,16 +317,19 @@ class Worker:
         thread.start()
         try:
             while (run := self._run) is None or not run.has_weights:
-                self._check_connection(POLL_S)
+                if not self._is_to_play(POLL_S):
+                    return
             self._supervise(run)
         finally:
             self._ends.set()
             thread.join(ENDS_WITHIN_S)
 
-    def _check_connection(self, wait_s: float) -> None:
-        self._ends.wait(wait_s)
+    def _is_to_play(self, wait_s: float) -> bool:
+        """Wait for the end. Raise the error of the connection."""
+        ends = self._ends.wait(wait_s)
         if self._error is not None:
             raise self._error
+        return not ends
 
     def _supervise(self, run: _Run) -> None:
         """Keep the collector running, and its races on disk."""
@@ -324,14 +337,14 @@ class Worker:
         supervisor = CollectorSupervisor(run.collector_setup())
         try:
             supervisor.start()
-            while True:
-                is_full = self._spool.is_full(self._is_connected, run.least_actions)
-                self._check_connection(WAIT_S if is_full else 0.0)
+            is_full = False
+            while self._is_to_play(WAIT_S if is_full else 0.0):
                 supervisor.check()
                 if not is_full and (rollout := rollouts.get(POLL_S)) is not None:
                     with rollout:
                         run.keep(rollout)
                     supervisor.jobs[0].n_delivered += 1
+                is_full = self._spool.is_full(self._is_connected, run.least_actions)
         finally:
             supervisor.stop()
             rollouts.close()
@@ -393,13 +406,13 @@ class _Run:
 
     def __init__(self, description: Description, machine: Machine, spool: Spool) -> None:
         self.has_weights = False
-        self._machine, self._spool, self._folder, self._name = machine, spool, machine.folder, description.name
+        self._machine, self._spool, self._name = machine, spool, description.name
         self._settings = settings = machine.settings_of(description.settings)
         if settings.game.game != "simulated" and not settings.game.games_are_kept:
             put_plugin_in_place(settings.user.trackmania_base_path)
         self._maps_folder = machine.project_folder / settings.game.maps_folder
-        self._spaces = make_games_builder(settings).spaces
-        self._network = make_agent_builder(settings, self._spaces, SeedTree(settings.run.seed)).make_network()
+        self._spaces = machine.games(settings).spaces
+        self._network = machine.agent(settings, self._spaces, SeedTree(settings.run.seed)).make_network()
         self._compress = load_part(settings.sync.sample_compressor, "sample_compressor")
         self._progress = {0: CollectorProgress.of_state(description.progress)}
         self.check(description)
@@ -456,9 +469,19 @@ class _Run:
         try:
             self._spool.add(self._sequence, len(rollout.rollout_results["actions"]), message)
         except OSError as error:
-            raise PassingError(f"{self._folder} takes no more races: {error.strerror}") from error
+            raise PassingError(f"{self._machine.folder} takes no more races: {error.strerror}") from error
 
     def collector_setup(self) -> CollectorSetup:
         """Return the setup of the collector."""
-        placement = Placement(self.channels)
-        return CollectorSetup(1, self._name, placement, self._progress, self._maps_folder, self._folder)
+        machine = self._machine
+        return CollectorSetup(
+            n_collectors=1,
+            session=self._name,
+            channels=self.channels,
+            progress=self._progress,
+            maps_folder=self._maps_folder,
+            folder=machine.folder,
+            games=machine.games,
+            agent=machine.agent,
+            demonstrations=machine.demonstrations,
+        )

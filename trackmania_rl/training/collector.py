@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from trackmania_rl.agents.inference import Actor, Exploration
-from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunState, WeightsKind
+from trackmania_rl.channels.rollouts import RolloutSink
+from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
 from trackmania_rl.race.progress import CollectorProgress, Fragment, RaceInFragments, RacePosition
 from trackmania_rl.seeds import stream_state

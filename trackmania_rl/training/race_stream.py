@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from trackmania_rl.channels.protocols import ReceivedRollout
+from trackmania_rl.channels.rollouts import ReceivedRollout
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.rewards import RewardedRace, is_finite_as_stored, reward_as_stored
 

@@ -35,7 +35,7 @@ AUTO: Final = "auto"
 LOCAL: Final = re.compile(r"local:(\d{1,2})")
 PROBE_WITHIN_S: Final = 10.0
 """Timeout of the probe; Ray itself waits for minutes."""
-LOCAL_STORE_BYTES: Final = 256 << 20
+LOCAL_STORE_BYTES: Final = 100 << 20
 COLLECTORS_PER_LOCAL_NODE: Final = 8
 RAY_GIVES_UP_AFTER_S: Final = 90
 """Time after which Ray ends a learner that lost the head; by then the last checkpoint is written."""
@@ -44,7 +44,6 @@ HEAD: Final = "joined the head "
 REFUSED: Final = "InvalidAuthToken"
 ANSWERS_WITHIN_S: Final = 60.0
 """A machine's first process loads this package from a cold disk."""
-LEAST_STORE_BYTES: Final = 200 << 20
 _PROBE: Final = (
     "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='error'); "
     f"print({HEAD!r} + ray.get_runtime_context().gcs_address, flush=True)"
@@ -213,8 +212,7 @@ def _ask(node: dict[str, Any]) -> Any:
 
 
 def _of_machine(node: dict[str, Any], answer: Any) -> Finding:
-    name, resources = node["NodeManagerHostname"], node["Resources"]
-    n_collectors, store_bytes = int(resources.get(RESOURCE, 0)), int(resources.get("object_store_memory", 0))
+    name, n_collectors = node["NodeManagerHostname"], int(node["Resources"].get(RESOURCE, 0))
     try:
         python, has_package = ray.get(answer, timeout=ANSWERS_WITHIN_S)
     except GetTimeoutError:
@@ -226,10 +224,7 @@ def _of_machine(node: dict[str, Any], answer: Any) -> Finding:
         return problem(Check.CLUSTER, f"{name} cannot start a process: {type(error).__name__}")
     if not has_package:
         return problem(Check.CLUSTER, f"{name} has no trackmania_rl: install it there too (docs/other_machines.rst)")
-    text = f"{name}: room for {n_collectors} collectors, store of {store_bytes >> 20} MB, Python {python}"
-    if n_collectors > 0 and store_bytes < LEAST_STORE_BYTES:
-        return warning(Check.CLUSTER, f"{text}: a small store spills races to disk; ray start --object-store-memory")
-    return ok(Check.CLUSTER, text)
+    return ok(Check.CLUSTER, f"{name}: room for {n_collectors} collectors, Python {python}")
 
 
 def _how_it_is_guarded() -> Finding:

@@ -15,7 +15,8 @@ from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.agent import Agent
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.channels.rollouts import ReceivedRollout
+from trackmania_rl.channels.run_state import Channels
 from trackmania_rl.experience_replay.memory import Memory
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.rewards import Reward

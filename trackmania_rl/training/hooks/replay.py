@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDictBase
 
-from trackmania_rl.channels.protocols import ReceivedRollout
+from trackmania_rl.channels.rollouts import ReceivedRollout
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, recorded_reward, rollout_of_episode
 from trackmania_rl.experience_replay.memory import RewardedRollout

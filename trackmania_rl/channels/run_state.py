@@ -1,4 +1,7 @@
-"""`RunState` in shared memory, without a lock that a killed process could hold; and the opening of both channels."""
+"""`RunState`, the way of weights, settings and the end of the run from the learner to collectors, in shared memory.
+
+There is no lock that a killed process could hold. `open_channels` opens this channel and `Rollouts`, the other one.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,20 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from typing import Final, Unpack
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.channels.protocols import (
+from trackmania_rl.channels.rollouts import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
-    ChannelError,
-    Channels,
-    Published,
-    RunState,
-    WeightsKind,
-)
-from trackmania_rl.channels.shared_memory.rollouts import (
     SHARED_MEMORY_FOLDER,
     SPAWN,
+    ChannelError,
     RolloutBounds,
-    SharedRolloutSource,
+    Rollouts,
     make_stop_flag,
 )
 from trackmania_rl.errors import one_line
@@ -35,6 +32,11 @@ from trackmania_rl.settings import Settings
 
 log = logging.getLogger(__name__)
 
+WeightsKind = Literal["exploration", "evaluation"]
+"""Collectors explore with the online network's weights, and evaluate with averaged ones."""
+WEIGHTS_KINDS: Final[tuple[WeightsKind, ...]] = ("exploration", "evaluation")
+NO_WEIGHTS: Final = 0
+"""Version of a network that has pulled no weights yet."""
 LEAST_SETTINGS_BYTES: Final = 1 << 18
 ROOM_TO_GROW: Final = 8
 """Settings may become that many times as long as the first ones."""
@@ -86,8 +88,10 @@ class SharedVector:
         return known_version
 
 
-class SharedRunState(RunState):
-    """`RunState` of spawned processes and threads. Settings are JSON, padded with spaces.
+class RunState:
+    """Weights, settings, frame count and stop request of a run: the learner publishes them, collectors pull them.
+
+    Any thread may use it, and spawned processes. Only one process publishes.
 
     Args:
         settings: the first ones.
@@ -104,14 +108,28 @@ class SharedRunState(RunState):
         self._pulled = 1, settings  # version and settings in one attribute, for any thread
         self._frames_total = SPAWN.RawValue(ctypes.c_int64, 0)
 
-    @override
-    def publish(self, **values: Unpack[Published]) -> None:
-        for kind, network in (values.get("weights") or {}).items():
+    def publish(
+        self,
+        *,
+        weights: Mapping[WeightsKind, nn.Module] | None = None,
+        settings: Settings | None = None,
+        frames_total: int | None = None,
+        stop: bool = False,
+    ) -> None:
+        """Publish the given values; the others stay.
+
+        Args:
+            weights: networks, whose parameters are copied.
+            settings: the same object again costs nothing; too large ones are logged and left out.
+            frames_total: of the run.
+            stop: True is final.
+        """
+        for kind, network in (weights or {}).items():
             self.weights[kind].write(flatten_parameters(network))
-        self._frames_total.value = values.get("frames_total") or self._frames_total.value
-        if values.get("stop"):
+        if frames_total is not None:
+            self._frames_total.value = frames_total
+        if stop:
             self.stop_flag.value = True
-        settings = values.get("settings")
         if settings is not None and settings is not self._published:
             self._published = settings
             text = _as_json(settings)
@@ -126,22 +144,22 @@ class SharedRunState(RunState):
                 )
 
     @property
-    @override
     def settings(self) -> Settings:
+        """Settings in force at the last `pull`."""
         return self._pulled[1]
 
     @property
-    @override
     def frames_total(self) -> int:
+        """Frames that the whole run has collected; at least as new as the last `pull`."""
         return int(self._frames_total.value)
 
     @property
-    @override
     def stop_requested(self) -> bool:
+        """True once the run is to end; cheap enough between any two actions."""
         return bool(self.stop_flag.value)
 
-    @override
     def pull(self) -> bool:
+        """Take over new settings; return whether there were any."""
         if self._settings.version == self._pulled[0]:
             return False
         text = torch.empty(self._settings_bytes, dtype=torch.uint8)
@@ -149,19 +167,28 @@ class SharedRunState(RunState):
         self._pulled = version, Settings.model_validate_json(text.numpy().tobytes())
         return True
 
-    @override
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
+        """Copy weights newer than `known_version` into `network`, on any device; return the version that it has now."""
         weights = self.weights[kind]
         if weights.version == known_version:
             return known_version
         return weights.read_newer(known_version, flatten_parameters(network))
 
     def _padded(self, text: bytes) -> Tensor:
+        """Return JSON as a vector of the settings' length; spaces are ignored in it."""
         return torch.frombuffer(bytearray(text.ljust(self._settings_bytes)), dtype=torch.uint8)
 
 
 def _as_json(settings: Settings) -> bytes:
     return settings.model_dump_json(warnings=False).encode()  # pydantic would warn of each `NamedPart`
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The learner's ends of both channels of a run."""
+
+    rollouts: Rollouts
+    run_state: RunState
 
 
 def open_channels(
@@ -180,8 +207,8 @@ def open_channels(
             "writable (mount -t tmpfs tmpfs /dev/shm; docker run --shm-size=1g)"
         )
     weights = {kind: flatten_parameters(network) for kind, network in uncompiled_shared_networks.items()}
-    run_state = SharedRunState(settings, weights)
-    rollouts = SharedRolloutSource(
+    run_state = RunState(settings, weights)
+    rollouts = Rollouts(
         RolloutBounds.of_game(settings.game, spaces),
         ROLLOUT_SLOTS_PER_COLLECTOR,
         games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,

@@ -1,4 +1,4 @@
-"""Promises of the channels' protocols, held to by each implementation."""
+"""Promises of both channels."""
 
 import threading
 import time
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.channels.protocols import NO_WEIGHTS, WEIGHTS_KINDS
-from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
+from trackmania_rl.channels.run_state import NO_WEIGHTS, WEIGHTS_KINDS
 from trackmania_rl.settings import settings_from_flat
 
 from ..keep_games_command import wait_until
@@ -28,8 +27,7 @@ def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(open_chann
         with got(source) as rollout:
             order.append(rollout.collector)
             assert_is_race(rollout, *children.make_rollout(seeds[rollout.collector].pop(0), 7 + rollout.collector))
-    if isinstance(source, SharedRolloutSource):  # others take a moment to arrive, in any order
-        assert order == [0, 1, 0, 1, 0]
+    assert order == [0, 1, 0, 1, 0]
     assert source.get(timeout_s=0) is None
 
 
@@ -59,7 +57,6 @@ def test_the_collector_waits_without_room_and_both_waits_are_measured(open_chann
     assert sink.acquire_frames(2, timeout_s=0.3) is None
 
 
-@pytest.mark.parametrize("open_channels", ["shared memory"], indirect=True)
 def test_frames_written_during_the_race_are_not_copied(open_channels, children):
     source = open_channels().rollouts
     sink = source.open_collector(0)
@@ -80,7 +77,7 @@ def test_each_game_of_a_collector_has_room_of_its_own(open_channels, children):
     assert not any(np.shares_memory(rooms[game], rooms[(game + 1) % 3]) for game in range(3))
     assert np.shares_memory(acquired(sink, 2), rooms[2]), "a lost race leaves its room to the game"
     sink.put(2, *children.make_rollout(7, 4, rooms[2]))
-    with pytest.raises(ValueError, match="game 2 holds no room"):
+    with pytest.raises(ValueError, match="game 2 holds no slot"):
         sink.put(2, *children.make_rollout(7, 4))
     waited_before_s, began_s = sink.waited_s, time.monotonic()
     assert sink.acquire_frames(2, timeout_s=0.3) is None, "the learner has it"
@@ -130,9 +127,8 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
     sink, view = channels.rollouts.open_collector(0), view_of(channels)
     acquired(sink)
     answers = []
-    waiting = [threading.Thread(target=lambda: answers.append(sink.acquire_frames(game=1)))]
-    if isinstance(channels.rollouts, SharedRolloutSource):
-        waiting.append(threading.Thread(target=lambda: answers.append(sink.await_turn())))
+    waits = (lambda: sink.acquire_frames(game=1), sink.await_turn)
+    waiting = [threading.Thread(target=lambda wait=wait: answers.append(wait())) for wait in waits]
     for thread in waiting:
         thread.start()
     wait_until(lambda: channels.rollouts.heartbeat(0).n_waiting)
@@ -144,7 +140,6 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
     assert sink.acquire_frames(game=2) is None
 
 
-@pytest.mark.parametrize("open_channels", ["shared memory"], indirect=True)
 def test_collectors_play_when_they_are_given_a_turn(open_channels, children):
     source = open_channels(slots_per_collector=2).rollouts
     sinks = {collector: source.open_collector(collector) for collector in (0, 1)}
@@ -179,7 +174,6 @@ def test_collectors_play_when_they_are_given_a_turn(open_channels, children):
     assert sorted(played) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-@pytest.mark.parametrize("open_channels", ["shared memory"], indirect=True)
 def test_a_turn_is_lost_with_its_collector(open_channels):
     source = open_channels().rollouts
     source.give_turn(0, 7)
@@ -254,9 +248,10 @@ def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(o
     wait_until(lambda: source.heartbeat(0).at_s > 0)
     assert source.heartbeat(0).n_waiting == 0
     assert source.heartbeat(1).at_s == 0
-    waits = [(lambda: sink.acquire_frames(0), lambda: got(source).release())]
-    if isinstance(source, SharedRolloutSource):
-        waits.append((sink.await_turn, lambda: source.give_turn(0, 5)))
+    waits = [
+        (lambda: sink.acquire_frames(0), lambda: got(source).release()),
+        (sink.await_turn, lambda: source.give_turn(0, 5)),
+    ]
     for wait, end in waits:
         waiting = threading.Thread(target=wait)
         waiting.start()

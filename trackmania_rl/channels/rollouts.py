@@ -1,12 +1,28 @@
-"""`Rollouts` in shared memory: arrays in slots, a small header in a pipe.
+"""`Rollouts`, the way of races from collectors to the learner, in shared memory.
+
+The learner opens a sink for each collector, and receives::
+
+    with rollouts.get(timeout_s=60) as rollout:      # its arrays are valid in here
+        memory.extend(rollout.rollout_results)
+
+A collector drives until the run ends::
+
+    while (frames := sink.acquire_frames(game)) is not None:
+        run_state.pull()
+        version = run_state.pull_weights("exploration", network, version)
+        sink.put(game, *play(frames, run_state.settings, run_state.frames_total, sink.beat))
+
+With synchronous sampling the learner calls `give_turn` and receives until no collector `is_at_turn`; a collector plays
+from `await_turn` to `end_turn`.
 
 The learner creates a `_Link` for each collector: a few slots of memory, and pipes. The collector receives the number of
 a free slot, pickles the race into the slot with its arrays as out-of-band buffers, and sends the places of the buffers.
 The learner unpickles the race from views of the slot, and returns the slot after copying the race. Without a free slot
 the collector waits.
 
-A collector may be killed at any moment: a message enters its pipe whole, no lock is shared, and a restarted collector
-gets another link. The memory has no name, so killed processes leave none. Processes are spawned.
+A collector may be killed at any moment without blocking another process: a message enters its pipe whole, no lock is
+shared, and a restarted collector gets another link. The memory has no name, so killed processes leave none. Processes
+are spawned.
 """
 
 from __future__ import annotations
@@ -17,28 +33,31 @@ import functools
 import multiprocessing
 import pickle
 import shutil
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.heap import BufferWrapper
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
-from typing_extensions import override
+import numpy.typing as npt
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.protocols import (
-    ChannelError,
-    ReceivedRollout,
-    RolloutSink,
-    RolloutSource,
-    Room,
-)
+from trackmania_rl.errors import UserError
+from trackmania_rl.race.progress import Fragment, RacePosition
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import GameSettings
 
+Got = TypeVar("Got")
+
+ROLLOUT_SLOTS_PER_COLLECTOR: Final = 4
+"""Races of one collector that wait for the learner; without a free slot the collector waits."""
+WAIT_FOREVER_S: Final = float("inf")
+LOOK_EVERY_S: Final = 0.5
+"""Interval of heartbeats, and of tests for the run's end, while a collector waits."""
 SHARED_MEMORY_FOLDER: Final = Path("/dev/shm")
 """Shared memory of Linux; containers often give it 64 MB."""
 ALIGNMENT_BYTES: Final = 64
@@ -48,6 +67,10 @@ OTHER_BYTES_PER_ACTION: Final = 512
 OTHER_BYTES_PER_RACE: Final = 1 << 16
 """Room for values that do not grow with the race, and for alignment."""
 SPAWN: Final = multiprocessing.get_context("spawn")
+
+
+class ChannelError(UserError):
+    """Data that does not fit a channel, or a channel that does not fit into memory."""
 
 
 def make_stop_flag() -> Any:
@@ -122,51 +145,141 @@ class _Link:
             self.free_in.send(slot)
 
 
-class SharedRolloutSink(RolloutSink):
-    """Collector's end; `SharedRolloutSource.open_collector` makes it."""
+@dataclass
+class ReceivedRollout:
+    """Finished race, or a fragment of one, as the learner receives it; a context manager that releases it.
 
-    def __init__(self, link: _Link) -> None:
-        super().__init__(link.n_games, link.heartbeat)
-        self._link = link
+    Attributes:
+        rollout_results: arrays and plain values by name; the arrays are read-only and valid until `release`.
+        waited_s: mean time that the collector's games waited for room since its last rollout.
+        elapsed_s: time since the collector's last rollout.
+        give_back: called once by `release`, to free the arrays' memory.
+    """
 
-    def __reduce__(self) -> tuple[type[SharedRolloutSink], tuple[_Link]]:
-        return SharedRolloutSink, (self._link,)
-
-    @override
-    def end_turn(self) -> None:
-        self._link.n_turns_ended.value += 1  # every header of the turn is in its pipe
+    collector: int
+    rollout_results: dict[str, Any]
+    end_race_stats: dict[str, Any]
+    waited_s: float = 0.0
+    elapsed_s: float = 0.0
+    give_back: Callable[[], None] | None = None
 
     @property
-    @override
-    def _run_ends(self) -> bool:
-        return bool(self._link.stop.value)
+    def fragment(self) -> Fragment | None:
+        """New part of the race; None for a whole race."""
+        return self.end_race_stats.get("fragment")
 
-    @override
-    def _take_turn(self, timeout_s: float) -> int | None:
-        return self._link.turns.recv() if self._link.turns.poll(timeout_s) else None
+    @property
+    def position(self) -> RacePosition | None:
+        """Position among the races of its collector; None for a race outside the map cycle."""
+        return self.end_race_stats.get("position")
 
-    @override
-    def _take_room(self, timeout_s: float) -> Room | None:
+    @property
+    def weights_age_s(self) -> float | None:
+        """Age of the weights that drove the race; None without weights."""
+        return self.end_race_stats.get("weights_age_s")
+
+    @property
+    def is_under_way(self) -> bool:
+        """Return whether this is a fragment of a race that continues."""
+        return self.fragment is not None and not self.fragment.is_last
+
+    def release(self) -> None:
+        """Drop the arrays and free their memory. A second call has no effect."""
+        give_back, self.give_back = self.give_back, None
+        if give_back is not None:
+            self.rollout_results = {}
+            give_back()
+
+    def __enter__(self) -> ReceivedRollout:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class RolloutSink:
+    """A collector's end of `Rollouts`, made by `open_collector`. Each game may use it from its own thread.
+
+    Attributes:
+        waited_s: total time spent waiting for room, mean of the games.
+    """
+
+    def __init__(self, link: _Link) -> None:
+        self.waited_s = 0.0
+        self._link = link
+        self._slots: dict[int, int] = {}  # held, by game
+        self._waited_until_last_put_s = 0.0
+        self._last_put_s: float | None = None
+        self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[type[RolloutSink], tuple[_Link]]:
+        return RolloutSink, (self._link,)
+
+    def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
+        """Wait for a slot, and return its array for frames (longest race's states, 1, H, W).
+
+        Frames written there are not copied: pass `frames[:T]` to `put`. Before `put`, further calls return the same
+        array. Return None if the run ends, or after the time-out.
+        """
+        began_s = time.monotonic()
+        self._last_put_s = self._last_put_s or began_s
+        if game not in self._slots:
+            slot = self._wait(self._take_slot, began_s + timeout_s)
+            with self._lock:
+                self.waited_s += (time.monotonic() - began_s) / self._link.n_games
+            if slot is None:
+                return None
+            self._slots[game] = slot
+        memory = self._link.slot(self._slots[game])
+        return np.ndarray(self._link.bounds.frames_shape, dtype=np.uint8, buffer=memory)
+
+    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        """Send a finished race to the learner, with the game's slot.
+
+        Raises:
+            ChannelError: if the race is larger than the slot, which the game keeps.
+            ValueError: if the game holds no slot.
+        """
+        if game not in self._slots:
+            raise ValueError(f"game {game} holds no slot: acquire_frames comes before each put")
+        places = self._write(self._link.slot(self._slots[game]), rollout_results, end_race_stats)
+        with self._lock:
+            now_s = time.monotonic()
+            waited_s, elapsed_s = self.waited_s - self._waited_until_last_put_s, now_s - (self._last_put_s or now_s)
+            self._waited_until_last_put_s, self._last_put_s = self.waited_s, now_s
+            self._link.headers_in.send((self._slots.pop(game), places, waited_s, elapsed_s))
+
+    def beat(self) -> None:
+        """Send a heartbeat; cheap enough between any two actions. Waits of the sink send their own."""
+        self._link.heartbeat.beat()
+
+    def await_turn(self) -> int | None:
+        """Wait for a turn and return its number; None if the run ends."""
+        turns = self._link.turns
+        return self._wait(lambda timeout_s: turns.recv() if turns.poll(timeout_s) else None, WAIT_FOREVER_S)
+
+    def end_turn(self) -> None:
+        """End the turn, after all its rollouts were put."""
+        self._link.n_turns_ended.value += 1  # every header of the turn is in its pipe
+
+    def _take_slot(self, timeout_s: float) -> int | None:
         if not self._link.free.poll(timeout_s):
             return None
         with self._lock:
             if not self._link.free.poll(0):  # another game was faster
                 return None
-            slot = self._link.free.recv()
-        bounds = self._link.bounds
-        return Room(np.ndarray(bounds.frames_shape, dtype=np.uint8, buffer=self._link.slot(slot)), slot)
+            return int(self._link.free.recv())
 
-    @override
-    def _pack(
-        self, room: Room, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]
+    def _write(
+        self, slot: memoryview, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]
     ) -> list[tuple[int, int]]:
-        """Write a race to its slot; return offset and length of the pickle and of each buffer."""
+        """Write a race to a slot; return offset and length of the pickle and of each buffer."""
         buffers: list[pickle.PickleBuffer] = []
         race = pickle.dumps((dict(rollout_results), dict(end_race_stats)), 5, buffer_callback=buffers.append)
         views = [memoryview(race), *(buffer.raw() for buffer in buffers)]
-        frames_at = room.frames.ctypes.data
+        frames_at = np.asarray(slot).ctypes.data
         in_place = [view.nbytes > 0 and np.asarray(view).ctypes.data == frames_at for view in views]
-        slot, next_offset = self._link.slot(room.number), self._link.bounds.frames_bytes if any(in_place) else 0
+        next_offset = self._link.bounds.frames_bytes if any(in_place) else 0
         places: list[tuple[int, int]] = []
         for view, is_in_place in zip(views, in_place, strict=True):
             places.append((0 if is_in_place else next_offset, view.nbytes))
@@ -181,19 +294,37 @@ class SharedRolloutSink(RolloutSink):
                 next_offset += _aligned(view.nbytes)
         return places
 
-    @override
-    def _send(self, room: Room, packed: Any, waited_s: float, elapsed_s: float) -> None:
-        self._link.headers_in.send((room.number, packed, waited_s, elapsed_s))
+    def _wait(self, take: Callable[[float], Got | None], deadline_s: float) -> Got | None:
+        """Call `take` with time-outs until it returns something; None after the deadline, or if the run ends."""
+        self._add_waiting(1)
+        try:
+            while not self._link.stop.value:
+                self.beat()
+                left_s = deadline_s - time.monotonic()
+                if (taken := take(max(0.0, min(left_s, LOOK_EVERY_S)))) is not None:
+                    return taken
+                if left_s <= 0:
+                    break
+            return None
+        finally:
+            self._add_waiting(-1)
+
+    def _add_waiting(self, number: int) -> None:
+        with self._lock:
+            self._link.heartbeat.n_waiting += number
 
 
-class SharedRolloutSource(RolloutSource):
-    """Learner's end; see `RolloutSource`. Memory is created when a collector is opened.
+class Rollouts:
+    """The learner's end: opens a sink for each collector and receives what collectors put.
 
     Args:
         bounds: size of the largest rollout.
         slots_per_collector: races of a collector that may be under way or unreleased.
         games_per_collector: races that it drives at the same time; each beyond the first adds a slot.
         stop: see `make_stop_flag`.
+
+    Attributes:
+        waited_s: total time spent in `get`.
     """
 
     def __init__(
@@ -208,8 +339,12 @@ class SharedRolloutSource(RolloutSource):
         self._n_turns_given: dict[int, int] = {}
         self._available_bytes = available_shared_memory_bytes()
 
-    @override
-    def open_collector(self, collector: int) -> SharedRolloutSink:
+    def open_collector(self, collector: int) -> RolloutSink:
+        """Make a new sink for a collector whose former process has ended; drop its unreceived rollouts.
+
+        Raises:
+            ChannelError: if memory is short.
+        """
         self.close_collector(collector)
         self._require_memory()
         headers, headers_in = SPAWN.Pipe(duplex=False)
@@ -234,16 +369,16 @@ class SharedRolloutSource(RolloutSource):
             link.release(slot)
         self._links[collector] = link
         self._n_turns_given[collector] = 0
-        return SharedRolloutSink(link)
+        return RolloutSink(link)
 
-    @override
     def close_collector(self, collector: int) -> None:
+        """Free the memory of a collector's sink, if there is one. Its rollouts become invalid."""
         if (link := self._links.pop(collector, None)) is not None:
             for pipe in (link.headers, link.headers_in, link.free, link.free_in, link.turns, link.turns_in):
                 pipe.close()
 
-    @override
     def get(self, timeout_s: float) -> ReceivedRollout | None:
+        """Return the next rollout, of each collector in turn; None after the time-out."""
         began_s = time.monotonic()
         try:
             while (rollout := self._take_one()) is None:
@@ -258,23 +393,23 @@ class SharedRolloutSource(RolloutSource):
         finally:
             self.waited_s += time.monotonic() - began_s
 
-    @override
     def give_turn(self, collector: int, number: int) -> None:
+        """Start a collector's turn; no effect if the collector is not open."""
         if collector in self._links:
             self._n_turns_given[collector] += 1
             self._links[collector].turns_in.send(number)
 
-    @override
     def is_at_turn(self, collector: int) -> bool:
+        """Return whether a collector still plays its turn. Afterwards `get` returns its rollouts at once."""
         link = self._links.get(collector)
         return link is not None and link.n_turns_ended.value < self._n_turns_given[collector]
 
-    @override
     def heartbeat(self, collector: int) -> Heartbeat:
+        """Return the heartbeat of an open collector; never waits."""
         return self._links[collector].heartbeat
 
-    @override
     def close(self) -> None:
+        """Free everything, after the collectors have ended."""
         for collector in tuple(self._links):
             self.close_collector(collector)
 
