@@ -62,7 +62,6 @@ class VehicleParameters:
     max_angular_speed_rad_s: float = 100.0  # [engine]
     spawn_height_m: float = 0.21  # above the start block's road [replay]
     respawn_height_m: float = 0.224  # above a checkpoint's road [replay]
-    respawn_before_gate_m: float = 4.8  # before the block's middle [replay]
 
     # Time.
     substep_length_m: float = 0.3  # about the body's largest motion [replay]
