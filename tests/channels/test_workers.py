@@ -260,8 +260,8 @@ class Client:
         return caught.value.code().name, caught.value.details()
 
     def news_of(self, sequence):
-        """The news that the learner has received a race."""
-        while (news := self.receive()[0]).received < sequence:
+        """The news that the learner has taken a race."""
+        while (news := self.receive()[0]).taken < sequence:
             pass
         return news
 
@@ -345,6 +345,7 @@ def test_counts_of_races_survive_the_learner(learner, connect):
     for sequence in (1, 2):
         client.send(message_of(sequence, sequence))
     take(run, 1)
+    assert client.news_of(1).taken == 1, "the second one waits in the queue"
     run.server.tick()
     state = run.server.state_dict()
     assert state == {WORKER: [1000, 1]}, "the second one is received, but was not counted"
@@ -499,10 +500,10 @@ def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path, 
     assert not spool.is_full(False, 1)
     spool.add(11, 20, bytes(40))
     assert spool.is_full(False, 1)
-    spool.received = 9
+    spool.taken = 9
     assert not spool.is_full(False, 1)
     spool.add(12, 20, bytes(20))
-    assert spool.packet_after(0, 1)[0] == 10, "those that were received make room"
+    assert spool.packet_after(0, 1)[0] == 10, "those that were taken make room"
     worker = spool.worker
     spool.lock_file.release()
 

@@ -106,7 +106,7 @@ class News(Message):
     """Changes of the run's state; the arrays are vectors of weights, by their kind."""
 
     frames_total: Count = 0
-    received: Count = 0  # number of the newest race of this worker that the learner has received
+    taken: Count = 0  # number of the newest race of this worker that the learner has taken from its queue
     acknowledged: Count = 0  # number of the newest one that a checkpoint holds
     settings: dict[str, JsonValue] | None = None
     versions: dict[WeightsKind, Count] = {}

@@ -337,6 +337,7 @@ class Rollouts:
         self._n_slots = slots_per_collector + games_per_collector - 1
         self._links: dict[int, _Link] = {}
         self._n_turns_given: dict[int, int] = {}
+        self._n_received: dict[int, int] = {}
         self._available_bytes = available_shared_memory_bytes()
 
     def open_collector(self, collector: int) -> RolloutSink:
@@ -368,7 +369,7 @@ class Rollouts:
         for slot in range(self._n_slots):
             link.release(slot)
         self._links[collector] = link
-        self._n_turns_given[collector] = 0
+        self._n_turns_given[collector] = self._n_received[collector] = 0
         return RolloutSink(link)
 
     def close_collector(self, collector: int) -> None:
@@ -404,6 +405,10 @@ class Rollouts:
         link = self._links.get(collector)
         return link is not None and link.n_turns_ended.value < self._n_turns_given[collector]
 
+    def n_received(self, collector: int) -> int:
+        """Return how many rollouts `get` has returned since the collector was opened."""
+        return self._n_received[collector]
+
     def heartbeat(self, collector: int) -> Heartbeat:
         """Return the heartbeat of an open collector; never waits."""
         return self._links[collector].heartbeat
@@ -417,6 +422,7 @@ class Rollouts:
         for collector, link in tuple(self._links.items()):
             if link.headers.poll():
                 number, places, waited_s, elapsed_s = link.headers.recv()
+                self._n_received[collector] += 1
                 self._links[collector] = self._links.pop(collector)  # to the end of the row: collectors take turns
                 slot = link.slot(number).toreadonly()
                 race, *buffers = [slot[offset : offset + n_bytes] for offset, n_bytes in places]

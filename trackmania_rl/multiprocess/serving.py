@@ -67,9 +67,10 @@ class _Worker:
     """A worker of this run, by the id that it made for itself."""
 
     number: int  # among the collectors
-    received: int = 0  # newest race in the sink
+    received: int = 0  # newest race that was put into the sink
     counted: int = 0  # newest race that hooks have counted
     saved: int = 0  # newest race that a checkpoint has counted
+    n_put: int = 0  # races that were put into the sink in this session
     n_calls: int = 0  # in this session; only the newest one is answered
     is_connected: bool = False
     sink: RolloutSink | None = None
@@ -233,6 +234,7 @@ class ServeWorkers(Hook):
                     if worker.n_calls != call:
                         return
                     if header.sequence > worker.received:
+                        worker.n_put += 1
                         worker.received = header.sequence  # before the learner has it
                         worker.sink.put(0, results, {**stats, "sent_by": SentBy(name, header.sequence)})
         except (MessageError, ChannelError) as error:
@@ -257,7 +259,12 @@ class ServeWorkers(Hook):
             if run_state.settings is not settings:
                 settings = run_state.settings
                 yield encode(News(settings=self._settings_of(worker, settings)))
-            news = News(frames_total=run_state.frames_total, received=worker.received, acknowledged=worker.saved)
+            n_waiting = worker.n_put - self.run.channels.rollouts.n_received(worker.number)
+            news = News(
+                frames_total=run_state.frames_total,
+                taken=max(0, worker.received - n_waiting),
+                acknowledged=worker.saved,
+            )
             if news != sent:
                 sent = news
                 yield encode(news)

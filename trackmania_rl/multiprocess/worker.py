@@ -32,7 +32,7 @@ from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import MOST_SETUP_BYTES, Description, MessageError, News, decode
-from trackmania_rl.channels.rollouts import ReceivedRollout
+from trackmania_rl.channels.rollouts import ROLLOUT_SLOTS_PER_COLLECTOR, ReceivedRollout
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, open_channels
 from trackmania_rl.cli import is_loopback
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem
@@ -60,9 +60,9 @@ ANSWERS_WITHIN_S: Final = 20.0
 POLL_S: Final = 0.1
 WAIT_S: Final = 0.01
 PACKET_EVERY_S: Final = 0.02
-MOST_UNDER_WAY: Final = 8
+MOST_UNDER_WAY: Final = ROLLOUT_SLOTS_PER_COLLECTOR
 MOST_ACTIONS_UNDER_WAY: Final = 1_000
-"""With so many races and actions on their way to the learner the collector waits, so that races do not grow old."""
+"""With so many races and actions under way or in the learner's queue the collector waits, as a local one does."""
 OF_MACHINE: Final = ("n_collectors", "maps_folder", "base_tmi_port", "demonstrations", "offline")
 """Settings that a worker does not take from its learner."""
 OF_COLLECTOR: Final = ("game", "observation", "agent", "sync")
@@ -166,19 +166,20 @@ class Spool:
 
     Args:
         folder: of this worker alone.
-        most_bytes: bound, beyond which received races are removed; without a connection the collector waits then.
+        most_bytes: bound, beyond which races that the learner has taken are removed; without a connection the collector
+            waits then.
         worker: the worker's id; made once for a folder by default.
 
     Attributes:
         worker: the worker's id.
-        received: number of the newest race that the learner has received.
+        taken: number of the newest race that the learner has taken from its queue.
     """
 
     def __init__(self, folder: Path, most_bytes: int, worker: str = "") -> None:
         self._folder, self._run_file, self._most_bytes = folder / "races", folder / "run", most_bytes
         self._lock = threading.Lock()
         self._races: dict[int, Path] = {}
-        self._n_bytes = self.received = 0
+        self._n_bytes = self.taken = 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self.lock_file = FileLock(folder / "lock")
@@ -207,8 +208,8 @@ class Spool:
         """Return whether the collector waits: for the learner to receive races, or without a connection for room."""
         with self._lock:
             if not is_connected:
-                return self._n_bytes >= self._most_bytes and next(iter(self._races)) > self.received
-            under_way = self._after(self.received)
+                return self._n_bytes >= self._most_bytes and next(iter(self._races)) > self.taken
+            under_way = self._after(self.taken)
         n_actions = sum(map(_n_actions, under_way.values()))
         return len(under_way) >= MOST_UNDER_WAY and n_actions >= max(MOST_ACTIONS_UNDER_WAY, least_actions)
 
@@ -220,7 +221,7 @@ class Spool:
         with self._lock:
             self._races[sequence] = file
             self._n_bytes += len(message)
-            while self._n_bytes > self._most_bytes and (oldest := next(iter(self._races))) <= self.received:
+            while self._n_bytes > self._most_bytes and (oldest := next(iter(self._races))) <= self.taken:
                 self._remove(oldest)
 
     def acknowledge(self, sequence: int) -> None:
@@ -377,7 +378,7 @@ class Worker:
                     self._run = run = _Run(description, self._machine, self._spool)
                 else:
                     run.check(description)
-                self._spool.received = description.received
+                self._spool.taken = description.received
                 received.put(description.received)
                 self._is_connected = True
                 log.info("connected to %s, run %s", self._server.address, description.run)
@@ -453,7 +454,7 @@ class _Run:
             self._settings = self._machine.settings_of(news.settings)
             run_state.publish(settings=self._settings)
         run_state.publish(frames_total=news.frames_total)
-        self._spool.received = max(self._spool.received, news.received)  # 0 in news of weights
+        self._spool.taken = max(self._spool.taken, news.taken)  # 0 in news of weights
         self._spool.acknowledge(news.acknowledged)
 
     def keep(self, rollout: ReceivedRollout) -> None:
