@@ -517,25 +517,13 @@ def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path, 
     assert spool.packet_after(0, 1) == (0, b"")
 
 
-def test_ray_starts_a_worker_whose_log_and_end_are_told(learner, ray_here, caplog):
-    import ray
-
+def test_a_worker_that_ray_starts_tells_why_it_ended(learner, ray_here):
     from trackmania_rl.multiprocess.cluster.workers import WorkerJob
 
     run, machine = learner(), Machine(Path("maps"), SHIPPED_FOLDER, UserSettings())
-    refused, away = (
-        WorkerJob(5, Server(address, "another token"), machine, run.run_state)
-        for address in (run.address, "http://127.0.0.1:9")
-    )
-    refused.start()
+    job = WorkerJob(5, Server(run.address, "another token"), machine, run.run_state)
+    job.start()
     failures = []
-    wait_until(lambda: failures.append(refused.failure(0.1)) or failures[-1])
+    wait_until(lambda: failures.append(job.failure(0.1)) or failures[-1])
     assert "refuses this worker: the token differs" in failures[-1]
-    refused.end()
-
-    away.start()
-    wait_until(lambda: away.failure(0.1) or "collector 5: the learner at http://127.0.0.1:9 is away" in caplog.text)
-    assert away.failure(0.1) is None
-    ray.get(away.ask_to_end(), timeout=60)
-    wait_until(lambda: away.failure(0.1))
-    away.end()
+    job.end()
