@@ -106,6 +106,19 @@ def test_a_part_does_not_import_what_is_forbidden(imports, part):
                 assert not any(name == f or name.startswith(f + ".") for f in FORBIDDEN[part]), (module, name)
 
 
+def test_only_modules_of_workers_import_their_messages(imports):
+    users = (
+        "run",
+        "multiprocess.run_setup",
+        "multiprocess.serving",
+        "multiprocess.worker",
+        "multiprocess.cluster.workers",
+    )
+    for module, imported in imports.items():
+        if module not in users:
+            assert not any(name.startswith(f"{PACKAGE}.channels.over_grpc") for name in imported), module
+
+
 def test_only_the_cluster_and_the_search_import_ray(imports, repository_root):
     others = {
         str(file): _imports(file)

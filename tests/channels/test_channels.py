@@ -136,7 +136,7 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
     for thread in waiting:
         thread.join()
     assert answers == [None] * len(waiting)
-    wait_until(lambda: view.stop_requested)
+    assert view.stop_requested
     assert sink.acquire_frames(game=2) is None
 
 
@@ -201,7 +201,7 @@ def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels, set
         before = view.settings
         run_state.publish(settings=edited)
         assert view.settings is before, "a race is played by the settings at its beginning"
-        wait_until(view.pull)
+        assert view.pull()
         assert repr(view.settings) == repr(edited)
         run_state.publish(settings=edited)
         assert not view.pull()
@@ -226,14 +226,14 @@ def test_weights_frame_count_and_the_end_are_seen_as_they_are_published(open_cha
         assert view.pull_weights(kind, network, version) == version
         assert values(network) == {-1.0}
         run_state.publish(weights={kind: network_of(value + 5)})
-        wait_until(lambda: view.pull_weights(kind, network, version) > version)  # noqa: B023
+        assert view.pull_weights(kind, network, version) > version
         assert values(network) == {value + 5}
     assert (view.frames_total, view.stop_requested) == (0, False)
     run_state.publish(frames_total=7_000_000_000)
     run_state.publish(frames_total=8_000_000_000, stop=True)
     run_state.publish()
     view.pull()
-    wait_until(lambda: view.stop_requested)
+    assert view.stop_requested
     assert view.frames_total == 8_000_000_000
 
 
@@ -245,7 +245,7 @@ def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(o
     acquired(sink)
     sink.put(0, *children.make_rollout(1, 4))
     sink.beat()
-    wait_until(lambda: source.heartbeat(0).at_s > 0)
+    assert source.heartbeat(0).at_s > 0
     assert source.heartbeat(0).n_waiting == 0
     assert source.heartbeat(1).at_s == 0
     waits = [

@@ -303,6 +303,11 @@ def require_same(facts: Mapping[str, str], own: Mapping[str, str]) -> None:
             raise UserError(f"the learner's run cannot be played here: {name} is {fact} there, {other} here: {remedy}")
 
 
+def read_pem(file: Path) -> bytes:
+    """Read a certificate or key, or raise `UserError`."""
+    return bytes(read_bounded(file, MOST_PEM_BYTES))
+
+
 @dataclass(frozen=True)
 class WorkerAccess:
     """Address at which workers connect, and their admission."""
@@ -334,5 +339,5 @@ class WorkerAccess:
         access = cls(host, int(port), token or None)
         if certificate_and_key is None:
             return access
-        certificate, key = (bytes(read_bounded(file, MOST_PEM_BYTES)) for file in certificate_and_key)
+        certificate, key = map(read_pem, certificate_and_key)
         return replace(access, certificate=certificate, key=key)

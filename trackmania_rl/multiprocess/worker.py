@@ -37,7 +37,7 @@ from trackmania_rl.channels.run_state import WEIGHTS_KINDS, open_channels
 from trackmania_rl.cli import is_loopback
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem
 from trackmania_rl.errors import PassingError, UserError, one_line
-from trackmania_rl.files import read_bounded, write_durably
+from trackmania_rl.files import write_durably
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collectors import ENDS_WITHIN_S, CollectorSetup, CollectorSupervisor
 from trackmania_rl.parts import load_part
@@ -97,8 +97,7 @@ class Server:
             raise UserError(f"--connect {address}: write https://HOST:PORT")
         if parts.scheme == "http" and not is_insecure and not is_loopback(parts.hostname or ""):
             raise UserError(f"--connect {address} sends the token without TLS: write https://, or ask for --insecure")
-        pem = bytes(read_bounded(certificate, over_grpc.MOST_PEM_BYTES)) if certificate else None
-        return cls(address, token, pem)
+        return cls(address, token, over_grpc.read_pem(certificate) if certificate else None)
 
     @contextlib.contextmanager
     def call(self, requests: Iterator[bytes], worker: str = "") -> Iterator[tuple[Description, Any]]:
@@ -205,7 +204,7 @@ class Spool:
         return max(self._races, default=received)
 
     def is_full(self, is_connected: bool, least_actions: int) -> bool:
-        """Return whether the collector waits: for the learner to receive races, or without a connection for room."""
+        """Return whether the collector waits: for the learner to take races, or without a connection for room."""
         with self._lock:
             if not is_connected:
                 return self._n_bytes >= self._most_bytes and next(iter(self._races)) > self.taken

@@ -87,6 +87,11 @@ def environment() -> dict[str, str]:
     return {"PYTHONPATH": path}
 
 
+def uses_tls() -> bool:
+    """Return whether Ray uses TLS on this machine."""
+    return os.environ.get("RAY_USE_TLS") == "1"
+
+
 def require_answer(cluster: str) -> None:
     """Join a cluster in a child process first, as Ray waits for minutes without an answer.
 
@@ -229,11 +234,7 @@ def _of_machine(node: dict[str, Any], answer: Any) -> Finding:
 
 def _how_it_is_guarded() -> Finding:
     token = "asks for a token" if os.environ.get("RAY_AUTH_MODE") == "token" else "asks for no token"
-    tls = (
-        "speaks TLS"
-        if os.environ.get("RAY_USE_TLS") == "1"
-        else "speaks no TLS: races and weights can be read on the way"
-    )
+    tls = "speaks TLS" if uses_tls() else "speaks no TLS: races and weights can be read on the way"
     return ok(Check.CLUSTER, f"joined; it {token} and {tls}")
 
 

@@ -23,11 +23,10 @@ from tensordict import TensorDictBase
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.over_grpc import MOST_PEM_BYTES, WorkerAccess
+from trackmania_rl.channels.over_grpc import WorkerAccess, read_pem
 from trackmania_rl.channels.run_state import RunState
 from trackmania_rl.errors import PassingError, UserError, one_line
-from trackmania_rl.files import read_bounded
-from trackmania_rl.multiprocess.cluster.connecting import RESOURCE, environment, n_places
+from trackmania_rl.multiprocess.cluster.connecting import RESOURCE, environment, n_places, uses_tls
 from trackmania_rl.multiprocess.collector_process import send_logs_to
 from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, CollectorSetup
 from trackmania_rl.multiprocess.learner_process import CollectorsHook
@@ -90,14 +89,9 @@ def _on_this_machine(machine: Machine, folder: Path) -> Machine:
     return replace(machine, folder=folder, overrides=[*machine.overrides, f"maps_folder={str(maps_folder)!r}"])
 
 
-def uses_tls() -> bool:
-    """Return whether Ray is to use TLS here."""
-    return os.environ.get("RAY_USE_TLS") == "1"
-
-
 def _of_ray(variable: str) -> bytes:
     """Read a PEM file that a variable of Ray's names."""
-    return bytes(read_bounded(Path(os.environ.get(variable, "")), MOST_PEM_BYTES))
+    return read_pem(Path(os.environ.get(variable, "")))
 
 
 def _with_certificate(server: Server) -> Server:
@@ -253,7 +247,7 @@ class ClusterWorkers(CollectorsHook[WorkerJob]):
         if time.monotonic() - self._head_answered_s > HEAD_LOST_AFTER_S:
             raise PassingError(
                 f"the head of the Ray cluster has not answered for {HEAD_LOST_AFTER_S:.0f} s: start it again, and then "
-                "the same command, which goes on from the last checkpoint"
+                "repeat the command, which resumes from the last checkpoint"
             )
         super().tick()
         if not self._has_said_that_some_wait and (n_waiting := len(self.jobs) - self._n_places) > 0:
