@@ -32,7 +32,8 @@ from trackmania_rl.cli import (
     worker_token,
 )
 from trackmania_rl.errors import ExitCode
-from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT, PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.start import INSTALL
 
 if TYPE_CHECKING:
     from trackmania_rl.doctor.findings import Finding
@@ -45,12 +46,14 @@ def main() -> int:
     try:
         from trackmania_rl.doctor.examination import examine
     except (ImportError, OSError) as error:
+        if isinstance(error, ModuleNotFoundError):
+            raise
         # Windows' messages for a missing system library that torch needs.
         is_of_windows = sys.platform == "win32" and (isinstance(error, OSError) or "DLL" in str(error))
         remedy = (
             "install the Microsoft Visual C++ Redistributable (https://aka.ms/vs/17/release/vc_redist.x64.exe)"
             if is_of_windows
-            else f"python -m pip install {'-r requirements.txt' if IS_CHECKOUT else DISTRIBUTION}"
+            else INSTALL
         )
         print(f"problem: packages: {error}: {remedy}", file=sys.stderr)
         return ExitCode.FAILED
@@ -114,9 +117,9 @@ def findings_of_learner(arguments: argparse.Namespace) -> Iterator[Finding]:
 
 def show(findings: Iterator[Finding]) -> int:
     """Print each finding as soon as it is known; return the exit code."""
-    from rich.console import Console
-
     from trackmania_rl.doctor.findings import GUIDE, Level
+
+    from rich.console import Console
 
     colours = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
     counts = dict.fromkeys(Level, 0)

@@ -31,9 +31,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-from rich.table import Table
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
 from trackmania_rl.cli import (
@@ -58,6 +55,9 @@ from trackmania_rl.telemetry.terminal_view import format_time, times_text
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
+
+from rich.console import Console
+from rich.table import Table
 
 if TYPE_CHECKING:
     from trackmania_rl.gbx.challenge import MedalTimes
@@ -104,9 +104,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     if not arguments.run.exists():
         raise UserError(f"{arguments.run}: there is no such run folder or driver's file{known_runs()}")
     # Slow imports.
-    import torch
-
     from trackmania_rl.training.evaluation import load_driver
+
+    import torch
 
     console = Console()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device, code=arguments.code)

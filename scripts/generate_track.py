@@ -57,9 +57,9 @@ def generate(arguments: argparse.Namespace) -> None:
     print(f"wrote {output} and {line_file}")
     if arguments.picture is not None:
         sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
-        from draw_track import drive_and_draw  # slow import
-
         from trackmania_rl.simulator.tracks.track_file import load_track
+
+        from draw_track import drive_and_draw  # slow import
 
         drive_and_draw(load_track(output), "careful", arguments.picture, 1000)
 

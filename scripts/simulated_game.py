@@ -14,14 +14,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.simulator.server.game import SimulatedGame
 from trackmania_rl.simulator.server.server import UNLIMITED_SPEED, GameServer
 from trackmania_rl.simulator.tracks.track_file import TrackFileError
+
+import psutil
 
 DEFAULT_PORT = 8478
 MENUS = "none"

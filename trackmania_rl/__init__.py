@@ -3,7 +3,14 @@
 Importing it registers its Gymnasium environments; numba is imported when one is made.
 """
 
+import sys
 from typing import Final
+
+from trackmania_rl.start import IS_COMMAND, require_tested_python, show_error
+
+if IS_COMMAND:
+    sys.excepthook = show_error
+require_tested_python()
 
 try:
     import gymnasium

@@ -17,12 +17,9 @@ from typing import Final
 import platformdirs
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.start import DISTRIBUTION, IS_CHECKOUT
 
 _PACKAGE: Final = Path(__file__).absolute().parent  # links are not resolved
-DISTRIBUTION: Final = "trackmania-rl"
-"""Package name for pip."""
-IS_CHECKOUT: Final = (_PACKAGE.parent / "scripts" / "train.py").is_file()
-"""True if the package is in the repository."""
 SHIPPED_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else _PACKAGE / "shipped"
 """Folder of the shipped `config_files`, `drivers`, `maps`, `scripts` and `examples`."""
 WORKING_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else Path.cwd()
@@ -64,7 +61,7 @@ def user_folder(name: str) -> Path:
 def program_version() -> str:
     """Return the installed version, or "unknown"."""
     try:
-        return importlib.metadata.version("trackmania-rl")
+        return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
 

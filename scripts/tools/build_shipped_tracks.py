@@ -4,8 +4,11 @@ The author's time is that of the fastest race known (research/planner/README.rst
 """
 
 import argparse
+import sys
 from dataclasses import asdict
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.simulator.tracks.track_design import (

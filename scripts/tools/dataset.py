@@ -21,9 +21,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number
@@ -32,6 +29,9 @@ from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
+
+from rich.console import Console
+from rich.table import Table
 
 if TYPE_CHECKING:
     from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm

@@ -15,8 +15,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import (
@@ -25,6 +23,8 @@ from trackmania_rl.cli import (
     whole_number,
 )
 from trackmania_rl.places import PROJECT_FOLDER
+
+from rich.console import Console
 
 
 @command

@@ -11,16 +11,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
-import numpy as np
-import numpy.typing as npt
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command, png_file, whole_number, writing
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.world import Edge, Ribbon, Surface, Track
+
+import cv2
+import numpy as np
+import numpy.typing as npt
 
 BACKGROUND = (60, 90, 60)
 INK = (255, 255, 255)

@@ -17,15 +17,15 @@ import re
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 
 @command

@@ -20,9 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number
@@ -30,6 +27,9 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.telemetry.input_picture import NOTHING_HELD, InputTimeline, input_picture
 from trackmania_rl.telemetry.video import TRANSPARENT, Underlay, VideoFile, video_facts
+
+import numpy as np
+import numpy.typing as npt
 
 CORNERS: Final = ("bottom-left", "bottom-right", "top-left", "top-right")
 FRAMES_PER_S: Final = 60

@@ -17,11 +17,12 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # for tests
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
-import maps_commands
-
 from trackmania_rl.cli import command
+
+import maps_commands
 
 
 @command

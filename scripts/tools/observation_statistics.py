@@ -22,15 +22,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command, whole_number, writing
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings
+
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from trackmania_rl.race.observation import ObservationLayout

@@ -16,9 +16,6 @@ import contextlib
 import sys
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import (
@@ -32,6 +29,9 @@ from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.track.reference_line import load_reference_line
+
+import numpy as np
+import numpy.typing as npt
 
 VIRTUAL_SIDE_M = 0.8
 REAL_SIDE_M = 4.0

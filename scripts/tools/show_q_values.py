@@ -16,12 +16,6 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from rich.console import Console
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command, writing
@@ -41,6 +35,12 @@ from trackmania_rl.telemetry.diagnostics import (
     write_picture,
 )
 from trackmania_rl.telemetry.input_picture import InputTimeline
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
 
 MS_PER_ACTION = 50
 """Default without a run's configuration."""

@@ -9,13 +9,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.table import Table
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Driving, Race, summarize_learning
 from trackmania_rl.telemetry.tables import print_table
+
+from rich.table import Table
 
 
 @command

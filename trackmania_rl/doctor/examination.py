@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import sys
+import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import Distribution
@@ -17,19 +17,31 @@ from trackmania_rl.doctor.findings import Check, Context, Finding, Level, ok, pr
 from trackmania_rl.doctor.play import SHIPPED_MAP, check_play
 from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT
 from trackmania_rl.settings import SettingsError, load_settings
+from trackmania_rl.start import INSTALL
 
-OLDEST_PYTHON: Final = (3, 11)
-NEWEST_TESTED_PYTHON: Final = (3, 12)
 MAY_BE_MISSING: Final = frozenset({"pywin32", "python-xlib"})
 """Packages for the game's window only."""
-INSTALL: Final = f"python -m pip install {'-r requirements.txt' if IS_CHECKOUT else DISTRIBUTION}"
+USES_OF_EXTRAS: Final = {
+    "dashboard": "live page",
+    "datasets": "Minari data sets",
+    "wandb": "Weights & Biases",
+    "mlflow": "MLflow",
+    "trackio": "Trackio",
+    "hub": "drivers on the Hugging Face Hub",
+    "cluster": "Ray cluster and search over settings",
+    "worker": "workers on other machines",
+    "realtime": "rtgym",
+    "sb3": "Stable-Baselines3",
+    "window": "human view of the environments",
+    "game-window": "window of the real game",
+}
 
 
 def examine(
     config_file: Path, overrides: Sequence[str], output_folder: Path, project: Path, picture_file: Path | None = None
 ) -> Iterator[Finding]:
     """Run all checks of a configuration with overrides. With a picture file, a game is played for some seconds."""
-    yield from check_python()
+    yield ok(Check.PYTHON, f"Python {platform.python_version()}")
     if IS_CHECKOUT:
         yield from check_packages(pinned(project / "requirements.txt"))
     else:
@@ -60,19 +72,10 @@ def examine(
     yield from check_play(context, picture_file)
 
 
-def check_python() -> Iterator[Finding]:
-    """Check the interpreter's version."""
-    version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info[:2] < OLDEST_PYTHON:
-        yield problem(Check.PYTHON, f"Python {version} is too old: 3.11 or 3.12 is needed")
-    elif sys.version_info[:2] > NEWEST_TESTED_PYTHON:
-        yield warning(Check.PYTHON, f"Python {version} is newer than what is tested, 3.11 and 3.12")
-    else:
-        yield ok(Check.PYTHON, f"Python {version}")
-
-
 def check_packages(wanted_packages: Iterable[Requirement]) -> Iterator[Finding]:
-    """Compare the installed packages with the versions that are tested together."""
+    """Compare the installed packages with the versions that are tested together, or with a wheel's bounds."""
+    wanted_packages = list(wanted_packages)
+    are_pinned = all(str(wanted.specifier).startswith("==") for wanted in wanted_packages)
     n_right = 0
     for wanted in wanted_packages:
         installed = _installed_version(wanted.name)
@@ -80,11 +83,12 @@ def check_packages(wanted_packages: Iterable[Requirement]) -> Iterator[Finding]:
             finding = warning if wanted.name in MAY_BE_MISSING else problem
             yield finding(Check.PACKAGES, f"{wanted.name} is not installed: {INSTALL}")
         elif not wanted.specifier.contains(installed, prereleases=True):
-            tested = str(wanted.specifier).removeprefix("==")
-            yield warning(Check.PACKAGES, f"{wanted.name} is {installed}, and {tested} is what is tested: {INSTALL}")
+            needed = f"{str(wanted.specifier).removeprefix('==')} is {'tested' if are_pinned else 'needed'}"
+            yield warning(Check.PACKAGES, f"{wanted.name} is {installed}, and {needed}: {INSTALL}")
         else:
             n_right += 1
-    yield ok(Check.PACKAGES, f"{n_right} packages have the tested versions")
+    versions = "the tested versions" if are_pinned else "versions within the bounds"
+    yield ok(Check.PACKAGES, f"{n_right} packages have {versions}")
 
 
 def check_distribution(distribution: Distribution) -> Iterator[Finding]:
@@ -101,8 +105,9 @@ def check_distribution(distribution: Distribution) -> Iterator[Finding]:
         )
     ]
     if missing:
+        uses = ", ".join(f"{extra} ({USES_OF_EXTRAS.get(extra, 'no description')})" for extra in missing)
         command = f'to install the first: python -m pip install "{DISTRIBUTION}[{missing[0]}]"'
-        yield ok(Check.PACKAGES, f"extras that are not installed: {', '.join(missing)}; {command}")
+        yield ok(Check.PACKAGES, f"extras that are not installed: {uses}; {command}")
 
 
 def _installed_version(package: str) -> str | None:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from trackmania_rl.cli import writing
+from trackmania_rl.errors import UserError
+from trackmania_rl.telemetry.input_picture import InputTimeline
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-
-from trackmania_rl.cli import writing
-from trackmania_rl.errors import UserError
-from trackmania_rl.telemetry.input_picture import InputTimeline
 
 from ._runs import DrivenRun, FloatArray
 

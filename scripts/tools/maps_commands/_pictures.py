@@ -8,15 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection, PatchCollection, PolyCollection
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
-
 from trackmania_rl.cli import writing
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Challenge, Gate
 from trackmania_rl.gbx.replay import GhostSamples
@@ -26,6 +17,15 @@ from trackmania_rl.track.line_building import arc_length, directions
 from trackmania_rl.track.line_checks import GatePassage
 from trackmania_rl.track.pieces import footprint
 from trackmania_rl.track.placed_blocks import to_world
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection, PatchCollection, PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
 
 if TYPE_CHECKING:
     from trackmania_rl.simulator.picture.block_scene import BlockScene

@@ -5,17 +5,17 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from maps_commands._sources import Source
 from trackmania_rl.cli import writing
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_durably
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.track.line_checks import LineReport, Verdict, check_line
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 COLOURS = {Verdict.FINE: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
 

@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.replay import Ghost
 from trackmania_rl.gbx.replay_inputs import script_of_ghost
@@ -20,6 +17,9 @@ from trackmania_rl.protocol.state_blob import StateView
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer
 from trackmania_rl.tmi_interaction.tminterface2 import GameError
+
+import numpy as np
+import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, is_challenge_file, read_challenge
 from trackmania_rl.gbx.replay import Ghost, Replay, is_replay_file, read_replay
@@ -18,6 +16,8 @@ from trackmania_rl.track.driven_path import DrivenPath, path_of_ghost
 from trackmania_rl.track.line_building import MAX_LENGTH_M, SMOOTHING_M, BuiltLine, build_line, resample
 from trackmania_rl.track.pieces import stadium_pieces
 from trackmania_rl.track.reference_line import load_reference_line, read_points
+
+import numpy as np
 
 
 def map_in(file: Path) -> Challenge:

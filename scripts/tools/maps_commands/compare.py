@@ -11,8 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from maps_commands._reporting import say
 from maps_commands._runs import MAPS_FOLDER, DrivenRun, drive_script, inputs_file, run_of_ghost, simulated_game
 from trackmania_rl.cli import png_file
@@ -23,6 +21,8 @@ from trackmania_rl.simulator.tracks.track_file import find_track_file, load_trac
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.track.driven_path import path_of_ghost
+
+from rich.table import Table
 
 if TYPE_CHECKING:
     from maps_commands._comparison import RunComparison

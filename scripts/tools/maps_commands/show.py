@@ -10,11 +10,6 @@ import math
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from maps_commands import _sources
 from maps_commands._reporting import say
 from trackmania_rl.cli import png_file
@@ -24,6 +19,11 @@ from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.track.block_world import world_of
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 HEADINGS = ("+z", "-x", "-z", "+x")
 """Direction of a block by its quarter turns."""

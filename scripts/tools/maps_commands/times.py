@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 
-from rich.table import Table
-from rich.text import Text
-
 from maps_commands._reporting import say
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
+
+from rich.table import Table
+from rich.text import Text
 
 UNKNOWN_MAP = "unknown map"
 """Map of a `.Ghost.Gbx`, which contains none."""
