@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.delayed_link import link_process
@@ -33,6 +32,7 @@ from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_parts
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
+from trackmania_rl.telemetry.tables import PlainConsole
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.training.collector import Collector
 
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each rate (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=2, help="rates of each kind, in turns (default %(default)s)")
     arguments = parser.parse_args()
-    console, table = Console(), Table("bytes per action", "raw", "compressed", "half floats", "time to encode")
+    console, table = PlainConsole(), Table("bytes per action", "raw", "compressed", "half floats", "time to encode")
     for name, size_px in (("floats", (0, 0)), ("pictures of 160 x 120", PICTURE_PX)):
         with tempfile.TemporaryDirectory() as folder:
             race = played_race(Path(folder), *size_px)

@@ -118,16 +118,15 @@ def findings_of_learner(arguments: argparse.Namespace) -> Iterator[Finding]:
 def show(findings: Iterator[Finding]) -> int:
     """Print each finding as soon as it is known; return the exit code."""
     from trackmania_rl.doctor.findings import GUIDE, Level
-
-    from rich.console import Console
+    from trackmania_rl.telemetry.tables import PlainConsole
 
     colours = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
     counts = dict.fromkeys(Level, 0)
-    console = Console(highlight=False)
+    console = PlainConsole()
     for finding in findings:
         counts[finding.level] += 1
         console.print(f"{finding.level.value:<8}", style=colours[finding.level], end="")
-        console.print(f"{finding.check.value}: {finding.text}", markup=False, soft_wrap=True)
+        console.print(f"{finding.check.value}: {finding.text}", soft_wrap=True)
     n_problems, n_warnings = counts[Level.PROBLEM], counts[Level.WARNING]
     guide = f"; see {GUIDE}" if n_problems + n_warnings else ""
     console.print(f"{count(n_problems, 'problem')}, {count(n_warnings, 'warning')}{guide}")

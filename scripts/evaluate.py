@@ -50,7 +50,7 @@ from trackmania_rl.places import (
 )
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.films import RaceColumns, film_script
-from trackmania_rl.telemetry.tables import print_table
+from trackmania_rl.telemetry.tables import PlainConsole, print_table
 from trackmania_rl.telemetry.terminal_view import format_time, times_text
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
@@ -58,6 +58,7 @@ from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from trackmania_rl.gbx.challenge import MedalTimes
@@ -108,7 +109,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
     import torch
 
-    console = Console()
+    console = PlainConsole()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device, code=arguments.code)
     torch.set_num_threads(1)
     # Results go to the run's folder; of a driver's file, to the current one.
@@ -127,7 +128,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
         write_text(arguments.json, json.dumps(of_driver | figures, indent=2) + "\n")
         files.append(arguments.json)
     for file in files:
-        console.print(f"wrote {file}", soft_wrap=True, highlight=False)
+        console.print(f"wrote {file}", soft_wrap=True)
 
 
 def evaluate_maps(
@@ -159,7 +160,7 @@ def evaluate_maps(
     evaluations = []
     with contextlib.closing(games), console.status("starting the game") as status:
         for entry in entries:
-            status.update(f"driving {entry.map_name}")
+            status.update(Text(f"driving {entry.map_name}"))
             one = evaluate_map(driver, games, entry, arguments.races, n_forced_actions=arguments.forced_actions)
             evaluations.append(one)
     times = load_reference_times(entries, maps_folder)
@@ -202,7 +203,7 @@ def evaluate_environment(
         except UserError as error:
             if arguments.video or film is None:
                 raise
-            console.print(f"not filmed: {error}", highlight=False)
+            console.print(f"not filmed: {error}")
             film, episodes = None, drive(driver, arguments.races, None)
     returns = [one.episode_return for one in episodes]
     mean_return, mean_length = statistics.fmean(returns), statistics.fmean(one.length for one in episodes)
@@ -269,7 +270,7 @@ def print_results(
         )
     print_table(table, console)
     for map_name, to_beat in times.items():
-        console.print(f"to beat on {map_name}: {times_text(to_beat)}", highlight=False, soft_wrap=True)
+        console.print(f"to beat on {map_name}: {times_text(to_beat)}", soft_wrap=True)
     if len(evaluations) > 1:
         races = [race for evaluation in evaluations for race in evaluation.races]
         n_finished = sum(race.race_finished for race in races)
@@ -277,7 +278,7 @@ def print_results(
         console.print(
             f"finished: {n_maps} of {len(evaluations)} maps in the race that is greedy throughout "
             f"({n_maps / len(evaluations):.0%}), {n_finished} of {len(races)} races ({n_finished / len(races):.0%})",
-            highlight=False,
+            soft_wrap=True,
         )
 
 
@@ -299,7 +300,7 @@ def film(
     with ScriptPlayer(launcher) as player, console.status("filming") as status:
         for number, (evaluation, inputs_file) in races.items():
             map_entry, best = evaluation.map_entry, evaluation.best_race
-            status.update(f"filming {map_entry.map_name}")
+            status.update(Text(f"filming {map_entry.map_name}"))
             file = arguments.video or inputs_file.with_suffix(".mp4")
             if arguments.video and len(races) > 1:
                 file = file.with_stem(f"{file.stem}_{map_entry.map_name}")

@@ -39,6 +39,7 @@ from benchmarks.driving.variants import Variant, find_tracks, read_variants
 from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number
 from trackmania_rl.errors import ExitCode, PlainError, UserError
 from trackmania_rl.telemetry.learning_summary import read_races
+from trackmania_rl.telemetry.tables import PlainConsole
 
 PROJECT = Path(__file__).resolve().parents[2]
 YARDSTICKS_FILE = PROJECT / "benchmarks" / "driving" / "yardsticks.json"
@@ -52,7 +53,7 @@ def main() -> int:
     """Run the command line; return the exit code, 1 also if a run failed."""
     arguments = parse_arguments()
     end_in_order_when_terminated()
-    console = Console(width=None if sys.stdout.isatty() else 180)
+    console = PlainConsole(width=None if sys.stdout.isatty() else 180)
     failed = [] if arguments.only_report else train_all(runs_of(arguments), arguments.jobs, console)
     for run in failed:
         print(f"error: {run.name} failed: {run.last_line()} ({run.terminal_file})", file=sys.stderr)
@@ -129,18 +130,18 @@ def train_all(runs: Sequence[Run], jobs: int, console: Console) -> list[Run]:
     stop = threading.Event()
 
     def work(run: Run) -> bool:
-        console.print(f"{run.name}: begins", highlight=False)
+        console.print(f"{run.name}: begins")
         try:
             return train(run, stop)
         except (PlainError, OSError) as error:  # a full disk, for example: the other runs continue
-            console.print(f"{run.name}: {error}", highlight=False)
+            console.print(f"{run.name}: {error}")
             return False
 
     with ThreadPoolExecutor(jobs) as workers:
         futures = {workers.submit(work, run): run for run in to_train}
         try:
             for future in as_completed(futures):
-                console.print(f"{futures[future].name}: {'done' if future.result() else 'failed'}", highlight=False)
+                console.print(f"{futures[future].name}: {'done' if future.result() else 'failed'}")
         except BaseException:  # Ctrl-C above all
             print("the same command resumes; runs that were under way begin anew", file=sys.stderr)
             stop.set()
@@ -175,7 +176,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     if comparisons := compare_variants(groups):
         console.print(Markdown(markdown(comparison_table(comparisons))))
     for file in files:
-        console.print(f"wrote {file}", soft_wrap=True, highlight=False)
+        console.print(f"wrote {file}", soft_wrap=True)
 
 
 def measured(folder: Path, note: Mapping[str, Any], yardstick: Yardstick, minutes: int | None) -> MeasuredRun:

@@ -15,12 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.endurance import faults, kills
 from benchmarks.endurance.experiments import Outcome
 from trackmania_rl.files import write_durably
+from trackmania_rl.telemetry.tables import PlainConsole
 
 PARTS: Final[dict[str, Callable[[argparse.Namespace, Path], list[Outcome]]]] = {
     "kills": kills.measure,
@@ -69,11 +69,11 @@ def print_outcomes(outcomes: list[Outcome]) -> None:
     table = Table("what was done", "promised", "as promised", "measured")
     for outcome in outcomes:
         table.add_row(outcome.what, outcome.promised, f"{outcome.survived} of {outcome.tries}", outcome.measured)
-    console = Console(width=140)
+    console = PlainConsole(width=140)
     console.print(table)
     for outcome in outcomes:
         for failure in outcome.failures:
-            console.print(f"\n[bold]{outcome.what}[/bold]", failure, markup=True, highlight=False)
+            console.print(f"\n[bold]{outcome.what}[/bold]", failure, markup=True)
 
 
 if __name__ == "__main__":

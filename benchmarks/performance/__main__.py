@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from rich.console import Console
 
 from benchmarks.performance import (
     client,
@@ -34,6 +33,7 @@ from benchmarks.performance import (
 from benchmarks.performance.measuring import Figure, Machine, Options, measure_machine, print_report, write_json
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.cli import command, new_file
+from trackmania_rl.telemetry.tables import PlainConsole
 
 PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "replay": replay.measure,
@@ -61,7 +61,7 @@ def main() -> None:
     arguments = parse_arguments()
     device = str(pick_device(arguments.device))
     torch.set_num_threads(arguments.threads)
-    console = Console(width=None if sys.stdout.isatty() else 180)
+    console = PlainConsole(width=None if sys.stdout.isatty() else 180)
     options = replace(
         QUICK if arguments.quick else Options(),
         device=device,

@@ -228,7 +228,7 @@ def print_report(figures: Sequence[Figure], machine: Machine, console: Console) 
     console.print(table)
     for figure in figures:
         if figure.note:
-            console.print(f"{figure.part}, {figure.name}: {figure.note}", highlight=False)
+            console.print(f"{figure.part}, {figure.name}: {figure.note}")
 
 
 def write_json(file: Path, figures: Sequence[Figure], machine: Machine, options: Options) -> None:

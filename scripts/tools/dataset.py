@@ -27,7 +27,7 @@ from trackmania_rl.cli import command, end_in_order_when_terminated, whole_numbe
 from trackmania_rl.files import portable
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.telemetry.tables import print_table
+from trackmania_rl.telemetry.tables import PlainConsole, print_table
 from trackmania_rl.telemetry.terminal_view import format_time
 
 from rich.console import Console
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @command
 def main(words: list[str] | None = None) -> None:
     arguments = parse_arguments(words)
-    arguments.run(arguments, Console(width=None if sys.stdout.isatty() else 160))
+    arguments.run(arguments, PlainConsole(width=None if sys.stdout.isatty() else 160))
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:
@@ -198,9 +198,7 @@ def info(arguments: argparse.Namespace, console: Console) -> None:
         settings = load_settings(arguments.config, arguments.set)
         spaces = dataset.observation_space, dataset.action_space
         check_fits(dataset.name, *spaces, dataset.env_spec, settings, form_of(settings))
-        console.print(
-            f"{arguments.config} can learn from it: offline = {arguments.dataset!r}", highlight=False, soft_wrap=True
-        )
+        console.print(f"{arguments.config} can learn from it: offline = {arguments.dataset!r}", soft_wrap=True)
 
 
 def printed(console: Console, episodes: Iterator[Episode], *, finished_only: bool) -> Iterator[Episode]:
@@ -210,7 +208,7 @@ def printed(console: Console, episodes: Iterator[Episode], *, finished_only: boo
         is_left_out = finished_only and not episode.is_finished
         result = format_time(about["race_time_ms"]) if episode.is_finished else f"cut off after {about['meters']:.0f} m"
         remark = ", left out" if is_left_out else ""
-        console.print(f"{about['source']} on {about['map']}: {result}{remark}", highlight=False, soft_wrap=True)
+        console.print(f"{about['source']} on {about['map']}: {result}{remark}", soft_wrap=True)
         if not is_left_out:
             yield episode
 
@@ -220,7 +218,6 @@ def print_written(console: Console, dataset: DataSet) -> None:
     console.print(
         f"wrote {dataset.folder.parent}: {data.total_episodes:,} races, {data.total_steps:,} actions, "
         f"{size_mb(dataset):.1f} MB",
-        highlight=False,
         soft_wrap=True,
     )
 

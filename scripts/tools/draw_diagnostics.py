@@ -23,8 +23,9 @@ from trackmania_rl.cli import (
     whole_number,
 )
 from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.telemetry.tables import PlainConsole
 
-from rich.console import Console
+from rich.text import Text
 
 
 @command
@@ -46,16 +47,16 @@ def draw(asked: argparse.Namespace) -> None:
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.diagnostics import drive_and_gather, load_subject
 
-    console = Console()
+    console = PlainConsole()
     subject, actor = load_subject(asked.run, asked.checkpoint, asked.device)
     output = asked.output or asked.run / "diagnostics"
     maps_folder = PROJECT_FOLDER / subject.settings.game.maps_folder
     names = [] if asked.map is None else [asked.map]
     entry = map_entries(subject.settings, maps_folder, names, output / "generated_tracks")[0]
-    with console.status(f"driving {entry.map_name}"):
+    with console.status(Text(f"driving {entry.map_name}")):
         data = drive_and_gather(subject, actor, entry, asked.races, maps_folder)
     with console.status("drawing"):
-        draw_diagnostics(data, output, lambda file: console.print(f"wrote {file}", soft_wrap=True, highlight=False))
+        draw_diagnostics(data, output, lambda file: console.print(f"wrote {file}", soft_wrap=True))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of
+from trackmania_rl.telemetry.tables import PlainConsole
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -89,7 +89,7 @@ def show(arguments: argparse.Namespace) -> None:
     table = Table(show_header=False)
     for heading, text in described(arguments.file).items():
         table.add_row(heading, Text(text))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    PlainConsole(width=None if sys.stdout.isatty() else 120).print(table)
 
 
 def described(file: Path) -> dict[str, str]:

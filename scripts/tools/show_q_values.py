@@ -35,6 +35,7 @@ from trackmania_rl.telemetry.diagnostics import (
     write_picture,
 )
 from trackmania_rl.telemetry.input_picture import InputTimeline
+from trackmania_rl.telemetry.tables import PlainConsole
 
 import numpy as np
 import numpy.typing as npt
@@ -95,14 +96,14 @@ def main(words: list[str] | None = None) -> None:
         raise UserError(
             f"--picture is for one record, but {asked.run} has those of {len(files)} maps: choose with --map"
         )
-    console = Console()
+    console = PlainConsole()
     for file in files:
         race = race_of(file, console)
-        console.print(f"{file.parent.name}: {summary(race)}", highlight=False)
+        console.print(f"{file.parent.name}: {summary(race)}")
         picture = asked.picture or file.with_suffix(".png")
         with writing(picture):
             write_picture(picture, draw_q_values(race, f"{file.parent.name}: Q values while driving"))
-        console.print(f"wrote {picture}", soft_wrap=True, highlight=False)
+        console.print(f"wrote {picture}", soft_wrap=True)
 
 
 def values_files(path: Path, map_name: str | None) -> list[Path]:
@@ -138,7 +139,7 @@ def race_of(file: Path, console: Console) -> RaceValues:
         try:
             settings = read_own(run_folder)
         except SettingsError as error:  # e.g. of an older version
-            console.print(f"actions have no names here: {error}", highlight=False, soft_wrap=True)
+            console.print(f"actions have no names here: {error}", soft_wrap=True)
     if settings is not None:
         ms_per_action = settings.game.ms_per_action
         if settings.game.actions == "keys" and len(settings.game.inputs) == values.shape[1]:

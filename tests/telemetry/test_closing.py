@@ -1,6 +1,7 @@
 """The closing text of a training, and tables in terminals and pipes."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.table import Table
 from tests.telemetry.conftest import race_record
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.telemetry.tables import print_table
+from trackmania_rl.telemetry.tables import PlainConsole, print_table
 from trackmania_rl.telemetry.terminal_view import closing_text
 
 
@@ -69,3 +70,15 @@ def test_no_cell_of_a_table_is_cut(is_terminal, columns, monkeypatch):
         assert rows == [cells], "one line a row"
     else:
         assert max(map(len, lines)) <= columns
+
+
+def test_consoles_print_text_as_it_is(repository_root):
+    """Brackets and colons in the names and messages of others are no markup."""
+    odd = 'pip install "gymnasium[classic-control]" :car: [/x] [bold]'
+    console, table = PlainConsole(file=io.StringIO(), width=200), Table(odd, title=odd)
+    table.add_row(odd)
+    print_table(table, console)
+    console.print(odd)
+    assert console.file.getvalue().count(odd) == 4
+    sources = [file for folder in ("scripts", "trackmania_rl") for file in (repository_root / folder).rglob("*.py")]
+    assert not [file for file in sources if re.search(r"\bConsole\(", file.read_text("utf-8"))]

@@ -1,9 +1,9 @@
-"""Tables printed without cutting off cells, at any width."""
+"""Terminal output of commands: text as it is, and tables without cut cells at any width."""
 
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -12,13 +12,20 @@ from rich.table import Table
 WIDEST: Final = 100_000
 
 
+class PlainConsole(Console):
+    """Console that prints text as it is: brackets and colons of names and messages are no markup and no emoji."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print a table without cutting off cells.
 
     In a terminal, or with COLUMNS, long cells are wrapped. In a file or a pipe each row is one line, except for columns
     with a `max_width`.
     """
-    console = console or Console()
+    console = console or PlainConsole()
     for column in table.columns:
         column.overflow = "fold"  # rich would cut a word that is too long
     width = console.width

@@ -27,6 +27,7 @@ from typing_extensions import override
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.race_record import RACE_KINDS, CommandClock
 from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, TrainingStatistics
+from trackmania_rl.telemetry.tables import PlainConsole
 
 LIVE_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0
@@ -57,7 +58,7 @@ def open_terminal_view(
     return PlainView(console) if mode == "plain" else TerminalView()
 
 
-class _PatientConsole(Console):
+class _PatientConsole(PlainConsole):
     def on_broken_pipe(self) -> None:  # rich would end the program
         raise BrokenPipeError
 
@@ -234,7 +235,7 @@ def render(
         times = f"{_duration(figures.left_s)} left, {times}"
     return Panel(
         Group(*parts),
-        title=f"[bold]{run_name}[/bold]",
+        title=Text(run_name, style="bold"),
         title_align="left",
         subtitle=f"{times} · Ctrl-C ends",
         subtitle_align="right",

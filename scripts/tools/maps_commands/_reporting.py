@@ -9,11 +9,10 @@ from maps_commands._sources import Source
 from trackmania_rl.cli import writing
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_durably
-from trackmania_rl.telemetry.tables import print_table
+from trackmania_rl.telemetry.tables import PlainConsole, print_table
 from trackmania_rl.track.line_checks import LineReport, Verdict, check_line
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +21,7 @@ COLOURS = {Verdict.FINE: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "b
 
 def say(text: object) -> None:
     """Print a line without markup: it may contain names from files."""
-    Console().print(Text(str(text)), soft_wrap=True)
+    PlainConsole().print(str(text), soft_wrap=True)
 
 
 def report_on(source: Source, title: str) -> LineReport:

@@ -16,12 +16,11 @@ from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, Gate, is_challenge_file, read_challenge
 from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay
-from trackmania_rl.telemetry.tables import print_table
+from trackmania_rl.telemetry.tables import PlainConsole, print_table
 from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.track.block_world import world_of
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _draw_views(file, arguments.views)
         except UserError as error:
             n_problems += 1
-            Console(stderr=True).print(Text(f"error: {error}"), soft_wrap=True)
+            PlainConsole(stderr=True).print(f"error: {error}", soft_wrap=True)
     return 1 if n_problems else 0
 
 
@@ -156,5 +155,5 @@ def _print_facts(title: str, facts: dict[str, str]) -> None:
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         table.add_row(Text(name), Text(value))
-    Console().print(Text(title, style="bold"))
+    PlainConsole().print(Text(title, style="bold"))
     print_table(table)
