@@ -20,7 +20,6 @@ LAYERS = (
         "compiled",
         "parts",
         "places",
-        "__init__",
         "start",
         "processes",
     ),
@@ -29,7 +28,7 @@ LAYERS = (
     ("agents", "experience_replay", "buffer_management", "buffer_utilities", "tmi_interaction", "simulator.server"),
     ("channels", "games", "telemetry", "runs", "experience_replay.dataset_environments"),
     ("training",),
-    ("run", "multiprocess", "doctor", "migration", "telemetry.page", "__main__"),
+    ("run", "multiprocess", "doctor", "migration", "telemetry.page", "__main__", "__init__"),
 )
 """Lowest first. `x.*` is every module of x that no later layer names."""
 

@@ -1,16 +1,21 @@
 """Reinforcement-learning trainer for TrackMania Nations Forever and for its shipped simulated game.
 
-Importing it registers its Gymnasium environments; numba is imported when one is made.
+Importing it registers its Gymnasium environments; numba is imported when one is made, torch with `train`.
 """
 
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trackmania_rl.start import IS_COMMAND, require_tested_python, show_error
 
 if IS_COMMAND:
     sys.excepthook = show_error
 require_tested_python()
+
+if TYPE_CHECKING:
+    from trackmania_rl.run import train as train
+
+    __version__: str
 
 try:
     import gymnasium
@@ -35,3 +40,15 @@ if gymnasium is not None:
         kwargs={"actions": "analog"},
     )
     gymnasium.register(REAL_TIME_RACE_ID, entry_point=f"{_environments}:make_real_time_race_env", nondeterministic=True)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "train":
+        from trackmania_rl.run import train
+
+        return train
+    if name == "__version__":
+        from trackmania_rl.places import program_version
+
+        return program_version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

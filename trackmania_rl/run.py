@@ -2,9 +2,7 @@
 
 A whole program::
 
-    from pathlib import Path
-
-    from trackmania_rl.run import train
+    from trackmania_rl import train
     from trackmania_rl.training.hooks.hook import Hook
 
 
@@ -14,7 +12,7 @@ A whole program::
 
 
     if __name__ == "__main__":  # collectors are processes that import this file again
-        train(Path("config_files/config.py"), hooks=[LogMeters()], max_wall_s=600)
+        train("config_files/config.py", hooks=[LogMeters()], max_wall_s=600)
 """
 
 from __future__ import annotations
@@ -47,6 +45,7 @@ from trackmania_rl.multiprocess.collectors import CollectorSetup
 from trackmania_rl.multiprocess.learner_process import Collectors, CollectorsHook, learner_process_fn
 from trackmania_rl.multiprocess.run_setup import check_machine, count_session, joined, own_folder, require_races
 from trackmania_rl.multiprocess.signals import StopConditions
+from trackmania_rl.multiprocess.spawning import end_if_program_has_no_guard
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import find_manifests
@@ -123,13 +122,13 @@ def stages_of(
 
 
 def train(
-    settings: Settings | Path,
+    settings: Settings | Path | str,
     *,
     overrides: Sequence[str] = (),
-    output_folder: Path = WORKING_FOLDER,
-    project_folder: Path = PROJECT_FOLDER,
+    output_folder: Path | str = WORKING_FOLDER,
+    project_folder: Path | str = PROJECT_FOLDER,
     update_config: bool = False,
-    weights_from: Path | None = None,
+    weights_from: Path | str | None = None,
     accept_change: Collection[str] = (),
     max_wall_s: float = math.inf,
     max_frames: int = sys.maxsize,
@@ -174,9 +173,13 @@ def train(
     Raises:
         UserError: for anything that the caller can correct.
     """
+    end_if_program_has_no_guard()
     keep_freed_memory()
     clock = CommandClock()
     require_known(accept_change)
+    settings = Path(settings) if isinstance(settings, str) else settings
+    output_folder, project_folder = Path(output_folder), Path(project_folder)
+    weights_from = None if weights_from is None else Path(weights_from)
     if weights_from is not None and not weights_from.exists():
         raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
     stages = stages_of(settings, output_folder, overrides, update_config, weights_from)

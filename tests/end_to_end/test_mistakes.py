@@ -7,7 +7,9 @@ import shlex
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -169,3 +171,14 @@ def test_a_mistake_is_told_in_one_line(name, train, folder, tmp_path, capfd):
     assert (own.read_bytes() if own.is_file() else None) == before
     if mistake.run is None:
         assert not output.exists() or not list(output.iterdir())
+
+
+def test_a_program_without_main_guard_ends_in_one_line(repository_root: Path, tmp_path: Path) -> None:
+    config = str(repository_root / "config_files" / "config.py")
+    call = f"train({config!r}, overrides={settings_words()[1::2]!r}, output_folder='out')"
+    (tmp_path / "mine.py").write_text(f"from trackmania_rl import train\n{call}\n")
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    assert done.returncode == ExitCode.FAILED
+    assert done.stderr.startswith('error: mine.py calls train() without `if __name__ == "__main__":`; '), done.stderr
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert len(list((tmp_path / "out" / "save").iterdir())) == 1

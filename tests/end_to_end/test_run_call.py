@@ -24,6 +24,7 @@ pytestmark = pytest.mark.timeout(1000)  # two trainings, with cold caches on a b
 PARTS = """
 import json
 import os
+from pathlib import Path
 
 from trackmania_rl import run
 from trackmania_rl.agents.builder import make_agent_builder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import sys
 import threading
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ from trackmania_rl.channels.run_state import Channels
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
-from trackmania_rl.multiprocess.spawning import spawn
+from trackmania_rl.multiprocess.spawning import UNGUARDED, spawn
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.settings import Settings
@@ -173,6 +174,7 @@ class CollectorJob(Job):
 
         Raises:
             UserError: if it exited with `NEEDS_A_PERSON`.
+            SystemExit: if the program has no guard.
         """
         assert self.process is not None
         if self.process.is_alive():
@@ -181,6 +183,11 @@ class CollectorJob(Job):
             heartbeat = self._channels.rollouts.heartbeat(self._index)
             how = self._watch.look(heartbeat, self.n_delivered, passed_s, limits)
             return how and f"{how} and is killed with its games"
+        if self.process.exitcode == UNGUARDED:
+            raise SystemExit(
+                f'error: {sys.argv[0]} calls train() without `if __name__ == "__main__":`; put that line above it, '
+                "as each collector is a process that imports the program again"
+            )
         if self.process.exitcode == ExitCode.NEEDS_A_PERSON:
             self.end()
             raise UserError(f"{self.name} cannot play, see its message above; the run can be resumed")

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Final
 
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
+
+UNGUARDED: Final = 79
+"""Exit code of a process that was to start a training while it imported the program."""
 
 _at_parents_end: list[Callable[[], object]] = []
 
@@ -34,6 +37,12 @@ def spawn(name: str, function: Callable[..., object], *arguments: Any) -> SpawnP
     finally:
         _unblock()
     return process
+
+
+def end_if_program_has_no_guard() -> None:
+    """End a spawned process that is still importing the program: the program lacks `if __name__ == "__main__"`."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing checks it
+        raise SystemExit(UNGUARDED)
 
 
 def end_with_parent(end: Callable[[], object]) -> None:
