@@ -56,15 +56,45 @@ def test_the_users_folder_is_below_the_cache_folder_and_closed_to_others(tmp_pat
         user_folder("games")
 
 
+CALLS_COMPILED = (
+    "import numpy as np; from trackmania_rl.race.zones import distance_m; "
+    "print(distance_m(np.zeros(3), np.array([3.0, 0, 4])) == 5)"
+)
+
+
+def _ended(cache, repository_root, before="", **variables):
+    environment = {**os.environ, "PYTHONPATH": str(repository_root), "XDG_CACHE_HOME": str(cache)} | variables
+    environment.pop("NUMBA_CACHE_DIR", None)
+    command = [sys.executable, "-c", before + CALLS_COMPILED]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
 def test_without_a_cache_folder_functions_compile_in_each_process(tmp_path, repository_root):
-    (tmp_path / "home").touch()
-    code = (
-        "import numpy as np; from trackmania_rl.race.zones import distance_m; "
-        "print(distance_m(np.zeros(3), np.array([3.0, 0, 4])) == 5)"
-    )
-    unset = ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
-    environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment |= {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(repository_root)}
-    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    (tmp_path / "file").touch()
+    ended = _ended(tmp_path / "file", repository_root)
     assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr
     assert ended.stderr.count("each process compiles its functions for a minute") == 1
+
+
+@pytest.mark.parametrize("pattern", ["*.nbi", "*.nbc"])
+def test_damaged_cache_files_are_written_anew_after_one_line(tmp_path, repository_root, pattern):
+    _ended(tmp_path, repository_root)
+    for file in tmp_path.rglob(pattern):
+        file.write_bytes(b"")
+    ended = [_ended(tmp_path, repository_root) for _ in range(2)]
+    assert [one.stdout for one in ended] == ["True\n"] * 2, ended
+    assert [one.stderr.count("cache of compiled functions") for one in ended] == [1, 0]
+    assert [len(one.stderr.splitlines()) for one in ended] == [1, 0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_functions_compile_without_a_cache_when_the_disk_is_full(tmp_path, repository_root):
+    limit = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (9, 9)); "
+    ended = _ended(tmp_path, repository_root, limit)
+    assert (ended.stdout, len(ended.stderr.splitlines())) == ("True\n", 1), ended.stderr
+    assert "cache of compiled functions" in ended.stderr
+
+
+def test_without_compilation_one_line_names_the_variable(tmp_path, repository_root):
+    ended = _ended(tmp_path, repository_root, NUMBA_DISABLE_JIT="1")
+    assert "NUMBA_DISABLE_JIT is set, but the trainer needs compiled functions" in ended.stderr.splitlines()[-1]

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numba
+from numba.core.caching import FunctionCache
+from typing_extensions import override
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import UserError, one_line, warn_once
 from trackmania_rl.places import user_folder
 
 log = logging.getLogger(__name__)
@@ -53,15 +55,61 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Callable[..., Any]:
         if function is None:
             return functools.partial(compiler, inline=inline, is_inner=is_inner)
         wrappers: Any = {"no_cfunc_wrapper": True, "no_cpython_wrapper": is_inner}  # unknown to type checkers
-        compile_function = numba.njit(cache=folder is not None, error_model="numpy", inline=inline, **wrappers)
-        folder_before = _numba_config.CACHE_DIR
-        _numba_config.CACHE_DIR = str(folder or folder_before)
-        try:
-            return compile_function(function)
-        finally:
-            _numba_config.CACHE_DIR = folder_before
+        if _numba_config.DISABLE_JIT:
+            return _refused(function)
+        compiled: Any = numba.njit(error_model="numpy", inline=inline, **wrappers)(function)
+        if folder is not None:
+            _keep_in(folder, compiled)
+        return compiled
 
     return compiler
+
+
+def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UserError("NUMBA_DISABLE_JIT is set, but the trainer needs compiled functions: unset it")
+
+    return refuse
+
+
+class _Cache(FunctionCache):
+    """Cache of a function that replaces damaged files, and that a full disk turns off."""
+
+    @override
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # damaged pickles raise any error
+            _warn(error)
+            with contextlib.suppress(OSError):  # logged by `save_overload`
+                self.flush()
+            return None
+
+    @override
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:
+            _warn(error)
+            self.disable()
+
+
+def _keep_in(folder: Path, compiled: Any) -> None:
+    """Give a function its cache, as numba's option `cache` does; none if the folder cannot be written."""
+    folder_before = _numba_config.CACHE_DIR
+    _numba_config.CACHE_DIR = str(folder)
+    try:
+        compiled._cache = _Cache(compiled.py_func)
+    except (OSError, RuntimeError) as error:
+        _warn(error)
+    finally:
+        _numba_config.CACHE_DIR = folder_before
+
+
+def _warn(error: Exception) -> None:
+    reason = error.strerror if isinstance(error, OSError) else one_line(error)
+    warn_once(f"the cache of compiled functions, {_cache_parent()}, fails: {reason}; they compile without it", log)
 
 
 @functools.cache
