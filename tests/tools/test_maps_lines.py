@@ -42,7 +42,7 @@ def test_show_prints_maps_and_replays_and_continues_after_unreadable_files(
     assert maps("show", damaged, tmp_path / "a.txt", shared_data / "tracks" / "A01-Race.Challenge.Gbx") == 1
     told = capsys.readouterr()
     assert str(damaged) in told.err
-    assert "must end in" in told.err
+    assert "a text, by its name" in told.err
     assert "397" in told.out
 
 

@@ -69,7 +69,9 @@ def test_compare_records_of_a_training(maps, best_runs, capsys, tmp_path: Path) 
         ("track {tracks}/ESL-Hockolicious.Challenge.Gbx {replays}/mydli_20.14.Replay.gbx", "not on 'ESL-Hock"),
         ("track {tracks}/B13-Obstacle.Challenge.Gbx {root}/maps/kart_0.5m.npy", "from the start of map"),
         ("track {replays}/PlatformA3_33.66.Replay.gbx {replays}/mydli_20.14.Replay.gbx", "'Speed'"),
-        ("track {tracks}/test.Challenge.Gbx {tracks}/test.Challenge.Gbx", "a line's name ends in .npy"),
+        ("track {tracks}/test.Challenge.Gbx {tracks}/test.Challenge.Gbx", "a line's in .npy"),
+        ("track a.Map.Gbx {replays}/mydli_20.14.Replay.gbx", "a map of ManiaPlanet or Trackmania 2020"),
+        ("check {root}/requirements.txt", "numpy.loadtxt"),
         ("track {root}/maps/kart_0.5m.npy {replays}/mydli_20.14.Replay.gbx", "ends in .Challenge.Gbx"),
     ],
 )

@@ -73,7 +73,14 @@ KINDS: Final = {
     0x0304E000: "a campaign or title",
     0x0303F000: "a ghost without inputs",
 }
-SUPPORTED: Final = "supported are maps, replays and ghosts of TrackMania Nations Forever and United Forever"
+SUPPORTED: Final = (
+    "supported are maps, replays and ghosts of TrackMania Nations Forever and United Forever, not of ManiaPlanet or "
+    "Trackmania 2020"
+)
+LINE_FROM_TEXT: Final = (
+    "a line is a .npy file of points (N, 3); of a text with x, y, z in each row numpy makes one: numpy.save("
+    '"line.npy", numpy.loadtxt("coords.txt", delimiter=","))'
+)
 _LATER_GAME: Final = re.compile(rb'<header [^>]{0,400}exever="([3-9]\.[\d.]{1,20})"(?: exebuild="(\d{4})-)?')
 """Program that wrote a file of ManiaPlanet or of Trackmania 2020; both have versions from 3 on."""
 _pygbx_is_guarded = threading.Lock()
@@ -109,6 +116,19 @@ class GbxFile:
 def kind_of(class_id: int) -> str:
     """Return the kind of a file of this class, in words."""
     return KINDS.get(class_id, f"a Gbx file of class {class_id:#010x}")
+
+
+def wrong_name(path: Path) -> GbxError:
+    """Return the error for a file that by its name is no map, replay, ghost or line."""
+    name = path.name.lower()
+    if name.endswith(".map.gbx"):
+        return GbxError(f"{path}: a map of ManiaPlanet or Trackmania 2020, by its name; {SUPPORTED}")
+    if name.endswith((".txt", ".csv")):
+        return GbxError(f"{path}: a text, by its name; {LINE_FROM_TEXT}")
+    return GbxError(
+        f"{path}: a map's name ends in .Challenge.Gbx, a replay's, which holds its map, in .Replay.Gbx, a ghost's in "
+        ".Ghost.Gbx, a line's in .npy"
+    )
 
 
 def read_gbx(path: Path) -> GbxFile:

@@ -35,6 +35,8 @@ REPEATED_WITHIN_M: Final = 4.0
 REPEATED_AFTER_M: Final = 60.0
 TURNED_BACK_WITHIN_M: Final = 2.5
 LEAST_REPEATED_M: Final = 20.0
+SAMPLE_M: Final = 28.0
+"""Way between two samples of a ghost, 100 ms, at the game's highest speed of 1,000 km/h."""
 END_TO_GATE_M: Final = 12.0
 """A line may end this far before the plane of the finish: the game counts the car's nose, some 6 m before it."""
 
@@ -372,13 +374,23 @@ def _check_finish(line_m: FloatArray, challenge: Challenge) -> Finding:
     finishes = _gates_of(challenge, (Gate.FINISH, Gate.START_AND_FINISH))
     if not finishes:
         return Finding("finish", Verdict.WARNING, "the map has no finish block that is known here")
-    found: list[tuple[float, float]] = []  # distances from the plane and from its middle
+    found: list[tuple[float, float, float]] = []  # distances from the plane and from its middle, way to the plane
     for gate in finishes:
         offset_m, normal = line_m[-1] - gate.floor_center_m, forward_of(gate)
         if _is_at_height(gate, float(offset_m[1])):
-            found.append((abs(float(offset_m @ normal)), abs(float(offset_m @ np.cross(normal, (0.0, 1.0, 0.0))))))
-    reached = [(plane_m, beside_m) for plane_m, beside_m in found if beside_m <= GATE_HALF_WIDTH_M]
-    plane_m, beside_m = min(reached, default=(np.inf, np.inf))
+            plane_m, beside_m = float(offset_m @ normal), float(offset_m @ np.cross(normal, (0.0, 1.0, 0.0)))
+            advance = float(directions(line_m)[-1] @ normal)
+            to_plane_m = -plane_m / advance if plane_m * advance < 0.0 else np.inf
+            found.append((abs(plane_m), abs(beside_m), to_plane_m))
+    reached = [of_gate for of_gate in found if of_gate[1] <= GATE_HALF_WIDTH_M]
+    plane_m, beside_m, to_plane_m = min(reached, default=(np.inf, np.inf, np.inf))
+    if plane_m > END_TO_GATE_M and to_plane_m <= SAMPLE_M:
+        return Finding(
+            "finish",
+            Verdict.WARNING,
+            f"the line ends {plane_m:.0f} m before the finish, as one of a ghost's whole samples does; training extends "
+            "it straight on",
+        )
     if plane_m > END_TO_GATE_M:
         away_m = min(float(np.linalg.norm(line_m[-1] - gate.floor_center_m)) for gate in finishes)
         return Finding("finish", Verdict.PROBLEM, f"not reached: the line ends {away_m:.0f} m from the finish block")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.files import read_npy
+from trackmania_rl.gbx.reading import wrong_name
 from trackmania_rl.places import command_line_of
 from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.simulator.tracks.track_file import MAX_LINE_BYTES, MAX_RESAMPLED_SHARE
@@ -71,6 +72,8 @@ def read_points(path: Path) -> npt.NDArray[np.float64]:
             f"reference line {path}: no such file; {command_line_of('tools/maps')} add makes it of a map and a replay "
             "(docs/tutorial_own_map.rst)"
         )
+    if path.suffix in (".txt", ".csv"):
+        raise ReferenceLineError(str(wrong_name(path)))
     try:
         stored = read_npy(path, MAX_LINE_BYTES)
     except UserError as error:

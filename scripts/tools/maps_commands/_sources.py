@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, is_challenge_file, read_challenge
+from trackmania_rl.gbx.reading import wrong_name
 from trackmania_rl.gbx.replay import Ghost, Replay, is_replay_file, read_replay
 from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.telemetry.terminal_view import describe_race, format_time
@@ -26,7 +27,7 @@ def map_in(file: Path) -> Challenge:
     elif is_replay_file(file):
         challenge = read_replay(file).challenge
     else:
-        raise UserError(f"{file}: a map's name ends in .Challenge.Gbx; a replay (.Replay.Gbx) holds its map as well")
+        raise wrong_name(file)
     if challenge is None:
         raise UserError(f"{file}: no map can be read in it; give the map's own .Challenge.Gbx")
     _require_stadium(challenge, file)

@@ -29,6 +29,7 @@ from trackmania_rl.cli import png_file, writing
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import FORM, NAME_PATTERN, check_file_name, write_durably
 from trackmania_rl.gbx.challenge import is_challenge_file
+from trackmania_rl.gbx.reading import wrong_name
 from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import MapEntry, load_settings, settings_from_flat
@@ -122,7 +123,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
         if not replays:
             raise UserError(f"{file}: the line is made of which replay? Name at least one after the map")
     else:
-        raise UserError(f"{file}: give a map (.Challenge.Gbx) and replays, or a replay (it holds its map), or a line")
+        raise wrong_name(file)
     source = _sources.from_replays(replays, map_file, arguments.driver, arguments.mean)
     assert source.challenge is not None
     return source, arguments.name or name_of(source.challenge.plain_name, file.name.split(".")[0])

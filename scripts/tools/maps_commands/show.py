@@ -15,6 +15,7 @@ from maps_commands._reporting import say
 from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, Gate, is_challenge_file, read_challenge
+from trackmania_rl.gbx.reading import wrong_name
 from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay
 from trackmania_rl.telemetry.tables import PlainConsole, print_table
 from trackmania_rl.telemetry.terminal_view import format_time
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             elif is_replay_file(file):
                 show_replay(file, arguments.all_blocks)
             else:
-                raise UserError(f"{file}: its name must end in .Challenge.Gbx, .Replay.Gbx or .Ghost.Gbx")
+                raise wrong_name(file)
             if arguments.picture is not None:
                 from maps_commands._pictures import draw_world  # slow import
 

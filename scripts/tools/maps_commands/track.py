@@ -26,6 +26,7 @@ from maps_commands._reporting import say
 from trackmania_rl.cli import png_file, writing
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import Challenge, is_challenge_file
+from trackmania_rl.gbx.reading import wrong_name
 from trackmania_rl.gbx.replay import is_replay_file
 from trackmania_rl.track.line_building import BuiltLine
 
@@ -155,5 +156,5 @@ def line_of(source: Path, map_file: Path) -> BuiltLine:
     if source.suffix == ".npy":
         return _sources.from_line(source).line
     if not is_replay_file(source):
-        raise UserError(f"{source}: a line's name ends in .npy, a replay's in .Replay.Gbx or .Ghost.Gbx")
+        raise wrong_name(source)
     return _sources.from_replays([source], map_file if is_challenge_file(map_file) else None).line

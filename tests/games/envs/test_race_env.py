@@ -30,11 +30,12 @@ OPTIONAL_REWARDS = {
 
 def play(env, actions):
     """Play one race, forward when the actions are over; returns observations, rewards and the last info."""
-    observation, _ = env.reset(seed=0)
+    observation, first_info = env.reset(seed=0)
     observations, rewards, is_over, step = [observation], [], False, 0
     while not is_over:
         action = actions[step] if step < len(actions) else 0
         observation, reward, terminated, truncated, info = env.step(action)
+        assert {key: type(value) for key, value in info.items()} == {k: type(v) for k, v in first_info.items()}
         observations.append(observation)
         rewards.append(reward)
         is_over, step = terminated or truncated, step + 1
@@ -125,11 +126,12 @@ def test_generated_tracks_go_with_the_environment(make_env, monkeypatch, tmp_pat
 
 def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env):
     env = make_env("straight", overrides=SOCKET)
-    env.reset()
+    keys = env.reset()[1].keys()
     for _ in range(5):
         seen = env.step(0)[0]
     env.races.games._drivers[0]._launcher.kill()
     observation, reward, terminated, truncated, info = env.step(0)
+    assert info.keys() == keys
     np.testing.assert_array_equal(observation, seen)
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert (info["race_finished"], info["cutoff_reason"]) == (False, "game_lost")

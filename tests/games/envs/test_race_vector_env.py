@@ -21,11 +21,13 @@ def test_every_game_goes_as_a_single_environment_does(make_env, make_envs, image
     many = make_envs(n_games, "straight", overrides=overrides)
     singles = [make_env("straight", overrides=overrides) for _ in range(n_games)]
     seen, infos = many.reset(seed=0)
+    keys = infos.keys()
     assert many.observation_space.contains(seen)
     _assert_same(seen, [single.reset()[0] for single in singles])
     has_ended, n_ends = [False] * n_games, {True: 0, False: 0}
     for chosen in actions:
         seen, rewards, terminated, truncated, infos = many.step(chosen)
+        assert infos.keys() == keys
         steps = [
             (*single.reset(), 0.0, False, False) if ended else _in_order(single.step(action))
             for single, action, ended in zip(singles, chosen, has_ended, strict=True)

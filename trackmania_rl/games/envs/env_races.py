@@ -189,15 +189,17 @@ class EnvRaces:
             "race_time_ms": self.race_time_ms.copy(),
             "position_m": self.position_m.copy(),
             "speed_m_s": self.speed_m_s.copy(),
+            "race_finished": np.zeros(self.n_games, dtype=np.bool_),
+            "cutoff_reason": np.full(self.n_games, "", dtype=object),
         }
 
     def info_of_end(self, game: int, end: RaceEnd) -> dict[str, Any]:
-        """Return the additional entries of `info` at a race's end."""
+        """Return the entries of `info` that a race's end changes."""
         return {
             "meters": float(end.furthest_m - self._began_m[game]),
             "race_time_ms": end.race_time_ms,
             "race_finished": end.is_finished,
-            "cutoff_reason": end.cutoff_reason,
+            "cutoff_reason": end.cutoff_reason or "",
         }
 
     def infos(self, ends: Mapping[int, RaceEnd], **more: Array) -> list[dict[str, Any]]:

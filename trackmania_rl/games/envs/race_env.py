@@ -39,9 +39,9 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
 
     The last observation is the state at the cut-off, or at the finish with the picture before it.
 
-    `info` holds `map`, `meters` (since the race began), `race_time_ms`, `position_m` (3,) float32 in world axes and
-    `speed_m_s` (float32). At a race's end `race_time_ms` is its result, and `race_finished` and `cutoff_reason` (None,
-    a reason or "game_lost") are added.
+    `info` holds `map`, `meters` (since the race began), `race_time_ms`, `position_m` (3,) float32 in world axes,
+    `speed_m_s` (float32), `race_finished` and `cutoff_reason` ("" before a cut-off, a reason, or "game_lost"). At a
+    race's end `race_time_ms` is its result.
 
     `copy.deepcopy` works for a game in this process; the copy reads the original's generated tracks until that is
     closed.
@@ -101,8 +101,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
             rewards, ends = races.advance(self._game, actions)
         except GameError:
             races.is_under_way[0] = False
-            lost = {"race_finished": False, "cutoff_reason": GAME_LOST}
-            return races.show(0), 0.0, False, True, races.infos({})[0] | lost
+            return races.show(0), 0.0, False, True, races.infos({})[0] | {"cutoff_reason": GAME_LOST}
         terminated = 0 in ends and ends[0].is_finished
         truncated = 0 in ends and not terminated
         return races.show(0), float(rewards[0]), terminated, truncated, races.infos(ends)[0]
