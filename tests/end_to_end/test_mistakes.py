@@ -51,7 +51,6 @@ MISTAKES = {
     "wrong value": Mistake("--set batch_size=-3", ("batch_size", "-3")),
     "unreadable override": Mistake("--set no_equals_sign", ("no_equals_sign", "name=value")),
     "missing configuration": Mistake("--config @/nowhere.py", ("nowhere.py", "no such configuration")),
-    "lonely configuration": Mistake("--config @/lonely/lonely.py", ("lonely.py", "inputs_list.py", "copy it from")),
     "broken configuration": Mistake("--config @/configuration/broken.py", ("broken.py", "line 3")),
     "missing map": Mistake(f"--set {map_cycle('atlantis.toml', 'valley_0.5m.npy')}", ("atlantis.toml",)),
     "damaged reference line": Mistake(
@@ -128,8 +127,6 @@ def folder(repository_root, tmp_path_factory):
 
     shutil.copytree(repository_root / "config_files", folder / "configuration")
     (folder / "configuration" / "broken.py").write_text("seed = 1\nrun_name = 'x'\nbatch_size = = 3\n")
-    (folder / "lonely").mkdir()
-    (folder / "lonely" / "lonely.py").write_text("seed = 1\n")
     shutil.copytree(repository_root / "maps", folder / "maps")
     (folder / "maps" / "line.npy").write_bytes((folder / "maps" / "valley_0.5m.npy").read_bytes()[:1000])
     (folder / "a_file").write_text("not a folder")

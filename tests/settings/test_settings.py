@@ -49,13 +49,22 @@ def test_a_configuration_may_be_based_on_another(config, tmp_path):
     assert load_settings(shorter) == expected
     for text, message in (
         ('based_on = "short.py"', "that file is based on this one"),
-        ('based_on = "other.py"', "short.py: based_on = 'other.py': there is no such file beside it"),
+        ('based_on = "other.py"', "short.py: based_on = 'other.py': there is no such file beside it or in /"),
         ("based_on = 3", "based_on = 3: there is no such file beside it"),
         ('based_on = "config_tmnf.py"\nsead = 3', "sead is no known setting"),
     ):
         short.write_text(text)
         with pytest.raises(SettingsError, match=message):
             load_settings(short)
+
+
+def test_a_configuration_may_be_in_any_folder(config, tmp_path):
+    """Companions and base come from its folder, else from the shipped ones."""
+    mine = tmp_path / "mine.py"
+    mine.write_text('based_on = "config_many_tracks.py"\nseed = 3')
+    assert load_settings(mine) == load_settings(config.with_name("config_many_tracks.py"), ["seed=3"])
+    (tmp_path / "user_config.py").write_text('game_command = "mine {port}"')
+    assert load_settings(mine).user.game_command == "mine {port}"
 
 
 _GENERATOR = {"difficulty": 0.5, "first_seed": 0, "last_seed": 9}
@@ -146,8 +155,7 @@ def test_missing_and_broken_files_are_named(tmp_path):
     with pytest.raises(SettingsError, match=r"/config\.py: no such configuration file"):
         load_settings(tmp_path / "config.py")
     (tmp_path / "config.py").write_text("seed = 1")
-    with pytest.raises(SettingsError, match=r"/config\.py: inputs_list\.py is missing beside it; copy it"):
-        load_settings(tmp_path / "config.py")
+    assert load_settings(tmp_path / "config.py").run.seed == 1
     (tmp_path / "inputs_list.py").write_text("inputs = (")
     with pytest.raises(SettingsError, match=r"inputs_list\.py: SyntaxError"):
         load_settings(tmp_path / "config.py")

@@ -19,13 +19,16 @@ from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_bounded_text
+from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER
 from trackmania_rl.settings.descriptions import OTHER_WORDS, describe_range
 from trackmania_rl.settings.groups import FIELDS, Settings, groups
 from trackmania_rl.settings.values import NONE
 
 COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
-"""Files that are read from the folder of the configuration file, in this order, before it."""
+"""Files that are read from the folder of the configuration file, or else the shipped ones, in this order, before it."""
 BASED_ON: Final = "based_on"
+SHIPPED: Final = PROJECT_FOLDER / CONFIG_FILES
+"""Folder of the shipped configurations, or of the user's copies of them."""
 ANY: Final = "any"
 """Marks a removed setting that had no effect."""
 LARGEST_FILE_BYTES: Final = 1 << 20
@@ -77,14 +80,12 @@ def values_in(config_file: Path) -> dict[str, Any]:
     make_importable(config_file.parent)
     values: dict[str, Any] = {}
     for companion in COMPANION_FILES:
-        if not (file := config_file.parent / companion).is_file():
-            raise SettingsError(f"{config_file}: {companion} is missing beside it; copy it from config_files/")
-        values |= _names_set_by(file)
+        values |= _names_set_by(_beside_or_shipped(config_file.parent, companion))
     files, layers = [config_file.resolve()], [_names_set_by(config_file)]
     while (based_on := layers[-1].pop(BASED_ON, None)) is not None:
-        told, base = f"{files[-1]}: {BASED_ON} = {based_on!r}", (files[-1].parent / str(based_on)).resolve()
+        told, base = f"{files[-1]}: {BASED_ON} = {based_on!r}", _beside_or_shipped(files[-1].parent, str(based_on))
         if not base.is_file():
-            raise SettingsError(f"{told}: there is no such file beside it")
+            raise SettingsError(f"{told}: there is no such file beside it or in {SHIPPED}")
         if base in files:
             raise SettingsError(f"{told}: that file is based on this one")
         files.append(base)
@@ -92,6 +93,12 @@ def values_in(config_file: Path) -> dict[str, Any]:
     for layer in reversed(layers):
         values |= layer
     return values
+
+
+def _beside_or_shipped(folder: Path, name: str) -> Path:
+    """Return a file of a configuration's folder, or the shipped one of this name."""
+    file = (folder / name).resolve()
+    return file if file.is_file() else (SHIPPED / name).resolve()
 
 
 def _names_set_by(file: Path) -> dict[str, Any]:
@@ -187,7 +194,7 @@ def _one_line(error: Any) -> str:
         return message
     name = ".".join(str(part) for part in location if isinstance(part, int) or part.isidentifier())
     if error["type"] == "missing" and len(location) == 1:
-        return f"{name} is missing: restore the file, or copy the files of config_files/ beside config.py"
+        return f"{name} is missing: restore the file, or copy it from config_files/"
     return f"{name} = {error['input']!r:.80}: {message[0].lower()}{message[1:]}; allowed: {describe_range(location[0])}"
 
 
