@@ -388,8 +388,8 @@ def _check_finish(line_m: FloatArray, challenge: Challenge) -> Finding:
         return Finding(
             "finish",
             Verdict.WARNING,
-            f"the line ends {plane_m:.0f} m before the finish, as one of a ghost's whole samples does; training extends "
-            "it straight on",
+            f"the line ends {plane_m:.0f} m before the finish, as one of a ghost's whole samples does; training "
+            "extends it straight on",
         )
     if plane_m > END_TO_GATE_M:
         away_m = min(float(np.linalg.norm(line_m[-1] - gate.floor_center_m)) for gate in finishes)
