@@ -215,7 +215,7 @@ def test_add_refuses_files_that_do_not_fit(
     options = ("--maps-folder", tmp_path / "maps", "--config", config, "--insert")
     before = config.read_bytes()
     for words, said in (
-        ((replay.with_suffix(".txt"), replay), "give a map"),
+        ((replay.with_suffix(".txt"), replay), "a text, by its name"),
         ((challenge,), "which replay"),
         ((shared_data / "tracks" / "A01-Race.Challenge.Gbx", replay), "different ids"),
         ((challenge, replay, "--config", tmp_path / "none.py"), "no such configuration file"),
