@@ -215,6 +215,26 @@ def check_file_name(name: str) -> str:
     return name
 
 
+@functools.lru_cache(maxsize=4096)
+def check_name(name: str) -> str:
+    """Return the name of a figure or column: parts between slashes that are files' names on Linux and Windows.
+
+    Raises:
+        ValueError: if it is none. The text has no path or control character.
+    """
+    for part in name.split("/"):
+        try:
+            validate_filename(part, platform="universal", max_len=MOST_LETTERS, check_reserved=False)
+        except ValidationError:
+            part = ""
+        if not part or part.strip(". ") != part:
+            raise ValueError(
+                f"{name[:100]!a} is no name of a figure or column: write parts of at most {MOST_LETTERS} letters, "
+                "digits, blanks, dots, - and _, with / between them"
+            )
+    return name
+
+
 def portable(path: str) -> str:
     """Return a path for other machines: only the file name if it is absolute or has `..`."""
     plain = path.replace("\\", "/")

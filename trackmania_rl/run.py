@@ -39,7 +39,6 @@ from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_d
 from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, WeightsKind, open_channels
 from trackmania_rl.errors import PassingError, UserError, one_line
-from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collectors import CollectorSetup
 from trackmania_rl.multiprocess.learner_process import Collectors, CollectorsHook, learner_process_fn
@@ -204,8 +203,6 @@ def train(
             demonstrations = load_demonstrations(settings.game, project_folder)
             seeds = SeedTree(settings.run.seed)
             games_builder = games(settings)
-            if isinstance(games_builder, GymnasiumGames):
-                games_builder.check()
             spaces = games_builder.spaces
             torch.set_num_threads(pick_learner_threads(settings, spaces))  # threads make small operations slower
             torch.backends.cudnn.benchmark = not settings.sync.is_synchronous  # the fastest may not be the same again

@@ -129,6 +129,7 @@ FORGED = {
     b'"inputs"': b'"inputz"',
     b'"generator"': b'"genera4or"',
     b'"furthest_zone_idx": 7': b'"furthest_zone_idx":""',
+    b'"timings_ms"': b'"../../../x"',
 }
 """Texts in the header of a race, and others of the same length that are refused."""
 

@@ -1,5 +1,6 @@
 """Somebody's own Gymnasium environment as games: spaces, episodes, rewards, ends, and what cannot be learned."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -221,13 +222,37 @@ def test_an_environment_that_breaks_the_api_is_named_with_its_fault(settings, en
     assert "\n" not in str(told.value)
 
 
-def test_a_training_checks_its_environment_before_anything_starts(repository_root, tmp_path):
-    settings = load_settings(
-        repository_root / "config_files" / "config_cartpole.py", {"games": partial(GymnasiumGames, env=OldStep)}
-    )
-    with pytest.raises(EnvironmentFaultError, match="OldStep"):
+def counting_spaces():
+    return Counting.observation_space, Counting.action_space
+
+
+def other_spaces():
+    return Counting.observation_space, spaces.Discrete(7)
+
+
+class Robot(OldStep):
+    """Note the processes that touch it."""
+
+    def __init__(self):
+        with Path(os.environ["ROBOT_LOG"]).open("a") as log:
+            print(os.getpid(), file=log)
+
+
+def test_only_the_first_collector_touches_an_environment_with_given_spaces(repository_root, tmp_path, monkeypatch):
+    log = tmp_path / "robot.log"
+    monkeypatch.setenv("ROBOT_LOG", str(log))
+    games = {"games": partial(GymnasiumGames, env=Robot, spaces=counting_spaces), "n_collectors": 1}
+    settings = load_settings(repository_root / "config_files" / "config_cartpole.py", games)
+    with pytest.raises(UserError, match="collector 0 cannot play"):
         train(settings, output_folder=tmp_path)
-    assert not list(tmp_path.rglob("config.py"))
+    (pid,) = map(int, log.read_text().split())
+    assert pid != os.getpid()
+    assert "Robot breaks Gymnasium's API: step() returns" in next(tmp_path.rglob("train.log")).read_text()
+
+
+def test_an_environment_must_have_the_spaces_given(settings):
+    with pytest.raises(EnvironmentFaultError, match=r"Counting has the spaces .* not those given: .*Discrete\(7\)"):
+        GymnasiumGames(settings, env=Counting, spaces=other_spaces).make_games(0, Path(), np.random.default_rng(0))
 
 
 class Drawn(Counting):

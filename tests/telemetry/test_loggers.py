@@ -114,6 +114,18 @@ def test_csv_files_go_on_and_forget_what_came_after_the_checkpoint(repository_ro
     assert {"batch_size: 64", 'loggers: ["csv"]'} <= set(settings_file.read_text().splitlines())
 
 
+def test_names_that_lead_out_of_the_run_are_left_out(repository_root, folder, caplog):
+    (logger,) = open_loggers(settings_with(repository_root, "csv"), folder)
+    for name in ("../../../evil", "/evil", "a\\evil", "rollout/../../evil", "evil\n"):
+        logger.do("figures", {name: 1.0, "good": 2.0}, 1)
+        logger.do("picture", name, None, 1)
+    logger.close()
+    assert not list(folder.path.parent.parent.rglob("*evil*"))
+    assert (folder.path / "csv" / "scalars" / "good.csv").is_file()
+    assert "'../../../evil' is no name of a figure" in caplog.text
+    assert len(caplog.messages) == 5
+
+
 @pytest.mark.usefixtures("no_complaint")
 def test_a_users_own_logger_is_given_all_that_torchrls_take(repository_root, folder):
     write_session(settings_with(repository_root, "my_logging_parts:KeepingLogger"), folder, range(1, 3))

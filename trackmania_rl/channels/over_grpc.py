@@ -35,7 +35,7 @@ from trackmania_rl.channels.rollouts import ReceivedRollout, RolloutBounds
 from trackmania_rl.channels.run_state import WeightsKind
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.files import check_file_name, parse_json, read_bounded
+from trackmania_rl.files import check_file_name, check_name, parse_json, read_bounded
 from trackmania_rl.race.progress import Fragment, RacePosition
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
@@ -230,6 +230,11 @@ def decode_race(
         raise MessageError("a race is refused: it has neither meters nor rewards")
     if not 0 < n_actions <= bounds.max_actions:
         raise MessageError(f"a race is refused: it has {n_actions} actions")
+    for name in (*columns, *header.results, *header.stats.model_fields_set):
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise MessageError(f"a race is refused: {error}") from None
     for name, column in columns.items():
         if not column.ndim or len(column) not in states or column.shape[1:] != wanted.get(name, column.shape[1:]):
             raise MessageError(f"a race is refused: its {name!r:.80} have the shape {column.shape}")

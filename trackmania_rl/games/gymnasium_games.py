@@ -17,6 +17,7 @@ from gymnasium.wrappers import TimeLimit
 from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import check_name
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.race_games import GamesBuilder, games_for
 from trackmania_rl.games.stepped_envs import (
@@ -35,6 +36,8 @@ from trackmania_rl.race.views import FLOATS, Views
 from trackmania_rl.settings import Settings, SettingsError
 
 MakeEnv = Callable[..., AnyEnv]
+EnvSpaces = tuple[gym_spaces.Space[Any], gym_spaces.Space[Any]]
+"""Observation and action space of an environment."""
 
 NO_BOUNDS: Final = 1e6
 """Wider bounds count as none."""
@@ -56,6 +59,8 @@ class GymnasiumGames(GamesBuilder):
             `num_envs` makes a `VectorEnv` with `AutoresetMode.DISABLED`; its limit stays.
         vectorization_mode: "sync" or "async" for an id's `VectorEnv`; None steps environments in turn.
         info: names of entries of `info`, numbers or arrays, that become columns `info_NAME` (T, ...) of races.
+        spaces: a function that returns the observation and action space of one environment, such as a robot, that only
+            collectors may make. By default every process makes one to read them, and closes it.
 
     Attributes:
         spaces: of the environment, with the run's views.
@@ -74,26 +79,43 @@ class GymnasiumGames(GamesBuilder):
         env: str | MakeEnv,
         vectorization_mode: Literal["sync", "async"] | None = None,
         info: Sequence[str] = (),
+        spaces: Callable[[], EnvSpaces] | None = None,
     ) -> None:
         self._settings = settings
         self._env = env
-        self._info = info
+        try:
+            self._info = [check_name(name) for name in info]
+        except ValueError as error:
+            raise SettingsError(f"games: info: {error}") from None
         self._vectorization_mode = vectorization_mode
         self._is_vector = vectorization_mode is not None or (callable(env) and _takes(env, "num_envs"))
         self.render = False
+        self.name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+        self.frames_per_s = DEFAULT_FRAMES_PER_S
+        self._given_spaces = None if spaces is None else spaces()
+        of_env = self._given_spaces or self._spaces_of_one()
+        self.spaces = _spaces(self.name, of_env, settings)
+
+    def _spaces_of_one(self) -> EnvSpaces:
         made = self._make_vector_env(1) if self._is_vector else self._make_env()
         try:
-            self.spaces = _spaces(made, settings)
-            self.name = name_of(made)
-            self.frames_per_s = float(made.metadata.get("render_fps") or DEFAULT_FRAMES_PER_S)
+            return self._read(made)
         finally:
             made.close()
 
+    def _read(self, made: AnyEnv) -> EnvSpaces:
+        """Take over an environment's name and frame rate; return its spaces."""
+        self.name = name_of(made)
+        self.frames_per_s = float(made.metadata.get("render_fps") or DEFAULT_FRAMES_PER_S)
+        if isinstance(made, VectorEnv):
+            return made.single_observation_space, made.single_action_space
+        return made.observation_space, made.action_space
+
     def check(self) -> None:
-        """Reset an environment and step it once.
+        """Make an environment, reset it and step it once.
 
         Raises:
-            EnvironmentFaultError: if the environment raises, or breaks Gymnasium's API.
+            EnvironmentFaultError: if the environment raises, breaks Gymnasium's API, or has other spaces.
         """
         games, spaces = self._make_some([0], np.random.default_rng(0)), self.spaces
         actions = np.zeros((1, *spaces.action_shape), dtype=spaces.action_dtype)
@@ -118,14 +140,33 @@ class GymnasiumGames(GamesBuilder):
 
     @override
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
+        """Make the games of a collector. The first one checks an environment before.
+
+        Raises:
+            EnvironmentFaultError: as `check`.
+        """
+        if collector == 0:
+            self.check()
         numbers = range(self._settings.game.games_per_collector)
         return games_for(self._settings.sync, numbers, lambda some: self._make_some(some, rng))
 
     def _make_some(self, numbers: Sequence[int], rng: np.random.Generator) -> SteppedEnvs:
         game, info = self._settings.game, self._info
         if self._is_vector:
-            return SteppedVectorEnv(self._make_vector_env(len(numbers)), self.spaces, game, rng, info)
-        return SteppedEnvs([self._make_env() for _ in numbers], self.spaces, game, rng, info)
+            vector_env = self._make_vector_env(len(numbers))
+            self._require_spaces(vector_env)
+            return SteppedVectorEnv(vector_env, self.spaces, game, rng, info)
+        envs = [self._make_env() for _ in numbers]
+        self._require_spaces(envs[0])
+        return SteppedEnvs(envs, self.spaces, game, rng, info)
+
+    def _require_spaces(self, made: AnyEnv) -> None:
+        found = self._read(made)
+        if self._given_spaces not in (None, found):
+            made.close()
+            raise EnvironmentFaultError(
+                f"games: {self.name} has the spaces {found}, not those given: {self._given_spaces}; mend one of them"
+            )
 
     def _make_env(self) -> gymnasium.Env[Any, Any]:
         options = {"render_mode": RENDER_MODE} if self.render else {}
@@ -173,11 +214,8 @@ def _takes(make: MakeEnv, parameter: str) -> bool:
     return parameter in parameters or (is_open and parameter == "render_mode")
 
 
-def _spaces(env: AnyEnv, settings: Settings) -> Spaces:
-    name = name_of(env)
-    action, observation = env.action_space, env.observation_space
-    if isinstance(env, VectorEnv):
-        action, observation = env.single_action_space, env.single_observation_space
+def _spaces(name: str, spaces: EnvSpaces, settings: Settings) -> Spaces:
+    observation, action = spaces
     is_bounded_box = (
         isinstance(action, gym_spaces.Box)
         and len(action.shape) == 1

@@ -26,8 +26,8 @@ from torchrl.record.loggers import get_logger
 from torchrl.record.loggers.common import Logger
 from torchrl.record.loggers.mlflow import MLFlowLogger
 
-from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.files import read_bounded_text
+from trackmania_rl.errors import UserError, one_line, warn_once
+from trackmania_rl.files import check_name, read_bounded_text
 from trackmania_rl.parts import load_part
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import NamedPart, Settings, SettingsError
@@ -57,6 +57,10 @@ returns the calls after an `OSError`.
 """
 
 
+NAMED: Final = ("histogram", "picture", "film", "recording", "text")
+"""Kinds of records that begin with a name."""
+
+
 class BackgroundLogger:
     """Logger in a thread, of the calls that `make` returns. Errors are logged, at most once a minute."""
 
@@ -70,7 +74,12 @@ class BackgroundLogger:
         is_open.result()
 
     def do(self, kind: str, *record: object) -> None:
-        """Queue one of the `Calls`. It is dropped if too many wait."""
+        """Queue one of the `Calls`. It is dropped if too many wait, and without a valid name (`check_name`)."""
+        if kind == "figures":
+            figures, step = record
+            record = ({name: value for name, value in figures.items() if _is_valid(name)}, step)  # type: ignore[attr-defined]
+        elif kind in NAMED and not _is_valid(str(record[0])):
+            return
         try:
             self._waiting.put_nowait((kind, *record))
         except queue.Full:
@@ -114,6 +123,15 @@ class BackgroundLogger:
         self._complained_s = now_s
         log.error("%s does not take the run's figures: %s; the run goes on without them there", self._name, reason)
         return True
+
+
+def _is_valid(name: str) -> bool:
+    try:
+        check_name(name)
+    except ValueError as error:
+        warn_once(f"a figure is left out: {error}", log)
+        return False
+    return True
 
 
 def missing_packages(settings: Settings) -> list[str]:
