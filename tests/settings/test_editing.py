@@ -64,6 +64,22 @@ def test_a_wrong_edit_changes_nothing(snapshot, name, text, told):
     assert [file.name for file in snapshot.parent.glob(".*")] == []
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("is_saved_later", [False, True])
+def test_a_file_that_an_editor_is_saving_in_place_is_not_written(snapshot, share, is_saved_later):
+    text = snapshot.read_text()
+
+    def save(_=None):
+        snapshot.write_text(text[: text.index("\n", int(len(text) * share)) + 1])
+
+    if not is_saved_later:
+        save()
+    with pytest.raises(UserError, match=r"[Tt]ry again"):
+        edit_setting(snapshot.parent, "batch_size", "7", save)
+    assert text.startswith(snapshot.read_text()), "nothing was written"
+    assert snapshot.with_name("settings.toml.last_good").read_text() == text
+
+
 def test_an_edit_that_the_caller_refuses_changes_nothing_and_one_by_another_program_is_not_lost(snapshot):
     def edit_meanwhile(_):
         write_changes(snapshot, {"prio_alpha": 0.25})

@@ -72,11 +72,7 @@ def values_in(config_file: Path) -> dict[str, Any]:
     if not config_file.is_file():
         raise SettingsError(f"{config_file}: no such configuration file")
     if config_file.suffix == ".toml":
-        text = read_bounded_text(config_file, LARGEST_FILE_BYTES, SettingsError)
-        try:
-            return tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise SettingsError(f"{config_file}: {error}") from error
+        return values_of_toml(read_bounded_text(config_file, LARGEST_FILE_BYTES, SettingsError), config_file)
     make_importable(config_file.parent)
     values: dict[str, Any] = {}
     for companion in COMPANION_FILES:
@@ -93,6 +89,14 @@ def values_in(config_file: Path) -> dict[str, Any]:
     for layer in reversed(layers):
         values |= layer
     return values
+
+
+def values_of_toml(text: str, file: Path) -> dict[str, Any]:
+    """Parse TOML; errors name the file. Raise `SettingsError` if it is none."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{file}: {error}") from error
 
 
 def _beside_or_shipped(folder: Path, name: str) -> Path:

@@ -6,6 +6,7 @@ Reading the file runs no code.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import os
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import tomlkit
+from filelock import FileLock
 from pydantic import BaseModel
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import write_durably
+from trackmania_rl.files import read_bounded, write_durably
 from trackmania_rl.settings import loading
 from trackmania_rl.settings.descriptions import describe
 from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, Settings, UserSettings, groups
@@ -33,6 +35,8 @@ OLD_FILE: Final = Path("config", "config.py")
 TITLE: Final = """\
 # Settings of a run. An edit is applied at the next race; that of a setting marked "restart" when the run is started
 # again. "none" is no value. A schedule is [[frame count, value], ...]."""
+LAST_GOOD: Final = ".last_good"
+"""End of the name of the newest valid copy of a run's settings."""
 WIDTH: Final = 120
 _COMMENT: Final[dict[str, Any]] = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words": False}
 _WHOLE_PATH: Final = re.compile(r'"(?:[/\\~]|[A-Za-z]:[/\\])(?:[^"\n]*[/\\])?([^"/\\\n]*)"')
@@ -78,8 +82,16 @@ def _settings_text(settings: Settings, title: str, without: str = "") -> str:
 def write_settings(file: Path, settings: Settings) -> Path:
     """Write the settings of a run: not stretched, or with `schedule_stretch` = 1."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(file, _settings_text(settings, TITLE))
+    text = _settings_text(settings, TITLE)
+    write_durably(file, text)
+    _keep_good(file, text)
     return file
+
+
+def _keep_good(file: Path, text: str) -> None:
+    """Keep a run's settings in a second file: an editor that fails while it saves leaves the first one empty."""
+    with contextlib.suppress(OSError):
+        write_durably(file.with_name(f"{file.name}{LAST_GOOD}"), text)
 
 
 def write_snapshot(config_file: Path, run_folder: Path, overrides: Iterable[str] = ()) -> Path:
@@ -87,12 +99,34 @@ def write_snapshot(config_file: Path, run_folder: Path, overrides: Iterable[str]
     return write_settings(run_folder / SETTINGS_FILE, load_settings(config_file, overrides, is_stretched=False))
 
 
-def write_changes(file: Path, new: Mapping[str, Any]) -> None:
-    """Change settings in a run's file to validated values, by name; the rest of its text stays."""
-    document = tomlkit.parse(file.read_bytes().decode("utf-8-sig"))
+def write_changes(file: Path, new: Mapping[str, Any], text: str | None = None) -> None:
+    """Change settings in a run's file to validated values, by name; the rest of its text stays.
+
+    Args:
+        file: the run's settings.
+        new: the settings to change.
+        text: of the file when they were validated; None if nothing else writes it.
+
+    Raises:
+        UserError: if the file has another text by now.
+    """
+    text = _text_of(file) if text is None else text
+    document = tomlkit.parse(text)
     for name, value in new.items():
         document[name] = tomlkit.value(_toml(_plain_setting(value), len(name) + 3))
-    write_durably(file, document.as_string().encode())
+    with FileLock(file.with_name(f"{file.name}.lock")):
+        if _text_of(file) != text:
+            raise UserError(f"{file} was edited by another program at the same time: try again")
+        write_durably(file, document.as_string())
+        _keep_good(file, document.as_string())
+
+
+def _text_of(file: Path) -> str:
+    """Return the text of a file with its line ends. Raise `SettingsError` if it is unreadable."""
+    try:
+        return read_bounded(file, loading.LARGEST_FILE_BYTES, SettingsError).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 def edit_setting(
@@ -108,14 +142,15 @@ def edit_setting(
     file, override = run_folder / SETTINGS_FILE, [f"{name}={text}"]
     if name in NEEDS_RESTART:
         raise SettingsError(f"{name} waits for the next start of the run: end the training, then change it in {file}")
-    values = loading.values_in(file)
+    text_before = _text_of(file)
+    values = loading.values_of_toml(text_before, file)
+    if missing := _lacking(values):
+        raise SettingsError(f"{file}: sets no {missing[0]}; is it being saved? Try again, or restore the file")
     after = loading.settings_from_values(values, override, str(file))
     check(after)
-    if loading.values_in(file) != values:
-        raise UserError(f"{file} was edited by another program at the same time: try again")
     unstretched = loading.settings_from_values(values, override, str(file), is_stretched=False)
     try:
-        write_changes(file, {name: unstretched.flat()[name]})
+        write_changes(file, {name: unstretched.flat()[name]}, text_before)
     except OSError as error:
         raise UserError(f"{file} cannot be changed: {error.strerror}") from error
     return changed_settings(loading.settings_from_values(values, (), str(file)), after)
@@ -183,7 +218,10 @@ def read_own(
     values, _ = loading.without_removed(loading.values_in(file))
     missing = _lacking(values)
     if "run_name" not in values or (is_complete and missing):
-        raise SettingsError(f"{file}: sets no {missing[0]}: restore the file, or train with --update-config")
+        raise SettingsError(
+            f"{file}: sets no {missing[0]}: restore the file ({file.name}{LAST_GOOD} beside it is valid), or train "
+            "with --update-config"
+        )
     made = {} if configuration is None else configuration.flat()
     for name in values.keys() & made.keys():
         if BY_NAME_ONLY in str(values[name]) and values[name] == _plain_setting(made[name]):
@@ -272,9 +310,10 @@ class RunConfiguration:
             write_settings(self.folder.settings, self._asked(is_stretched=False))
             return
         bring_up_to_date(self.folder.path)
+        text = _text_of(self.folder.settings)
         written = read_own(self.folder.path, (), self.asked_for, is_stretched=False)
         if changes := changed_settings(written, self._own(is_stretched=False)):
-            write_changes(self.folder.settings, {name: new for name, (_, new) in changes.items()})
+            write_changes(self.folder.settings, {name: new for name, (_, new) in changes.items()}, text)
         if names := ", ".join(sorted(changed_settings(self.asked_for, self._own()))):
             source = self._source if isinstance(self._source, Path) else "the settings given"
             text = "using %s, which differs from %s in: %s (--update-config applies that)"
@@ -333,6 +372,10 @@ class LiveSettings:
             self._seen = self._seen if is_transient else stamp
             return False
         self._seen = stamp
+        with contextlib.suppress(OSError, UserError):
+            text = _text_of(self._file)  # may be truncated by the next save
+            if stamp_of(self._file) == stamp:
+                _keep_good(self._file, text)
         return self._apply(edited)
 
     def _apply(self, edited: Settings) -> bool:
