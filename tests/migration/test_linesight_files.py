@@ -3,11 +3,14 @@
 import collections
 import os
 import pickle
+import re
+import zipfile
 
 import numpy as np
 import pytest
 import torch
 
+from trackmania_rl.migration import timed_reading
 from trackmania_rl.migration.linesight_files import (
     LinesightFileError,
     LinesightStatistics,
@@ -98,3 +101,30 @@ def test_torch_files_of_another_kind_are_refused(tmp_path, read, content):
         return
     with pytest.raises(LinesightFileError):
         read(tmp_path / "file.torch")
+
+
+HASH_BOMB = b"\x80\x02})" + b"q\x00h\x00\x86" * 60 + b"K\x01s."
+"""Dictionary whose key is a tuple of two equal tuples, 60 deep: hashing it takes 2**60 steps."""
+
+
+def torch_bomb(file):
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", HASH_BOMB)
+        archive.writestr("archive/version", "3")
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "reason"),
+    [
+        ("accumulated_stats.joblib", lambda file: file.write_bytes(HASH_BOMB), "takes longer than 1 s"),
+        ("optimizer1.torch", torch_bomb, "takes longer than 1 s"),
+        ("config_copy.py", lambda file: file.write_text("a = (1, 2)\n" + "a = a + a\n" * 40), "fills more than 2 GiB"),
+    ],
+)
+def test_a_file_that_never_ends_or_fills_the_memory_is_refused(
+    name, write, reason, small_run, tool, capsys, monkeypatch
+):
+    monkeypatch.setattr(timed_reading, "READ_LIMIT_S", 1.0)
+    write(small_run.folder / name)
+    assert tool("import_linesight", small_run.folder, "--output", small_run.folder.parent / "save" / "new") == 78
+    assert re.search(f"error: .*{name} {reason}", capsys.readouterr().err)

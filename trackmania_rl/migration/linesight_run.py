@@ -22,6 +22,7 @@ from trackmania_rl.agents.networks import QuantileNetwork
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.migration import linesight_files as files
 from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
+from trackmania_rl.migration.timed_reading import require_bounded
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import CHECKPOINTS, OLD_FILES, RunFolder, load_checkpoint, save_checkpoint
 from trackmania_rl.schedules import exponential
@@ -48,15 +49,21 @@ class LinesightRun:
 
 
 def read_linesight_run(folder: Path) -> LinesightRun:
-    """Read a run's folder. Raise `LinesightFileError` without online weights; log other files that are missing."""
-    online = files.read_weights(folder / files.ONLINE_WEIGHTS)
-    run = LinesightRun(online, target=online)
-    for name, read, file, otherwise in (
+    """Read a run's folder. Log other files than the online weights that are missing.
+
+    Raises:
+        UserError: without online weights, or if a file cannot be read within a limit of time.
+    """
+    others = (
         ("target", files.read_weights, files.TARGET_WEIGHTS, "the target network starts as the online"),
         ("moments", files.read_moments, files.OPTIMIZER, "the optimizer starts from zero"),
         ("loss_scale", files.read_loss_scale, files.SCALER, "the loss scale starts as in a new run"),
         ("statistics", files.read_statistics, files.STATISTICS, "frames and schedules start from 0 (see --frames)"),
-    ):
+    )
+    require_bounded([(files.read_weights, folder / files.ONLINE_WEIGHTS), *((of[1], folder / of[2]) for of in others)])
+    online = files.read_weights(folder / files.ONLINE_WEIGHTS)
+    run = LinesightRun(online, target=online)
+    for name, read, file, otherwise in others:
         try:
             run = replace(run, **{name: read(folder / file)})  # type: ignore[arg-type]
         except files.LinesightFileError as error:
@@ -162,6 +169,7 @@ def overrides_of_linesight_config(file: Path, config_file: Path, overrides: Sequ
             f"{config_file} has schedule_stretch = {ours.run.schedule_stretch}, which would stretch Linesight's "
             "schedules as well: set it to 1 for the import, and in the run's settings.toml afterwards"
         )
+    require_bounded([(read_linesight_config, file)])
     changes, problems = settings_from_linesight(read_linesight_config(file), ours)
     for problem in problems:
         log.warning("%s: not taken over: %s", file, problem)

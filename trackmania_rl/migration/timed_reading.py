@@ -1,0 +1,77 @@
+"""Bounded time and memory for files that may be made to hang their reader.
+
+A pickle of 1 kB can hold a key whose hash takes years, and ten lines of Python a tuple that fills the memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from trackmania_rl.errors import UserError
+
+IMPORT_LIMIT_S: Final = 120.0
+READ_LIMIT_S: Final = 20.0
+MEMORY_LIMIT_BYTES: Final = 2 << 30
+TOO_LARGE: Final = f"fills more than {MEMORY_LIMIT_BYTES >> 30} GiB of memory"
+
+Reading = tuple[Callable[[Path], object], Path]
+"""A function and the file that it reads."""
+
+
+def require_bounded(readings: Sequence[Reading]) -> None:
+    """Read files in a process of its own, to learn whether this process can read them, too.
+
+    Errors of the functions are ignored: they come again here.
+
+    Raises:
+        UserError: if reading takes longer than `READ_LIMIT_S`, fills the memory, or kills the process.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_read, args=(readings, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        _next_answer(ours, IMPORT_LIMIT_S)
+        for _, file in readings:
+            if reason := _next_answer(ours, READ_LIMIT_S):
+                raise UserError(f"{file} {reason}: it is damaged, or made for that; it is not read")
+    finally:
+        process.kill()
+        process.join()
+
+
+def _next_answer(answers: Connection, limit_s: float) -> str:
+    if not answers.poll(limit_s):
+        return f"takes longer than {limit_s:g} s to read"
+    try:
+        return str(answers.recv())
+    except EOFError:
+        return "ends the process that reads it"
+
+
+def _read(readings: Sequence[Reading], answers: Connection) -> None:
+    if sys.platform != "win32":
+        import resource
+
+        most = psutil.Process().memory_info().vms + MEMORY_LIMIT_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    answers.send("")  # all is imported
+    for read, file in readings:
+        try:
+            with contextlib.suppress(UserError):
+                read(file)
+            answer = ""
+        except MemoryError:
+            answer = TOO_LARGE
+        except Exception:
+            answer = ""
+        answers.send(answer)
