@@ -54,11 +54,12 @@ def test_show_draws_a_map_and_a_replays_view(
     a01 = shared_data / "tracks" / "A01-Race.Challenge.Gbx"
     assert maps("show", a01, "--picture", picture) == 0
     said = capsys.readouterr().out
-    assert "112 of 247, 45 %" in said
+    assert "247 of 247, 100 %" in said
+    assert "% measured" in said
     assert "88 StadiumCircuitBorderStraight" in said
     drawn = cv2.imread(str(picture))
     assert drawn.shape[1] > 1000
-    assert ((drawn[..., 2] > 200) & (drawn[..., 1] < 100) & (drawn[..., 0] < 60)).mean() > 0.02  # the warning's red
+    assert ((drawn[..., 2] > 200) & (drawn[..., 1] < 100) & (drawn[..., 0] < 60)).mean() < 0.001  # no warning's red
     assert maps("show", replays / B13[0], "--views", views) == 0
     drawn = cv2.imread(str(views))
     assert drawn.shape[1] == 1600

@@ -37,15 +37,28 @@ def test_gates_stand_across_their_road():
             Block("StadiumRoadMainStartLine", (5, 1, 5), 3, 0x1000),
             Block("StadiumRoadMainCheckpoint", (6, 1, 5), 3, 0x1000),
             Block("StadiumCheckpointRingV", (7, 1, 5), 3, 0x1000),
+            Block("StadiumTrenchCheckpoint", (7, 1, 6), 3, 0x1000),
             Block("StadiumRoadMainFinishLine", (8, 1, 5), 1, 0x1000),
         )
     )
-    assert [gate.kind for gate in world.gates] == [Gate.START, Gate.CHECKPOINT, Gate.CHECKPOINT, Gate.FINISH]
-    start, checkpoint, ring, finish = world.gates
+    assert [gate.kind for gate in world.gates] == [Gate.START, *3 * [Gate.CHECKPOINT], Gate.FINISH]
+    start, checkpoint, ring, unknown, finish = world.gates
     assert start.spawn_m == pytest.approx((5 * 32 + 11.2, 8 + 2.21, 5 * 32 + 16.0))
     assert checkpoint.trigger_m[0] == pytest.approx((6 * 32 + 15.68, 8.0, 5 * 32 + 3.38))  # along +x
-    assert ring.trigger_m is None
+    assert ring.trigger_m[0] == pytest.approx((7 * 32 + 15.68, 8.0, 5 * 32 + 1.0)), "in the air"
+    assert unknown.trigger_m is None
     assert finish.trigger_m[1, 0] == pytest.approx(9 * 32 - 11.73)  # along -x
+
+
+def test_roads_are_dug_into_fields_and_hills():
+    field, hill = Block("StadiumDirt", (5, 0, 5), 0, 0), Block("StadiumDirtHill", (5, 1, 6), 2, 5)
+    road, beside = Block("StadiumRoadDirt", (5, 1, 5), 0, 3), Block("StadiumDirt", (6, 0, 5), 0, 0)
+    slope = Block("StadiumRoadDirtHillSlope2", (5, 1, 6), 0, 0)
+    world = world_of(make_challenge(field, road, beside, hill, slope))
+    assert world.replaced == (field, hill)
+    assert {world.blocks[number] for number in world.block} == {road, beside, slope}
+    assert not world.has_grass[5, 5:8].any()
+    assert world.has_grass[4, 5]
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,10 @@ def scene_of(world: BlockWorld, checkpoints: Sequence[GateBox] | None = None) ->
         checkpoints = [gate for gate in world.gates if gate.kind is Gate.CHECKPOINT]
     painted: dict[tuple[str, int], tuple[Quads, Quads]] = {}
     groups = []
+    not_built = {*world.scenery, *world.replaced, *world.unknown}
     for block in world.blocks:
         piece = pieces.find(block)
-        if piece is None or piece.is_scenery:
+        if piece is None or block in not_built:
             continue
         kind = block.name, block.flags & SHAPE_BITS
         if kind not in painted:
@@ -109,7 +110,7 @@ def _painted(piece: Piece, block: Block, *, is_near: bool) -> Quads:
 
 def _paint_way(painter: _Painter, way: Way, *, is_near: bool) -> None:
     places_m, paints = _columns(way.cross_section, with_lines=is_near)
-    grid_m = _across(way, places_m)
+    grid_m = way.across(places_m)
     length_m = np.linalg.norm(np.diff(way.center_m, axis=0), axis=1)
     begins_m = np.concatenate(([0.0], np.cumsum(length_m)))
     is_odd = np.floor(begins_m[:-1] / BAND_M + 1e-6).astype(np.int64) % 2
@@ -139,20 +140,11 @@ def _paint_arrows(painter: _Painter, way: Way, begins_m: FloatArray) -> None:
 
 def _strip(way: Way, half_m: float) -> FloatArray:
     """Return both sides (N, 2, 3) of a strip along the middle of a way, just above it."""
-    return _across(way, np.array(((-half_m, MARK_ABOVE_M), (half_m, MARK_ABOVE_M))))
+    return replace(way, reach_m=None).across(np.array(((-half_m, MARK_ABOVE_M), (half_m, MARK_ABOVE_M))))
 
 
 def _reversed(way: Way) -> Way:
-    return Way(way.cross_section, way.center_m[::-1], -way.left[::-1], way.up[::-1], way.is_straight)
-
-
-def _across(way: Way, places_m: FloatArray) -> FloatArray:
-    """Return places (K, 2) of a cross-section at every place of a way, (N, K, 3)."""
-    return (
-        way.center_m[:, None]
-        + places_m[None, :, 0, None] * way.left[:, None]
-        + places_m[None, :, 1, None] * way.up[:, None]
-    )
+    return replace(way, center_m=way.center_m[::-1], left=-way.left[::-1], up=way.up[::-1])
 
 
 def _columns(section: CrossSection, *, with_lines: bool) -> tuple[FloatArray, IntArray]:

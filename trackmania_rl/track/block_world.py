@@ -14,7 +14,7 @@ from trackmania_rl.gbx.challenge import STADIUM, Block, Challenge, Gate
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, build_surface_mesh
 from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
 from trackmania_rl.track.pieces import SHAPE_BITS, Piece, stadium_pieces
-from trackmania_rl.track.placed_blocks import forward_of, to_world
+from trackmania_rl.track.placed_blocks import cells_of, forward_of, to_world
 
 GRASS_HEIGHT_M: Final = 9.0
 MOST_CELLS: Final = 256  # per direction of a map's grid; files have a byte for each
@@ -52,6 +52,7 @@ class BlockWorld:
     gates: tuple[GateBox, ...]  # in the file's order
     water: tuple[Block, ...]
     scenery: tuple[Block, ...]  # known, not driven on, not built
+    replaced: tuple[Block, ...]  # fields and hills that others are dug into, not built
     unknown: tuple[Block, ...]  # not in the catalogue, not built
 
     @property
@@ -65,6 +66,12 @@ class BlockWorld:
         """Share of the blocks, scenery excluded, that are in the catalogue."""
         n_driven = len(self.blocks) - len(self.scenery)
         return 1.0 if n_driven == 0 else 1.0 - len(self.unknown) / n_driven
+
+    @property
+    def knowledge(self) -> Counter[str]:
+        """Numbers of known blocks, scenery excluded, by the origin of their shape (`pieces.Knowledge`)."""
+        pieces = map(stadium_pieces().find, self.blocks)
+        return Counter(piece.knowledge for piece in pieces if piece is not None and not piece.is_scenery)
 
     @property
     def unknown_names(self) -> list[tuple[str, int]]:
@@ -84,9 +91,10 @@ def world_of(challenge: Challenge) -> BlockWorld:
     pieces = stadium_pieces()
     size_x, _, size_z = challenge.size_cells
     has_grass = np.ones((size_x, size_z), dtype=np.bool_)
+    dug = _dug_cells(challenge)
     meshes: dict[tuple[str, int], PieceMesh] = {}
     corners_m, surface, owner = [np.zeros((0, 3, 3))], [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    gates, water, scenery, unknown = list[GateBox](), list[Block](), list[Block](), list[Block]()
+    gates, water, scenery, replaced, unknown = list[GateBox](), *(list[Block]() for _ in range(4))
     n_triangles = 0
     for index, block in enumerate(challenge.blocks):
         piece = pieces.find(block)
@@ -100,13 +108,14 @@ def world_of(challenge: Challenge) -> BlockWorld:
             continue
         if piece.is_water:
             water.append(block)
-        if (
-            piece.replaces_grass
-            and block.cell[1] <= ON_GRASS_CELL
-            and block.cell[0] < size_x
-            and block.cell[2] < size_z
-        ):
-            has_grass[block.cell[0], block.cell[2]] = False
+        cells = cells_of(block)
+        if piece.replaces_ground and block.cell[1] <= ON_GRASS_CELL:
+            for x, _, z in cells:
+                if 0 <= x < size_x and 0 <= z < size_z:
+                    has_grass[x, z] = False
+        if piece.is_ground and any((x, y + above, z) in dug for x, y, z in cells for above in (0, 1)):
+            replaced.append(block)
+            continue
         kind = block.name, block.flags & SHAPE_BITS
         mesh = meshes.setdefault(kind, mesh_of(piece, block)) if kind not in meshes else meshes[kind]
         n_triangles += len(mesh.surface)
@@ -127,8 +136,20 @@ def world_of(challenge: Challenge) -> BlockWorld:
         tuple(gates),
         tuple(water),
         tuple(scenery),
+        tuple(replaced),
         tuple(unknown),
     )
+
+
+def _dug_cells(challenge: Challenge) -> set[tuple[int, int, int]]:
+    """Return the cells of the blocks that are dug into fields and hills."""
+    pieces = stadium_pieces()
+    dug = set[tuple[int, int, int]]()
+    for block in challenge.blocks:
+        piece = pieces.find(block)
+        if piece is not None and piece.replaces_ground and not piece.is_ground:
+            dug.update(cells_of(block))
+    return dug
 
 
 def mesh_of_world(world: BlockWorld) -> SurfaceMesh:

@@ -10,7 +10,17 @@ import numpy.typing as npt
 
 from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.simulator.tracks.world import Surface
-from trackmania_rl.track.pieces import ArcSweep, CrossSection, Lane, LaneSweep, Piece, Polygon, ProfileSweep, size_cells
+from trackmania_rl.track.pieces import (
+    CELL_M,
+    ArcSweep,
+    CrossSection,
+    Lane,
+    LaneSweep,
+    PathSweep,
+    Piece,
+    Polygon,
+    size_cells,
+)
 from trackmania_rl.track.placed_blocks import lane_points, port_place, side_direction
 
 SURFACE_ABOVE_LANE_M: Final = 0.3446
@@ -37,12 +47,22 @@ class Way:
     left: FloatArray  # (N, 3) the cross-section's first axis, not of length 1 where the road is banked
     up: FloatArray  # (N, 3) its second axis
     is_straight: bool
+    reach_m: FloatArray | None = None  # (N, 2) of the cross-section's right and left end, if it varies along the way
+
+    def across(self, places_m: FloatArray) -> FloatArray:
+        """Return places (K, 2) of the cross-section, its ends included, at every place of the way: (N, K, 3)."""
+        aside_m = np.tile(places_m[:, 0], (len(self.center_m), 1))
+        if self.reach_m is not None:
+            aside_m[:, [0, -1]] = self.reach_m * (-1.0, 1.0)
+        return np.asarray(
+            self.center_m[:, None] + aside_m[:, :, None] * self.left[:, None] + places_m[:, 1, None] * self.up[:, None]
+        )
 
 
 def mesh_of(piece: Piece, block: Block) -> PieceMesh:
     """Build a piece's triangles; the block's place does not matter."""
     parts = [_flat(polygon) for polygon in piece.polygons]
-    parts += [_swept(way.cross_section, way.center_m, way.left, way.up) for way in ways_of(piece, block)]
+    parts += [_swept(way) for way in ways_of(piece, block)]
     corners_m = np.concatenate([np.zeros((0, 3, 3))] + [part.corners_m for part in parts])
     surface = np.concatenate([np.zeros(0, dtype=np.int64)] + [part.surface for part in parts])
     return PieceMesh(corners_m, surface)
@@ -59,8 +79,8 @@ def ways_of(piece: Piece, block: Block, straight_m: float | None = None, bent_m:
             case LaneSweep():
                 spacing_m = straight_m if sweep.facets == 1 else bent_m
                 ways += [_along_lane(sweep, lane, size_cells(block.name), spacing_m) for lane in piece.lanes]
-            case ProfileSweep():
-                ways.append(_along_profile(sweep, straight_m if len(sweep.profile_m) == 2 else bent_m))
+            case PathSweep():
+                ways.append(_along_path(sweep, straight_m if len(sweep.points_m) == 2 else bent_m))
             case ArcSweep():
                 ways.append(_along_arc(sweep, bent_m))
     return ways
@@ -93,7 +113,19 @@ def _along_lane(sweep: LaneSweep, lane: Lane, size: tuple[int, int], spacing_m: 
         begin_m, gradient = plane
         center_m[:, 1] = lane.begin.height_m + SURFACE_ABOVE_LANE_M + (center_m[:, [0, 2]] - begin_m) @ gradient
         left = level_left + (level_left[:, [0, 2]] @ gradient)[:, None] * up
-    return Way(sweep.cross_section, center_m, left, up, sweep.facets == 1)
+    reach_m = _reach(center_m, level_left, size) if sweep.fills_block else None
+    return Way(sweep.cross_section, center_m, left, up, sweep.facets == 1, reach_m)
+
+
+def _reach(center_m: FloatArray, level_left: FloatArray, size: tuple[int, int]) -> FloatArray:
+    """Return the distances (N, 2) to the border of a block's cells, to the right and to the left."""
+    place_m, ahead = center_m[:, [0, 2]], level_left[:, [0, 2]]
+    reach_m = []
+    for direction in (-ahead, ahead):
+        to_border_m = np.where(direction > 0.0, np.array(size) * CELL_M - place_m, place_m)
+        is_along = np.abs(direction) < 1e-9
+        reach_m.append(np.where(is_along, np.inf, to_border_m / np.where(is_along, 1.0, np.abs(direction))).min(axis=1))
+    return np.stack(reach_m, axis=1)
 
 
 def _plane_of(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray] | None:
@@ -105,15 +137,17 @@ def _plane_of(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray
     return (begin_m, gradient) if is_plane else None
 
 
-def _along_profile(sweep: ProfileSweep, spacing_m: float | None) -> Way:
-    z_m, height_m = sweep.profile_m.T
+def _along_path(sweep: PathSweep, spacing_m: float | None) -> Way:
+    center_m = sweep.points_m
     if spacing_m is not None:
-        at_m = np.linspace(z_m[0], z_m[-1], _pieces(z_m[-1] - z_m[0], spacing_m, 1) + 1)
-        z_m, height_m = at_m, np.interp(at_m, z_m, height_m)
-    center_m = np.stack((np.full(len(z_m), 16.0), height_m, z_m), axis=1)
-    left = np.broadcast_to((1.0, 0.0, 0.0), center_m.shape)
+        along_m = np.concatenate(([0.0], np.cumsum(np.linalg.norm(np.diff(center_m, axis=0), axis=1))))
+        at_m = np.linspace(0.0, along_m[-1], _pieces(along_m[-1], spacing_m, 1) + 1)
+        center_m = np.stack([np.interp(at_m, along_m, center_m[:, axis]) for axis in range(3)], axis=1)
+    ahead = np.gradient(center_m[:, [0, 2]], axis=0)
+    ahead /= np.linalg.norm(ahead, axis=1, keepdims=True)
+    left = np.stack((ahead[:, 1], np.zeros(len(ahead)), -ahead[:, 0]), axis=1)
     up = np.broadcast_to((0.0, 1.0, 0.0), center_m.shape)
-    return Way(sweep.cross_section, center_m, left, up, len(sweep.profile_m) == 2)
+    return Way(sweep.cross_section, center_m, left, up, len(sweep.points_m) == 2)
 
 
 def _along_arc(sweep: ArcSweep, spacing_m: float | None) -> Way:
@@ -134,15 +168,14 @@ def _along_arc(sweep: ArcSweep, spacing_m: float | None) -> Way:
     return Way(sweep.cross_section, center_m, left, up, is_straight=False)
 
 
-def _swept(section: CrossSection, center_m: FloatArray, left: FloatArray, up: FloatArray) -> PieceMesh:
-    """Return triangles between the cross-sections at N places of a way; all three (N, 3)."""
-    aside_m, above_m = section.points_m[:, 0, None], section.points_m[:, 1, None]
-    grid_m = center_m[:, None] + aside_m * left[:, None] + above_m * up[:, None]  # (N, K, 3)
+def _swept(way: Way) -> PieceMesh:
+    """Return triangles between the cross-sections at the N places of a way."""
+    grid_m = way.across(way.cross_section.points_m)  # (N, K, 3)
     right, left_on = grid_m[:-1, :-1], grid_m[1:, 1:]
     on, beside = grid_m[1:, :-1], grid_m[:-1, 1:]
     first, second = np.stack((right, on, left_on), axis=2), np.stack((right, left_on, beside), axis=2)
     # The two triangles of a quadrilateral are neighbours, so that flat ones become one face.
-    return _mesh(np.stack((first, second), axis=2).reshape(-1, 3, 3), section.surface)
+    return _mesh(np.stack((first, second), axis=2).reshape(-1, 3, 3), way.cross_section.surface)
 
 
 def _mesh(corners_m: FloatArray, surface: Surface) -> PieceMesh:

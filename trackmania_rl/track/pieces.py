@@ -28,6 +28,8 @@ SHAPE_BITS: Final = 0x3F
 
 FloatArray = npt.NDArray[np.float64]
 SurfaceName = Literal["asphalt", "concrete", "dirt", "grass"]
+Knowledge = Literal["measured", "joined", "mirrored", "assumed"]
+"""Origin of a shape: ghosts on it, edges shared with known pieces, a mirrored or turned piece, footprint and name."""
 Cell = tuple[int, int, int]
 
 
@@ -72,14 +74,15 @@ class LaneSweep:
 
     cross_section: CrossSection
     facets: int
+    fills_block: bool  # the cross-section's ends reach to the border of the block's cells
 
 
 @dataclass(frozen=True)
-class ProfileSweep:
-    """Cross-section straight through the block, along `profile_m`: (N, 2) z and height of the way."""
+class PathSweep:
+    """Upright cross-section along a path of straight pieces."""
 
     cross_section: CrossSection
-    profile_m: FloatArray
+    points_m: FloatArray  # (N, 3)
 
 
 @dataclass(frozen=True)
@@ -107,11 +110,14 @@ class Piece:
     """Kind of block."""
 
     lanes: tuple[Lane, ...] = ()  # roads; none if the way is open (fields) or leaves the ground (loops)
-    sweeps: tuple[LaneSweep | ProfileSweep | ArcSweep, ...] = ()
+    sweeps: tuple[LaneSweep | PathSweep | ArcSweep, ...] = ()
     polygons: tuple[Polygon, ...] = ()
     trigger_m: FloatArray | None = None  # (2, 3) lowest and highest corner of a gate's trigger; None for other blocks
     spawn_m: FloatArray | None = None  # (3,) car's origin at a start, or after a respawn at a checkpoint
-    replaces_grass: bool = False  # the stadium's grass has a hole under the block
+    knowledge: Knowledge = "assumed"
+    uncertainty_m: float = 0.0  # of the surface's height
+    is_ground: bool = False  # fields and hills, which give way to what is dug into them
+    replaces_ground: bool = False  # the stadium's grass, fields and hills have a hole here
     is_water: bool = False  # a car that falls in is out until the respawn
     is_scenery: bool = False  # beside the roads; not driven on, and of unknown shape
 
@@ -125,7 +131,6 @@ class Catalogue:
     patterns: tuple[tuple[str, Piece], ...]  # (pattern, piece) of names with a `*`
     # (beginning of a name, width of the road in m, surface); the first match applies
     roads: tuple[tuple[str, float, SurfaceName], ...]
-    seen_driven: frozenset[str]  # names of pieces whose lanes were compared with real cars' paths
 
     def find(self, block: Block) -> Piece | None:
         """Return a block's piece, or None if it is not in the catalogue."""
@@ -183,8 +188,9 @@ def stadium_pieces() -> Catalogue:
     by_name: dict[tuple[str, int | None], Piece] = {}
     patterns: list[tuple[str, Piece]] = []
     for family, tables in families.items():
+        origin: dict[str, Any] = {key: tables[key] for key in ("knowledge", "uncertainty_m") if key in tables}
         for entry in tables.get("pieces", ()):
-            piece = _piece(entry, sections)
+            piece = _piece({**origin, **entry}, sections)
             for name, shape in _keys(entry):
                 if "*" in name:
                     patterns.append((name, piece))
@@ -198,7 +204,7 @@ def stadium_pieces() -> Catalogue:
         for key in _keys(entry):
             by_name[key] = replace(by_name[key], lanes=lanes)
     roads = tuple((beginning, width_m, surface) for beginning, width_m, surface in of_lanes["roads"])
-    return Catalogue(by_name, tuple(patterns), roads, frozenset(of_lanes["seen_driven"]))
+    return Catalogue(by_name, tuple(patterns), roads)
 
 
 def _keys(entry: dict[str, Any]) -> Iterator[tuple[str, int | None]]:
@@ -212,42 +218,64 @@ def _port(side: str, place: int, height_m: float, gradient_x: float, gradient_z:
 
 
 def _cross_section(table: dict[str, Any]) -> CrossSection:
-    half_m = np.array(table["mirrored_m"], dtype=np.float64)
-    if half_m[0, 0] != 0.0:
-        raise ValueError(f"a mirrored cross-section begins in the middle of the way, not at {half_m[0, 0]} m")
-    right_m = half_m[:0:-1] * (-1.0, 1.0)
-    flat = 1 if half_m[0, 1] == half_m[1, 1] else 0
-    return CrossSection(np.concatenate((right_m, half_m[flat:])), Surface[table["surface"].upper()])
+    if "points_m" in table:
+        points_m = np.array(table["points_m"], dtype=np.float64)
+    else:
+        half_m = np.array(table["mirrored_m"], dtype=np.float64)
+        if half_m[0, 0] != 0.0:
+            raise ValueError(f"a mirrored cross-section begins in the middle of the way, not at {half_m[0, 0]} m")
+        flat = 1 if half_m[0, 1] == half_m[1, 1] else 0
+        points_m = np.concatenate((half_m[:0:-1] * (-1.0, 1.0), half_m[flat:]))
+    return CrossSection(points_m, Surface[table["surface"].upper()])
 
 
 def _piece(entry: dict[str, Any], sections: dict[str, CrossSection]) -> Piece:
     trigger_m, spawn_m = entry.get("trigger_m"), entry.get("spawn_m")
+    polygons = [_polygon(table["points_m"], table["surface"]) for table in entry.get("polygons", ())]
+    sweeps: list[LaneSweep | PathSweep | ArcSweep] = []
+    for table in entry.get("sweeps", ()):
+        match table["way"]:
+            case "grid":
+                polygons += _grid(table)
+            case "corner":
+                rim_m, floor = _corner(table)
+                polygons += floor
+                sweeps.append(PathSweep(_section_of(table, sections), rim_m))
+            case _:
+                sweeps.append(_sweep(table, _section_of(table, sections)))
     return Piece(
-        sweeps=tuple(_sweep(sweep, sections) for sweep in entry.get("sweeps", ())),
-        polygons=tuple(
-            Polygon(np.array(polygon["points_m"], dtype=np.float64), Surface[polygon["surface"].upper()])
-            for polygon in entry.get("polygons", ())
-        ),
+        sweeps=tuple(sweeps),
+        polygons=tuple(polygons),
         trigger_m=None if trigger_m is None else np.array(trigger_m, dtype=np.float64),
         spawn_m=None if spawn_m is None else np.array(spawn_m, dtype=np.float64),
-        **{name: entry.get(name, False) for name in ("replaces_grass", "is_water", "is_scenery")},
+        knowledge=entry["knowledge"],
+        uncertainty_m=entry.get("uncertainty_m", 0.0),
+        **{name: entry.get(name, False) for name in ("is_ground", "replaces_ground", "is_water", "is_scenery")},
     )
 
 
-def _sweep(table: dict[str, Any], sections: dict[str, CrossSection]) -> LaneSweep | ProfileSweep | ArcSweep:
+def _polygon(points_m: Any, surface: str) -> Polygon:
+    return Polygon(np.array(points_m, dtype=np.float64), Surface[surface.upper()])
+
+
+def _section_of(table: dict[str, Any], sections: dict[str, CrossSection]) -> CrossSection:
     section = sections.get(table["cross_section"])
     if section is None:
         raise ValueError(f"no file has a cross-section {table['cross_section']!r}")
-    if "surface" in table:
-        section = CrossSection(section.points_m, Surface[table["surface"].upper()])
+    return section if "surface" not in table else CrossSection(section.points_m, Surface[table["surface"].upper()])
+
+
+def _sweep(table: dict[str, Any], section: CrossSection) -> LaneSweep | PathSweep | ArcSweep:
     match table["way"]:
         case "lanes":
-            return LaneSweep(section, table.get("facets", 1))
+            return LaneSweep(section, table.get("facets", 1), table.get("fills_block", False))
         case "profile":
             profile_m = np.array(table["profile_m"], dtype=np.float64)
             if "slopes" in table:
                 profile_m = _smooth(profile_m, table["slopes"], table["facets"])
-            return ProfileSweep(section, profile_m)
+            return PathSweep(section, np.insert(profile_m[:, ::-1], 0, table.get("at_m", 16.0), axis=1))
+        case "path":
+            return PathSweep(section, np.array(table["points_m"], dtype=np.float64))
         case "arc":
             return ArcSweep(
                 section,
@@ -257,7 +285,52 @@ def _sweep(table: dict[str, Any], sections: dict[str, CrossSection]) -> LaneSwee
                 np.array(table["across_m"], dtype=np.float64),
                 table["facets"],
             )
-    raise ValueError(f"{table['way']!r} is not a way of sweeping: lanes, profile, arc")
+    raise ValueError(f"{table['way']!r} is not a way of sweeping: lanes, profile, path, arc, corner, grid")
+
+
+def _grid(table: dict[str, Any]) -> list[Polygon]:
+    """Return the triangles of a surface through heights (Z, X) over a grid."""
+    x_m, z_m = np.meshgrid(table["x_m"], table["z_m"])
+    points_m = np.stack((x_m, np.array(table["heights_m"], dtype=np.float64), z_m), axis=2)
+    triangles: list[Polygon] = []
+    for row, column in np.ndindex(points_m.shape[0] - 1, points_m.shape[1] - 1):
+        (a, d), (b, c) = points_m[row : row + 2, column : column + 2]
+        triangles += [_polygon((a, b, c), table["surface"]), _polygon((a, c, d), table["surface"])]
+    return triangles
+
+
+def _corner(table: dict[str, Any]) -> tuple[FloatArray, list[Polygon]]:
+    """Return a border (N, 3) around one corner of a square of cells, and the flat ground on one of its sides.
+
+    The border is a quarter of a circle, or a straight diagonal. The ground is between it and the other sides (`in`),
+    between it and the corner (`out`), or there is none (`none`); its plane rises along z. It is to the right of the
+    border.
+    """
+    size_m, radius_m, facets = table["cells"] * CELL_M, table["radius_m"], table["facets"]
+    angle = np.linspace(0.0, np.pi / 2.0, facets + 1)
+    ray = np.stack((np.cos(angle), np.sin(angle)), axis=1)
+    rim_m = radius_m * (ray / ray.sum(axis=1, keepdims=True) if table.get("is_diagonal", False) else ray)
+    edge_m = size_m * ray / ray.max(axis=1, keepdims=True)
+    corner = np.array(table["corner"])
+    height_m, rise = table["plane"]
+
+    def placed(points_m: FloatArray) -> FloatArray:
+        x_m, z_m = (corner * size_m + (1 - 2 * corner) * points_m).T
+        return np.stack((x_m, height_m + rise * z_m, z_m), axis=1)
+
+    outwards, inwards = placed(edge_m), placed(rim_m)
+    match table["ground"]:
+        case "in":
+            strips = [(inwards[k], outwards[k], outwards[k + 1], inwards[k + 1]) for k in range(facets)]
+        case "out":
+            strips = [(*inwards, *placed(np.zeros((1, 2))))]
+        case _:
+            strips = []
+    # Counter-clockwise, seen from above, is from z to x; a mirrored corner turns it round.
+    is_mirrored = bool(corner.sum() % 2)
+    strips = [strip if is_mirrored else strip[::-1] for strip in strips]
+    is_reversed = is_mirrored != (table["ground"] == "in")
+    return inwards[::-1] if is_reversed else inwards, [_polygon(strip, table["surface"]) for strip in strips]
 
 
 def _smooth(ends_m: FloatArray, slopes: list[float], facets: int) -> FloatArray:

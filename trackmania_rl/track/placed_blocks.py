@@ -60,6 +60,12 @@ def to_world(points_m: FloatArray, block: Block) -> FloatArray:
     return np.stack((turned_x, y, turned_z), axis=-1) + np.array(block.cell) * BLOCK_SIZE_M
 
 
+def cells_of(block: Block) -> list[tuple[int, int, int]]:
+    """Return the cells of the map's grid that a block fills."""
+    middles_m = np.array(footprint(block.name)) * BLOCK_SIZE_M + BLOCK_CENTER_M
+    return [(int(x), int(y), int(z)) for x, y, z in np.floor(to_world(middles_m, block) / BLOCK_SIZE_M)]
+
+
 def forward_of(block: Block) -> FloatArray:
     """Return the direction (3,) of a block."""
     return np.array(((0.0, 0.0, 1.0), (-1.0, 0.0, 0.0), (0.0, 0.0, -1.0), (1.0, 0.0, 0.0))[block.quarter_turns])
@@ -73,9 +79,8 @@ class BlockGrid:
         for block in blocks:
             if road_kind(block) is None:
                 continue
-            middles_m = np.array(footprint(block.name)) * BLOCK_SIZE_M + BLOCK_CENTER_M
-            for x, y, z in np.floor(to_world(middles_m, block) / BLOCK_SIZE_M).astype(int):
-                self._columns[int(x), int(z)].append((int(y), block))
+            for x, y, z in cells_of(block):
+                self._columns[x, z].append((y, block))
 
     def under(self, position_m: FloatArray) -> Block | None:
         """Return the highest block that a car at a position (3,), world axes, may be driving on."""

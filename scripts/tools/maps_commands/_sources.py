@@ -127,7 +127,8 @@ def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
     challenge = read_challenge(map_file)
     line = line_from_blocks(challenge, as_far_as_possible=as_far_as_possible)
     notes: tuple[str, ...] = () if line.gap is None else (f"the line is not whole: {line.gap}",)
-    unseen = sorted({block.name for block in line.blocks} - stadium_pieces().seen_driven)
+    pieces = {block.name: stadium_pieces().find(block) for block in line.blocks}
+    unseen = sorted(name for name, piece in pieces.items() if piece is None or piece.knowledge != "measured")
     if unseen:
         notes += (f"never compared with a driven race, only inferred: {', '.join(unseen)}; check the picture",)
     title = f"{len(line.blocks)} road pieces of {challenge.plain_name}"
