@@ -13,7 +13,7 @@ from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
-from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, require_known, write_block_track
+from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, fill_gaps, write_block_track
 from trackmania_rl.track.block_world import world_of
 from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.line_building import build_line
@@ -145,10 +145,24 @@ def test_maps_that_make_no_track_are_refused(blocks, why):
         arrays_of_map(challenge, world_of(challenge), LINE_M)
 
 
-def test_unknown_blocks_are_named():
-    unknown = Block("StadiumUnheardOf", (1, 1, 1), 0, 0)
-    with pytest.raises(BlockTrackError, match=r"map made: 50 % of its blocks .* not 1 StadiumUnheardOf$"):
-        require_known(world_of(make_challenge(START, unknown)), "made")
+def test_a_road_along_the_line_replaces_an_unknown_block_on_its_way(tmp_path):
+    unknown, aside = Block("StadiumRoadUnheardOf", (9, 1, 5), 0, 0), Block("StadiumRoadUnheardOf", (12, 1, 5), 0, 0)
+    road = [block for block in ROAD if block.cell != unknown.cell]
+    challenge = make_challenge(START, *road, CHECKPOINT, FINISH, unknown, aside)
+    world = fill_gaps(world_of(challenge), LINE_M)
+    assert (world.filled, world.unknown) == ((unknown,), (aside,))
+    assert world.known_share == pytest.approx(8 / 10)
+    file = tmp_path / "filled.toml"
+    write_block_track(challenge, arrays_of_map(challenge, world, LINE_M), LINE_M, file)
+    race = SimulatedRace(load_track(file))
+    race.set_input(FORWARD)
+    least_m = 100.0
+    while not race.is_finished and race.tick_time_ms < 20_000:
+        race.advance()
+        if 5 * 32 < race.car["position_m"][0, 2] < 6 * 32:
+            least_m = min(least_m, float(race.car["position_m"][0, 1]))
+    assert race.is_finished
+    assert least_m == pytest.approx(9.6, abs=0.1), "on the line's height, where the map's other roads are at 9.34 m"
 
 
 def test_a_humans_keys_drive_through_the_loops_of_b13(replays, tmp_path):

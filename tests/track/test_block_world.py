@@ -46,7 +46,7 @@ def test_gates_stand_across_their_road():
     assert start.spawn_m == pytest.approx((5 * 32 + 11.2, 8 + 2.21, 5 * 32 + 16.0))
     assert checkpoint.trigger_m[0] == pytest.approx((6 * 32 + 15.68, 8.0, 5 * 32 + 3.38))  # along +x
     assert ring.trigger_m[0] == pytest.approx((7 * 32 + 15.68, 8.0, 5 * 32 + 1.0)), "in the air"
-    assert unknown.trigger_m is None
+    assert unknown.trigger_m == pytest.approx(np.array(((224, 8, 192), (256, 24, 224)))), "all of its cells"
     assert finish.trigger_m[1, 0] == pytest.approx(9 * 32 - 11.73)  # along -x
 
 

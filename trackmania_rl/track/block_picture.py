@@ -78,7 +78,7 @@ def scene_of(world: BlockWorld, checkpoints: Sequence[GateBox] | None = None) ->
         checkpoints = [gate for gate in world.gates if gate.kind is Gate.CHECKPOINT]
     painted: dict[tuple[str, int], tuple[Quads, Quads]] = {}
     groups = []
-    not_built = {*world.scenery, *world.replaced, *world.unknown}
+    not_built = {*world.scenery, *world.replaced}
     for block in world.blocks:
         piece = pieces.find(block)
         if piece is None or block in not_built:
@@ -88,6 +88,10 @@ def scene_of(world: BlockWorld, checkpoints: Sequence[GateBox] | None = None) ->
             painted[kind] = _painted(piece, block, is_near=True), _painted(piece, block, is_near=False)
         near, far = painted[kind]
         groups.append((_placed(near, block), _placed(far, block)))
+    origin = Block("", (0, 0, 0), 0, 0)
+    groups += [
+        (_painted(piece, origin, is_near=True), _painted(piece, origin, is_near=False)) for piece in world.fillings
+    ]
     groups += [2 * (_pool(block),) for block in world.water]
     groups += [2 * (_checkpoint(gate, number),) for number, gate in enumerate(checkpoints)]
     groups += [2 * (_finish(gate),) for gate in world.gates if gate.kind in (Gate.FINISH, Gate.START_AND_FINISH)]
@@ -230,32 +234,28 @@ def _pool(block: Block) -> Quads:
 
 
 def _checkpoint(gate: GateBox, number: int) -> Quads:
-    painter = _Painter()
-    if gate.trigger_m is not None:
-        frame = _Frame(gate.trigger_m)
-        low_m, high_m = BANNER_M
-        margin_m = (high_m - low_m) / 3.0
-        painter.add(frame.upright(0.0, 1.0, low_m + margin_m, high_m - margin_m), Paint.CHECKPOINT_STRIPE, is_mark=True)
-        painter.add(frame.upright(0.0, 1.0, low_m, high_m), Paint.CHECKPOINT)
-        for begin, end in frame.posts:
-            painter.add(frame.upright(begin, end, 0.0, high_m), Paint.CHECKPOINT)
+    painter, frame = _Painter(), _Frame(gate.trigger_m)
+    low_m, high_m = BANNER_M
+    margin_m = (high_m - low_m) / 3.0
+    painter.add(frame.upright(0.0, 1.0, low_m + margin_m, high_m - margin_m), Paint.CHECKPOINT_STRIPE, is_mark=True)
+    painter.add(frame.upright(0.0, 1.0, low_m, high_m), Paint.CHECKPOINT)
+    for begin, end in frame.posts:
+        painter.add(frame.upright(begin, end, 0.0, high_m), Paint.CHECKPOINT)
     return painter.quads(gate=number)
 
 
 def _finish(gate: GateBox) -> Quads:
-    painter = _Painter()
-    if gate.trigger_m is not None:
-        frame, rows = _Frame(gate.trigger_m), np.linspace(*BANNER_M, 3)
-        for column in range(CHECKS):
-            for row in range(2):
-                paint = (Paint.FINISH_LIGHT, Paint.FINISH_DARK)[(column + row) % 2]
-                across = column / CHECKS, (column + 1) / CHECKS
-                painter.add(frame.upright(*across, rows[row], rows[row + 1]), paint)
-        for begin, end in frame.posts:
-            heights = np.linspace(0.0, BANNER_M[1], 5)
-            for row in range(4):
-                paint = (Paint.FINISH_LIGHT, Paint.FINISH_DARK)[row % 2]
-                painter.add(frame.upright(begin, end, heights[row], heights[row + 1]), paint)
+    painter, frame, rows = _Painter(), _Frame(gate.trigger_m), np.linspace(*BANNER_M, 3)
+    for column in range(CHECKS):
+        for row in range(2):
+            paint = (Paint.FINISH_LIGHT, Paint.FINISH_DARK)[(column + row) % 2]
+            across = column / CHECKS, (column + 1) / CHECKS
+            painter.add(frame.upright(*across, rows[row], rows[row + 1]), paint)
+    for begin, end in frame.posts:
+        heights = np.linspace(0.0, BANNER_M[1], 5)
+        for row in range(4):
+            paint = (Paint.FINISH_LIGHT, Paint.FINISH_DARK)[row % 2]
+            painter.add(frame.upright(begin, end, heights[row], heights[row + 1]), paint)
     return painter.quads(gate=NEVER_PASSED)
 
 

@@ -7,6 +7,7 @@ the map, usually a driven one.
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,14 +16,17 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_durably
-from trackmania_rl.gbx.challenge import Challenge, Gate
+from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Challenge, Gate
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, ground_under
-from trackmania_rl.simulator.tracks.track_design import toml_value
+from trackmania_rl.simulator.tracks.track_design import toml_value, turn_radius_m
+from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.simulator.tracks.world_file import MeshWorld
 from trackmania_rl.track.block_picture import scene_of
 from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld, GateBox, mesh_of_world
-from trackmania_rl.track.map_tracks import check_line
-from trackmania_rl.track.placed_blocks import forward_of
+from trackmania_rl.track.map_tracks import ROAD_WIDTH_M, WIDTH_OF_RADIUS, check_line, runs
+from trackmania_rl.track.piece_mesh import mesh_of
+from trackmania_rl.track.pieces import CrossSection, PathSweep, Piece, road_kind
+from trackmania_rl.track.placed_blocks import cells_of, forward_of
 
 GROUND_WITHIN_M: Final = 3.0  # a line further above the ground flies
 SMOOTHED_POINTS: Final = 9  # points of a line over which normals of the ground are averaged
@@ -34,28 +38,38 @@ class BlockTrackError(UserError):
     """A map's blocks make no track."""
 
 
-def require_known(world: BlockWorld, name: str) -> None:
-    """Check that all drivable blocks are known.
-
-    Raises:
-        BlockTrackError: if some are not.
-    """
-    if world.unknown:
-        raise BlockTrackError(f"map {name}: {lack_of(world)}")
-
-
-def lack_of(world: BlockWorld) -> str:
-    """Return a text on a world's unknown blocks."""
-    names = ", ".join(f"{count} {block}" for block, count in world.unknown_names[:5])
-    others = " and others" if len(world.unknown_names) > 5 else ""
-    return f"{100.0 * world.known_share:.0f} % of its blocks are in the catalogue; not {names}{others}"
+def fill_gaps(world: BlockWorld, line_m: FloatArray) -> BlockWorld:
+    """Lay a road along a line (N, 3) wherever it leads through unknown blocks, as wide as their names say."""
+    block_at = {cell: block for block in world.unknown for cell in cells_of(block)}
+    on_line = [block_at.get((x, y, z)) for x, y, z in (line_m // BLOCK_SIZE_M).astype(int).tolist()]
+    parts, fillings = [(world.corners_m, world.surface, world.block)], list[Piece]()
+    for block in dict.fromkeys(filter(None, on_line)):
+        width_m, surface = road_kind(block) or (ROAD_WIDTH_M, "asphalt")
+        for first, last in runs(np.array([other == block for other in on_line])):
+            way_m = line_m[max(first - 1, 0) : last + 2]
+            half_m = 0.5 * min(width_m, WIDTH_OF_RADIUS * float(turn_radius_m(way_m).min()))
+            section = CrossSection(np.array(((-half_m, 0.0), (half_m, 0.0))), Surface[surface.upper()])
+            fillings.append(Piece(sweeps=(PathSweep(section, way_m),)))
+            mesh = mesh_of(fillings[-1], block)
+            parts.append((mesh.corners_m, mesh.surface, np.full(len(mesh.surface), world.blocks.index(block))))
+    corners_m, surfaces, owner = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    filled = tuple(block for block in world.unknown if block in on_line)
+    return replace(
+        world,
+        corners_m=corners_m,
+        surface=surfaces,
+        block=owner,
+        unknown=tuple(block for block in world.unknown if block not in on_line),
+        filled=filled,
+        fillings=tuple(fillings),
+    )
 
 
 def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -> MeshWorld:
     """Make the world of a map along a line (N, 3), in metres, start to finish, about 0.5 m apart; omit unknown blocks.
 
     Raises:
-        BlockTrackError: if there is no start or finish, or a gate's trigger or spawn is not known.
+        BlockTrackError: if there is no start or finish.
         MapTrackError: if the line is not one of this map.
     """
     check_line(challenge, line_m)
@@ -66,10 +80,10 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
     ends = [gate for gate in world.gates if gate.kind in (Gate.FINISH, Gate.START_AND_FINISH)]
     if not ends:
         raise BlockTrackError(f"map {name}: it has no finish")
-    boxes_m = [_trigger_m(gate, name) for gate in (*checkpoints, *ends)]
+    boxes_m = [gate.trigger_m for gate in (*checkpoints, *ends)]
     gate_of_box = [*range(len(checkpoints)), *(len(checkpoints) for _ in ends)]
     scene = scene_of(world, sorted(checkpoints, key=lambda gate: _place_on_line(gate, line_m)))
-    spawns = [_spawn(gate, name) for gate in (*checkpoints, start)]
+    spawns = [_spawn(gate) for gate in (*checkpoints, start)]
     return MeshWorld(
         corners_m=world.corners_m,
         surface=world.surface,
@@ -142,20 +156,11 @@ def _start(world: BlockWorld, name: str) -> GateBox:
     raise BlockTrackError(f"map {name}: it has no start")
 
 
-def _spawn(gate: GateBox, name: str) -> tuple[FloatArray, FloatArray]:
+def _spawn(gate: GateBox) -> tuple[FloatArray, FloatArray]:
     """Return a gate's spawn (3,) and rotation (3, 3), car to world: level, along the block."""
-    if gate.spawn_m is None:
-        raise BlockTrackError(f"map {name}: where cars are put in {gate.block.name} is not known")
     ahead, up = forward_of(gate.block), np.array((0.0, 1.0, 0.0))
     return gate.spawn_m, np.stack((np.cross(up, ahead), up, ahead), axis=1)
 
 
-def _trigger_m(gate: GateBox, name: str) -> FloatArray:
-    if gate.trigger_m is None:
-        raise BlockTrackError(f"map {name}: where {gate.block.name} is passed is not known")
-    return gate.trigger_m
-
-
 def _place_on_line(gate: GateBox, line_m: FloatArray) -> int:
-    middle_m = gate.block.floor_center_m if gate.trigger_m is None else gate.trigger_m.mean(axis=0)
-    return int(np.linalg.norm(line_m - middle_m, axis=1).argmin())
+    return int(np.linalg.norm(line_m - gate.trigger_m.mean(axis=0), axis=1).argmin())

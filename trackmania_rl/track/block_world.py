@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.challenge import STADIUM, Block, Challenge, Gate
+from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, STADIUM, Block, Challenge, Gate
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, build_surface_mesh
 from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
 from trackmania_rl.track.pieces import SHAPE_BITS, Piece, stadium_pieces
@@ -21,6 +22,8 @@ MOST_CELLS: Final = 256  # per direction of a map's grid; files have a byte for 
 MOST_BLOCKS: Final = 50_000
 MOST_TRIANGLES: Final = 400_000  # over ten times the largest maps'
 ON_GRASS_CELL: Final = 1  # highest layer of blocks on or in the stadium's ground
+
+DEFAULT_SPAWN_M: Final = (16.0, 1.5685, 11.2)  # as of a checkpoint of road
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -35,9 +38,8 @@ class GateBox:
 
     block: Block
     kind: Gate
-    # (2, 3) lowest and highest corner of the box that a car must touch; None if unknown
-    trigger_m: FloatArray | None
-    spawn_m: FloatArray | None  # (3,) of a car that faces as the block does; None if unknown
+    trigger_m: FloatArray  # (2, 3) lowest and highest corner of the box that a car must touch
+    spawn_m: FloatArray  # (3,) of a car that faces as the block does
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class BlockWorld:
     scenery: tuple[Block, ...]  # known, not driven on, not built
     replaced: tuple[Block, ...]  # fields and hills that others are dug into, not built
     unknown: tuple[Block, ...]  # not in the catalogue, not built
+    filled: tuple[Block, ...] = ()  # not in the catalogue, with a road along a line in their place
+    fillings: tuple[Piece, ...] = ()  # these roads, in world axes
 
     @property
     def forward(self) -> FloatArray:
@@ -65,7 +69,7 @@ class BlockWorld:
     def known_share(self) -> float:
         """Share of the blocks, scenery excluded, that are in the catalogue."""
         n_driven = len(self.blocks) - len(self.scenery)
-        return 1.0 if n_driven == 0 else 1.0 - len(self.unknown) / n_driven
+        return 1.0 if n_driven == 0 else 1.0 - len(self.unknown + self.filled) / n_driven
 
     @property
     def knowledge(self) -> Counter[str]:
@@ -76,8 +80,13 @@ class BlockWorld:
     @property
     def unknown_names(self) -> list[tuple[str, int]]:
         """Names and counts of unknown blocks, the most frequent first."""
-        counts = Counter(block.name for block in self.unknown)
-        return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        return names_of(self.unknown)
+
+
+def names_of(blocks: Iterable[Block]) -> list[tuple[str, int]]:
+    """Return names and counts of blocks, the most frequent first."""
+    counts = Counter(block.name for block in blocks)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def world_of(challenge: Challenge) -> BlockWorld:
@@ -176,10 +185,13 @@ def _check(challenge: Challenge) -> None:
 
 
 def _gate_box(block: Block, kind: Gate, piece: Piece | None) -> GateBox:
-    trigger_m = spawn_m = None
-    if piece is not None and piece.trigger_m is not None:
-        turned_m = to_world(piece.trigger_m, block)
-        trigger_m = np.stack((turned_m.min(axis=0), turned_m.max(axis=0)))
-    if piece is not None and piece.spawn_m is not None:
-        spawn_m = to_world(piece.spawn_m, block)
-    return GateBox(block, kind, trigger_m, spawn_m)
+    """Return a gate; one that is not in the catalogue is passed anywhere in the block's cells."""
+    trigger_m = None if piece is None else piece.trigger_m
+    spawn_m = None if piece is None else piece.spawn_m
+    if trigger_m is None:
+        ends_m = np.array([(0.0, 0.0, 0.0), BLOCK_SIZE_M])
+        placed_m = np.array(cells_of(block))[:, None] * BLOCK_SIZE_M + ends_m
+    else:
+        placed_m = to_world(trigger_m, block)[None]
+    box_m = np.stack((placed_m.min(axis=(0, 1)), placed_m.max(axis=(0, 1))))
+    return GateBox(block, kind, box_m, to_world(np.array(DEFAULT_SPAWN_M) if spawn_m is None else spawn_m, block))

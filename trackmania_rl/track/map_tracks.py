@@ -125,7 +125,7 @@ def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
     margin = round(_ROLL_OUT_MARGIN_M / LINE_SPACING_M)
     stretches = [
         (begin, end)
-        for begin, end in _runs(_least_within(up, margin) < NEARLY_LEVEL_UP)
+        for begin, end in runs(_least_within(up, margin) < NEARLY_LEVEL_UP)
         if up[begin : end + 1].min() < LEAST_UP
     ]
     if not stretches:
@@ -142,7 +142,7 @@ def _smoothed(line_m: FloatArray, width_m: float) -> FloatArray:
     return np.stack([moving_average(line_m[:, axis], window) for axis in range(3)], axis=1)
 
 
-def _runs(is_inside: BoolArray) -> list[tuple[int, int]]:
+def runs(is_inside: BoolArray) -> list[tuple[int, int]]:
     """Return (first, last) of each run of True in (N,)."""
     borders = np.flatnonzero(np.diff(np.concatenate(([False], is_inside, [False])).astype(int)))
     return [(int(begin), int(end) - 1) for begin, end in borders.reshape(-1, 2)]

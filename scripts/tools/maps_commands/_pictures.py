@@ -143,10 +143,9 @@ def draw_world(file: Path, title: str, world: BlockWorld) -> None:
     _add_cells(above, world.water, facecolor=WATER, edgecolor=WATER, alpha=0.8, zorder=2)
     _add_cells(above, world.unknown, facecolor=UNKNOWN, edgecolor="#8c2406", alpha=0.75, hatch="//", zorder=3)
     for gate in world.gates:
-        if gate.trigger_m is not None:
-            (x0, _, z0), (x1, _, z1) = gate.trigger_m
-            size_m = x1 - x0 + 2.0, z1 - z0 + 2.0
-            above.add_patch(Rectangle((x0 - 1.0, z0 - 1.0), *size_m, color=GATE_COLOURS[gate.kind], zorder=4))
+        (x0, _, z0), (x1, _, z1) = gate.trigger_m
+        size_m = x1 - x0 + 2.0, z1 - z0 + 2.0
+        above.add_patch(Rectangle((x0 - 1.0, z0 - 1.0), *size_m, color=GATE_COLOURS[gate.kind], zorder=4))
     above.legend(handles=_legend(world), loc="best", fontsize=8)
     _write(figure, file)
 

@@ -1,9 +1,10 @@
 """Make a track for the simulated game from a map and a line or a replay.
 
-If all driven blocks are known, it is made of the map's blocks (--ground blocks) with loops, walls, pads and gates.
+It is made of the map's blocks with loops, walls, pads and gates. Where the line leads through a block that is not in
+the catalogue, a road along the line replaces it.
 Three files are written: the track (NAME.toml), its line (NAME_0.5m.npy) and its world (NAME_world.safetensors).
 
-Otherwise (--ground line) it is a road along the line, with the width and surface of known blocks under it and the map's
+With --ground line it is a road along the line, with the width and surface of known blocks under it and the map's
 checkpoints. Loops and walls are rolled out to level road. Two files are written: the track and its line
 (NAME_road_0.5m.npy). All belong in the maps folder.
 
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = "a reference line (.npy), or a replay, whose fastest race is used"
     add("source", type=Path, metavar="LINE_OR_REPLAY", help=source)
     add("--output", required=True, type=track_file, metavar="FILE.toml")
-    ground = "the map's blocks, or a road along the line (default: blocks if all are known)"
+    ground = "the map's blocks, or a road along the line (default: blocks)"
     add("--ground", choices=("blocks", "line"), help=ground)
     add("--picture", type=png_file, metavar="FILE.png", help="draw the track")
     drive = "let the scripted driver race on it, and draw that as well; it follows roads along a line only"
@@ -94,7 +95,7 @@ def write(
         output: the track file.
         force: overwrite existing files.
         again: existing files may have the same content.
-        ground: "blocks" or "line"; None for blocks if all are known.
+        ground: "blocks" or "line"; None for blocks, or a line on maps that make no world.
 
     Raises:
         UserError: if no track can be made, or files exist or cannot be written.
@@ -120,31 +121,25 @@ def _writer(
 ) -> tuple[Callable[[Path], tuple[Path, ...]], tuple[str, ...]]:
     """Return a function that writes a track's files, given the first one's path, and notes."""
     from trackmania_rl.simulator.tracks.track_design import write_track
-    from trackmania_rl.track.block_tracks import (
-        BlockTrackError,
-        arrays_of_map,
-        lack_of,
-        require_known,
-        write_block_track,
-    )
-    from trackmania_rl.track.block_world import BlockWorldError, world_of
+    from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, fill_gaps, write_block_track
+    from trackmania_rl.track.block_world import BlockWorldError, names_of, world_of
     from trackmania_rl.track.map_tracks import track_of_map
 
     notes: tuple[str, ...] = ()
     if ground != "line":
         try:
-            world = world_of(challenge)
-            if ground is None:
-                require_known(world, challenge.plain_name)
+            world = fill_gaps(world_of(challenge), line.points_m)
             arrays = arrays_of_map(challenge, world, line.points_m)
         except (BlockTrackError, BlockWorldError) as error:
             if ground == "blocks":
                 raise
             notes = (f"a road along the line, as {error}",)
         else:
-            notes = (f"all blocks of the map are known; {len(arrays.surface):,} triangles",)
-            if world.unknown:
-                notes += (f"nothing is where other blocks stand: {lack_of(world)}",)
+            notes = (f"{100.0 * world.known_share:.0f} % of the map's blocks; {len(arrays.surface):,} triangles",)
+            for blocks, what in ((world.filled, "a road along the line replaces"), (world.unknown, "nothing replaces")):
+                if blocks:
+                    names = ", ".join(f"{count} {name}" for name, count in names_of(blocks))
+                    notes += (f"{what} blocks that are not in the catalogue: {names}",)
             return lambda file: write_block_track(challenge, arrays, line.points_m, file), notes
     origin = f"scripts/tools/maps.py track, from {challenge.plain_name!r}"
     made = track_of_map(challenge, line.points_m, road_name)
