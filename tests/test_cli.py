@@ -12,6 +12,7 @@ from trackmania_rl.cli import (
     add_configuration_arguments,
     command,
     preset_files,
+    worker_token,
 )
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.places import git_revision, program_version
@@ -109,7 +110,24 @@ def test_a_preset_is_a_configuration_that_ships(parser, repository_root, capsys)
     assert "not allowed with" in said
 
 
-def test_the_version_and_the_commit_are_told():
-    assert re.fullmatch(r"unknown|\d+\.\d+.*", program_version())
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
+def test_tokens_of_workers_are_long_and_for_one_user(tmp_path, caplog):
+    file = tmp_path / "token"
+    for text in ("", "x", "x" * 15):
+        file.write_text(text)
+        with pytest.raises(UserError, match=f"has {len(text)} letters"):
+            worker_token(file)
+    file.write_text("x" * 16)
+    file.chmod(0o600)
+    caplog.clear()
+    assert worker_token(file) == "x" * 16
+    assert not caplog.records
+    file.chmod(0o640)
+    worker_token(file)
+    assert "other users of this machine can read the token" in caplog.text
+
+
+def test_the_version_and_the_commit_are_told(repository_root):
+    assert f'version = "{program_version()}"' in (repository_root / "pyproject.toml").read_text()
     revision = git_revision()
     assert revision is None or re.fullmatch(r"[0-9a-f]{40,64}(-changed)?", revision)

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import io
 import ipaddress
+import logging
 import os
 import re
 import signal
@@ -19,10 +20,13 @@ from typing import Final, ParamSpec
 from trackmania_rl.errors import ExitCode, PlainError, UserError
 from trackmania_rl.files import read_bounded_text
 
+log = logging.getLogger(__name__)
+
 P = ParamSpec("P")
 
 TOKEN_VARIABLE: Final = "TRACKMANIA_WORKER_TOKEN"
 MOST_TOKEN_BYTES: Final = 4096
+SHORTEST_TOKEN: Final = 16
 
 
 def command(main: Callable[P, int | None]) -> Callable[P, int]:
@@ -143,6 +147,12 @@ def worker_token(file: Path | None) -> str:
     token = os.environ.get(TOKEN_VARIABLE, "") if file is None else read_bounded_text(file, MOST_TOKEN_BYTES).strip()
     if not token.isascii() or not token.isprintable():
         raise UserError("the token of workers has other letters than those of ASCII: make it with openssl rand -hex 32")
+    if file is not None and os.name == "posix" and file.stat().st_mode & 0o077:
+        log.warning("%s: other users of this machine can read the token: chmod 600 %s", file, file)
+    if 0 < len(token) < SHORTEST_TOKEN or (file is not None and not token):
+        raise UserError(
+            f"the token of workers has {len(token)} letters, which others can guess: make it with openssl rand -hex 32"
+        )
     return token
 
 

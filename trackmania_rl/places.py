@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -58,8 +59,12 @@ def user_folder(name: str) -> Path:
     return folder
 
 
+@functools.cache
 def program_version() -> str:
-    """Return the installed version, or "unknown"."""
+    """Return a checkout's version, else the installed one, or "unknown"."""
+    if IS_CHECKOUT:
+        project = tomllib.loads((SHIPPED_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))
+        return str(project["project"]["version"])
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

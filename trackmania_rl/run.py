@@ -39,6 +39,7 @@ from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_d
 from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, WeightsKind, open_channels
 from trackmania_rl.errors import PassingError, UserError, one_line
+from trackmania_rl.files import require_regular
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collectors import CollectorSetup
 from trackmania_rl.multiprocess.learner_process import Collectors, CollectorsHook, learner_process_fn
@@ -320,7 +321,11 @@ def _logging_to(file: Path) -> Iterator[None]:
     Raises:
         PassingError: in place of an `OutOfMemoryError`.
     """
-    handler = _LogFile(file, encoding="utf-8")
+    require_regular(file)
+    try:
+        handler = _LogFile(file, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written: {error.strerror}") from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     root = logging.getLogger()
     root.addHandler(handler)

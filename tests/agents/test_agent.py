@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch._inductor.config
+from tqdm import tqdm
+from tqdm.std import TqdmDefaultWriteLock
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 
@@ -196,7 +198,7 @@ def test_the_graphs_of_an_update_compute_what_the_eager_one_does(make_agent, mak
     assert len(graphs) == 2, "the losses with their gradient; clipping; none again for another step"
 
 
-def test_what_a_thread_compiles_ahead_serves_the_updates_and_leaves_no_trace(make_agent, make_batch, update, graphs):
+def test_updates_compiled_ahead_by_a_thread_serve_all_agents(make_agent, make_batch, update, graphs, caplog):
     ahead, other = make_agent(use_torch_compile=True), make_agent(use_torch_compile=True)
     with ThreadPoolExecutor(1) as thread:
         thread.submit(ahead.compile_update, make_batch(seed=1)).result()
@@ -206,6 +208,10 @@ def test_what_a_thread_compiles_ahead_serves_the_updates_and_leaves_no_trace(mak
         update(agent, make_batch(seed=2), 1e-3)
     assert bytes_of(ahead) == bytes_of(other)
     assert len(graphs) == 2, "none is compiled again, not for another agent either"
+    update(ahead, make_batch(seed=2, batch_size=10), 1e-3)
+    assert not isinstance(tqdm.get_lock(), TqdmDefaultWriteLock), "its semaphore outlives a killed process"
+    assert len(graphs) == 3, "another batch size compiles again, in the thread of the updates"
+    assert not our_records(caplog)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import random
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import grpc
 import numpy as np
 import pytest
+import torch
 import zstandard
 from gymnasium.spaces import Discrete
 
@@ -39,7 +41,7 @@ from trackmania_rl.multiprocess.worker import Machine, Server, Spool, check_serv
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.race.progress import CollectorProgress, Fragment, RacePosition
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.settings import UserSettings
+from trackmania_rl.settings import UserSettings, settings_from_flat
 
 from ..keep_games_command import wait_until
 from .conftest import got, network_of
@@ -399,6 +401,23 @@ def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, con
         good.send(message_of(1, 1))
         take(run, 1)
         good.news_of(1)
+
+
+def test_workers_get_no_whole_paths_of_the_learners_machine(settings, tmp_path):
+    (tmp_path / "valley.toml").write_text("")
+    entry = {
+        "map_name": "v",
+        "map_path": f"{tmp_path}/valley.toml",
+        "is_explo": True,
+        "fill_buffer": True,
+        "reference_line": "v.npy",
+    }
+    changed = settings_from_flat(settings.flat() | {"maps_folder": str(tmp_path), "map_cycle": [entry]})
+    told = json.dumps(over_grpc.settings_for_workers(changed, 1))
+    facts = over_grpc.fingerprint(changed, SPACES, torch.nn.Linear(1, 1), tmp_path)
+    assert str(tmp_path) not in told + json.dumps(facts)
+    assert "valley.toml" in told
+    assert "map valley.toml" in facts
 
 
 @pytest.mark.parametrize("other", [{"network": "c"}, {"map valley.toml": ""}, {}])

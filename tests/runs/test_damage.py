@@ -120,7 +120,9 @@ def test_code_is_not_run(good, tmp_path):
         load_checkpoint(good)
     segment = manifest.rows.segments[0]
     archive = io.BytesIO()
-    np.savez(archive, actions=np.array([Code(tmp_path / "run by rows")], dtype=object))
+    np.savez(
+        archive, file_name=np.array(segment.file), actions=np.array([Code(tmp_path / "run by rows")], dtype=object)
+    )
     (good.parent / "memory" / segment.file).write_bytes(archive.getvalue())
     shorter = manifest.rows.model_copy(
         update={"segments": (segment.model_copy(update={"bytes": len(archive.getvalue())}),)}
@@ -129,6 +131,18 @@ def test_code_is_not_run(good, tmp_path):
     with pytest.raises(CheckpointError, match=r"\.npz is damaged"):
         load_checkpoint(good)
     assert not list(tmp_path.glob("run by*"))
+
+
+def test_rows_files_of_equal_size_that_were_swapped_are_noticed(good):
+    by_size = {}
+    for file in (good.parent / "memory").glob("*.npz"):
+        by_size.setdefault(file.stat().st_size, []).append(file)
+    first, second = max(by_size.values(), key=len)[:2]
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"({first.name}|{second.name}) is damaged: it is 0"):
+        load_checkpoint(good)
 
 
 def test_a_checkpoint_of_format_3_loads_and_is_the_one_before_the_next(tmp_path):

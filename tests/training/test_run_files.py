@@ -193,6 +193,11 @@ def test_a_run_folder_that_was_deleted_is_made_again_for_the_next_checkpoint(beg
     assert "a record of the folder" in run.context.folder.log.read_text()
 
 
+def test_a_folder_in_the_place_of_the_log_is_named(tmp_path):
+    with pytest.raises(UserError, match=r": is a folder"), _logging_to(tmp_path):
+        pass
+
+
 def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_without_it(begin_run, monkeypatch, caplog):
     def bytes_of(state):
         contents, _ = state_files(state)

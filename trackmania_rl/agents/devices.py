@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib.util
 import logging
 import math
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
@@ -161,8 +163,7 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
         # tensordict sets.
         if os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir()) == default_cache_dir():
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(user_folder("torch_compile"))
-        torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold gradients
-        torch._dynamo.config.recompile_limit = MOST_COMPILATIONS
+        _give_tqdm_a_lock()
         return torch.compile(function, fullgraph=True, mode=mode)
 
     @functools.wraps(function)
@@ -171,6 +172,7 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
 
         nonlocal works
         if works:
+            _configure_dynamo()
             try:
                 return graph()(*args, **kwargs)
             except (TorchDynamoException, FailOnRecompileLimitHit) as error:  # the second is not one of the first
@@ -179,6 +181,22 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
         return function(*args, **kwargs)
 
     return call
+
+
+def _configure_dynamo() -> None:
+    """Set torch's compiler up in this thread: settings of one thread are not those of the others."""
+    config = torch._dynamo.config
+    if not config.trace_autograd_ops:
+        config.trace_autograd_ops = True  # lets a graph hold gradients
+        config.recompile_limit = MOST_COMPILATIONS
+
+
+def _give_tqdm_a_lock() -> None:
+    """Keep tqdm, which torch's compiler calls, from making a semaphore: one that is killed remains in /dev/shm."""
+    if importlib.util.find_spec("tqdm") is not None:
+        import tqdm
+
+        tqdm.tqdm.set_lock(threading.RLock())
 
 
 def keep_freed_memory() -> None:

@@ -39,6 +39,7 @@ from trackmania_rl.files import check_file_name, check_name, parse_json, read_bo
 from trackmania_rl.race.progress import Fragment, RacePosition
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
+from trackmania_rl.settings.snapshot import paths_cut
 from trackmania_rl.settings.values import LAST_PORT
 
 if TYPE_CHECKING:
@@ -278,10 +279,17 @@ def half_floats(columns: Arrays) -> Arrays:
 
 
 def settings_for_workers(settings: Settings, seed: int) -> dict[str, Any]:
-    """Return settings as JSON with a worker's own seed, without those of this machine and its user."""
+    """Return settings as JSON with a worker's own seed, without those of this machine and its user.
+
+    Of a whole path the last part stays.
+    """
     values = settings.model_dump(mode="json", warnings=False, exclude={"user"})
     values["run"]["seed"] = seed
-    return values
+    return _without_whole_paths(values)  # type: ignore[no-any-return]
+
+
+def _without_whole_paths(values: Any) -> Any:
+    return json.loads(paths_cut(json.dumps(values)))
 
 
 def fingerprint(settings: Settings, spaces: Spaces, network: nn.Module, maps_folder: Path) -> dict[str, str]:
@@ -296,7 +304,7 @@ def fingerprint(settings: Settings, spaces: Spaces, network: nn.Module, maps_fol
     for entry in settings.game.map_cycle:
         for name in filter(None, (entry.map_path, entry.reference_line)):
             if (file := maps_folder / name).is_file():
-                facts[f"map {name}"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+                facts[f"map {_without_whole_paths(name)}"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     return facts
 
 

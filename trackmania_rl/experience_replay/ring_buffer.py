@@ -16,6 +16,8 @@ from trackmania_rl.experience_replay.row_files import SPARE, RowFiles, delete_ot
 
 # Rollouts are read-only arrays, which are only read.
 warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+# `batch_size` may be edited while a run trains.
+warnings.filterwarnings("ignore", "Got conflicting batch_sizes", UserWarning)
 
 NEVER_FINISHES = 2**31 - 1
 """`steps_to_finish` of a race that was cut off; values are bootstrapped beyond its end."""

@@ -27,6 +27,8 @@ SMALL_SEGMENT_BYTES: Final = 2 << 20
 """Size below which a file's rows are written again, together with the next ones."""
 ENDING: Final = ".npz"
 OLD_ENDING: Final = ".rows"
+NAME: Final = "file_name"
+"""Array with a file's own name: files of equal size may be swapped."""
 
 
 def plan_segments(
@@ -63,13 +65,14 @@ def write_rows(folder: Path, rows: RingBuffer, kept: Sequence[Segment], new: Seq
 
 def _write_segment(folder: Path, rows: RingBuffer, numbers: range) -> Segment:
     temporary = folder / f".{numbers.start}.{os.getpid()}.tmp"
+    name = f"{numbers.start:012d}-{numbers.stop:012d}-{secrets.token_hex(8)}{ENDING}"
     with temporary.open("wb") as opened:
         columns = row_files.read_rows(rows.columns.by_name(), numbers)
-        np.savez(opened, **{name: column.numpy() for name, column in columns.items()})  # type: ignore[arg-type]
+        arrays = {column_name: column.numpy() for column_name, column in columns.items()}
+        np.savez(opened, **arrays, **{NAME: np.array(name)})  # type: ignore[arg-type]
         opened.flush()
         os.fsync(opened.fileno())
         n_bytes = opened.tell()
-    name = f"{numbers.start:012d}-{numbers.stop:012d}-{secrets.token_hex(8)}{ENDING}"
     replace_patiently(temporary, folder / name)
     return Segment(file=name, first_row=numbers.start, end_row=numbers.stop, bytes=n_bytes)
 
@@ -108,7 +111,9 @@ def read_rows(folder: Path, entry: RowsEntry) -> dict[str, torch.Tensor]:
     for segment in entry.segments:
         try:
             with np.load(folder / segment.file, allow_pickle=False) as archive:
-                new = {name: torch.from_numpy(archive[name]) for name in archive.files}
+                if (written_as := str(archive[NAME])) != segment.file:
+                    raise ValueError(f"it is {written_as}")
+                new = {name: torch.from_numpy(archive[name]) for name in archive.files if name != NAME}
         except OSError:
             raise
         except Exception as error:  # the readers of zip and npy fail in many ways

@@ -55,7 +55,7 @@ class RunFolder:
 
     def make(self) -> None:
         """Make the folders that do not exist. Raise `UserError` if that fails."""
-        for path in (self.path, self.best_runs, self.tensorboard):
+        for path in (self.path, self.best_runs, self.tensorboard, self.checkpoints):
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:

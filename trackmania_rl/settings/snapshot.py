@@ -80,10 +80,17 @@ def _settings_text(settings: Settings, title: str, without: str = "") -> str:
 
 
 def write_settings(file: Path, settings: Settings) -> Path:
-    """Write the settings of a run: not stretched, or with `schedule_stretch` = 1."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """Write the settings of a run: not stretched, or with `schedule_stretch` = 1.
+
+    Raises:
+        UserError: if the file cannot be written.
+    """
     text = _settings_text(settings, TITLE)
-    write_durably(file, text)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, text)
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from error
     _keep_good(file, text)
     return file
 

@@ -1,8 +1,6 @@
 """The content of the page as a tab gets it: maps, races, curves, figures, messages, settings, films."""
 
 import re
-from multiprocessing.pool import ThreadPool
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings.snapshot import write_changes
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.page import command
 from trackmania_rl.telemetry.page import curves as curves_module
 from trackmania_rl.telemetry.page.command import run_of_driver
 from trackmania_rl.telemetry.page.page import RunPage
@@ -220,8 +217,7 @@ def test_only_listed_files_can_be_downloaded(client, run, snapshot_of):
     assert client.get("/static/..%2fserver.py").status_code == 404
 
 
-def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(tmp_path, repository_root, monkeypatch):
-    monkeypatch.setattr(command.multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=ThreadPool))
+def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(tmp_path, repository_root):
     driver = repository_root / "drivers" / "ring.driver"
     with run_of_driver(driver, repository_root) as run:
         assert run.name == "ring"

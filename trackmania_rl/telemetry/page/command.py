@@ -24,8 +24,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -114,12 +115,31 @@ def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
     with tempfile.TemporaryDirectory(prefix="trackmania_rl_page_") as folder:
         run = RunFolder.at(Path(folder).resolve() / "save" / file.stem)
         print(f"{file} drives its tracks, which takes some seconds", flush=True)
+        ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
+        arguments = (theirs, file.resolve(), run, project_folder)
+        process = multiprocessing.get_context("spawn").Process(target=_drive, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
         try:
-            with multiprocessing.get_context("spawn").Pool(1) as pool:  # which is killed at the end
-                pool.apply_async(drive, (file.resolve(), run, project_folder)).get(LONGEST_DRIVE_S)
-        except multiprocessing.TimeoutError as error:
-            raise UserError(f"{file} did not finish its races within {LONGEST_DRIVE_S:g} s") from error
+            if not ours.poll(LONGEST_DRIVE_S):
+                raise UserError(f"{file} did not finish its races within {LONGEST_DRIVE_S:g} s")
+            if (error := ours.recv()) is not None:
+                raise error
+        except EOFError:
+            raise UserError(f"{file}: the process that drove its races was ended") from None
+        finally:
+            process.kill()
+            process.join()
         yield run
+
+
+def _drive(result: Connection, *arguments: Any) -> None:
+    """Call `drive`; send its error, or None."""
+    try:
+        drive(*arguments)
+        result.send(None)
+    except Exception as error:
+        result.send(error)
 
 
 def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
