@@ -10,10 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch._inductor.config
+from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 from tqdm.std import TqdmDefaultWriteLock
-
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 
 from .conftest import needs_gpu
 
@@ -25,7 +24,7 @@ def bytes_of(agent):
 
 
 def weights_of(agent):
-    return flatten_parameters(agent.loss_module.online)
+    return parameters_to_vector(agent.loss_module.online.parameters()).detach()
 
 
 @pytest.mark.parametrize("expected_reward_per_action", [0.0, 0.8])
@@ -133,7 +132,7 @@ def test_evaluation_weights_are_an_exponential_average(make_agent, make_batch, u
         update(agent, make_batch(), 1e-2)
         agent.average_weights()
         average = (1 - share) * average + share * weights_of(agent)
-    torch.testing.assert_close(flatten_parameters(agent.evaluation_network), average)
+    torch.testing.assert_close(parameters_to_vector(agent.evaluation_network.parameters()), average)
     assert agent.exploration_network is agent.loss_module.online is not agent.evaluation_network
 
 

@@ -10,14 +10,15 @@ from gymnasium.spaces import Box, Discrete
 from tensordict import TensorDict
 from tensordict.nn import set_interaction_type
 from tensordict.nn.probabilistic import InteractionType
+from torch.nn.utils import parameters_to_vector
 from torchrl.objectives import ReinforceLoss, SACLoss
 
 from trackmania_rl.agents import torchrl_agent
 from trackmania_rl.agents.actor_critic import StateNetwork
 from trackmania_rl.agents.builder import check_decision
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.inference import GREEDY, Exploration
 from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, ON_POLICY, TorchRLAgent
+from trackmania_rl.agents.weights import move_weights, packed
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import SettingsError
@@ -111,9 +112,9 @@ def test_updates_move_the_network_that_drives(loss, settings, device):
     settings = settings.model_copy(update={"run": settings.run.model_copy(update={"torch_device": device})})
     builder = builder_of(loss, settings)
     learner, batch = learner_of(builder, settings), batch_of(spaces_for(loss))
-    before = flatten_parameters(learner.exploration_network).clone()
+    before = parameters_to_vector(learner.exploration_network.parameters()).detach()
     losses = learner.update(batch)
-    after = flatten_parameters(learner.exploration_network)
+    after = parameters_to_vector(learner.exploration_network.parameters()).detach()
     assert after.isfinite().all()
     assert not torch.equal(before, after)
     assert losses["grad_norm"] > 0
@@ -122,7 +123,7 @@ def test_updates_move_the_network_that_drives(loss, settings, device):
     of_driver = {f"{tensor.shape}" for tensor in learner.exploration_network.parameters()}
     assert of_driver <= {f"{layer.weight.shape}" for layer in layers.values() if layer.gradient is not None}
     learner.average_weights()
-    averaged = flatten_parameters(learner.evaluation_network)
+    averaged = parameters_to_vector(learner.evaluation_network.parameters())
     torch.testing.assert_close(averaged, before.lerp(after, 10 / 11))
     learner.returns_at(batch["state_img"], batch["state_float"], torch.full((1,), 0.5))
 
@@ -148,7 +149,7 @@ def test_a_resumed_agent_makes_the_same_bytes(loss, settings):
     assert resumed.updates == straight.updates == 4
     for one, other in zip(straight.loss_module.parameters(), resumed.loss_module.parameters(), strict=True):
         assert torch.equal(one, other)
-    assert torch.equal(*(flatten_parameters(learner.evaluation_network) for learner in (straight, resumed)))
+    assert torch.equal(*(packed(learner.evaluation_network) for learner in (straight, resumed)))
 
 
 def test_targets_are_those_of_n_steps(settings):
@@ -244,7 +245,7 @@ def test_observations_are_normalized_by_their_running_figures(loss, settings):
     assert running.n_states == 5 * BATCH
     # It is published with the weights, and restored with the state.
     network = builder.make_network()
-    flatten_parameters(network).copy_(flatten_parameters(learner.exploration_network))
+    move_weights(network, learner.exploration_network, share=1.0)
     actor = builder.make_actor(network, torch.device("cpu"), np.random.default_rng(1))
     actions = actor.act_batch(np.zeros((BATCH, 1, 0, 0), np.uint8), seen[0].numpy()).actions
     with set_interaction_type(InteractionType.DETERMINISTIC):
@@ -255,7 +256,7 @@ def test_observations_are_normalized_by_their_running_figures(loss, settings):
     resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
     for one in (learner, resumed):
         one.update(batch_of(spaces, seed=9))
-    assert torch.equal(*(flatten_parameters(one.exploration_network) for one in (learner, resumed)))
+    assert torch.equal(*(packed(one.exploration_network) for one in (learner, resumed)))
 
 
 class Doubled(torch.nn.Module):
@@ -282,7 +283,7 @@ def test_networks_may_be_ones_own(loss, settings):
     assert learner.update(batch_of(spaces_for(loss)))["grad_norm"] > 0
     assert any("linear.weight" in name for name in learner.layers())
     same = builder_of(loss, settings).make_network()
-    assert torch.equal(flatten_parameters(same), flatten_parameters(builder.make_network()))
+    assert torch.equal(packed(same), packed(builder.make_network()))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from trackmania_rl.agents import iqn
-from trackmania_rl.agents.flat_parameters import clip_gradient
 from trackmania_rl.agents.iqn import SelfLossScaling, draw_taus
+from trackmania_rl.agents.weights import clip_gradient
 
 from .conftest import BATCH, torch_quantile_huber_loss
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import rollouts
 from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, RunState
@@ -101,8 +100,8 @@ def open_channels(settings):
     opened = []
 
     def open_them(slots_per_collector=2, games_per_collector=1):
-        weights = {kind: flatten_parameters(network_of(0.5)) for kind in WEIGHTS_KINDS}
-        run_state = RunState(settings, weights)
+        networks = {kind: network_of(0.5) for kind in WEIGHTS_KINDS}
+        run_state = RunState(settings, networks)
         of_run = Rollouts(BOUNDS, slots_per_collector, games_per_collector, stop=run_state.stop_flag)
         opened.append(Channels(of_run, run_state))
         return opened[-1]

@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 import pytest
+from torch.nn.utils import parameters_to_vector
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.run_state import NO_WEIGHTS, WEIGHTS_KINDS
 from trackmania_rl.settings import settings_from_flat
 
@@ -210,7 +210,7 @@ def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels, set
 
 def test_weights_frame_count_and_the_end_are_seen_as_they_are_published(open_channels):
     def values(network):
-        return set(flatten_parameters(network).tolist())
+        return set(parameters_to_vector(network.parameters()).tolist())
 
     channels = open_channels()
     run_state = channels.run_state

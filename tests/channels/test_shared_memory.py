@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import rollouts, run_state
 from trackmania_rl.channels.rollouts import ChannelError, Rollouts, make_stop_flag
 from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, open_channels
@@ -31,7 +31,7 @@ def source():
 
 
 def values(network):
-    return set(flatten_parameters(network).tolist())
+    return set(parameters_to_vector(network.parameters()).tolist())
 
 
 def edited(settings, running_speed):
@@ -109,7 +109,7 @@ def _pull_and_answer(view, connection):
 
 def test_another_process_sees_all_that_is_published(settings, start):
     uncompiled_shared_network = network_of(1.0)
-    run_state = RunState(settings, {"evaluation": flatten_parameters(uncompiled_shared_network)})
+    run_state = RunState(settings, {"evaluation": uncompiled_shared_network})
     here, there = SPAWN.Pipe()
     run_state.publish(settings=edited(settings, 5.0), frames_total=3)
     start(_pull_and_answer, run_state, there)
@@ -122,7 +122,8 @@ def test_another_process_sees_all_that_is_published(settings, start):
     here.send("go")
     assert here.poll(60)
     assert here.recv() == (edited(settings, 6.0), 10**12, True, 2, {2.0})
-    assert flatten_parameters(uncompiled_shared_network).is_shared(), "the given network is one of the shared two"
+    shared = uncompiled_shared_network.state_dict().values()
+    assert all(tensor.is_shared() for tensor in shared), "the given network is one of the shared two"
 
 
 class StopWriting(KeyboardInterrupt):
@@ -131,7 +132,7 @@ class StopWriting(KeyboardInterrupt):
 
 @pytest.mark.parametrize("what", ["settings", "weights"])
 def test_what_was_half_written_is_not_read(settings, monkeypatch, what):
-    published = RunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
+    published = RunState(settings, {"evaluation": network_of(1.0)})
     view, reader = copy.copy(published), network_of(0.0)
     copy_all = torch.Tensor.copy_
 
@@ -163,17 +164,16 @@ def test_what_was_half_written_is_not_read(settings, monkeypatch, what):
 
 
 def test_weights_that_change_while_they_are_copied_are_copied_again(settings, monkeypatch):
-    run_state = RunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
+    run_state = RunState(settings, {"evaluation": network_of(1.0)})
     published = iter([network_of(2.0), network_of(3.0)])
     copy_all = torch.Tensor.copy_
     view, reader = copy.copy(run_state), network_of(0.0)
-    into = flatten_parameters(reader)
 
     def copy_slowly(target, source):
         copy_all(target, source)
-        if target.data_ptr() == into.data_ptr() and (network := next(published, None)) is not None:
+        if source.is_shared() and (network := next(published, None)) is not None:
             run_state.publish(weights={"evaluation": network})
-            copy_all(target[: len(target) // 2], flatten_parameters(network)[: len(target) // 2])
+            target[: len(target) // 2] = 0
 
     monkeypatch.setattr(torch.Tensor, "copy_", copy_slowly)
     assert view.pull_weights("evaluation", reader, NO_WEIGHTS) == 3
@@ -187,7 +187,7 @@ def _stop_while_copying(view):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 def test_no_process_waits_for_a_reader_that_is_stopped_or_killed_while_it_copies(settings, children, start):
-    run_state = RunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
+    run_state = RunState(settings, {"evaluation": network_of(1.0)})
     reader = start(_stop_while_copying, run_state)
     children.wait_until_stopped(reader.pid)
     view, network = copy.copy(run_state), network_of(0.0)
@@ -206,4 +206,4 @@ def test_a_machine_without_room_for_the_weights_is_told_so(settings, monkeypatch
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
     with pytest.raises(ChannelError, match=r"no room for the network's weights \(.* MB\): unable .* No space left"):
-        RunState(settings, {"evaluation": flatten_parameters(network_of(1.0))})
+        RunState(settings, {"evaluation": network_of(1.0)})

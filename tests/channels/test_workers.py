@@ -17,7 +17,6 @@ import torch
 import zstandard
 from gymnasium.spaces import Discrete
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import (
     Description,
@@ -179,7 +178,7 @@ class Learner:
     """A run's channels with a server of workers, and the news as a worker decodes them."""
 
     def __init__(self, settings, access=ON_LOOPBACK, state=None):
-        self.run_state = RunState(settings, {"exploration": flatten_parameters(network_of(0.5))})
+        self.run_state = RunState(settings, {"exploration": network_of(0.5)})
         self.rollouts = Rollouts(bounds_of(settings), 2, stop=self.run_state.stop_flag)
         self.server = ServeWorkers(access, {"exploration": network_of(0.0)})
         self.server.run = SimpleNamespace(
@@ -307,12 +306,12 @@ def test_a_worker_plays_for_a_run_until_another_call_replaces_its_own(learner, c
     run.server.tick()
     assert run.server.run.n_workers == 1
     _, arrays = client.receive()
-    assert set(arrays["exploration"].tolist()) == {0.5}
+    assert set(arrays["exploration"].view(np.float32).tolist()) == {0.5}
     run.run_state.publish(weights={"exploration": network_of(2.0)}, frames_total=50)
     received = [client.receive()]
     while not received[-1][1]:
         received.append(client.receive())
-    assert set(received[-1][1]["exploration"].tolist()) == {2.0}
+    assert set(received[-1][1]["exploration"].view(np.float32).tolist()) == {2.0}
     assert 50 in [news.frames_total for news, _ in received]
 
     client.send(*(message_of(sequence, sequence) for sequence in (1, 2, 2, 1)))  # repeats are dropped

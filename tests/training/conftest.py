@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from trackmania_rl.agents.builder import IQN, make_agent_builder
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.channels.rollouts import ReceivedRollout, RolloutBounds, Rollouts
@@ -68,9 +67,9 @@ class WatchedRunState(RunState):
 
 
 def first_weights(settings):
-    """Vectors for the state of a run, the same as those of `pullers_of`."""
+    """Networks for the state of a run, the same as those of `pullers_of`."""
     builder = make_agent_builder(settings, make_games_builder(settings).spaces, SeedTree(1))
-    return {kind: flatten_parameters(builder.make_network()) for kind in WEIGHTS_KINDS}
+    return {kind: builder.make_network() for kind in WEIGHTS_KINDS}
 
 
 def pullers_of(settings, run_state, seeds):

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.dataset_environments import environment_spec
 from trackmania_rl.experience_replay.episodes import EpisodeForm, episode_of_race
@@ -135,7 +135,7 @@ def test_without_collectors_the_learner_learns_from_them_alone_and_resumes_to_th
             assert run.agent.updates == n_updates, "fewer transitions than learning otherwise begins with"
             assert n_stored(run) == 42
             assert run.context.statistics.races_total == 0
-        return run, flatten_parameters(run.agent.exploration_network)
+        return run, parameters_to_vector(run.agent.exploration_network.parameters()).detach()
 
     once, weights = learn("at once", 23)
     resumed, of_resumed = learn("in two", 20, 23)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.iqn import Taus, Transitions
+from trackmania_rl.agents.weights import packed
 from trackmania_rl.buffer_utilities import MiniRaceRules
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.telemetry.diagnostics import load_data
@@ -98,13 +98,13 @@ def test_a_set_is_of_the_newest_evaluated_race(live, make_run, make_race, logger
     run = make_run()
     hook = run.hook(DrawDiagnostics)
     run.train_on([make_race(30, True), make_race(60, True)])
-    before, generator = flatten_parameters(run.agent.exploration_network).clone(), run.buffer.generator.get_state()
+    before, generator = packed(run.agent.exploration_network), run.buffer.generator.get_state()
     hook._is_due = True  # by the clock it is not within a test
     race = make_race(34, True, is_explo=False, fill_buffer=False)
     run.train_on([make_race(31, True, is_explo=False, fill_buffer=False)])  # an explored race is to come first
     run.train_on([make_race(32, False, fill_buffer=False), race])
     hook.tick()
-    assert torch.equal(flatten_parameters(run.agent.exploration_network), before)
+    assert torch.equal(packed(run.agent.exploration_network), before)
     assert torch.equal(run.buffer.generator.get_state(), generator), "training draws the same random numbers after it"
     [(name, picture, _)] = logger.of("picture")
     assert (name, picture.shape) == ("rollout/diagnostics/largest_errors/valley", (5, 7, 3))

@@ -11,7 +11,7 @@ from trackmania_rl import buffer_management
 from trackmania_rl.agents import devices
 from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.devices import pick_device
-from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.weights import packed
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.rewards import RaceReward
@@ -45,7 +45,7 @@ def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_pu
     run = make_run()
     networks = [IQN(live.current, race_spaces(live.current), SeedTree(seed)).make_network() for seed in (98, 99)]
     before = run.run_state.pull_weights("exploration", networks[0], 0)
-    assert torch.equal(flatten_parameters(networks[0]), flatten_parameters(run.agent.exploration_network))
+    assert torch.equal(packed(networks[0]), packed(run.agent.exploration_network))
     run.train_on([make_race(31, False)])
     assert run.agent.updates == 0, "too little is stored to learn yet"
     for n_actions in (37, 23):
@@ -57,9 +57,9 @@ def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_pu
     assert run.trainer.collected_frames == run.run_state.frames_total == stored
     versions = [run.run_state.pull_weights(kind, one, 0) for kind, one in zip(WEIGHTS_KINDS, networks, strict=True)]
     assert min(versions) > before
-    exploring, evaluating = (flatten_parameters(network) for network in networks)
-    assert torch.equal(exploring, flatten_parameters(run.agent.exploration_network))
-    assert torch.equal(evaluating, flatten_parameters(run.agent.evaluation_network))
+    exploring, evaluating = (packed(network) for network in networks)
+    assert torch.equal(exploring, packed(run.agent.exploration_network))
+    assert torch.equal(evaluating, packed(run.agent.evaluation_network))
     assert not torch.equal(exploring, evaluating), "races are evaluated with averaged weights"
     means = run.hook(LearningFigures).take_means()
     assert set(means) == {"loss", "grad_norm", "mean_q"}

@@ -1,5 +1,6 @@
 """Hooks, networks, memories and transforms of a user, in a file beside the configuration."""
 
+import copy
 import functools
 import logging
 import sys
@@ -11,13 +12,15 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from trackmania_rl.agents.builder import IQN
-from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.weights import packed
+from trackmania_rl.channels.run_state import NO_WEIGHTS
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.parts import load_part
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.training.building import make_configured_memory, make_hooks
+from trackmania_rl.training.driver_loading import load_weights
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.hook import Hook
 
@@ -55,6 +58,25 @@ class NoQuantileNetwork(nn.Linear):
 class Needy(QuantileNetwork):
     def __init__(self, settings, sizes):
         super().__init__(settings, sizes)
+
+class ManyKinds(QuantileNetwork):
+    def __init__(self, settings, sizes, generator):
+        super().__init__(settings, sizes)
+        self.frozen = nn.Linear(len(sizes.float_mean), 8).requires_grad_(False)
+        self.unbiased = nn.Linear(8, 8, bias=False)
+        self.norm = nn.BatchNorm1d(8)
+        self.bounded = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
+        self.returns = nn.Linear(8, sizes.n_actions)
+        self.register_buffer("replaced", torch.zeros(1))
+        self.initialize(generator)
+
+    last_layers = property(lambda self: [self.returns])
+
+    def forward(self, img, floats, tau):
+        if self.training:
+            self.replaced = self.replaced + 1
+        hidden = self.bounded(self.norm(self.unbiased(self.frozen(self.normalized(floats)))))
+        return self.returns(hidden.unsqueeze(1) * tau.unsqueeze(2))
 """
 MY_MEMORIES = """
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -229,6 +251,33 @@ def test_a_wrong_part_is_refused_in_one_line(write_parts, live, setting, make, n
     assert "\n" not in str(caught.value)
 
 
+def test_all_weights_of_a_network_drive_and_those_that_learn_are_learned(write_parts, live, make_run, make_race):
+    """Buffers of each kind, a frozen layer, and one without bias."""
+    write_parts(MY_NETWORK)
+    edit(live, network="my_parts:ManyKinds")
+    run, network = make_run(), make_network_of(live.current)
+    first = copy.deepcopy(run.agent.exploration_network.state_dict())
+    run.agent.reset_partially()
+    run.train_on([make_race(60, True) for _ in range(3)])
+    assert run.hook(SaveCheckpoints).try_to_save()
+    online, averaged = run.agent.exploration_network.state_dict(), run.agent.averaged_network.state_dict()
+    target = run.agent.loss_module.target.state_dict()
+    kept = {"frozen.weight", "frozen.bias"}
+    for name, weight in online.items():
+        assert torch.equal(weight, first[name]) == (name in kept), name
+        for mean in (averaged[name], target[name]):
+            assert torch.equal(mean, first[name]) == (name in kept), name
+    assert online["norm.num_batches_tracked"] == run.agent.updates
+    run.run_state.publish(
+        weights={"exploration": run.agent.exploration_network, "evaluation": run.agent.evaluation_network}
+    )
+    for kind, weights in (("exploration", online), ("evaluation", averaged)):
+        run.run_state.pull_weights(kind, network, NO_WEIGHTS)
+        assert all(torch.equal(weight, weights[name]) for name, weight in network.state_dict().items())
+    driver = load_weights(run.context.folder.path, live.current)
+    assert all(torch.equal(weight, averaged[name]) for name, weight in driver.weights.items())
+
+
 def test_transforms_act_on_batches(write_parts, live, make_run, make_race):
     write_parts(MY_TRANSFORMS)
     race = make_race(60, True)
@@ -241,7 +290,7 @@ def test_transforms_act_on_batches(write_parts, live, make_run, make_race):
     torch.testing.assert_close(other["reward"], one["reward"] * 10.0 + 1.0)
     assert torch.equal(other["state_float"], one["state_float"])
     assert plain.agent.updates == transformed.agent.updates > 0
-    assert not torch.equal(*(flatten_parameters(run.agent.exploration_network) for run in (plain, transformed)))
+    assert not torch.equal(*(packed(run.agent.exploration_network) for run in (plain, transformed)))
 
 
 def test_rounds_are_logged_resumed_and_end_the_training_after_the_last_epoch(live, make_run, make_race, logger):

@@ -96,13 +96,17 @@ def state_network(settings: AgentSettings, spaces: Spaces, role: Role) -> nn.Mod
 class RunningNormalization(nn.Module):
     """Normalization of floats (B, F) by the mean and standard deviation of all states in training batches.
 
-    It is fixed in collectors, in evaluation and in drivers, which receive it as parameters that do not learn.
+    It is fixed in collectors, in evaluation and in drivers.
     """
+
+    mean: Tensor  # (F,)
+    var: Tensor  # (F,)
+    n_states: Tensor  # (1,)
 
     def __init__(self, n_floats: int) -> None:
         super().__init__()
-        self.mean, self.var = (nn.Parameter(torch.zeros(n_floats), requires_grad=False) for _ in range(2))
-        self.n_states = nn.Parameter(torch.zeros(1), requires_grad=False)
+        for name, size in (("mean", n_floats), ("var", n_floats), ("n_states", 1)):
+            self.register_buffer(name, torch.zeros(size))
 
     @property
     def std(self) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.weights import move_weights
 from trackmania_rl.settings import AgentSettings
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ class Agent(ABC):
         self.loss_module = loss_module
         self.exploration_network = network
         self.settings = settings
-        self.averaged_network = copy.deepcopy(network).requires_grad_(False)
-        self._averaged_weights = flatten_parameters(self.averaged_network)
+        self.averaged_network = copy.deepcopy(network).requires_grad_(False).eval()
         self.n_averaged = 0
         self.updates = 0
 
@@ -76,7 +75,7 @@ class Agent(ABC):
         self.n_averaged += 1
         share_early_on = AVERAGE_SPANS_ONE_IN / (AVERAGE_SPANS_ONE_IN + self.n_averaged)
         share = max(1 - self.settings.evaluation_weights_decay, share_early_on)
-        self._averaged_weights.lerp_(flatten_parameters(self.exploration_network), share)
+        move_weights(self.averaged_network, self.exploration_network, share)
 
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
         """Apply the settings of the next updates, sizes excepted."""

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from trackmania_rl import schedules
 from trackmania_rl.agents.iqn import IQN_Network, QuantileNetwork, midpoints
-from trackmania_rl.agents.networks import LEAKY_RELU_SLOPE
+from trackmania_rl.agents.networks import LEAKY_RELU_SLOPE, weight_and_bias
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import ExplorationSettings
 
@@ -146,7 +146,7 @@ class Inferer(Actor):
         self._chooser = ActionChooser(network.n_actions, throttle_actions, rng)
         self._device = network.float_mean.device
         self._mean_values: MeanValues
-        if isinstance(network, IQN_Network) and type(network).forward is IQN_Network.forward:
+        if isinstance(network, IQN_Network) and _has_shipped_heads(network):
             self._mean_values = PreparedMeanValues(network, n_quantiles, dtype)
         else:
             self._mean_values = MeanValues(network, n_quantiles, dtype)
@@ -176,6 +176,12 @@ class Inferer(Actor):
         q_values = self._mean_values(img, states).cpu().numpy()
         actions = self._chooser.choose(q_values, explorations)
         return BatchDecision(actions=actions, is_greedy=actions == q_values.argmax(axis=1), q_values=q_values)
+
+
+def _has_shipped_heads(network: IQN_Network) -> bool:
+    """Return whether `forward` and the heads are those that `PreparedMeanValues` computes."""
+    kinds = [[type(layer) for layer in head] for head in (network.A_head, network.V_head)]
+    return type(network).forward is IQN_Network.forward and kinds == [[nn.Linear, nn.LeakyReLU, nn.Linear]] * 2
 
 
 class MeanValues:
@@ -249,10 +255,10 @@ class PreparedMeanValues(MeanValues):
             tensor.copy_(new)
 
     def _prepare(self) -> Prepared:
-        network, of = self._network, self._network.get_parameter
-        hidden_weight = torch.cat((of("A_head.0.weight"), of("V_head.0.weight")))
-        hidden_bias = torch.cat((of("A_head.0.bias"), of("V_head.0.bias")))
-        last_weight, last_bias = network.last_layer()
+        network = self._network
+        hidden = [weight_and_bias(head[0]) for head in (network.A_head, network.V_head)]
+        hidden_weight, hidden_bias = map(torch.cat, zip(*hidden, strict=True))
+        last_weight, last_bias = network.last_layers_as_one()
         factors = network.factors(self._tau).squeeze(0)  # (K, D or 2U)
         if network.quantiles_multiply_hidden_layers:
             last_weight, factors = last_weight * factors.mean(dim=0), factors[:0]

@@ -25,7 +25,6 @@ from typing_extensions import override
 
 from trackmania_rl.agents.agent import Agent, Layer, ProcessLosses, TransitionErrors
 from trackmania_rl.agents.devices import arithmetic_dtype, compiled, on_device
-from trackmania_rl.agents.flat_parameters import RAdam, clip_gradient, flatten_parameters, views_of
 from trackmania_rl.agents.networks import (
     LEAKY_RELU_SLOPE,
     FourierFeatures,
@@ -35,6 +34,16 @@ from trackmania_rl.agents.networks import (
     float_layer,
     head,
     image_features,
+    weight_and_bias,
+)
+from trackmania_rl.agents.weights import (
+    RAdam,
+    clip_gradient,
+    evaluation_mode,
+    flatten_parameters,
+    learning_parameters,
+    move_weights,
+    views_of,
 )
 from trackmania_rl.settings import AgentSettings
 
@@ -154,14 +163,19 @@ class IQN_Network(QuantileNetwork):
         """Make the head of images (S, H, W) from -1 to 1; return it with the number of its features. For subclasses."""
         return convolutions(settings, *image_shape)
 
+    @property
     @override
-    def gain_of(self, layer: str) -> float:
+    def last_layers(self) -> list[nn.Module]:
+        return [self.A_head[-1], self.V_head[-1]]
+
+    @override
+    def gain_of(self, layer: nn.Module) -> float:
         # The variance of the cosines that `iqn_fc` reads is one half. Small last layers keep the noise of a fresh
         # network below the baseline.
-        if layer in ("A_head.2", "V_head.2"):
+        if layer in self.last_layers:
             gain = 1.0 if self.expected_reward_per_action == 0 else GAIN_ON_BASELINE
             return gain / nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
-        return math.sqrt(2) if layer == "iqn_fc.0" else 1.0
+        return math.sqrt(2) if layer is self.iqn_fc[0] else 1.0
 
     @override
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
@@ -171,7 +185,7 @@ class IQN_Network(QuantileNetwork):
             hidden = self._hidden(features).float().unsqueeze(1) * factors  # (B, N, 2U)
         else:
             hidden = self._hidden(features.unsqueeze(1) * factors).float()
-        weight, bias = self.last_layer()  # (A, 2U), (A,)
+        weight, bias = self.last_layers_as_one()  # (A, 2U), (A,)
         return F.linear(hidden, weight) + (bias + self.baseline(floats)[:, None, None])
 
     def features(self, img: Tensor, floats: Tensor) -> Tensor:
@@ -193,16 +207,15 @@ class IQN_Network(QuantileNetwork):
         """Compute both heads' hidden layers (..., 2U) of features (..., D), the advantage head's first."""
         return torch.cat((self.A_head[:-1](features), self.V_head[:-1](features)), dim=-1)
 
-    def last_layer(self) -> tuple[Tensor, Tensor]:
+    def last_layers_as_one(self) -> tuple[Tensor, Tensor]:
         """Return the weight (A, 2U) and bias (A,) that turn both heads' hidden layers into returns.
 
         Q = V + A - mean(A) (equation 9 of the dueling paper) is linear, so it is part of the weights.
         """
-        of = self.get_parameter
-        advantage_weight, advantage_bias = of("A_head.2.weight"), of("A_head.2.bias")
-        centered = advantage_weight - advantage_weight.mean(dim=0)
-        weight = torch.cat((centered, of("V_head.2.weight").expand_as(centered)), dim=1)
-        return weight, advantage_bias - advantage_bias.mean() + of("V_head.2.bias")
+        (of_advantage, advantage_bias), (of_value, value_bias) = map(weight_and_bias, self.last_layers)
+        centered = of_advantage - of_advantage.mean(dim=0)
+        weight = torch.cat((centered, of_value.expand(len(centered), -1)), dim=1)
+        return weight, advantage_bias - advantage_bias.mean() + value_bias
 
 
 # --------------------------------------------------------------------------------------------------------- 3. targets
@@ -313,7 +326,7 @@ class IQNLoss(nn.Module):
         self.dtype = arithmetic_dtype(device, settings, network)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.online = network
-        self.target = copy.deepcopy(network).requires_grad_(False)
+        self.target = copy.deepcopy(network).requires_grad_(False).eval()
         self.scaling = SelfLossScaling()
         self.to(device)
 
@@ -356,7 +369,7 @@ class IQNLoss(nn.Module):
         if process_losses is not None:
             losses = dict(process_losses(_tensordict(losses)).items())
         total = torch.stack([value for name, value in losses.items() if name.startswith("loss")]).sum()
-        gradients = torch.autograd.grad(total * scale, list(self.online.parameters()), materialize_grads=True)
+        gradients = torch.autograd.grad(total * scale, learning_parameters(self.online), materialize_grads=True)
         return {name: value.detach() for name, value in losses.items()}, td_error, gradients
 
 
@@ -390,8 +403,7 @@ class IQNAgent(Agent):
     ) -> None:
         loss = self.loss_class(network, settings, device, seed)
         super().__init__(loss, loss.online, settings)
-        self.weights = nn.Parameter(flatten_parameters(loss.online))  # (P,)
-        self.target_weights = flatten_parameters(loss.target)  # (P,)
+        self.weights = nn.Parameter(flatten_parameters(learning_parameters(loss.online)))  # (P,), those that learn
         self._differentiate, self._clip_gradient = self.loss_class.differentiate, clip_gradient
         if use_torch_compile:
             mode = "reduce-overhead" if device.type == "cuda" else None
@@ -426,7 +438,7 @@ class IQNAgent(Agent):
         interval = settings.number_memories_trained_on_between_target_network_updates
         n_moves, self._transitions_due = divmod(self._transitions_due + len(transitions.action), interval)
         if n_moves > 0:
-            self.target_weights.lerp_(self.weights.detach(), 1 - (1 - settings.soft_update_tau) ** n_moves)
+            move_weights(loss.target, loss.online, 1 - (1 - settings.soft_update_tau) ** n_moves)
         if self.scaler.is_enabled():  # an overflow is no error, unless the scale is 1 already
             norm = norm.masked_fill(~torch.isfinite(norm) & (scale > 1), 0.0)
         self.updates += 1
@@ -454,9 +466,10 @@ class IQNAgent(Agent):
         seed = torch.randint(2**63 - 1, (), generator=loss.generator, device=loss.device).item()
         fresh = copy.deepcopy(loss.online).cpu()
         fresh.initialize(torch.Generator().manual_seed(int(seed)))
-        for (name, parameter), fresh_parameter in zip(loss.online.named_parameters(), fresh.parameters(), strict=True):
-            is_last = name.startswith(("A_head.2.", "V_head.2."))
-            share = FRESH_SHARE_OF_LAST_LAYERS if is_last else FRESH_SHARE
+        of_last_layers = {parameter for layer in loss.online.last_layers for parameter in layer.parameters()}
+        learning = zip(learning_parameters(loss.online), learning_parameters(fresh), strict=True)
+        for parameter, fresh_parameter in learning:
+            share = FRESH_SHARE_OF_LAST_LAYERS if parameter in of_last_layers else FRESH_SHARE
             parameter.lerp_(fresh_parameter.to(loss.device), share)
 
     @override
@@ -466,9 +479,9 @@ class IQNAgent(Agent):
 
     @override
     def layers(self) -> dict[str, Layer]:
-        parameters, gradient = dict(self.loss_module.online.named_parameters()), self.weights.grad
-        of_each = list(parameters.values())
-        gradients = [None] * len(of_each) if gradient is None else views_of(gradient, of_each)
+        parameters = {name: one for name, one in self.loss_module.online.named_parameters() if one.requires_grad}
+        gradient = self.weights.grad
+        gradients = [None] * len(parameters) if gradient is None else views_of(gradient, list(parameters.values()))
         return {
             name: Layer(parameter.detach(), of_parameter)
             for (name, parameter), of_parameter in zip(parameters.items(), gradients, strict=True)
@@ -478,7 +491,8 @@ class IQNAgent(Agent):
     @torch.no_grad()
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
         network, device = self.evaluation_network, self.loss_module.device
-        returns: Tensor = network(img.to(device), floats.to(device), taus.to(device).unsqueeze(0))
+        with evaluation_mode(network):
+            returns: Tensor = network(img.to(device), floats.to(device), taus.to(device).unsqueeze(0))
         return returns.float()
 
     @override
@@ -487,7 +501,9 @@ class IQNAgent(Agent):
         """Compare predictions and targets at evenly spread taus, without weights or scaling."""
         loss = self.loss_module
         tau = midpoints(self.settings.iqn_n, loss.device)
-        targets, predictions = loss.targets_and_predictions(Transitions.from_batch(batch, loss.device), Taus(tau, tau))
+        transitions = Transitions.from_batch(batch, loss.device)
+        with evaluation_mode(loss):
+            targets, predictions = loss.targets_and_predictions(transitions, Taus(tau, tau))
         losses = quantile_huber_loss(targets, predictions, tau, self.settings.iqn_kappa)
         return TransitionErrors(losses.float(), predictions.float().mean(dim=1), targets.float().mean(dim=1))
 

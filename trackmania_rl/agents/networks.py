@@ -68,15 +68,21 @@ class QuantileNetwork(nn.Module):
         A layer with no more outputs than inputs keeps the variance; a wider one lowers it by inputs / outputs.
         """
         gain = nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
-        for name, layer in self.named_modules():
+        for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
-                nn.init.orthogonal_(layer.weight, gain * self.gain_of(name), generator)
-                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # every layer here has a bias
+                nn.init.orthogonal_(layer.weight, gain * self.gain_of(layer), generator)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
             if isinstance(layer, nn.LayerNorm):
                 layer.reset_parameters()
 
-    def gain_of(self, layer: str) -> float:
-        """Return the factor of the initial weights of the layer with this name."""
+    @property
+    def last_layers(self) -> Sequence[nn.Module]:
+        """Layers whose outputs make the returns: resets renew most of their weights."""
+        return ()
+
+    def gain_of(self, layer: nn.Module) -> float:
+        """Return the factor of a layer's initial weights."""
         return 1.0
 
     def normalized(self, floats: Tensor) -> Tensor:
@@ -115,6 +121,12 @@ def head(input_dim: int, output_dim: int, settings: AgentSettings) -> nn.Sequent
         nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True),
         nn.Linear(hidden_dim, output_dim),
     )
+
+
+def weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return the weight (out, in) and bias (out,) of a linear layer; the bias is 0 without one."""
+    weight = layer.get_parameter("weight")
+    return weight, weight.new_zeros(len(weight)) if layer.bias is None else layer.get_parameter("bias")
 
 
 class SpaceToDepthConv2d(nn.Conv2d):

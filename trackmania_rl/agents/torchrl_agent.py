@@ -45,8 +45,8 @@ from typing_extensions import override
 from trackmania_rl.agents import actor_critic
 from trackmania_rl.agents.agent import Agent, Layer, ProcessLosses, TransitionErrors
 from trackmania_rl.agents.devices import pick_device
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.inference import GREEDY, ActionChooser, Actor, Exploration
+from trackmania_rl.agents.weights import evaluation_mode
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
@@ -178,9 +178,10 @@ class TorchRLAgent:
 
     def make_learner(self, network: nn.Module) -> TorchRLLearner:
         """Make a `TorchRLLearner`."""
+        device, seed = pick_device(self._settings.run.torch_device), self._learner_seed
+        network.to(device)  # before the loss takes it, so that they share their buffers
         networks = [network, *self._make_networks()[1:]]
         named = dict(zip(NETWORKS[self._loss], networks, strict=True))
-        device, seed = pick_device(self._settings.run.torch_device), self._learner_seed
         with OwnRandomState(seed, torch.device("cpu"))():  # for the weights of further Q networks
             loss = self._loss(**named, **self._fitting_options())
         gamma = self._settings.agent.gamma_schedule[0][1]
@@ -373,9 +374,7 @@ class TorchRLLearner(Agent):
     loss_module: OffPolicyLoss
 
     def __init__(self, loss: OffPolicyLoss, network: nn.Module, settings: AgentSettings) -> None:
-        network.to(loss.device)  # the loss has moved its parameters, but not its buffers
         super().__init__(loss, network, settings)
-        flatten_parameters(network)  # moves its weights, which the loss caches in its first call
         self._parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.Adam(self._parameters, lr=0.0)
         has_target = any(name.startswith("target_") for name, _ in loss.loss.named_buffers())
@@ -436,8 +435,9 @@ class TorchRLLearner(Agent):
     @override
     @torch.no_grad()
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
-        with set_interaction_type(InteractionType.DETERMINISTIC):
-            decided = self.evaluation_network(self.loss_module.states({"state_img": img, "state_float": floats}))
+        network = self.evaluation_network
+        with evaluation_mode(network), set_interaction_type(InteractionType.DETERMINISTIC):
+            decided = network(self.loss_module.states({"state_img": img, "state_float": floats}))
         values: Tensor | None = decided.get("action_value", None)
         return None if values is None else values.float().unsqueeze(1)
 
@@ -446,12 +446,9 @@ class TorchRLLearner(Agent):
     def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
         loss, shown = self.loss_module, batch.copy()
         random_state = list(loss.random_state.state)
-        loss.eval()
-        try:
+        with evaluation_mode(loss):
             loss(shown)
-        finally:
-            loss.train()
-            loss.random_state.state = random_state
+        loss.random_state.state = random_state
         errors: Tensor | None = shown.get("td_error", None)
         return None if errors is None else TransitionErrors(errors.float(), None, None)
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor, nn
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.weights import move_into, packed, unpack
 from trackmania_rl.channels.rollouts import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
     SHARED_MEMORY_FOLDER,
@@ -95,12 +95,16 @@ class RunState:
 
     Args:
         settings: the first ones.
-        weights: the first ones, as vectors (P,) that are moved into shared memory.
+        networks: with the first weights, which are moved into shared memory.
     """
 
-    def __init__(self, settings: Settings, weights: Mapping[WeightsKind, Tensor]) -> None:
+    def __init__(self, settings: Settings, networks: Mapping[WeightsKind, nn.Module]) -> None:
         self.stop_flag = make_stop_flag()
-        self.weights = {kind: SharedVector(vector, "the network's weights") for kind, vector in weights.items()}
+        self.weights: dict[WeightsKind, SharedVector] = {}  # as bytes
+        for kind, network in networks.items():
+            vector = packed(network)
+            move_into(vector, network)
+            self.weights[kind] = SharedVector(vector, "the network's weights")
         text = _as_json(settings)
         self._settings_bytes = max(LEAST_SETTINGS_BYTES, ROOM_TO_GROW * len(text))
         self._settings = SharedVector(self._padded(text), "the settings")
@@ -119,13 +123,13 @@ class RunState:
         """Publish the given values; the others stay.
 
         Args:
-            weights: networks, whose parameters are copied.
+            weights: networks, whose parameters and buffers are copied.
             settings: the same object again costs nothing; too large ones are logged and left out.
             frames_total: of the run.
             stop: True is final.
         """
         for kind, network in (weights or {}).items():
-            self.weights[kind].write(flatten_parameters(network))
+            self.weights[kind].write(packed(network))
         if frames_total is not None:
             self._frames_total.value = frames_total
         if stop:
@@ -172,7 +176,10 @@ class RunState:
         weights = self.weights[kind]
         if weights.version == known_version:
             return known_version
-        return weights.read_newer(known_version, flatten_parameters(network))
+        vector = packed(network)  # of the same length and on the same device
+        version = weights.read_newer(known_version, vector)
+        unpack(vector, network)
+        return version
 
     def _padded(self, text: bytes) -> Tensor:
         """Return JSON as a vector of the settings' length; spaces are ignored in it."""
@@ -196,7 +203,7 @@ def open_channels(
 ) -> Channels:
     """Open the channels of a run whose processes are spawned on this machine.
 
-    The parameters of the networks, the first weights, are moved into shared memory.
+    Parameters and buffers of the networks, the first weights, are moved into shared memory.
 
     Raises:
         ChannelError: if there is no shared memory, or too little.
@@ -206,8 +213,7 @@ def open_channels(
             f"{SHARED_MEMORY_FOLDER} cannot be written to, and processes share their memory there: mount it "
             "writable (mount -t tmpfs tmpfs /dev/shm; docker run --shm-size=1g)"
         )
-    weights = {kind: flatten_parameters(network) for kind, network in uncompiled_shared_networks.items()}
-    run_state = RunState(settings, weights)
+    run_state = RunState(settings, uncompiled_shared_networks)
     rollouts = Rollouts(
         RolloutBounds.of_game(settings.game, spaces),
         ROLLOUT_SLOTS_PER_COLLECTOR,

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from trackmania_rl.agents.builder import IQN
-from trackmania_rl.agents.flat_parameters import views_of
 from trackmania_rl.agents.iqn import IQN_Network, IQNAgent
 from trackmania_rl.agents.networks import QuantileNetwork
+from trackmania_rl.agents.weights import views_of
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.migration import linesight_files as files
 from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight

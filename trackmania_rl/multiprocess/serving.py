@@ -23,7 +23,7 @@ from tensordict import TensorDictBase
 from torch import nn
 from typing_extensions import override
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.weights import packed
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import Description, MessageError, News, WorkerAccess, encode
 from trackmania_rl.channels.rollouts import LOOK_EVERY_S, ChannelError, RolloutBounds, RolloutSink
@@ -278,8 +278,7 @@ class ServeWorkers(Hook):
                 network = self._networks[kind]
                 newest = self.run.channels.run_state.pull_weights(kind, network, version)
                 if newest != version:
-                    vector = flatten_parameters(network).numpy()
-                    version, message = newest, encode(News(versions={kind: newest}), {kind: vector})
+                    version, message = newest, encode(News(versions={kind: newest}), {kind: packed(network).numpy()})
                     due_s = now_s + max(WEIGHTS_EVERY_S, len(message) / self.access.weights_bytes_per_s)
                 self._weights[kind] = version, message, due_s
             return version, message

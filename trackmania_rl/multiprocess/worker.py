@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
-from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.weights import unpack
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import MOST_SETUP_BYTES, Description, MessageError, News, decode
 from trackmania_rl.channels.rollouts import ROLLOUT_SLOTS_PER_COLLECTOR, ReceivedRollout
@@ -446,7 +446,7 @@ class _Run:
         news, arrays = decode(message, News, over_grpc.MOST_WEIGHTS_BYTES)
         run_state = self.channels.run_state
         for kind in news.versions:
-            flatten_parameters(self._network).copy_(torch.from_numpy(arrays[kind]))
+            unpack(torch.from_numpy(arrays[kind]), self._network)
             run_state.publish(weights={kind: self._network})
             self.has_weights = True
         if news.settings is not None:

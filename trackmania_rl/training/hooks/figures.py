@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from trackmania_rl.agents.weights import evaluation_mode
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
 from trackmania_rl.telemetry.figures import progress_figures, quantile_figures, race_figures, weight_samples
@@ -165,10 +166,8 @@ class LearningFigures(Hook):
         if batch is None:
             return
         loss_module = self.run.agent.loss_module
-        loss_module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), evaluation_mode(loss_module):
             losses = loss_module(batch)
-        loss_module.train()
         total = sum(value for name, value in losses.items() if name.startswith("loss"))
         self.test_loss = float(total) / _transitions_in_loss(loss_module, len(batch))
         self._spent_s["test_loss"] += time.perf_counter() - began_s

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from tensordict import TensorDictBase
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.weights import weights_of
 from trackmania_rl.errors import PassingError
 from trackmania_rl.schedules import exponential, linear
 from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
@@ -113,8 +113,8 @@ class WatchNumbers(Hook):
     def require_sound_networks(self) -> None:
         """Check the networks that drive, which takes a tenth of an update."""
         networks = {self.run.agent.exploration_network, self.run.agent.evaluation_network}
-        sums = torch.stack([flatten_parameters(network).sum() for network in networks])  # keep NaN and infinity
-        if not torch.isfinite(sums).all():
+        sums = [tensor.sum() for network in networks for tensor in weights_of(network)]  # keep NaN and infinity
+        if not torch.isfinite(torch.stack(sums)).all():
             self.require_sound()
 
     def interval_figures(self) -> dict[str, float]:

@@ -1,0 +1,181 @@
+"""Weights of networks: copies and averages; as bytes; those that learn as one vector, its clipping and its optimizer.
+
+The weights are the parameters and the buffers of `state_dict()`: running statistics drive as much as parameters do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+NORM_EPSILON = 1e-6
+"""As in torch's `clip_grad_norm_`."""
+_PLACES: Final[WeakKeyDictionary[nn.Module, list[tuple[dict[str, Any], str]]]] = WeakKeyDictionary()
+"""Dictionary and name of each tensor of a network's weights, because a search takes longer than an average."""
+
+
+def weights_of(network: nn.Module) -> list[Tensor]:
+    """List the parameters and buffers of a network's `state_dict()`, each once, those with the widest numbers first."""
+    if network not in _PLACES:
+        places: dict[Tensor, tuple[dict[str, Any], str]] = {}
+        for path, tensor in network.state_dict(keep_vars=True).items():
+            module, _, name = path.rpartition(".")
+            owner = network.get_submodule(module)
+            for tensors in (owner._parameters, owner._buffers):
+                if name in tensors:
+                    places.setdefault(tensor, (tensors, name))
+        _PLACES[network] = [places[tensor] for tensor in sorted(places, key=Tensor.element_size, reverse=True)]
+    return [tensors[name] for tensors, name in _PLACES[network]]
+
+
+def learning_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """List the parameters that learn."""
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+
+@torch.no_grad()
+def move_weights(network: nn.Module, towards: nn.Module, share: float) -> None:
+    """Move a network's weights a share of the way to those of another network; copy integers."""
+    means: list[Tensor] = []
+    newest: list[Tensor] = []
+    for mean, new in zip(weights_of(network), weights_of(towards), strict=True):
+        if new.is_floating_point():
+            means.append(mean)
+            newest.append(new)
+        else:
+            mean.copy_(new)
+    torch._foreach_lerp_(means, newest, share)
+
+
+def packed(network: nn.Module) -> Tensor:
+    """Return a copy of the weights as bytes, a vector of uint8."""
+    return torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in weights_of(network)])
+
+
+@torch.no_grad()
+def unpack(vector: Tensor, network: nn.Module) -> None:
+    """Copy the bytes of `packed` into a network.
+
+    Raises:
+        ValueError: if the vector is of another length.
+    """
+    for tensor, view in _views_of_bytes(vector, network):
+        tensor.copy_(view)
+
+
+def move_into(vector: Tensor, network: nn.Module) -> None:
+    """Let the weights of a network use the memory of a vector of bytes."""
+    for tensor, view in _views_of_bytes(vector, network):
+        tensor.data = view
+
+
+def _views_of_bytes(vector: Tensor, network: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each tensor of weights, and the view of its bytes. The widest are first, so that each is aligned."""
+    tensors = weights_of(network)
+    sizes = [tensor.nbytes for tensor in tensors]
+    if sum(sizes) != len(vector):
+        raise ValueError(f"{len(vector):,} bytes are no weights of a network of {sum(sizes):,}")
+    for tensor, piece in zip(tensors, vector.split(sizes), strict=True):
+        yield tensor, piece.view(tensor.dtype).view(tensor.shape)
+
+
+def flatten_parameters(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Move parameters into one vector (P,) without gradient; an operation on it replaces one for each of them.
+
+    `module.to(...)` undoes it.
+
+    Args:
+        parameters: of one dtype and on one device.
+    """
+    vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    for parameter, view in zip(parameters, views_of(vector, parameters), strict=True):
+        parameter.data = view
+    return vector
+
+
+def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Split a vector (P,) in the order of the parameters into views of their shapes."""
+    pieces = vector.split([parameter.numel() for parameter in parameters])
+    return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
+
+
+@contextlib.contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Switch a module to evaluation mode within the context: its buffers do not change."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def clip_gradient(gradient: Tensor, most_value: float, most_norm: float) -> Tensor:
+    """Clip every entry of (P,) to `most_value`, then the norm to `most_norm`; return the norm () before its clip.
+
+    The same as torch's `clip_grad_value_` and `clip_grad_norm_`. (Linesight clips the norm first.) A gradient with a
+    NaN becomes 0. With a NaN or an infinity the returned norm is not finite.
+    """
+    total = gradient.sum()  # NaN or infinite if an entry is
+    norm = torch.linalg.vector_norm(gradient.clamp_(-most_value, most_value))
+    gradient.mul_((most_norm / (norm + NORM_EPSILON)).clamp_max(1))
+    gradient.masked_fill_(torch.isnan(norm), 0.0)
+    return torch.where(torch.isfinite(total), norm, total)
+
+
+class RAdam(torch.optim.AdamW):
+    """RAdam (Liu et al. 2020, arXiv:1908.03265) with decoupled weight decay, for one vector of weights.
+
+    RAdam is Adam with a step size that depends on the number of steps. So this is torch's fused Adam, which takes a
+    third of the time of `torch.optim.RAdam` and makes the same steps.
+
+    `learning_rate`, `epsilon` and `decay` apply to the next steps. A step shrinks the weights (P,) by the share
+    `learning_rate * decay`.
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__([weights], fused=True)
+        self.state[weights] = {
+            "step": torch.zeros((), device=weights.device),
+            "exp_avg": torch.zeros_like(weights),
+            "exp_avg_sq": torch.zeros_like(weights),
+        }
+        self.learning_rate, self.epsilon, self.decay = 0.0, 1e-8, 0.0
+        self.n_steps = 0  # with those left out by `GradScaler`, which only the GPU knows
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self)  # torch's leaves out what a subclass adds
+
+    @override
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.n_steps += 1
+        beta2 = self.defaults["betas"][1]
+        factor = rectification(self.n_steps, beta2)
+        epsilon = self.epsilon / math.sqrt(1 - beta2**self.n_steps)
+        if factor == 0:  # moves along the mean: the root of the mean square is nothing beside this epsilon
+            factor = epsilon = 1e12
+        rectified = {"lr": self.learning_rate * factor, "eps": epsilon, "weight_decay": self.decay / factor}
+        self.param_groups[0].update(rectified)
+        super().step()
+
+
+def rectification(n_steps: int, beta2: float) -> float:
+    """Return RAdam's factor on the step size of Adam; 0 in the first steps, where the mean square is not reliable.
+
+    The length of the running mean (rho in the paper) must exceed 5 for its variance to be finite.
+    """
+    largest_length = 2 / (1 - beta2) - 1
+    length = largest_length - 2 * n_steps * beta2**n_steps / (1 - beta2**n_steps)
+    if length <= 5:
+        return 0.0
+    variance_ratio = (length - 4) * (length - 2) * largest_length
+    return math.sqrt(variance_ratio / ((largest_length - 4) * (largest_length - 2) * length))
