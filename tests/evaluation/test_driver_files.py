@@ -1,6 +1,7 @@
 """A driver as one file: what it holds, that it drives as its run does, and that bad files are refused in one line."""
 
 import contextlib
+import json
 
 import hypothesis
 import pytest
@@ -9,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 
-from trackmania_rl.agents.builder import make_agent_builder
+from trackmania_rl.agents import torchrl_agent
+from trackmania_rl.agents.builder import check_decision, make_agent_builder
+from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, ON_POLICY, TorchRLAgent
+from trackmania_rl.channels.over_grpc import settings_for_workers
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.multiprocess.worker import Machine
 from trackmania_rl.runs import CheckpointError, load_checkpoint
 from trackmania_rl.runs.driver_file import (
     ENTRY,
@@ -25,8 +30,9 @@ from trackmania_rl.runs.driver_file import (
 )
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, load_settings
+from trackmania_rl.settings.groups import UserSettings
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.driver_loading import differences_of_driver
+from trackmania_rl.training.driver_loading import differences_of_driver, own_code
 from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
 
@@ -98,22 +104,38 @@ def test_a_driver_that_ships_finishes_its_track(repository_root, tmp_path, monke
     assert (repository_root / "drivers" / "ring.driver").stat().st_size < 1_500_000
 
 
-@pytest.mark.parametrize("config", ["config_sac.py", "config_lidar.py", "config_tmnf.py"])
-def test_drivers_of_other_configurations_load_beside_the_default_one(config, repository_root, tmp_path):
+CONFIGS = {"config.py", "config_sac.py", "config_discrete_sac.py", "config_offline_iql.py", "config_ppo.py"}
+CONFIGS |= {"config_lidar.py", "config_tmnf.py", "config_cartpole.py", "config_pendulum.py"}
+AGENTS = [name for name, value in vars(torchrl_agent).items() if getattr(value, "func", None) is TorchRLAgent]
+
+
+@pytest.mark.parametrize(
+    ("config", "agent"),
+    [*((config, None) for config in sorted(CONFIGS)), *(("config_sac.py", name) for name in AGENTS)],
+)
+def test_drivers_of_all_that_ships_load_beside_the_default_configuration(config, agent, repository_root, tmp_path):
     sizes = {"conv_channels": (2, 2), "conv_kernel_sizes": (8, 8), "conv_strides": (8, 8), "float_hidden_dim": 8}
     sizes |= {"dense_hidden_dimension": 8}
+    if agent is not None:
+        is_analog = getattr(torchrl_agent, agent).keywords["loss"] in (*FOR_NUMBERS, *ON_POLICY)
+        sizes |= {"agent": f"trackmania_rl.agents.torchrl_agent:{agent}", "actions": "analog" if is_analog else "keys"}
     settings = load_settings(repository_root / "config_files" / config, sizes)
-    spaces = race_spaces(settings)
+    spaces = make_games_builder(settings).spaces
     network = make_agent_builder(settings, spaces, SeedTree(0)).make_network()
     tracks = [DriverTrack.of_entry(entry, None) for entry in settings.game.map_cycle]
     counts = {"frames_total": 0, "training_s": 0.0}
     driver = DriverFile.of_network("x", settings, spaces, network.state_dict(), tracks, **counts)
-    loaded = load_driver(write_driver(tmp_path / "one.driver", driver), torch_device="cpu").settings
+    loaded_driver = load_driver(write_driver(tmp_path / "one.driver", driver), torch_device="cpu")
+    check_decision(loaded_driver.actor, spaces)
+    assert own_code(settings) == []
+    of_run = json.loads(json.dumps(settings_for_workers(settings, seed=1)))
+    assert Machine(tmp_path, repository_root, UserSettings()).settings_of(of_run).agent == settings.agent
+    loaded = loaded_driver.settings
     assert {name: loaded.flat()[name] for name in DRIVER_SETTINGS} == {
         name: settings.flat()[name] for name in DRIVER_SETTINGS
     }
     assert {entry.map_name for entry in loaded.game.map_cycle} == {e.map_name for e in settings.game.map_cycle}
-    if config == "config_sac.py":
+    if (config, agent) == ("config_sac.py", None):
         assert isinstance(loaded.agent.agent, NamedPart)
         assert loaded.agent.agent.keywords["alpha_init"] == 0.002, "a part's arguments come with it"
 

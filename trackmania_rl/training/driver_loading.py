@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,8 +17,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trackmania_rl.agents.builder import AgentBuilder
+from trackmania_rl.agents.networks import QuantileNetwork
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.games.race_games import GamesBuilder, make_games_builder
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import (
@@ -53,19 +56,6 @@ log = logging.getLogger(__name__)
 
 CONFIG_FILE: Final = PROJECT_FOLDER / "config_files" / "config.py"
 """This machine's configuration, which has the settings that a driver's file lacks."""
-_AGENTS: Final = ("SAC", "DiscreteSAC", "TD3", "CrossQ", "REDQ", "DQN", "IQL", "DiscreteIQL")
-SHIPPED_CODE: Final = frozenset(
-    (
-        "trackmania_rl.games.race_games:RaceGames",
-        "trackmania_rl.agents.builder:IQN",
-        "trackmania_rl.agents.iqn:IQN_Network",
-        "trackmania_rl.agents.behaviour_cloning:BehaviourCloning",
-        *(f"trackmania_rl.channels.over_grpc:{name}" for name in ("all_columns", "half_floats")),
-        *(f"trackmania_rl.agents.torchrl_agent:{name}" for name in ("TorchRLAgent", *_AGENTS)),
-        *(f"torchrl.objectives.{name.removeprefix('Discrete').lower()}:{name}Loss" for name in _AGENTS),
-    )
-)
-"""Parts that any driver may name, because they only drive and learn."""
 STATISTICS: Final = "state_normalization"
 """May lack a block that is not observed."""
 _WITHOUT_LEARNING: Final[Mapping[str, Any]] = {
@@ -172,11 +162,33 @@ def load_learned(source: Path, checkpoint: Path | None = None, code: Collection[
     return replace(learned, settings=settings)
 
 
+@functools.cache
+def ships(name: str) -> bool:
+    """Return whether a part is an agent, network, loss or game of this program: these only drive and learn."""
+    module, _, attribute = name.partition(":")
+    if module.startswith("torchrl."):
+        from trackmania_rl.agents.torchrl_agent import NETWORKS  # slow
+
+        return name in {f"{loss.__module__}:{loss.__qualname__}" for loss in NETWORKS}
+    if name in ("trackmania_rl.channels.over_grpc:all_columns", "trackmania_rl.channels.over_grpc:half_floats"):
+        return True
+    if not module.startswith(("trackmania_rl.agents.", "trackmania_rl.games.")):
+        return False
+    try:
+        part = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError):
+        return False
+    kind = part.func if isinstance(part, functools.partial) else part
+    if not isinstance(kind, type) or kind is AgentBuilder:
+        return False
+    return issubclass(kind, AgentBuilder) or not {QuantileNetwork, GamesBuilder}.isdisjoint(kind.__mro__[1:])
+
+
 def require_known_code(parts: Sequence[tuple[str, str]], code: Collection[str], source: str) -> None:
     """Raise `DriverFileError` if one of the parts, (setting, "module:attribute"), neither ships nor is in `code`."""
     for setting, name in parts:
         module = name.partition(":")[0]
-        if name not in SHIPPED_CODE and not f"{module}.".startswith(tuple(f"{allowed}." for allowed in code)):
+        if not ships(name) and not f"{module}.".startswith(tuple(f"{allowed}." for allowed in code)):
             raise DriverFileError(
                 f"{source}: its setting {setting} names code that does not ship: {name}; if you have read and trust "
                 f"it, put {module} beside the configuration or into the current folder, and add --code {module}"
@@ -306,13 +318,14 @@ def code_of_driver(settings: Settings) -> list[tuple[str, str]]:
 
 
 def names_in(part: str | NamedPart) -> list[str]:
-    """List the imports of a part, as "module:attribute"."""
+    """List the imports of a part, as "module:attribute", those of Gymnasium's ids ("module:Name-v0") included."""
     if isinstance(part, str):
         return [part]
-    arguments = (*part.args, *part.keywords.values())
-    return [part.name, *(name for value in arguments if isinstance(value, NamedPart) for name in names_in(value))]
+    given = (*part.args, *part.keywords.values())
+    named = [value for value in given if isinstance(value, NamedPart) or (isinstance(value, str) and ":" in value)]
+    return [part.name, *(name for value in named for name in names_in(value))]
 
 
 def own_code(settings: Settings) -> list[str]:
     """Return the parts of a driver's settings that do not ship, as texts."""
-    return [f"{setting}: {name}" for setting, name in code_of_driver(settings) if name not in SHIPPED_CODE]
+    return [f"{setting}: {name}" for setting, name in code_of_driver(settings) if not ships(name)]
