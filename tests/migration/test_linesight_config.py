@@ -4,6 +4,7 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.migration.linesight_config import (
+    INSTEAD,
     read_linesight_config,
     settings_from_linesight,
 )
@@ -129,7 +130,21 @@ def test_what_differs_is_taken_over(changes):
 
 
 def test_the_published_defaults_change_nothing(full_size_config, tmp_path):
-    assert taken_over(PUBLISHED, full_size_config, tmp_path) == ({}, [])
+    assert taken_over(PUBLISHED, full_size_config, tmp_path) == (
+        {},
+        ["threshold_to_save_all_runs_ms = 53700: " + INSTEAD["threshold_to_save_all_runs_ms"]],
+    )
+
+
+def test_actions_are_taken_over_whole_or_refused(full_size_config, tmp_path):
+    ours = load_settings(full_size_config).game.inputs
+    theirs = [keys.model_dump() for keys in (*ours[6:], *ours[:6], ours[0])]
+    text = f"inputs = {theirs!r}\naction_forward_idx = 12"
+    taken, problems = taken_over(text, full_size_config, tmp_path)
+    assert (list(taken["inputs"]), taken["action_forward_idx"], problems) == (theirs, 12, [])
+    for damaged in (text.replace("12", "13"), text.replace("False", "no"), text + "\ninputs.reverse()"):
+        with pytest.raises(UserError, match="the network would press other keys"):
+            taken_over(damaged, full_size_config, tmp_path)
 
 
 @pytest.mark.parametrize("text", ["def (", "\0", "x = " + "(" * 5000, "a" * 10 + "=" + "-" * 100_000 + "1"])

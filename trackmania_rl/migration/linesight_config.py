@@ -40,7 +40,7 @@ NAMES_HERE: Final[Mapping[str, str]] = {
 }
 """Our names of settings."""
 
-OURS_ALONE: Final = frozenset({"run_name", "inputs", "game"})
+OURS_ALONE: Final = frozenset({"run_name", "game"})
 """Names with another meaning there."""
 
 IGNORED: Final = frozenset(
@@ -48,7 +48,7 @@ IGNORED: Final = frozenset(
         *("ms_per_action", "temporal_mini_race_duration_ms", "global_schedule_speed"),
         *("final_speed_reward_as_if_duration_s", "float_input_dim", "conv_head_output_dim"),
         *("n_pixels_to_crop_on_each_side", "nadeo_maps_to_train_and_test", "max_rollout_queue_size"),
-        *("frames_before_save_best_runs", "threshold_to_save_all_runs_ms", "tensorboard_suffix_schedule"),
+        *("frames_before_save_best_runs", "tensorboard_suffix_schedule"),
         *("plot_race_time_left_curves", "make_highest_prio_figures", "n_transitions_to_plot_in_distribution_curves"),
     }
 )
@@ -64,6 +64,15 @@ PUBLISHED: Final[Mapping[str, Any]] = {
     "linux_launch_game_path": "path_to_be_filled_only_if_on_linux",
 }
 """Published values of names without a setting here. Other values are reported."""
+
+INSTEAD: Final[Mapping[str, str]] = {
+    "apply_randomcrop_augmentation": 'transforms = ("examples.image_shifts:ImageShifts",) does the same',
+    "threshold_to_save_all_runs_ms": "best_runs/ keeps the records, and record_every_n_evaluations other races",
+}
+"""What does the same here."""
+
+ACTIONS: Final = ("inputs", "action_forward_idx")
+"""Names that have a meaning only together; the network's outputs are these actions."""
 
 NEVER_RESETS_FRAMES: Final = 10**9
 """Above it, Linesight never resets; our value for that is 0."""
@@ -141,6 +150,9 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return names[name]
         case ast.Tuple(elts=entries) | ast.List(elts=entries):
             return tuple(_value(entry, names) for entry in entries)
+        case ast.Dict(keys=keys, values=entries) if all(isinstance(key, ast.Constant) for key in keys):
+            named = zip(keys, entries, strict=True)
+            return {key.value: _value(entry, names) for key, entry in named if isinstance(key, ast.Constant)}
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand, names)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
@@ -158,7 +170,11 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[dict[str, Any], list[str]]:
-    """Return the changes of our settings by name, and a line for each value that could not be taken over."""
+    """Return the changes of our settings by name, and a line for each value that could not be taken over.
+
+    Raises:
+        UserError: if the actions could not be.
+    """
     known = base.flat()
     plain = {name: value for name, value in values.items() if value is not NOT_WORKED_OUT}
     wanted = {NAMES_HERE.get(name, name): value for name, value in plain.items()}
@@ -169,6 +185,11 @@ def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[
         wanted["reset_every_n_frames_generated"] = 0
     wanted = {name: value for name, value in wanted.items() if name in known and name not in OURS_ALONE}
     taken, problems = _what_fits(known, wanted)
+    if any(name in values and name not in taken for name in ACTIONS):
+        raise UserError(
+            f"the configuration's {' and '.join(ACTIONS)} are not values that can be used here, and without them the "
+            "network would press other keys: write them as plain values in a copy of the file, for --linesight-config"
+        )
     changed = settings_from_flat(known | taken).flat()
     changes = {name: value for name, value in taken.items() if changed[name] != known[name]}
     if n_maps_left_out > 0:
@@ -194,6 +215,7 @@ def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> 
         if value != PUBLISHED.get(name, constant):
             has_one = constant is not NOT_WORKED_OUT
             instead = f"here it is always {constant!r}" if has_one else "there is no such setting here"
+            instead = INSTEAD.get(name, instead)
             text = repr(value)
             lines.append(f"{name} = {text if len(text) <= 60 else text[:57] + '...'}: {instead}")
     return lines
