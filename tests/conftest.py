@@ -19,6 +19,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
+# On a busy machine Ray's first process takes longer than 30 s to begin.
+os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "180")
+
 REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
 
 LONGEST_FILES = (

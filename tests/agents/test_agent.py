@@ -14,6 +14,7 @@ from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 from tqdm.std import TqdmDefaultWriteLock
 
+from ..lacking import lacks
 from .conftest import needs_gpu
 
 
@@ -216,7 +217,7 @@ def test_updates_compiled_ahead_by_a_thread_serve_all_agents(make_agent, make_ba
 @pytest.mark.slow
 def test_a_compiled_update_equals_the_eager_one(make_agent, make_batch, update, caplog):
     if shutil.which(os.environ.get("CXX", "g++")) is None:
-        pytest.skip("no C++ compiler here")
+        lacks("no C++ compiler here")
     assert_compiled_updates_equal_eager_ones(
         make_agent, make_batch, update, caplog, quantile_factors_multiply="hidden_layers"
     )

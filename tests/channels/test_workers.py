@@ -43,6 +43,7 @@ from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import UserSettings, settings_from_flat
 
 from ..keep_games_command import wait_until
+from ..lacking import lacks
 from .conftest import got, network_of
 
 SPACES = Spaces((0.0,) * 5, (1.0,) * 5, Discrete(3), (1, 6, 8))
@@ -445,7 +446,7 @@ def certificate(tmp_path_factory):
     try:
         subprocess.run([*command, "-keyout", key, "-out", crt], check=True, capture_output=True)
     except FileNotFoundError:
-        pytest.skip("there is no openssl")
+        lacks("there is no openssl")
     return crt, key
 
 

