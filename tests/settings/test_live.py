@@ -95,7 +95,7 @@ def test_editors_may_rename_or_delete_the_file(snapshot, caplog):
     edit(other, "evaluation_weights_decay = 0.8")
     snapshot.unlink()
     assert not live.refresh()
-    assert "no such configuration file" in caplog.text
+    assert "No such file" in caplog.text
     os.replace(other, snapshot)
     assert live.refresh()
     assert live.current.agent.evaluation_weights_decay == 0.8

@@ -164,6 +164,21 @@ def test_missing_and_broken_files_are_named(tmp_path):
         load_settings(tmp_path / "config.py")
 
 
+def test_a_configuration_is_python_or_toml_and_sets_something(config, tmp_path):
+    flat = tmp_path / "mine.toml"
+    flat.write_text('based_on = "config_tmnf.py"\nseed = 3\nlr_schedule = [[0, 1e-3]]')
+    assert load_settings(flat) == load_settings(config.with_name("config_tmnf.py"), ["seed=3", "lr_schedule=1e-3"])
+    for name, text, message in (
+        ("config.yaml", "batch_size: 3", r"config\.yaml: a configuration is a Python file, NAME\.py, or a TOML file"),
+        ("config.json", '{"batch_size": 3}', "a configuration is a Python file"),
+        ("config.py", "batch_size: 3", r"config\.py sets nothing: write name = value"),
+        ("empty.toml", "", "sets nothing"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(SettingsError, match=message):
+            load_settings(tmp_path / name)
+
+
 def test_overrides_are_literals_or_text(config):
     assert parse_override("seed=3") == ("seed", 3)
     assert parse_override("run_name = fast") == ("run_name", "fast")

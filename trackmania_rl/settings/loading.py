@@ -44,7 +44,7 @@ def load_settings(
     """Load and validate a configuration file with its companions. Its folder is added to Python's search path.
 
     Args:
-        config_file: Python file, or a run's settings.toml.
+        config_file: Python or TOML file, such as a run's settings.toml.
         overrides: win over the files: values by name, or `name=value` texts with Python literals or plain texts.
         is_stretched: whether schedules are multiplied by `schedule_stretch`.
 
@@ -67,17 +67,17 @@ def values_in(config_file: Path) -> dict[str, Any]:
     """Read the values of a configuration file, its companions and its bases, by name.
 
     Raises:
-        SettingsError: if a file is missing or fails to run.
+        SettingsError: if a file is missing, fails to run, is neither Python nor TOML, or sets nothing.
     """
     if not config_file.is_file():
         raise SettingsError(f"{config_file}: no such configuration file")
-    if config_file.suffix == ".toml":
-        return values_of_toml(read_bounded_text(config_file, LARGEST_FILE_BYTES, SettingsError), config_file)
     make_importable(config_file.parent)
     values: dict[str, Any] = {}
     for companion in COMPANION_FILES:
         values |= _names_set_by(_beside_or_shipped(config_file.parent, companion))
     files, layers = [config_file.resolve()], [_names_set_by(config_file)]
+    if not layers[0]:
+        raise SettingsError(f"{config_file} sets nothing: write name = value, as in {SHIPPED / 'config.py'}")
     while (based_on := layers[-1].pop(BASED_ON, None)) is not None:
         told, base = f"{files[-1]}: {BASED_ON} = {based_on!r}", _beside_or_shipped(files[-1].parent, str(based_on))
         if not base.is_file():
@@ -89,6 +89,11 @@ def values_in(config_file: Path) -> dict[str, Any]:
     for layer in reversed(layers):
         values |= layer
     return values
+
+
+def values_in_toml(file: Path) -> dict[str, Any]:
+    """Read the values of a TOML file alone. Raise `SettingsError` if it is missing or damaged."""
+    return values_of_toml(read_bounded_text(file, LARGEST_FILE_BYTES, SettingsError), file)
 
 
 def values_of_toml(text: str, file: Path) -> dict[str, Any]:
@@ -106,6 +111,10 @@ def _beside_or_shipped(folder: Path, name: str) -> Path:
 
 
 def _names_set_by(file: Path) -> dict[str, Any]:
+    if file.suffix == ".toml":
+        return values_in_toml(file)
+    if file.suffix != ".py":
+        raise SettingsError(f"{file}: a configuration is a Python file, NAME.py, or a TOML file, NAME.toml")
     text = read_bounded_text(file, LARGEST_FILE_BYTES, SettingsError)
     try:
         names = runpy.run_path(str(file))

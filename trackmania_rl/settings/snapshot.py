@@ -222,7 +222,8 @@ def read_own(
     Parts that the file records by name only are those of the configuration.
     """
     file = own_file(run_folder)
-    values, _ = loading.without_removed(loading.values_in(file))
+    read = loading.values_in if file.suffix == ".py" else loading.values_in_toml
+    values, _ = loading.without_removed(read(file))
     missing = _lacking(values)
     if "run_name" not in values or (is_complete and missing):
         raise SettingsError(
@@ -239,7 +240,7 @@ def read_own(
 def bring_up_to_date(run_folder: Path) -> None:
     """Convert the settings of a run of an earlier version once, and log that."""
     file, old = run_folder / SETTINGS_FILE, own_file(run_folder)
-    values = loading.values_in(old)
+    values = loading.values_in(old) if old.suffix == ".py" else loading.values_in_toml(old)
     (known, changed), lacking = loading.without_removed(values), _lacking(values)
     if old == file and not lacking and known == values:
         return
