@@ -47,6 +47,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     packing.add_argument("source", type=Path, metavar="RUN", help="the run's folder, save/{run_name}")
     packing.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="of this run (default: the newest one)")
     packing.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: {run_name}.driver, here")
+    packing.add_argument("--force", action="store_true", help="overwrite another driver of that name")
 
     showing = add_command("show", show, "print the contents of a driver file; nothing in it is run")
     showing.add_argument("file", type=Path, metavar="FILE", help="NAME.driver")
@@ -75,13 +76,16 @@ def pack(arguments: argparse.Namespace) -> None:
     from trackmania_rl.runs.driver_file import ENDING, write_driver
     from trackmania_rl.training.driver_loading import load_run_settings, own_code, pack_run
 
+    code = own_code(load_run_settings(arguments.source))  # raises for a driver file
     driver = pack_run(arguments.source, arguments.checkpoint)
     file = arguments.output or Path(f"{driver.card.name}{ENDING}")
     if file.suffix != ENDING:
         raise UserError(f"--output {file}: a driver's file is called NAME{ENDING}")
+    if file.exists() and not arguments.force:
+        raise UserError(f"{file} is there already: name another file with --output, or add --force to overwrite it")
     write_driver(file, driver)
     print(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB)")
-    if code := own_code(load_run_settings(arguments.source)):
+    if code:
         print(f"driving it also needs this code of yours: {'; '.join(code)}")
 
 

@@ -94,6 +94,14 @@ def test_a_run_is_packed_shown_and_driven_elsewhere(script, run_folder, maps_fol
     monkeypatch.chdir(tmp_path)
     code, out, err = script("tools/driver", "pack", run_folder)
     assert (code, err, out) == (0, "", "wrote simulated.driver (0.0 MB)\n")
+    Path("other.driver").write_bytes(Path("simulated.driver").read_bytes())
+    for source, told in ((run_folder, "is there already: name another file"), ("other.driver", "no such run folder")):
+        Path("simulated.driver").write_bytes(b"another one")
+        code, _, err = script("tools/driver", "pack", source)
+        assert code == 78
+        assert told in err
+        assert Path("simulated.driver").read_bytes() == b"another one"
+    assert script("tools/driver", "pack", run_folder, "--force")[0] == 0
     code, out, err = script("tools/driver", "show", "simulated.driver")
     assert (code, err) == (0, "")
     for told in ("bend not finished", "1,234 frames, 9.5 minutes", "184 floats in 16 blocks, no image", "every 50 ms"):

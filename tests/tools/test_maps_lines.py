@@ -184,7 +184,7 @@ def test_add_prints_entries_for_both_games_and_takes_the_map_out_of_a_replay(
     assert (written.uid, written.blocks) == (real.uid, real.blocks)
     (folder / "b13.Challenge.Gbx").write_bytes(b"another map")
     assert maps("add", *words) == 78
-    assert "another map of that name" in capsys.readouterr().err
+    assert "another file of that name" in capsys.readouterr().err
     assert maps("add", *words, "--force") == 0
 
 
@@ -241,7 +241,11 @@ def test_a_line_alone_is_added_for_the_simulated_game(
     assert [entry.map_path for entry in load_settings(config).game.map_cycle] == ["raced_0.5m.npy"] * 2
     assert maps("add", line, *options, config.with_name("config_tmnf.py"), "--insert") == 78
     assert "needs a map" in capsys.readouterr().err
-    assert maps("add", line, *options, config, "--insert") == 78
+    kept = sorted(folder.iterdir())
+    assert maps("add", line.rename(tmp_path / line.name), *options, config, "--insert") == 78
+    assert sorted(folder.iterdir()) == [file for file in kept if file != line], (
+        "nothing is written before all is checked"
+    )
     assert "'raced' already" in capsys.readouterr().err
 
 

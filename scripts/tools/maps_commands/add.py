@@ -19,7 +19,8 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,22 +73,30 @@ def run(arguments: argparse.Namespace) -> int:
     source, name = source_of(arguments)
     report = _reporting.report_on(source, f"{name}, {source.title}")
     line_file = folder / f"{name}_0.5m.npy"
-    written, real = [], None
-    if source.challenge is not None:
-        written.append(put_map(arguments.map, folder, name, arguments.force))
-        real = entries(name, written[0], line_file)
-    written.append(_reporting.write_line(source.line.points_m, line_file, arguments.force))
-    say(f"wrote {', '.join(map(str, written))}")
+    real: Entries | None = None
+    simulated: Entries = []
+    chosen: Entries = []
+    obstacle: str | None = None
+    has_problem = bool(report.problems) and not arguments.ignore_problems
+    with tempfile.TemporaryDirectory() as temporary:  # nothing is put into the folder before all is checked
+        made = Path(temporary)
+        _reporting.write_line(source.line.points_m, made / line_file.name, overwrite=True)
+        if source.challenge is not None:
+            real = entries(name, put_map(arguments.map, made, name), line_file)
+        if not has_problem:
+            simulated, obstacle = simulated_entries(source, made / line_file.name, name)
+        if (arguments.insert or arguments.only) and not has_problem:
+            chosen = entries_for(settings.game.game, arguments.config, real, simulated, obstacle)
+            cycle_with(arguments.config, chosen, replace=arguments.only)
+        put_into(folder, sorted(made.iterdir()), arguments.force)
     _reporting.draw(arguments.picture or line_file.with_suffix(".png"), f"{name}, {source.title}", source, report)
-    if report.problems and not arguments.ignore_problems:
+    if has_problem:
         say(
             "the line has a problem, so nothing is put into the map cycle: try another replay (with --force, which "
             "overwrites this line), or use this line all the same (--ignore-problems)"
         )
         return 1
-    simulated, obstacle = simulated_entries(source, line_file, name, arguments.force)
-    if arguments.insert or arguments.only:
-        chosen = entries_for(settings.game.game, arguments.config, real, simulated, obstacle)
+    if chosen:
         backup = add_to_map_cycle(arguments.config, chosen, replace=arguments.only)
         say(f"inserted into {arguments.config}; as it was: {backup}")
         own = (PROJECT_FOLDER / settings.game.maps_folder).resolve()
@@ -147,23 +156,26 @@ def name_of(*texts: str) -> str:
     return next(filter(None, map(as_file_name, texts)), "map")
 
 
-def put_map(map_file: Path, folder: Path, name: str, overwrite: bool) -> Path:
-    """Copy the map's file beside the line; name a replay's map `{name}.Challenge.Gbx`.
-
-    Raises:
-        UserError: if another file has that name, or it cannot be written.
-    """
+def put_map(map_file: Path, folder: Path, name: str) -> Path:
+    """Copy the map's file into a folder; name a replay's map `{name}.Challenge.Gbx`."""
     is_replay = is_replay_file(map_file)
     copy = folder / (f"{name}.Challenge.Gbx" if is_replay else map_file.name)
     with writing(copy):
-        content = read_embedded_map(map_file) if is_replay else map_file.read_bytes()
-        folder.mkdir(parents=True, exist_ok=True)
-        if not copy.exists() or overwrite:
-            copy.write_bytes(content)
-        elif copy.read_bytes() != content:
-            remedy = "give another --name" if is_replay else f"rename {map_file}"
-            raise UserError(f"{copy}: another map of that name is there; {remedy}, or --force to overwrite it")
+        copy.write_bytes(read_embedded_map(map_file) if is_replay else map_file.read_bytes())
     return copy
+
+
+def put_into(folder: Path, files: Sequence[Path], overwrite: bool) -> None:
+    """Copy files into a folder, all or none; `UserError` if another file of such a name is there."""
+    from trackmania_rl.simulator.tracks.track_design import file_in_the_way  # slow import
+
+    if not overwrite and (present := file_in_the_way(files, folder)) is not None:
+        raise UserError(f"{present}: another file of that name is there; give another --name, or --force to overwrite")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            write_durably(folder / file.name, file.read_bytes())
+    say(f"wrote {', '.join(str(folder / file.name) for file in files)}")
 
 
 def entries(name: str, map_file: Path, line_file: Path) -> Entries:
@@ -171,7 +183,7 @@ def entries(name: str, map_file: Path, line_file: Path) -> Entries:
     return training_entries({"map_name": name, "map_path": map_file.name, "reference_line": line_file.name})
 
 
-def simulated_entries(source: _sources.Source, line_file: Path, name: str, force: bool) -> tuple[Entries, str | None]:
+def simulated_entries(source: _sources.Source, line_file: Path, name: str) -> tuple[Entries, str | None]:
     """Return entries for the simulated game, or the reason why it cannot drive the map.
 
     The track is made of the map's blocks if all are known, else it is a road along the line.
@@ -183,13 +195,12 @@ def simulated_entries(source: _sources.Source, line_file: Path, name: str, force
     if source.challenge is not None:
         track_file = line_file.with_name(f"{name}.toml")
         try:
-            made = track.write(source.challenge, source.line, track_file, force, again=True)
+            made = track.write(source.challenge, source.line, track_file, force=True)
         except (MapTrackError, TrackFileError) as error:
             obstacle = str(error)
         else:
             for note in made.notes:
                 say(f"on the simulated game: {note}")
-            say(f"wrote {', '.join(map(str, made.files))}")
             return entries(name, track_file, made.files[1]), None
     try:
         load_track(line_file)
@@ -203,6 +214,17 @@ def print_entries(game: str, config: str, of_game: Entries) -> None:
     print(",\n".join(map(entry_text, of_game)) + ",")
 
 
+def cycle_with(config_file: Path, new: Entries, replace: bool) -> list[MapEntry]:
+    """Return a configuration's map cycle with new entries; `UserError` if it is not usable, or a name is taken."""
+    before = load_settings(config_file)
+    old = [] if replace else list(before.game.map_cycle)
+    if taken := {entry.map_name for entry in old} & {entry["map_name"] for entry in new}:
+        raise UserError(f"{config_file}: its map_cycle has a map {min(taken)!r} already; choose another name")
+    cycle = [*old, *map(MapEntry.model_validate, new)]
+    settings_from_flat({**before.flat(), "map_cycle": cycle}, str(config_file))
+    return cycle
+
+
 def add_to_map_cycle(config_file: Path, new: Entries, replace: bool = False) -> Path:
     """Add entries to a configuration's map cycle, or replace it: an assignment at the file's end, where it wins.
 
@@ -212,12 +234,7 @@ def add_to_map_cycle(config_file: Path, new: Entries, replace: bool = False) -> 
     Raises:
         UserError: if the result is no usable configuration, a name is taken, or the file cannot be written.
     """
-    before = load_settings(config_file)
-    old = [] if replace else list(before.game.map_cycle)
-    if taken := {entry.map_name for entry in old} & {entry["map_name"] for entry in new}:
-        raise UserError(f"{config_file}: its map_cycle has a map {min(taken)!r} already; choose another name")
-    cycle = [*old, *map(MapEntry.model_validate, new)]
-    settings_from_flat({**before.flat(), "map_cycle": cycle}, str(config_file))
+    before, cycle = load_settings(config_file), cycle_with(config_file, new, replace)
     text = config_file.read_bytes().decode()
     newline = "\r\n" if "\r\n" in text else "\n"
     written_before = assignment(before.game.map_cycle).replace("\n", newline)

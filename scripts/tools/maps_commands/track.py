@@ -84,9 +84,7 @@ class Written:
     files: tuple[Path, ...]  # track, line, and others
 
 
-def write(
-    challenge: Challenge, line: BuiltLine, output: Path, force: bool, again: bool = False, ground: str | None = None
-) -> Written:
+def write(challenge: Challenge, line: BuiltLine, output: Path, force: bool, ground: str | None = None) -> Written:
     """Make a track and write its files.
 
     Args:
@@ -94,7 +92,6 @@ def write(
         line: through it.
         output: the track file.
         force: overwrite existing files.
-        again: existing files may have the same content.
         ground: "blocks" or "line"; None for blocks, or a line on maps that make no world.
 
     Raises:
@@ -108,7 +105,7 @@ def write(
     with tempfile.TemporaryDirectory() as folder:
         tried = write_to(Path(folder) / output.name)
         track = load_track(tried[0])  # raises for tracks that the game refuses
-        file = None if force else file_in_the_way(tried, output.parent, may_be_same=again)
+        file = None if force else file_in_the_way(tried, output.parent, may_be_same=False)
         if file is not None:
             raise UserError(f"{file} is there already; give another name, or --force to overwrite it")
     with writing(output):
