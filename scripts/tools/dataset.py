@@ -175,7 +175,7 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def info(arguments: argparse.Namespace, console: Console) -> None:
-    from trackmania_rl.experience_replay.dataset_environments import check_fits
+    from trackmania_rl.experience_replay.dataset_environments import check_dataset
     from trackmania_rl.experience_replay.minari_files import open_dataset
 
     dataset = open_dataset(arguments.dataset, Path())
@@ -196,8 +196,7 @@ def info(arguments: argparse.Namespace, console: Console) -> None:
     print_table(table, console)
     if arguments.config is not None:
         settings = load_settings(arguments.config, arguments.set)
-        spaces = dataset.observation_space, dataset.action_space
-        check_fits(dataset.name, *spaces, dataset.env_spec, settings, form_of(settings))
+        check_dataset(dataset, settings, form_of(settings))
         console.print(f"{arguments.config} can learn from it: offline = {arguments.dataset!r}", soft_wrap=True)
 
 

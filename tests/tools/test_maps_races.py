@@ -44,6 +44,16 @@ def test_drive_prints_the_times_that_were_driven(maps, best_runs, capsys) -> Non
     assert f"({fast_ms} ms)" in second
 
 
+def test_records_are_found_as_linesight_names_them(maps, best_runs, capsys, tmp_path: Path) -> None:
+    folder, times_ms = best_runs
+    for time_ms in times_ms:
+        name = f"kart_{time_ms // 1000}_{time_ms % 1000:03}"
+        (tmp_path / name).mkdir()
+        shutil.copy(folder / f"kart_{time_ms}" / f"kart_{time_ms}.inputs", tmp_path / name / f"{name}.inputs")
+    assert maps("drive", tmp_path, "--map", "kart") == 0
+    assert f"({min(times_ms)} ms)" in capsys.readouterr().out
+
+
 def test_compare_records_of_a_training(maps, best_runs, capsys, tmp_path: Path) -> None:
     folder, (fast_ms, slow_ms) = best_runs
     picture = tmp_path / "compare.png"

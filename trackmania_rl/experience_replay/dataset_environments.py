@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.episodes import EpisodeForm
+from trackmania_rl.experience_replay.minari_files import DataSet
 from trackmania_rl.files import portable
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
 from trackmania_rl.games.envs.env_races import TRAINER
@@ -33,6 +36,9 @@ MEANING: Final = sorted(
     - {"fourier_wavelengths", "state_normalization"}
 )
 """Settings that change the meaning of floats or actions, but not always their shapes."""
+_NORMALIZED: Final = "holds normalized observations: record it from an environment with normalize=False"
+
+log = logging.getLogger(__name__)
 
 
 def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | None:
@@ -81,7 +87,7 @@ def check_fits(
     if spec is None or spec.id not in (RACE_ID, ANALOG_RACE_ID) or settings.game.games != RACES:
         return
     if spec.kwargs.get("normalize", True):
-        raise UserError(f"{name} holds normalized observations: record it from an environment with normalize=False")
+        raise UserError(f"{name} {_NORMALIZED}")
     theirs, ours = spec.kwargs.get("overrides") or {}, _values(settings)
     different = [
         f"{setting} is {theirs[setting]!r} there and {ours[setting]!r} here"
@@ -93,6 +99,29 @@ def check_fits(
             f"{name} has the shapes of this configuration, but they mean something else: {', '.join(different)}; set "
             "these alike"
         )
+
+
+def check_dataset(dataset: DataSet, settings: Settings, form: EpisodeForm) -> None:
+    """Check that a data set fits a run, its first episode included; see `check_fits`.
+
+    Raises:
+        UserError: if it does not, or its observations are normalized, whatever it says of its environment.
+    """
+    check_fits(dataset.name, dataset.observation_space, dataset.action_space, dataset.env_spec, settings, form)
+    if settings.game.games != RACES:
+        return
+    if dataset.env_spec is None:
+        log.warning(
+            "%s names no environment: let it be recorded with the settings of observation and actions of this run",
+            dataset.name,
+        )
+    own_size = np.hypot(form.spaces.float_mean, form.spaces.float_std)
+    for episode in itertools.islice(dataset.episodes(), 1):
+        size = np.sqrt(np.square(episode.floats.astype(np.float64)).mean(axis=0))
+        tells = (size > 0) & (np.abs(np.log(own_size)) > 1)
+        size_log, difference_log = np.abs(np.log(size[tells])), np.abs(np.log(size[tells] / own_size[tells]))
+        if tells.any() and np.median(size_log) < np.median(difference_log):
+            raise UserError(f"{dataset.name} {_NORMALIZED}")
 
 
 def _is_like(given: Space[Any], wanted: Space[Any]) -> bool:

@@ -24,7 +24,10 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 MAPS_FOLDER = PROJECT_FOLDER / "maps"
-_RECORD = re.compile(r"(?P<map>.+)_(?P<time_ms>\d{1,9})")
+_LINESIGHT_RECORD = re.compile(r"(.+)_(\d{1,6})_(\d{3})")
+"""Map, seconds and milliseconds."""
+_RECORD = re.compile(r"(.+)_()(\d{1,9})")
+"""Map and milliseconds."""
 """A record's file: `{map}_{time}.inputs`, see `trackmania_rl.runs`."""
 
 
@@ -57,8 +60,9 @@ def inputs_file(path: Path, map_name: str) -> Path:
         return path
     records = []
     for file in sorted({*path.glob("*.inputs"), *path.glob("*/*.inputs")}):
-        if match := _RECORD.fullmatch(file.stem):
-            records.append((match["map"], int(match["time_ms"]), file))
+        if match := _LINESIGHT_RECORD.fullmatch(file.stem) or _RECORD.fullmatch(file.stem):
+            name, seconds, ms = match.groups()
+            records.append((name, int(seconds + ms), file))
     of_map = [record for record in records if record[0] == map_name]
     if not of_map and len({name for name, _, _ in records}) == 1:
         of_map = records  # the map cycle's name may differ from the file's

@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -11,8 +12,10 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.experience_replay.dataset_environments import check_fits, environment_spec
-from trackmania_rl.experience_replay.episodes import EpisodeForm
+from trackmania_rl.experience_replay.dataset_environments import check_dataset, check_fits, environment_spec
+from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
+from trackmania_rl.experience_replay.minari_files import write_dataset
+from trackmania_rl.games.envs import RACE_ID
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import Settings, settings_from_flat
@@ -59,6 +62,24 @@ def test_normalized_observations_are_refused(default_settings: Settings) -> None
     spec.kwargs.pop("normalize")
     with pytest.raises(UserError, match="holds normalized observations"):
         fits(default_settings, floats(184), Discrete(12), spec)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_values_tell_whether_observations_are_normalized_if_a_wrapper_hides_the_environment(
+    default_settings: Settings, normalize: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = gymnasium.make(RACE_ID, maps="valley", normalize=normalize)
+    observations = [env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(40))]
+    env.close()
+    form = EpisodeForm(race_spaces(default_settings))
+    episode = Episode(np.array(observations), np.zeros(40, np.int64), np.zeros(40, np.float32), is_finished=False)
+    dataset = write_dataset("mine/hidden-v0", [episode], form, None, "", tmp_path)
+    if normalize:
+        with pytest.raises(UserError, match="holds normalized observations"):
+            check_dataset(dataset, default_settings, form)
+    else:
+        check_dataset(dataset, default_settings, form)
+    assert "hidden-v0 names no environment" in caplog.text
 
 
 def test_somebodys_own_environment_is_written_down_if_it_can_be(default_settings: Settings) -> None:

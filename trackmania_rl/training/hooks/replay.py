@@ -173,7 +173,7 @@ def _of_states(batch: TensorDictBase, name: str) -> npt.NDArray[Any]:
 
 
 def open_datasets(settings: Settings, spaces: Spaces, folder: Path) -> list[DataSet]:
-    """Open the data sets of the setting `offline`, without reading their races; relative paths are in `folder`.
+    """Open the data sets of the setting `offline`, and read the first race of each; relative paths are in `folder`.
 
     Raises:
         UserError: if one is missing or damaged, or has another observation or other actions.
@@ -181,11 +181,13 @@ def open_datasets(settings: Settings, spaces: Spaces, folder: Path) -> list[Data
     form = EpisodeForm.of_run(settings, spaces)
     datasets = []
     for name in settings.replay.offline:
-        from trackmania_rl.experience_replay.dataset_environments import check_fits  # environments: few runs have any
+        from trackmania_rl.experience_replay.dataset_environments import (
+            check_dataset,
+        )  # environments: few runs have any
 
         try:
             dataset = open_dataset(name, folder)
-            check_fits(name, dataset.observation_space, dataset.action_space, dataset.env_spec, settings, form)
+            check_dataset(dataset, settings, form)
         except UserError as error:
             raise UserError(f"offline: {error}") from error
         datasets.append(dataset)
