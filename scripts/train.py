@@ -1,8 +1,9 @@
 """Train a driver: start games and collectors, learn from their races, show and save the progress.
 
 Without options it trains on the simulated game with config_files/config.py. Ctrl-C ends it with a checkpoint; the same
-command resumes. A run that exists has its own settings, save/{run_name}/settings.toml: edit that file, also while the
-run trains, or use --update-config to apply the given configuration again.
+command resumes, or `train.py save/{run_name}`. A run that exists has its own settings, save/{run_name}/settings.toml:
+edit that file, also while the run trains, or use --update-config to apply the given configuration again. The words
+--batch-size 64 and batch_size=64 are the same as --set batch_size=64.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from trackmania_rl.cli import (
     command,
     discard_output,
     end_in_order_when_terminated,
+    parse_with_plain_words,
     worker_token,
 )
 from trackmania_rl.errors import ExitCode
@@ -181,7 +183,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--supervised", action="store_true", help=supervised)
     listed = "print the settings with WORD in their name, group or description (without WORD: all), and end"
     add("--list-settings", nargs="?", const="", metavar="WORD", help=listed)
-    return parser.parse_args()
+    return parse_with_plain_words(parser)
 
 
 if __name__ == "__mp_main__":

@@ -131,3 +131,34 @@ def test_the_version_and_the_commit_are_told(repository_root):
     assert f'version = "{program_version()}"' in (repository_root / "pyproject.toml").read_text()
     revision = git_revision()
     assert revision is None or re.fullmatch(r"[0-9a-f]{40,64}(-changed)?", revision)
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        ("--lr 1e-3", "--set lr_schedule=1e-3"),
+        ("batch_size=64 --n-step=4", "--set batch_size=64 --set n_steps=4"),
+        ("--set seed=3 --constant-reward-per-ms -0.5", "--set seed=3 --set constant_reward_per_ms=-0.5"),
+        ("--total-timesteps 1000", "--max-frames 1000"),
+        ("save/mine", "--config {0}/save/mine/settings.toml --output-folder {0} --set run_name=mine"),
+        ("--resume save/mine", "--config {0}/save/mine/settings.toml --output-folder {0} --set run_name=mine"),
+        ("--resume", "same command resumes a run; train.py save/RUN does, too"),
+        ("--n-envs 4", "--n-envs: no option, setting or run folder; did you mean n_collectors x games_per_collector?"),
+        ("--max-farmes 4", "did you mean --max-frames?"),
+        ("save/other", "save/other: there is no such run folder"),
+    ],
+)  # fmt: skip
+def test_train_takes_words_of_plain_meaning_or_says_the_way(words, same, script_module, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "save" / "mine").mkdir(parents=True)
+    (tmp_path / "save" / "mine" / "settings.toml").touch()
+
+    def parsed(text):
+        monkeypatch.setattr(sys, "argv", ["train.py", *text.split()])
+        return script_module("train").parse_arguments()
+
+    if same.startswith("--") and "; " not in same:
+        assert parsed(words) == parsed(same.format(tmp_path))
+    else:
+        with pytest.raises(UserError, match=re.escape(same)):
+            parsed(words)

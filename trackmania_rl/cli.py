@@ -105,6 +105,44 @@ def add_configuration_arguments(parser: argparse.ArgumentParser, folder: Path) -
     parser.epilog = "\n".join([f"presets, each the configuration file of its name in {folder.name}/:", *lines])
 
 
+def parse_with_plain_words(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line; settings may be written as `name=value` and `--name value`, and save/RUN names a run.
+
+    Raises:
+        UserError: for a word that is no option; it names the way.
+    """
+    from trackmania_rl.settings.descriptions import OTHER_WORDS, hint  # not needed by other commands
+    from trackmania_rl.settings.groups import FIELDS
+    from trackmania_rl.settings.run_folder import SETTINGS_FILE
+
+    def is_run(folder: Path) -> bool:
+        return (folder / SETTINGS_FILE).is_file() and folder.absolute().parent.name == "save"
+
+    arguments, words = parser.parse_known_args()
+    translated: list[str] = []
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        ours = OTHER_WORDS.get(name, name)
+        if word == "--resume":
+            if not (words and is_run(Path(words[0]))):
+                raise UserError("--resume: leave it out: the same command resumes a run; train.py save/RUN does, too")
+        elif is_run(run := Path(word)):
+            run = run.absolute()
+            translated += ["--config", str(run / SETTINGS_FILE), "--output-folder", str(run.parent.parent)]
+            translated += ["--set", f"run_name={run.name}"]
+        elif (ours in FIELDS or ours == "--max-frames") and (equals or (word.startswith("--") and words)):
+            value = value if equals else words.pop(0)
+            translated += ["--set", f"{ours}={value}"] if ours in FIELDS else [ours, value]
+        elif "/" in word or os.sep in word:
+            raise UserError(f"{word}: there is no such run folder; a training makes save/{{run_name}}")
+        else:
+            nearest = hint(name, re.findall("--[a-z-]+", parser.format_usage()))
+            raise UserError(f"{word}: no option, setting or run folder{nearest or '; --help lists the options'}")
+    return parser.parse_args(translated, arguments)
+
+
 def whole_number(lowest: int, highest: int = 1_000_000) -> Callable[[str], int]:
     """Return an argument type for integers from `lowest` (at least 0) to `highest`."""
 

@@ -107,6 +107,13 @@ def test_a_driver_sees_floats_normalized_or_not_and_an_image_if_it_was_trained_w
     observation = {"image": np.ones((3, 30, 40), dtype=np.uint8), "floats": floats}
     assert with_image.act(observation) == 4
     assert inferer.frames.shape == (1, 3, 30, 40)
+    action, state = without.predict(floats, deterministic=True)  # as Stable-Baselines3's models
+    assert (action, action.dtype, state) == (4, np.dtype(np.int64), None)
+    assert without.predict(np.stack([floats] * 3))[0].tolist() == [4] * 3
+    batch = {name: np.stack([value] * 2) for name, value in observation.items()}
+    assert with_image.predict(batch, state=None, episode_start=np.ones(2, dtype=bool))[0].tolist() == [4, 4]
+    with pytest.raises(UserError, match="deterministic=True"):
+        without.predict(floats, deterministic=False)
     for driver, wrong in ((with_image, floats), (without, observation), (without, floats[:-1])):
         with pytest.raises(UserError, match="make the environment with the configuration of its run"):
             driver.act(wrong)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -20,11 +21,19 @@ OTHER_WORDS: Final = {
     "gamma": "gamma_schedule",
     "epsilon": "epsilon_schedule",
     "buffer_size": "memory_size_schedule",
-    "tau": "soft_update_tau",
-    "train_freq": "number_times_single_memory_is_used_before_discard",
     "learning_starts": "memory_size_start_learn_schedule",
+    "tau": "soft_update_tau",
+    "max_grad_norm": "clip_grad_norm",
+    "n_step": "n_steps",
+    "device": "torch_device",
+    "total_timesteps": "--max-frames",
+    "max_steps": "--max-frames N for the training, horizon for an episode",
+    "train_freq": "number_times_single_memory_is_used_before_discard, the uses of a transition",
+    "target_update": "number_memories_trained_on_between_target_network_updates, in transitions",
+    "n_envs": "n_collectors x games_per_collector",
+    "num_envs": "n_collectors x games_per_collector",
 }
-"""Other libraries' words, and the settings that an error message suggests for them."""
+"""Other libraries' words, and ours: a setting or option that takes the same value, or a hint."""
 INDENT: Final = "      "
 _WORDS: Final = {
     "integer": "whole number",
@@ -46,6 +55,13 @@ def describe(name: str) -> tuple[str, str, str]:
     """Return the description of a setting, the symbol of its unit ("" without one), and its accepted values."""
     unit = next((mark.symbol for mark in FIELDS[name].metadata if isinstance(mark, Unit)), "")
     return " ".join((FIELDS[name].description or "").split()), unit, describe_range(name)
+
+
+def hint(name: str, options: Iterable[str] = ()) -> str:
+    """Return "; did you mean ...?" with our word for one of other libraries or for a misspelt one, or ""."""
+    words = OTHER_WORDS | {option.strip("-").replace("-", "_"): option for option in options}
+    match = difflib.get_close_matches(name, [*words, *FIELDS], n=1, cutoff=0.5)
+    return f"; did you mean {words.get(match[0], match[0])}?" if match else ""
 
 
 @cache
@@ -83,7 +99,7 @@ def settings_list(settings: Settings, word: str = "", width: int = 80) -> str:
     lines, last_group = ["* differs from the default"], ""
     for row in settings_rows(settings, has_private=True):
         texts = f"{row['name']}\n{row['group']}\n{row['about']}".lower()
-        if word.lower() not in texts and OTHER_WORDS.get(word) != row["name"]:
+        if word.lower() not in texts and row["name"] not in re.findall(r"\w+", OTHER_WORDS.get(word, "")):
             continue
         if row["group"] != last_group:
             last_group = row["group"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import functools
 import math
 import runpy
@@ -20,7 +19,7 @@ from pydantic import ValidationError
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_bounded_text
 from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER
-from trackmania_rl.settings.descriptions import OTHER_WORDS, describe_range
+from trackmania_rl.settings.descriptions import describe_range, hint
 from trackmania_rl.settings.groups import FIELDS, Settings, groups
 from trackmania_rl.settings.values import NONE
 
@@ -168,9 +167,7 @@ def settings_from_flat(values: Mapping[str, Any], source: str = "these settings"
         SettingsError: naming every missing, unknown or wrong setting.
     """
     values, problems = without_removed(values)
-    for name in (name for name in values if name not in FIELDS):
-        nearest = OTHER_WORDS.get(name) or next(iter(difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)), "")
-        problems.append(f"{name} is no known setting{nearest and f'; did you mean {nearest}?'}")
+    problems += [f"{name} is no known setting{hint(name)}" for name in values if name not in FIELDS]
     if problems:
         raise SettingsError(f"{source}: {'; '.join(problems)}")
     grouped = {

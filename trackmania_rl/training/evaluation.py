@@ -89,6 +89,31 @@ class TrainedDriver:
         action = self._decide(_NO_IMAGE if image is None else image, floats)
         return int(action) if action.ndim == 0 else action  # type: ignore[no-any-return]
 
+    def predict(
+        self, observation: Any, state: None = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[npt.NDArray[Any], None]:
+        """Return the greedy action and no state, as Stable-Baselines3 calls its models.
+
+        Args:
+            observation: as of `act`, or a batch of such observations along a first axis.
+            state: not used.
+            episode_start: not used.
+            deterministic: must be True, as a driver has no other actions.
+
+        Raises:
+            UserError: as of `act`, or if random actions are asked for.
+        """
+        if not deterministic:
+            raise UserError("predict: a driver is greedy; call predict(observation, deterministic=True)")
+        own = self.spaces.own_observation
+        shape = (self.spaces.n_floats,) if own is None else own.shape
+        floats = observation if isinstance(observation, np.ndarray) else observation["floats"]
+        if shape is None or floats.ndim == len(shape):
+            return np.asarray(self.act(observation)), None
+        has_parts = floats is not observation
+        each = [{k: part[i] for k, part in observation.items()} if has_parts else row for i, row in enumerate(floats)]
+        return np.stack([self.act(one) for one in each]), None
+
     def begin_episode(self) -> Callable[[Any], int | npt.NDArray[np.float32]]:
         """Return `act` for one episode, which keeps the earlier states and actions that views show."""
         episode = Episode()
