@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tminterface.commandlist import CommandList
+from tminterface.commandlist import CommandList, InputCommand
 
 from trackmania_rl.protocol import input_script
 from trackmania_rl.protocol.input_script import (
@@ -65,13 +65,11 @@ def test_reads(tmp_path, text, expected):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("press up", "a command is"),
-        ("0.00 press up now", "a command is"),
+        ("0.00 press up now", "an input is"),
         ("-5 press up", "time ''"),
         ("9999999999 press up", "too late"),
         ("0.00 press sideways", "unknown key 'sideways'"),
-        ("0.00 push up", "unknown command 'push'"),
-        ("0.00 steer 65537", "value '65537'"),
+        ("0.00 steer left", "value 'left'"),
     ],
 )
 def test_errors_name_line_text_and_reason(line, reason):
@@ -91,14 +89,30 @@ def test_actions_become_changes():
     ]
 
 
-def test_set_commands_are_skipped_with_one_note(tmp_path, caplog):
+def test_only_inputs_are_read_as_tminterface_reads_them_and_others_are_named_once(tmp_path, caplog):
     file = tmp_path / "seek.inputs"
-    file.write_text("set speed 2\n0 set speed 30 # seek\n0.00 press up; 5.10 SET speed 1\n")
+    text = """set speed 2; press up
+0 speed 4 # seek
+0.00 press up; 1.50 toggle_inputs
+900-1400 SET speed 1
+2.00-3.00 steer -100000; 4.00 gas 65537
+"""
+    file.write_text(text)
     for _ in range(2):
-        assert read_input_script(file) == [InputEvent(0, Input.ACCELERATE, 1)]
+        events = read_input_script(file)
     (record,) = caplog.records
-    for said in (str(file), "'set speed 2', '0 set speed 30', '5.10 SET speed 1'"):
-        assert said in record.getMessage()
+    named = "'set speed 2', 'press up', '0 speed 4', '1.50 toggle_inputs', '900-1400 SET speed 1', ..."
+    assert named in record.getMessage()
+    assert str(file) in record.getMessage()
+    theirs = [command for command in CommandList(text).timed_commands if isinstance(command, InputCommand)]
+    assert [(event.time_ms, event.value) for event in events] == [
+        (command.timestamp, max(-ANALOG_FULL, min(command.state, ANALOG_FULL))) for command in theirs
+    ]
+    file.write_text("2 steer -100000")
+    read_input_script(file)
+    assert "'2 steer -100000' (clipped to -65536)" in caplog.text
+    with pytest.raises(InputScriptError, match=r"it has no inputs, such as .*, but 'Read me'"):
+        parse_input_script("Read me\n=======\n")
 
 
 GOOD = b"""# a race

@@ -73,7 +73,7 @@ def test_compare_records_of_a_training(maps, best_runs, capsys, tmp_path: Path) 
         ("compare {best} {best}", "name its map with --map"),
         ("compare {best} {best} --map kart --output {empty}/absent/a.png", "cannot be written"),
         ("inputs absent.Replay.Gbx", "no such file"),
-        ("inputs {root}/README.rst", "README.rst: line 1"),
+        ("inputs {root}/README.rst", "README.rst: it has no inputs"),
         ("inputs {replays}/mydli_20.14.Replay.gbx --driver nobody", "its drivers are iuadrien"),
         ("times absent", "no such file or folder"),
         ("track {tracks}/ESL-Hockolicious.Challenge.Gbx {replays}/mydli_20.14.Replay.gbx", "not on 'ESL-Hock"),

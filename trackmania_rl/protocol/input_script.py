@@ -8,7 +8,7 @@ One command per line or between semicolons, ``#`` begins a comment::
     3.00 gas 65536           # the pedals, pressed or not
     1:02.50 rel up           # minutes; a time without a point is in milliseconds
 
-``set`` commands (``0 set speed 30``) are skipped.
+All other commands (``0 set speed 30``, ``1.50 toggle_inputs``) are left out, and analog values beyond full are clipped.
 
 A time is the race time of the state in which the input changes; the next tick is the first with the new input.
 """
@@ -50,6 +50,7 @@ class Input(Enum):
 
 
 _ANALOG_INPUTS: Final[tuple[Input, ...]] = (Input.STEER, Input.GAS)
+_ANALOG_VERBS: Final[dict[str, Input]] = {input_.value: input_ for input_ in _ANALOG_INPUTS}
 _KEYS: Final[dict[str, Input]] = {input_.value: input_ for input_ in Input if input_ not in _ANALOG_INPUTS}
 _KEY_STATE_INPUTS: Final[tuple[Input, ...]] = (Input.LEFT, Input.RIGHT, Input.ACCELERATE, Input.BRAKE)
 """Order of KeyState's fields."""
@@ -93,29 +94,29 @@ def parse_input_script(text: str) -> list[InputEvent]:
     """Return a script's events, sorted by time and then text order. Times are rounded down to ticks.
 
     Raises:
-        InputScriptError: with the unreadable line.
+        InputScriptError: with the unreadable line, or if it has commands, but no inputs.
     """
     return _parse(text)[0]
 
 
 def _parse(text: str) -> tuple[list[InputEvent], list[str]]:
+    """Return the events, and notes on commands that are left out or clipped."""
     events: list[InputEvent] = []
-    skipped: list[str] = []
+    notes: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         for command in line.split("#", 1)[0].split(";"):
             words = command.split()
-            if "set" in (word.lower() for word in words[:2]):
-                skipped.append(_quoted(" ".join(words)))
-            elif words:
-                try:
-                    events += _parse_command(words)
-                except InputScriptError as error:
-                    raise InputScriptError(f"line {number}, {_quoted(line.strip())}: {error}") from None
-    return sorted(events, key=lambda event: event.time_ms), skipped
+            try:
+                events += _parse_command(words, notes)
+            except InputScriptError as error:
+                raise InputScriptError(f"line {number}, {_quoted(line.strip())}: {error}") from None
+    if notes and not events:
+        raise InputScriptError(f"it has no inputs, such as '0.00 press up', but {notes[0]}")
+    return sorted(events, key=lambda event: event.time_ms), notes
 
 
 def read_input_script(path: Path) -> list[InputEvent]:
-    """Read a script's file like `parse_input_script`. Log skipped `set` commands once.
+    """Read a script's file like `parse_input_script`. Log once which commands are left out or clipped.
 
     Raises:
         InputScriptError: if the file is missing, larger than MAX_SCRIPT_BYTES, or no script.
@@ -125,12 +126,12 @@ def read_input_script(path: Path) -> list[InputEvent]:
     except UserError as error:
         raise InputScriptError(f"inputs file {error}") from error
     try:
-        events, skipped = _parse(text)
+        events, notes = _parse(text)
     except InputScriptError as error:
         raise InputScriptError(f"inputs file {path}: {error}") from error
-    if skipped:
-        more = ", ..." if len(skipped) > _COMMANDS_NAMED else ""
-        warn_once(f"inputs file {path}: set commands are skipped: {', '.join(skipped[:_COMMANDS_NAMED])}{more}", log)
+    if notes:
+        more = ", ..." if len(notes) > _COMMANDS_NAMED else ""
+        warn_once(f"inputs file {path}: not read as written: {', '.join(notes[:_COMMANDS_NAMED])}{more}", log)
     return events
 
 
@@ -163,20 +164,27 @@ def _changed_keys(before: KeyState, after: KeyState) -> tuple[tuple[Input, int],
     )
 
 
-def _parse_command(words: list[str]) -> list[InputEvent]:
-    """Parse one command such as ["0.00", "press", "up"]. A range gives two events."""
+def _parse_command(words: list[str], notes: list[str]) -> list[InputEvent]:
+    """Parse one command such as ["0.00", "press", "up"]. A range gives two events, a command without input a note."""
+    if not words:
+        return []
+    text, verb = _quoted(" ".join(words)), words[1].lower() if len(words) > 1 else ""
+    if verb not in ("press", "rel", *_ANALOG_VERBS):
+        notes.append(text)
+        return []
     if len(words) != 3:
-        raise InputScriptError("a command is 'TIME press|rel KEY' or 'TIME steer|gas VALUE'")
+        raise InputScriptError("an input is 'TIME press|rel KEY' or 'TIME steer|gas VALUE'")
     start_ms, end_ms = _parse_time_range(words[0])
-    verb, operand = words[1].lower(), words[2].lower()
-    if verb in ("press", "rel"):
-        if operand not in _KEYS:
-            raise InputScriptError(f"unknown key {_quoted(operand)}; known are {', '.join(_KEYS)}")
+    operand = words[2].lower()
+    if verb in _ANALOG_VERBS:
+        changed, given = _ANALOG_VERBS[verb], _parse_analog(operand)
+        value = max(-ANALOG_FULL, min(given, ANALOG_FULL))
+        if value != given:
+            notes.append(f"{text} (clipped to {value})")
+    elif operand in _KEYS:
         changed, value = _KEYS[operand], int(verb == "press")
-    elif verb in (Input.STEER.value, Input.GAS.value):
-        changed, value = Input(verb), _parse_analog(operand)
     else:
-        raise InputScriptError(f"unknown command {_quoted(verb)}; known are press, rel, steer and gas")
+        raise InputScriptError(f"unknown key {_quoted(operand)}; known are {', '.join(_KEYS)}")
     events = [InputEvent(start_ms, changed, value)]
     if end_ms is not None:
         events.append(InputEvent(end_ms, changed, 0))
@@ -184,8 +192,8 @@ def _parse_command(words: list[str]) -> list[InputEvent]:
 
 
 def _parse_analog(word: str) -> int:
-    if not re.fullmatch(r"[+-]?\d{1,6}", word) or abs(int(word)) > ANALOG_FULL:
-        raise InputScriptError(f"value {_quoted(word)} is not a whole number from {-ANALOG_FULL} to {ANALOG_FULL}")
+    if not re.fullmatch(r"[+-]?\d{1,9}", word):
+        raise InputScriptError(f"value {_quoted(word)} is not a whole number, such as {ANALOG_FULL}")
     return int(word)
 
 
