@@ -56,7 +56,6 @@ from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -132,7 +131,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 
 def evaluate_maps(
-    driver: TrainedDriver, arguments: argparse.Namespace, output: Path, console: Console
+    driver: TrainedDriver, arguments: argparse.Namespace, output: Path, console: PlainConsole
 ) -> tuple[dict[str, Any], list[Path]]:
     """Drive maps, print the table, write inputs and videos; return the figures and the files.
 
@@ -165,6 +164,12 @@ def evaluate_maps(
             evaluations.append(one)
     times = load_reference_times(entries, maps_folder)
     print_results(evaluations, times, f"{arguments.run} after {driver.frames_total:,} frames", console)
+    if arguments.run.is_dir() and arguments.checkpoint is None:
+        averaged = "averaged " if driver.settings.agent.evaluation_weights_decay > 0 else ""
+        what = "one race" if arguments.races == 1 else f"{arguments.races} races"
+        console.print_sentence(
+            f"{what} with the newest {averaged}weights; a training's `best` is the best of all its races"
+        )
     files = [output / f"{evaluation.best_race_name}.inputs" for evaluation in evaluations]
     for evaluation, file in zip(evaluations, files, strict=True):
         write_text(file, evaluation.best_race.inputs)
@@ -185,7 +190,7 @@ def evaluate_maps(
 
 
 def evaluate_environment(
-    driver: TrainedDriver, arguments: argparse.Namespace, output: Path, console: Console
+    driver: TrainedDriver, arguments: argparse.Namespace, output: Path, console: PlainConsole
 ) -> tuple[dict[str, Any], list[Path]]:
     """Drive episodes of a user's own environment and print the table; return the figures and the files.
 
@@ -248,7 +253,7 @@ def game_of(entries: Sequence[MapEntry]) -> Literal["simulated", "tmnf"]:
 
 
 def print_results(
-    evaluations: list[MapEvaluation], times: Mapping[str, MedalTimes], title: str, console: Console
+    evaluations: list[MapEvaluation], times: Mapping[str, MedalTimes], title: str, console: PlainConsole
 ) -> None:
     """Print a table with a row per map, times to beat, and shares of finished maps and races."""
     table = Table(title=title, title_justify="left")
@@ -270,15 +275,14 @@ def print_results(
         )
     print_table(table, console)
     for map_name, to_beat in times.items():
-        console.print(f"to beat on {map_name}: {times_text(to_beat)}", soft_wrap=True)
+        console.print_sentence(f"to beat on {map_name}: {times_text(to_beat)}")
     if len(evaluations) > 1:
         races = [race for evaluation in evaluations for race in evaluation.races]
         n_finished = sum(race.race_finished for race in races)
         n_maps = sum(evaluation.races[0].race_finished for evaluation in evaluations)
-        console.print(
+        console.print_sentence(
             f"finished: {n_maps} of {len(evaluations)} maps in the race that is greedy throughout "
-            f"({n_maps / len(evaluations):.0%}), {n_finished} of {len(races)} races ({n_finished / len(races):.0%})",
-            soft_wrap=True,
+            f"({n_maps / len(evaluations):.0%}), {n_finished} of {len(races)} races ({n_finished / len(races):.0%})"
         )
 
 
@@ -293,14 +297,19 @@ def film(
     driver: TrainedDriver,
     launcher: SimulatedGameLauncher,
     arguments: argparse.Namespace,
-    console: Console,
+    console: PlainConsole,
 ) -> dict[int, Path]:
     """Film inputs files, and compare their times with the races'; return the videos."""
     videos: dict[int, Path] = {}
     with ScriptPlayer(launcher) as player, console.status("filming") as status:
         for number, (evaluation, inputs_file) in races.items():
             map_entry, best = evaluation.map_entry, evaluation.best_race
-            status.update(Text(f"filming {map_entry.map_name}"))
+            name, until_s = map_entry.map_name, best.race_time_ms / 1000
+
+            def show_progress(race_time_ms: int, name: str = name, until_s: float = until_s) -> None:
+                status.update(Text(f"filming {name}: {max(0, race_time_ms) / 1000:.1f} of {until_s:.1f} s"))
+
+            show_progress(0)
             file = arguments.video or inputs_file.with_suffix(".mp4")
             if arguments.video and len(races) > 1:
                 file = file.with_stem(f"{file.stem}_{map_entry.map_name}")
@@ -313,6 +322,7 @@ def film(
                 arguments.video_fps,
                 RaceColumns.of_game(driver.settings.game, best.q_values),
                 has_overlay=not arguments.no_overlay,
+                on_race_time_ms=show_progress,
                 until_ms=None if best.race_finished else best.race_time_ms,
             )
             videos[number] = file

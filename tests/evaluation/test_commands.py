@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -88,6 +89,15 @@ def test_evaluate_writes_what_replay_inputs_plays_to_the_millisecond(script, run
     code, out, err = script("replay_inputs", figures["inputs_file"], "--map", maps_folder / "curve.npy")
     assert (code, err) == (0, "")
     assert f"({figures['best_ms']} ms)" in out
+
+
+def test_filming_shows_its_progress_in_a_terminal(script, run_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich's word for a terminal
+    monkeypatch.setenv("TTY_INTERACTIVE", "1")
+    code, out, err = script("evaluate", run_folder, "--output", tmp_path, "--video-size", "64x48")
+    assert (code, err) == (0, "")
+    assert len(set(re.findall(r"filming bend: \d+\.\d of \d+\.\d s", out))) > 2
+    assert "one race with the newest averaged weights; a training's `best` is" in " ".join(out.split())
 
 
 def test_a_run_is_packed_shown_and_driven_elsewhere(script, run_folder, maps_folder, tmp_path, monkeypatch):

@@ -72,6 +72,15 @@ def test_no_cell_of_a_table_is_cut(is_terminal, columns, monkeypatch):
         assert max(map(len, lines)) <= columns
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_sentences_break_between_words_in_a_terminal_only(is_terminal):
+    sentence = "to beat on valley: author 0:20.300, gold 0:22.000, silver 0:25.000, bronze 0:31.000"
+    console = PlainConsole(file=io.StringIO(), force_terminal=is_terminal, color_system=None, width=80)
+    console.print_sentence(sentence)
+    lines = console.file.getvalue().splitlines()
+    assert (" ".join(line.strip() for line in lines), len(lines)) == (sentence, 1 + is_terminal)
+
+
 def test_consoles_print_text_as_it_is(repository_root):
     """Brackets and colons in the names and messages of others are no markup."""
     odd = 'pip install "gymnasium[classic-control]" :car: [/x] [bold]'

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -260,9 +260,12 @@ def film_script(
     frames_per_s: int,
     columns: RaceColumns | None = None,
     has_overlay: bool = True,
+    on_race_time_ms: Callable[[int], object] = lambda _: None,
     **how: Any,
 ) -> ScriptedRace:
     """Play a script on a game and film it at one of `FRAMES_PER_S`; `how` goes to `ScriptPlayer.play`.
+
+    `on_race_time_ms` is called with the race time of each picture.
 
     Raises:
         UserError: if the map or the script cannot be used, or the video cannot be written.
@@ -278,6 +281,7 @@ def film_script(
 
         def show(frame: npt.NDArray[np.uint8]) -> None:
             film.show(Shot(frame, *moment))
+            on_race_time_ms(moment[0])
 
         filming = Filming(size_px, show, 1000 // frames_per_s)
         race = player.play(map_path, script, filming, on_state=note, **how)

@@ -18,6 +18,10 @@ class PlainConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
+    def print_sentence(self, text: str) -> None:
+        """Print a line; a terminal breaks it between words, a file or pipe does not."""
+        self.print(text, soft_wrap=not self.is_terminal)
+
 
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print a table without cutting off cells.
