@@ -41,6 +41,7 @@ from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.descriptions import settings_list
 from trackmania_rl.settings.snapshot import RunConfiguration, with_new_name
 from trackmania_rl.telemetry.race_record import CommandClock
+from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
 
@@ -141,7 +142,10 @@ def _shown_at_once(arguments: dict[str, Any], configuration: RunConfiguration) -
     mode = configuration.read().telemetry.terminal_view
     with open_terminal_view(mode, configuration.folder.name) as view:
         log.info("importing torch, torchrl and numba", extra={"phase": "importing"})
-        view.preview(TrainingStatistics(CommandClock(), ends_at_s=arguments["max_wall_s"]))
+        figures = TrainingStatistics(CommandClock(), ends_at_s=arguments["max_wall_s"])
+        if (status := read_status(configuration.folder.path)) is not None:
+            figures.load_totals(status.figures)
+        view.preview(figures)
         yield view
 
 

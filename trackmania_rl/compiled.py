@@ -119,7 +119,7 @@ def _cache_parent() -> Path | None:
         return Path(_numba_config.CACHE_DIR) if _numba_config.CACHE_DIR else user_folder("compiled")
     except UserError as error:
         if multiprocessing.parent_process() is None:  # child processes would repeat it
-            log.warning("each process compiles its functions for a minute: %s", error)
+            log.warning("each process compiles its functions for some 30 s: %s", error)
         return None
 
 

@@ -25,6 +25,7 @@ ENOUGH_WORDS = 3  # to tell a message from others
 
 NOT_EXPLAINED = {
     # Of the library: no training says it.
+    "predict: a driver is greedy; call predict(observation, deterministic=True)",
     "act: the driver takes floats of the shape {} and {} image; make the environment with the configuration of its run",
     # They have no words of their own, but pass on an error's, or a check's.
     "{}",

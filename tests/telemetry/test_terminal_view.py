@@ -87,6 +87,36 @@ def test_the_live_view_fits_and_shows_the_figures():
     assert "best 0:31.250 (silver), last 123 m; evaluation 1/1 finished, best 0:30.999 (gold)" in plain_line(figures)
 
 
+def test_three_maps_fit_a_small_terminal():
+    figures = make_figures()
+    figures.current_values |= {"epsilon_boltzmann": 0.15, "gamma": 0.999}
+    figures.last_metrics |= {"mean_q": -2.862, "grad_norm": 47.24, "test_loss": 0.1353}
+    for map_name in ("kart", "hills"):
+        for is_explo in (False, True):
+            figures.add_race(race_record(30_000, map_name=map_name, is_explo=is_explo))
+    del figures.maps["A01 Race"]
+    figures.reference_times = dict.fromkeys(figures.maps, MedalTimes(30_000, 31_000, 32_000, 33_000))
+    messages = [("12:00:00", logging.INFO, f"message {number} " * 6) for number in range(9)]
+    for height, n_messages, n_times in ((24, 2, 0), (30, 3, 3)):
+        console = Console(width=80, height=height, file=io.StringIO(), record=True)
+        console.print(render(figures, "trial", messages))
+        text = console.export_text()
+        assert len(text.splitlines()) < height, "a line is left for the cursor"
+        assert text.count("evaluation") == 3
+        assert text.count("author 0:") == n_times
+        assert len(set(re.findall(r"message \d", text))) >= n_messages
+        assert "message 8" in text
+        assert "Ctrl-C ends" in text
+
+
+def test_a_resumed_run_shows_its_totals_while_it_starts():
+    figures = TrainingStatistics(lambda: 0.0)
+    figures.load_totals({"frames_total": 18357.0, "races_total": 75.0, "updates_total": 1125.0})
+    text = as_text(figures, 80)
+    assert all(total in text for total in ("frames 18,357", "races 75", "batches 1,125"))
+    assert "No race yet" not in text
+
+
 def test_the_phases_of_the_start_are_shown_with_their_seconds_until_the_first_race():
     logger, terminal = logging.getLogger("collectors"), Terminal()
 

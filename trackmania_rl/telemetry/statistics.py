@@ -327,6 +327,13 @@ class TrainingStatistics:
             },
         }
 
+    def load_totals(self, figures: Mapping[str, float]) -> None:
+        """Load the totals in a run's status file, which are shown until a checkpoint is loaded."""
+        self.frames_total = int(figures.get("frames_total", 0))
+        self.races_total = int(figures.get("races_total", 0))
+        self.batches_total = int(figures.get("updates_total", 0))
+        self._earlier_sessions_s = figures.get("training_seconds_total", 0.0)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the figures; earlier versions have fewer values."""
         for name in _SAVED:

@@ -20,6 +20,7 @@ from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
@@ -32,6 +33,10 @@ from trackmania_rl.telemetry.tables import PlainConsole
 LIVE_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0
 N_MESSAGES = 6
+FEWEST_MESSAGE_LINES = 4
+"""Times to beat leave so many lines to the messages, with the blank one above."""
+LINES_OF_FRAME = 3
+"""Border above and below, and the line of the cursor."""
 MOST_TIMES_TO_BEAT = 3
 """Maps with which times to beat are shown, at most."""
 MOST_CLOSING_MAPS = 5
@@ -227,14 +232,11 @@ def render(
 
     Messages are (time of day, level of `logging`, text), oldest first. Phases of the start are (name, time) by process.
     """
-    parts: list[RenderableType] = [_overview(figures, phases), Text(), _map_table(figures)]
-    if messages:
-        parts += [Text(), _MessageLines(messages)]
     times = f"{_duration(figures.elapsed_s)} since the start, {_duration(figures.training_s)} in all"
     if figures.left_s < math.inf:
         times = f"{_duration(figures.left_s)} left, {times}"
     return Panel(
-        Group(*parts),
+        _Fitted(figures, messages, phases),
         title=Text(run_name, style="bold"),
         title_align="left",
         subtitle=f"{times} · Ctrl-C ends",
@@ -242,6 +244,34 @@ def render(
         border_style="cyan",
         padding=(0, 1),
     )
+
+
+class _Fitted:
+    """Figures, table of maps, times to beat and messages; the newest messages, and times, as far as there is room."""
+
+    def __init__(
+        self,
+        figures: TrainingStatistics,
+        messages: Sequence[tuple[str, int, str]],
+        phases: Mapping[int | None, tuple[str, float]] | None,
+    ) -> None:
+        self._messages, self._times = _MessageLines(messages), _times_to_beat(figures)
+        self._figures = Group(_overview(figures, phases), Text(), _map_table(figures))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        def lines(part: RenderableType) -> list[list[Segment]]:
+            return console.render_lines(part, options.update(height=None), new_lines=True)
+
+        n_free = options.max_height - LINES_OF_FRAME - len(lines(self._figures))
+        yield self._figures
+        if self._times is not None and len(lines(self._times)) <= n_free - FEWEST_MESSAGE_LINES:
+            n_free -= len(lines(self._times))
+            yield self._times
+        messages = lines(self._messages)[-min(N_MESSAGES, max(0, n_free - 1)) :] if n_free > 1 else []
+        if messages:
+            yield Text()
+            for line in messages:
+                yield from line
 
 
 def _overview(figures: TrainingStatistics, phases: Mapping[int | None, tuple[str, float]] | None) -> RenderableType:
@@ -287,7 +317,7 @@ def _phases_text(phases: Mapping[int | None, tuple[str, float]]) -> str:
 
 def _map_table(figures: TrainingStatistics) -> RenderableType:
     if not figures.maps:
-        return Text("No race yet.", style="dim")
+        return Text("No race yet." if figures.races_total == 0 else "", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="cyan")
     table.add_column("map")  # the one column that wraps where the terminal is narrow
     table.add_column("", no_wrap=True)
@@ -300,9 +330,14 @@ def _map_table(figures: TrainingStatistics) -> RenderableType:
             if history.n_races > 0:
                 table.add_row(Text(first_cell, style="bold"), RACE_KINDS[kind], *_history_cells(history, times))
                 first_cell = ""
+    return table
+
+
+def _times_to_beat(figures: TrainingStatistics) -> RenderableType | None:
+    """Return a line with the times to beat for each map; None without any, or for many maps."""
     times_of_maps = [(name, times) for name, times in figures.reference_times.items() if name in figures.maps]
     to_beat = [f"{name}: {times_text(times)}" for name, times in times_of_maps]
-    return Group(table, Text("\n".join(to_beat), style="dim")) if 0 < len(to_beat) <= MOST_TIMES_TO_BEAT else table
+    return Text("\n".join(to_beat), style="dim") if 0 < len(to_beat) <= MOST_TIMES_TO_BEAT else None
 
 
 def times_text(times: MedalTimes) -> str:
@@ -350,7 +385,7 @@ def _progress(history: RaceHistory, distance_m: float) -> str:
 
 
 class _MessageLines:
-    """Last lines of the messages."""
+    """Lines of the messages."""
 
     def __init__(self, messages: Sequence[tuple[str, int, str]]) -> None:
         self._messages = messages
@@ -363,7 +398,7 @@ class _MessageLines:
                 Text.assemble((time_of_day if row == 0 else " " * len(time_of_day), "dim"), " ", line)
                 for row, line in enumerate(wrapped)
             ]
-        yield from lines[-N_MESSAGES:]
+        yield from lines
 
 
 def plain_line(figures: TrainingStatistics) -> str:

@@ -201,7 +201,8 @@ class Collector:
     def _answer(self, received: Received) -> None:
         if not self._has_answered:
             self._has_answered = True
-            log.info("the games are ready: the first race begins", extra={"phase": "first race"})
+            if not self._parts.run_state.settings.game.is_in_process:  # else its first race compiles, too
+                log.info("the games are ready: the first race begins", extra={"phase": "first race"})
         for puller in (self._parts.explorer, self._parts.evaluator):
             asked = [self._races[game].puller is puller for game in received.ids.tolist()]
             if any(asked):
