@@ -24,7 +24,7 @@ from trackmania_rl.multiprocess.supervisor import RestartPolicy, Supervisor
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers import make_launcher
-from trackmania_rl.tmi_interaction.launchers.keeper import REBOOT_INTERVAL_S, GameKeeper, clients_by_port
+from trackmania_rl.tmi_interaction.launchers.keeper import GameKeeper, clients_by_port
 from trackmania_rl.tmi_interaction.launchers.plugin_files import put_plugin_in_place
 
 log = logging.getLogger("keep_games")
@@ -55,7 +55,7 @@ def main() -> int:
     maps_folder = PROJECT_FOLDER / game.maps_folder
     launchers = [make_launcher(game, settings.user, port, maps_folder) for port in arguments.ports]
     with contextlib.suppress(KeyboardInterrupt):
-        keep([GameKeeper(one, REBOOT_INTERVAL_S, arguments.greets_within) for one in launchers])
+        keep([GameKeeper(one, game.game_reboot_interval_s, arguments.greets_within) for one in launchers])
     return 0
 
 

@@ -228,7 +228,7 @@ def make_buffers(
         return MiniRaceReplayBuffer(storage, rules, sampler, settings.batch_size, generator)
 
     return (
-        side(ProportionalSampler(settings.prio_alpha)),
+        side(ProportionalSampler(settings.prio_alpha, settings.prio_beta, settings.prio_epsilon)),
         side(ProportionalSampler(0.0)),  # the test loss weights all transitions alike
     )
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from trackmania_rl.agents.iqn import CLIP_GRAD_VALUE, SELF_LOSS_CLAMP_RATIO, SELF_LOSS_RATE
+from trackmania_rl.agents.iqn import SELF_LOSS_CLAMP_RATIO, SELF_LOSS_RATE
 from trackmania_rl.settings import AgentSettings, Settings
 
 
@@ -103,7 +103,7 @@ class ClassicUpdate:
             loss = self.objective(batch, self._draw_tau(batch.reward), self._draw_tau(batch.reward))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_value_(self.online.parameters(), CLIP_GRAD_VALUE)
+        nn.utils.clip_grad_value_(self.online.parameters(), settings.clip_grad_value)
         nn.utils.clip_grad_norm_(self.online.parameters(), settings.clip_grad_norm)
         self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.step()

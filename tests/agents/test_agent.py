@@ -92,6 +92,9 @@ def test_a_resumed_agent_makes_the_same_bytes(make_agent, make_batch, update):
         {"clip_grad_norm": 1e-3},
         {"weight_decay_lr_ratio": 5.0},
         {"adam_epsilon": 0.5},
+        {"adam_beta1": 0.5},
+        {"adam_beta2": 0.99},
+        {"clip_grad_value": 1e-4},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -110,10 +113,8 @@ def test_each_followed_setting_counts_from_the_next_update_on_also_after_loading
     assert torch.equal(changed, weights_after(change, reload=True))
 
 
-def test_partial_reset_mixes_each_layer_by_its_share(make_agent, make_batch, update, monkeypatch):
-    monkeypatch.setattr("trackmania_rl.agents.iqn.FRESH_SHARE", 0.0)
-    monkeypatch.setattr("trackmania_rl.agents.iqn.FRESH_SHARE_OF_LAST_LAYERS", 1.0)
-    agent = make_agent()
+def test_partial_reset_mixes_each_layer_by_its_share(make_agent, make_batch, update):
+    agent = make_agent(overall_reset_mul_factor=0.0, last_layer_reset_mul_factor=1.0)
     update(agent, make_batch(), 1e-2)
     online = agent.loss_module.online
     before = copy.deepcopy(online.state_dict())

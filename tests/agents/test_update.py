@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from trackmania_rl.agents import iqn
 from trackmania_rl.agents.iqn import SelfLossScaling, draw_taus
 from trackmania_rl.agents.weights import clip_gradient
 
@@ -23,7 +22,11 @@ class PlainTraining:
         self.settings = agent.loss_module.settings
         self.online = copy.deepcopy(agent.loss_module.online)
         self.target = copy.deepcopy(agent.loss_module.target)
-        self.optimizer = torch.optim.RAdam(self.online.parameters(), eps=self.settings.adam_epsilon)
+        self.optimizer = torch.optim.RAdam(
+            self.online.parameters(),
+            betas=(self.settings.adam_beta1, self.settings.adam_beta2),
+            eps=self.settings.adam_epsilon,
+        )
         self.scaling = SelfLossScaling()
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -49,7 +52,7 @@ class PlainTraining:
         settings, parameters = self.settings, list(self.online.parameters())
         self.optimizer.zero_grad()
         total.backward()
-        nn.utils.clip_grad_value_(parameters, iqn.CLIP_GRAD_VALUE)
+        nn.utils.clip_grad_value_(parameters, settings.clip_grad_value)
         norm = nn.utils.clip_grad_norm_(parameters, settings.clip_grad_norm)
         with torch.no_grad():
             for parameter in parameters:
@@ -82,16 +85,14 @@ def assert_same_weights(ours, plain, **tolerance):
         (False, True, "features", BATCH),
     ],
 )
-def test_updates_equal_the_plain_form(
-    make_agent, make_batch, update, monkeypatch, has_image, use_ddqn, multiplied, interval
-):
-    monkeypatch.setattr(iqn, "CLIP_GRAD_VALUE", 2.0)
+def test_updates_equal_the_plain_form(make_agent, make_batch, update, has_image, use_ddqn, multiplied, interval):
     agent = make_agent(
         seed=2,
         has_image=has_image,
         use_ddqn=use_ddqn,
         target_action="argmax_of_mean",
         quantile_factors_multiply=multiplied,
+        clip_grad_value=2.0,
         clip_grad_norm=3.0,
         weight_decay_lr_ratio=0.5,
         soft_update_tau=0.1,
@@ -120,10 +121,11 @@ def test_updates_equal_the_plain_form(
 LEARNING_RATES = [0.0, 1e-2, 1e-2, 0.0, 3e-3, 1e-3, 1e-2, 0.0] + [1e-3] * (STEPS - 8)
 
 
-def test_clipping_and_step_are_torchs(make_agent, monkeypatch):
+def test_clipping_and_step_are_torchs(make_agent):
     """Gradients come from a seed. Beside them torch's own RAdam steps ordinary parameters."""
-    monkeypatch.setattr(iqn, "CLIP_GRAD_VALUE", 1.5)
-    agent = make_agent(clip_grad_norm=20.0, weight_decay_lr_ratio=0.5)
+    agent = make_agent(
+        clip_grad_value=1.5, clip_grad_norm=20.0, weight_decay_lr_ratio=0.5, adam_beta1=0.8, adam_beta2=0.99
+    )
     plain, settings = PlainTraining(agent, seed=0), agent.loss_module.settings
     for number, learning_rate in enumerate(LEARNING_RATES):
         generator = torch.Generator().manual_seed(number)
@@ -134,7 +136,7 @@ def test_clipping_and_step_are_torchs(make_agent, monkeypatch):
         before = agent.weights.detach().clone()
         agent.follow(settings, learning_rate)
         agent.weights.grad = gradient.clone()
-        norm = clip_gradient(agent.weights.grad, iqn.CLIP_GRAD_VALUE, settings.clip_grad_norm)
+        norm = clip_gradient(agent.weights.grad, settings.clip_grad_value, settings.clip_grad_norm)
         agent.optimizer.step()
         torch.testing.assert_close(norm, plain.step(total, learning_rate))
         assert torch.equal(before, agent.weights) == (learning_rate == 0)

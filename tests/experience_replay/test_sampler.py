@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
-from trackmania_rl.experience_replay.transitions import PRIORITY_EPSILON, ProportionalSampler, TransitionStorage
+from trackmania_rl.experience_replay.transitions import ProportionalSampler, TransitionStorage
 
 N_DRAWS = 60_000
 
@@ -45,6 +45,9 @@ def test_draws_in_proportion_to_the_priorities():
     torch.testing.assert_close(frequencies(index, storage), probability, atol=0.01, rtol=0)
     weight = 1 / (5 * probability[torch.searchsorted(storage.index, index)])
     torch.testing.assert_close(info["weight"], weight / weight.max())
+    half = sampler_with(0.6)
+    half.beta = 0.5
+    torch.testing.assert_close(half.sample(storage, N_DRAWS)[1]["weight"], (weight / weight.max()).sqrt())
 
 
 def test_the_same_seed_draws_the_same():
@@ -59,7 +62,7 @@ def test_priorities_follow_the_errors():
     storage = storage_of([0, 2, 3, 7])
     sampler = sampler_with(0.5)
     sampler.update_priority(torch.tensor([3, 0, 3]), torch.tensor([-9.0, 0.0, 3.0]), storage=storage)
-    least, most = PRIORITY_EPSILON**0.5, (9 + PRIORITY_EPSILON) ** 0.5
+    least, most = 2e-3**0.5, (9 + 2e-3) ** 0.5
     assert storage.priorities.tolist() == pytest.approx([least, 1.0, most, 1.0])  # of two errors, the larger
     storage.append(torch.tensor([9]))
     assert storage.priorities.tolist()[-1] == pytest.approx(most)  # a new transition has the largest priority so far
@@ -68,7 +71,7 @@ def test_priorities_follow_the_errors():
 def test_transitions_that_are_gone_are_passed_over():
     storage = storage_of([0, 2, 3, 7], capacity=8)
     storage.ring.append(RowColumns.empty(3, 1, (0, 0), storage.device))  # overwrites rows 0 to 2
-    errors = torch.tensor([5.0, 6.0, 1.5 - PRIORITY_EPSILON, 7.0])
+    errors = torch.tensor([5.0, 6.0, 1.5 - 2e-3, 7.0])
     sampler_with(1.0).update_priority(torch.tensor([0, 2, 7, 9]), errors, storage=storage)
     assert storage.index.tolist() == [3, 7]
     assert storage.priorities.tolist() == [1.0, 1.5]

@@ -5,6 +5,7 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.migration.linesight_config import (
     INSTEAD,
+    NAMES_HERE,
     read_linesight_config,
     settings_from_linesight,
 )
@@ -134,6 +135,22 @@ def test_the_published_defaults_change_nothing(full_size_config, tmp_path):
         {},
         ["threshold_to_save_all_runs_ms = 53700: " + INSTEAD["threshold_to_save_all_runs_ms"]],
     )
+
+
+def test_what_published_configurations_name_is_a_setting(full_size_config, tmp_path):
+    theirs = {"timeout_during_run_ms": 9000, "timeout_between_runs_ms": 9, "game_camera_number": 1}
+    theirs |= {
+        "game_reboot_interval": 60,
+        "clip_grad_value": 5,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.99,
+        "prio_beta": 0.5,
+    }
+    theirs |= {"prio_alpha": 0.3, "prio_epsilon": 0.1, "overall_reset_mul_factor": 0.2, "last_layer_reset_factor": 0.3}
+    theirs |= {"additional_transition_after_reset": 7}
+    text = "".join(f"{name} = {value}\n" for name, value in theirs.items())
+    ours = {NAMES_HERE.get(name, name): value for name, value in theirs.items()}
+    assert taken_over(text, full_size_config, tmp_path) == (ours, [])
 
 
 def test_actions_are_taken_over_whole_or_refused(full_size_config, tmp_path):

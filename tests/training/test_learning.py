@@ -69,12 +69,7 @@ def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_pu
     assert run.context.statistics.maps["valley"].history(is_explo=False).n_finished == 1
 
 
-@pytest.fixture(autouse=True)
-def few_transitions_after_a_reset(monkeypatch):
-    monkeypatch.setattr("trackmania_rl.training.hooks.updates.TRANSITIONS_AFTER_RESET", 26)
-
-
-RESETS = {"reset_every_n_frames_generated": 60}
+RESETS = {"reset_every_n_frames_generated": 60, "additional_transitions_after_reset": 26}
 OPTIONS = {
     "none": {},
     "double DQN, priorities, two frames": {"use_ddqn": True, "prio_alpha": 0.6, "frames_per_state": 2},
@@ -192,7 +187,7 @@ def test_resets_come_at_their_interval_also_when_they_are_switched_on_late(live,
     reset_at_frames = []
     monkeypatch.setattr(run.agent, "reset_partially", lambda: reset_at_frames.append(run.trainer.collected_frames))
     run.train_on([make_race(61, False), make_race(43, False)])
-    edit(live, reset_every_n_frames_generated=100)
+    edit(live, **RESETS | {"reset_every_n_frames_generated": 100})
     run.train_on([make_race(43, False)])
     assert reset_at_frames == [], "43 frames after it was switched on"
     run.train_on([make_race(60, False)])

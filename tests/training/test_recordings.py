@@ -59,4 +59,16 @@ def test_only_the_newest_recordings_stay(live, make_run, make_race, logger, monk
     assert len(told(logger)) == 3
     run.train_on([make_race(20, True, is_explo=False)])
     assert run.hook(SaveCheckpoints).try_to_save()
-    assert make_run().hook(RecordEvaluations).state_dict() == {"since_last": {"valley": 1}}
+    resumed = make_run().hook(RecordEvaluations).state_dict()
+    assert resumed == run.hook(RecordEvaluations).state_dict()
+    assert resumed["since_last"] == {"valley": 1}
+
+
+def test_recordings_are_kept_by_training_time(live, make_run, make_race, logger, monkeypatch):
+    monkeypatch.setattr(RecordEvaluations, "_film_command", lambda *_: None)
+    edit(live, record_every_s=60.0)
+    run = make_run()
+    for training_s in (0.0, 59.0, 61.0, 100.0, 130.0):
+        monkeypatch.setattr(type(run.context.statistics), "training_s", training_s)
+        run.train_on([make_race(20, True, is_explo=False)])
+    assert len(told(logger)) == 2

@@ -231,9 +231,14 @@ def test_drivers_are_kept_as_often_as_configured_and_evaluate_as_the_run_did(liv
     for now_s in (120, 121):
         _tick(run, now_s)
     assert caplog.text.count("/drivers has") == 1
-    edit(live, minimum_free_disk_mb=0, keep_driver_every_s=0.0)
-    _tick(run, 500)
-    assert _drivers(run) == ["000000007500.driver"]
+    edit(live, minimum_free_disk_mb=0, keep_drivers_at_most=2)
+    for now_s in (500, 600):
+        _tick(run, now_s)
+    kept = _drivers(run)
+    assert (len(kept), "000000007500.driver" in kept) == (2, False)
+    edit(live, keep_driver_every_s=0.0)
+    _tick(run, 700)
+    assert _drivers(run) == kept
 
 
 @pytest.mark.usefixtures("logger")

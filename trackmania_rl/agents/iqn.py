@@ -52,17 +52,12 @@ if TYPE_CHECKING:
 
 GAIN_ON_BASELINE = 0.05
 """Gain of the heads' last layers with a value baseline."""
-CLIP_GRAD_VALUE = 1000.0
-"""Bound of each entry of the gradient."""
 SELF_LOSS_CLAMP_RATIO = 4.0
 """Running mean of the self-loss divisor, divided by its lower bound."""
 SELF_LOSS_RATE = 0.01
 """Rate of the running means of the targets' own losses."""
 SMALLEST_DIVISOR = 1e-6
 """Lower bound of the divisor of a loss, the root of the target's own loss; that of a terminal transition is 0."""
-FRESH_SHARE = 0.01
-FRESH_SHARE_OF_LAST_LAYERS = 0.8
-"""Shares of the fresh network at a reset."""
 
 
 class Transitions(NamedTuple):
@@ -432,7 +427,7 @@ class IQNAgent(Agent):
         batch.set("td_error", td_error.clone())
         losses = {name: value.clone() for name, value in losses.items()}
         self.scaler.unscale_(self.optimizer)
-        norm = self._clip_gradient(gradient, CLIP_GRAD_VALUE, settings.clip_grad_norm)
+        norm = self._clip_gradient(gradient, settings.clip_grad_value, settings.clip_grad_norm)
         self.scaler.step(self.optimizer)  # no step if the scaled gradient overflows
         self.scaler.update()
         interval = settings.number_memories_trained_on_between_target_network_updates
@@ -453,7 +448,9 @@ class IQNAgent(Agent):
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
         self.settings = self.loss_module.settings = settings
         self.optimizer.learning_rate = learning_rate
-        self.optimizer.epsilon, self.optimizer.decay = settings.adam_epsilon, settings.weight_decay_lr_ratio
+        self.optimizer.betas = settings.adam_beta1, settings.adam_beta2
+        self.optimizer.epsilon = settings.adam_epsilon
+        self.optimizer.decay = settings.weight_decay_lr_ratio
 
     @override
     @torch.no_grad()
@@ -469,7 +466,8 @@ class IQNAgent(Agent):
         of_last_layers = {parameter for layer in loss.online.last_layers for parameter in layer.parameters()}
         learning = zip(learning_parameters(loss.online), learning_parameters(fresh), strict=True)
         for parameter, fresh_parameter in learning:
-            share = FRESH_SHARE_OF_LAST_LAYERS if parameter in of_last_layers else FRESH_SHARE
+            is_last = parameter in of_last_layers
+            share = self.settings.last_layer_reset_mul_factor if is_last else self.settings.overall_reset_mul_factor
             parameter.lerp_(fresh_parameter.to(loss.device), share)
 
     @override

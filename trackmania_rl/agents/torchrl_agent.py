@@ -387,6 +387,7 @@ class TorchRLLearner(Agent):
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
             group["eps"] = settings.adam_epsilon
+            group["betas"] = settings.adam_beta1, settings.adam_beta2
         if self._target is not None:
             self._target.eps = 1 - settings.soft_update_tau
 

@@ -137,8 +137,8 @@ class RAdam(torch.optim.AdamW):
     RAdam is Adam with a step size that depends on the number of steps. So this is torch's fused Adam, which takes a
     third of the time of `torch.optim.RAdam` and makes the same steps.
 
-    `learning_rate`, `epsilon` and `decay` apply to the next steps. A step shrinks the weights (P,) by the share
-    `learning_rate * decay`.
+    `learning_rate`, `betas`, `epsilon` and `decay` apply to the next steps. A step shrinks the weights (P,) by the
+    share `learning_rate * decay`.
     """
 
     def __init__(self, weights: Tensor) -> None:
@@ -148,7 +148,10 @@ class RAdam(torch.optim.AdamW):
             "exp_avg": torch.zeros_like(weights),
             "exp_avg_sq": torch.zeros_like(weights),
         }
-        self.learning_rate, self.epsilon, self.decay = 0.0, 1e-8, 0.0
+        self.learning_rate = 0.0
+        self.betas: tuple[float, float] = self.defaults["betas"]
+        self.epsilon = 1e-8
+        self.decay = 0.0
         self.n_steps = 0  # with those left out by `GradScaler`, which only the GPU knows
 
     @override
@@ -158,13 +161,13 @@ class RAdam(torch.optim.AdamW):
     @override
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         self.n_steps += 1
-        beta2 = self.defaults["betas"][1]
+        beta2 = self.betas[1]
         factor = rectification(self.n_steps, beta2)
         epsilon = self.epsilon / math.sqrt(1 - beta2**self.n_steps)
         if factor == 0:  # moves along the mean: the root of the mean square is nothing beside this epsilon
             factor = epsilon = 1e12
         rectified = {"lr": self.learning_rate * factor, "eps": epsilon, "weight_decay": self.decay / factor}
-        self.param_groups[0].update(rectified)
+        self.param_groups[0].update(rectified, betas=self.betas)
         super().step()
 
 

@@ -187,7 +187,8 @@ class MiniRaceMemory(Memory):
         rules.gamma = linear(settings.agent.gamma_schedule, frames_total)
         rules.duration_actions = replay.temporal_mini_race_duration_actions
         rules.oversample_long_term_steps = replay.oversample_long_term_steps
-        self.buffer.sampler.alpha = replay.prio_alpha
+        sampler = self.buffer.sampler
+        sampler.alpha, sampler.beta, sampler.epsilon = replay.prio_alpha, replay.prio_beta, replay.prio_epsilon
         self.buffer._batch_size = self.buffer_test._batch_size = replay.batch_size  # of torchrl's `sample()`
         self._resize(staircase(replay.memory_size_schedule, frames_total))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,6 @@ from torchrl.data.replay_buffers.storages import Storage
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, NO_VIEWS, REWARDS, View, Views
-
-PRIORITY_EPSILON: Final = 2e-3
-"""Added to errors, which keeps transitions without error in play."""
 
 
 @dataclass
@@ -319,17 +316,19 @@ def _moved(column: torch.Tensor, size: int) -> torch.Tensor:
 class ProportionalSampler(RandomSampler):
     """Proportional prioritized replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), sections 3.3 and 3.4.
 
-    Transition i is drawn with probability p_i / sum(p), p_i = (abs(error_i) + `PRIORITY_EPSILON`)^alpha. Its loss is
-    multiplied by min(p) / p_i, which corrects the bias fully (beta = 1); the minimum is that of the batch. A new
-    transition has the largest priority so far, at least 1.
+    Transition i is drawn with probability p_i / sum(p), p_i = (abs(error_i) + epsilon)^alpha. Its loss is
+    multiplied by (min(p) / p_i)^beta, which corrects the bias fully at beta = 1; the minimum is that of the batch. A
+    new transition has the largest priority so far, at least 1.
 
     Drawing is one cumulative sum and one binary search over all priorities, which is short beside an update even for a
     million transitions. `alpha` = 0 draws evenly; a changed one applies to a transition when it is trained on again.
     """
 
-    def __init__(self, alpha: float) -> None:
+    def __init__(self, alpha: float, beta: float = 1.0, epsilon: float = 2e-3) -> None:
         super().__init__()
         self.alpha = alpha
+        self.beta = beta
+        self.epsilon = epsilon
 
     def sample(self, storage: TransitionStorage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
         """Draw an index (batch_size,); by priority with its `weight` (batch_size,).
@@ -348,7 +347,7 @@ class ProportionalSampler(RandomSampler):
         draw = torch.rand(batch_size, generator=self._rng, device=storage.device, dtype=torch.float64) * cumulative[-1]
         place = torch.searchsorted(cumulative, draw, right=True).clamp_(max=n_transitions - 1)
         priority = storage.priorities[place]
-        return storage.index[place], {"weight": priority.min() / priority}
+        return storage.index[place], {"weight": (priority.min() / priority).pow(self.beta)}
 
     def update_priority(
         self, index: Any, priority: torch.Tensor, *, storage: TransitionStorage | None = None
@@ -362,7 +361,7 @@ class ProportionalSampler(RandomSampler):
             return None
         index = torch.as_tensor(index, device=storage.device)
         errors = priority.detach().to(storage.device, torch.float32).abs()
-        priorities = (errors.nan_to_num(0.0, posinf=0.0) + PRIORITY_EPSILON).pow(self.alpha)
+        priorities = (errors.nan_to_num(0.0, posinf=0.0) + self.epsilon).pow(self.alpha)
         places = torch.searchsorted(storage.index, index).clamp_(max=len(storage) - 1)
         still_there = storage.index[places] == index
         storage.priorities.scatter_reduce_(0, places[still_there], priorities[still_there], "amax", include_self=False)

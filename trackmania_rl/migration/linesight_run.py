@@ -137,7 +137,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
             output / files.OPTIMIZER,
             moments,
             learning_rate=exponential(settings.agent.lr_schedule, state["frames"]),
-            betas=(0.9, 0.999),
+            betas=(settings.agent.adam_beta1, settings.agent.adam_beta2),
             eps=settings.agent.adam_epsilon,
         )
     files.write_loss_scale(output / files.SCALER, agent["step"]["scaler"])
@@ -252,7 +252,7 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
             "StoreRaces": {"transitions_stored": transitions, "buffers": None},
             "SampleAtReplayRatio": {"stored_before": transitions, "transitions_due": 0},
             "FollowCollectors": {"collectors": {}},
-            "RecordEvaluations": {"since_last": {}},
+            "RecordEvaluations": {"since_last": {}, "kept_at_s": {}},
         },
     }
 

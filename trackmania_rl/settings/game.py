@@ -151,6 +151,14 @@ class GameSettings(Group):
     """With horizon: training treats the race as cut there, and the race continues."""
     tmi_protection_timeout_s: Seconds = 60.0
     """Timeout of a connection to a game instance."""
+    timeout_during_race_ms: Restart[Milliseconds] = 10_100
+    """Time after which a game in a race drops a silent collector."""
+    timeout_between_races_ms: Restart[Milliseconds] = 600_000_000
+    """The same between races."""
+    game_camera_number: Restart[PositiveInt] = 2
+    """The game's camera; the published weights were trained with 2."""
+    game_reboot_interval_s: Seconds = 43_200.0
+    """Age at which a game instance is restarted; the real game slows down over hours."""
     game_reboot_below_speed_share: ShareBelow1 = 0.0
     """Share of its own best speed below which a game instance is restarted; 0 for never."""
     actions: Driver[Literal["keys", "analog"]] = "keys"

@@ -94,6 +94,8 @@ class RunSettings(Group):
     """Keep the replay buffer in checkpoints, for an exact resume; with images gigabytes."""
     keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
     """Time after which the driver is kept in drivers/, with 1 to 26 MB; 0 for never."""
+    keep_drivers_at_most: OrNone[PositiveInt] = None
+    """Newest drivers that stay in drivers/; None for all."""
     minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")] = 200
     """Free disk below which no checkpoint is begun."""
     collector_silence_s: Seconds = 30.0
@@ -206,6 +208,10 @@ class ReplaySettings(Group):
     """Long horizons are sampled more often: elapsed = max(0, abs(i) - 5), i random in [5 - this, duration + 5)."""
     prio_alpha: Fraction = 0.0
     """Prioritized replay: exponent of the priority; 0 for uniform sampling."""
+    prio_beta: Fraction = 1.0
+    """Share of the correction for it: exponent of the importance weights."""
+    prio_epsilon: PositiveFloat = 2e-3
+    """Added to the error of a transition for its priority."""
     transforms: Restart[Parts] = ()
     """torchrl transforms of sampled batches, such as augmentations (examples/image_shifts.py)."""
     offline: Restart[Texts] = ()
@@ -253,8 +259,14 @@ class AgentSettings(Group):
     """Learning rate (exponential between entries)."""
     adam_epsilon: PositiveFloat = 1e-4
     """Epsilon of RAdam."""
+    adam_beta1: ShareBelow1 = 0.9
+    """Decay of RAdam's mean of gradients."""
+    adam_beta2: ShareBelow1 = 0.999
+    """Decay of RAdam's mean of squared gradients."""
     weight_decay_lr_ratio: NonNegativeFloat = 1 / 50
     """Weight decay: each step multiplies the weights by 1 - learning rate x this."""
+    clip_grad_value: PositiveFloat = 1000.0
+    """Bound of each entry of the gradient."""
     clip_grad_norm: PositiveFloat = 30.0
     """Bound of the norm of all gradients together."""
     autocast_dtype: Driver[Literal["auto", "float32", "float16", "bfloat16"]] = "auto"
@@ -267,6 +279,12 @@ class AgentSettings(Group):
     """Decay of the averaged weights in evaluation races, per publication of weights; 0 for no average."""
     reset_every_n_frames_generated: Annotated[NonNegativeInt, Unit("frames")] = 0
     """Frames between two resets, which mix the network with a fresh one; 0 for never."""
+    overall_reset_mul_factor: Fraction = 0.01
+    """Share of the fresh network at a reset."""
+    last_layer_reset_mul_factor: Fraction = 0.8
+    """The same in the last layers of the heads."""
+    additional_transitions_after_reset: Annotated[NonNegativeInt, Unit("transitions")] = 1_600_000
+    """Transitions trained on after a reset beyond those of the replay ratio."""
 
 
 class ExplorationSettings(Group):
@@ -314,6 +332,8 @@ class TelemetrySettings(Group):
     """Loggers of figures, or torchrl loggers of your own; () for none: docs/loggers.rst."""
     record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluation races")] = 0
     """Of each map, evaluation races between two recordings with a video; 0 for never: docs/loggers.rst."""
+    record_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
+    """Of each map, training time between two such recordings; 0 for never."""
     tensorboard_interval_s: Seconds = 10.0
     """Time between two rows of the loggers' figures."""
     pictures_interval_s: Annotated[NonNegativeFloat, Unit("s")] = 600.0

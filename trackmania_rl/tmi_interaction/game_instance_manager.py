@@ -22,7 +22,6 @@ from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.races import EndedRace, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings, Settings
 from trackmania_rl.tmi_interaction.launchers import make_launcher
-from trackmania_rl.tmi_interaction.launchers.keeper import REBOOT_INTERVAL_S
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
 from trackmania_rl.tmi_interaction.race_machine import ONLY_RACE, RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.tminterface2 import GameError, TMInterface
@@ -143,8 +142,8 @@ class GameInstanceManager:
     def ensure_running(self) -> RaceMachine:
         """Return the machine of a running game; start one if there is none, or if it is old or slow.
 
-        Old is after `REBOOT_INTERVAL_S`, slow is below `game_reboot_below_speed_share` of its best speed. Kept games
-        are restarted only by their keeper.
+        Old is after `game_reboot_interval_s`, slow is below `game_reboot_below_speed_share` of its best speed. Kept
+        games are restarted only by their keeper.
 
         Raises:
             UserError: if the game can't be started.
@@ -186,7 +185,7 @@ class GameInstanceManager:
     def _is_worn(self) -> bool:
         if self._game.games_are_kept:
             return False
-        return time.monotonic() - self._started_at_s > REBOOT_INTERVAL_S or self._is_slow()
+        return time.monotonic() - self._started_at_s > self._game.game_reboot_interval_s or self._is_slow()
 
     def _is_slow(self) -> bool:
         share = self._speed.share_of_best()

@@ -35,11 +35,6 @@ from trackmania_rl.track.game_map import GameMap
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_DURING_RACE_MS: Final = 10_100
-"""Time after which a game in a race drops a silent client."""
-TIMEOUT_BETWEEN_RACES_MS: Final = 600_000_000
-CAMERA: Final = 2
-"""The game's camera in which the published weights were trained."""
 CONNECT_COMMANDS: Final = (
     "set countdown_speed 80",
     "set unfocused_fps_limit false",
@@ -252,7 +247,7 @@ class RaceMachine:
         return self.races.finish(0, clock_ms, state.times_passed_ms)
 
     def _leave_waiting(self) -> None:
-        self._transport.set_timeout(TIMEOUT_BETWEEN_RACES_MS)
+        self._transport.set_timeout(self.settings.timeout_between_races_ms)
         self._transport.flush()
 
     def _next_event(self) -> GameEvent:
@@ -304,7 +299,7 @@ class RaceStart:
         self._is_countdown_expected = self._is_countdown_seen = False
         self._last_time_ms: int | None = None
         if held is not None:
-            self._transport.set_timeout(TIMEOUT_DURING_RACE_MS)
+            self._transport.set_timeout(settings.timeout_during_race_ms)
             self._transport.set_speed(settings.running_speed)
             if held.id != MessageId.RUN_STEP:
                 self._transport.answer(held)
@@ -357,9 +352,9 @@ class RaceStart:
 
     def _settle_in(self, settings: GameSettings) -> None:
         self._has_seen_a_step = True
-        self._transport.set_timeout(TIMEOUT_DURING_RACE_MS)
+        self._transport.set_timeout(settings.timeout_during_race_ms)
         self._transport.set_speed(settings.running_speed)
-        self._transport.command(f"cam {CAMERA}")
+        self._transport.command(f"cam {settings.game_camera_number}")
 
     def _load(self, map_path: str) -> None:
         self._transport.command(f'map "{map_path}"')

@@ -22,8 +22,6 @@ from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 log = logging.getLogger(__name__)
 
-REBOOT_INTERVAL_S: Final = 43_200.0
-"""Age at which a game is restarted; the real game slows down over hours."""
 GREET_EVERY_S: Final = 60.0
 """Interval of greetings without a collector."""
 COMES_BACK_WITHIN_S: Final = 2.0

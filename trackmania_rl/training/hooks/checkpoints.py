@@ -288,6 +288,9 @@ class KeepDrivers(Hook):
         file = self.run.folder.drivers / f"{statistics.frames_total:012d}{ENDING}"
         try:
             _write_driver(file, settings.run.run_name, self.run, self.run.agent.evaluation_network, tracks)
+            if (n_kept := settings.run.keep_drivers_at_most) is not None:
+                for oldest in sorted(file.parent.glob(f"*{ENDING}"))[:-n_kept]:
+                    oldest.unlink(missing_ok=True)
         except UserError as error:
             log.error("%s", error)
 

@@ -94,12 +94,14 @@ class _Draws(Hook):
 class RecordEvaluations(_Draws):
     """Keeps each map's every `record_every_n_evaluations`-th evaluation race in recordings/, and logs it.
 
+    With `record_every_s` it also keeps the first one after that training time.
     `{frames}_{map}.pt` holds the columns without frames, `.inputs` the inputs, `.mp4` the film and `.gif` a small one.
     A race that is due while another film is drawn is skipped.
     """
 
     def __init__(self) -> None:
         self._since_last: Counter[str] = Counter()
+        self._kept_at_s: dict[str, float] = {}  # training time, by map
         self._kept = ("", Path(), 0)  # map, path without ending, and the run's frames at that race
 
     def batch_process(self, race: TensorDictBase) -> None:
@@ -108,10 +110,16 @@ class RecordEvaluations(_Draws):
         if record.is_explo or not record.counts:
             return
         self._since_last[record.map_name] += 1
-        every_n = self.run.settings.telemetry.record_every_n_evaluations
-        if self._drawing is not None or not 0 < every_n <= self._since_last[record.map_name]:
+        telemetry, now_s = self.run.settings.telemetry, self.run.statistics.training_s
+        last_s = self._kept_at_s.setdefault(record.map_name, now_s)
+        is_due = (
+            0 < telemetry.record_every_n_evaluations <= self._since_last[record.map_name]
+            or 0 < telemetry.record_every_s <= now_s - last_s
+        )
+        if self._drawing is not None or not is_due:
             return
         self._since_last[record.map_name] = 0
+        self._kept_at_s[record.map_name] = now_s
         frames, recordings = self.run.statistics.frames_total, self.run.folder.recordings
         stem = recordings / f"{frames:012d}_{record.map_name}"
         with self.trainer.surviving_disk():
@@ -126,10 +134,11 @@ class RecordEvaluations(_Draws):
                     file.unlink(missing_ok=True)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"since_last": dict(self._since_last)}
+        return {"since_last": dict(self._since_last), "kept_at_s": self._kept_at_s}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._since_last = Counter(state_dict["since_last"])
+        self._kept_at_s = dict(state_dict["kept_at_s"])
 
     def _film_command(self, race: TensorDictBase, stem: Path) -> list[str] | None:
         """Write the data of a film; return the arguments that draw it, None if there is nothing to film.

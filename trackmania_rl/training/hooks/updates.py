@@ -22,8 +22,6 @@ MOST_IN_A_ROW: Final = 100
 """Number of updates in a row that are not finite that ends the training."""
 READ_EVERY_ON_GPU: Final = 32
 """Updates between two waits for a GPU to read their losses. A CPU's losses are read at once."""
-TRANSITIONS_AFTER_RESET: Final = 1_600_000
-"""Transitions trained on in addition after a reset."""
 CHECK_WEIGHTS_EVERY: Final = 1000
 """Updates between two checks of all that the next update depends on."""
 
@@ -50,8 +48,8 @@ class FollowSchedules(Hook):
 class ResetPeriodically(Hook):
     """Mixes the network with a fresh one every `reset_every_n_frames_generated` frames.
 
-    Then trains on `TRANSITIONS_AFTER_RESET` more transitions than the replay ratio requires. Frames are counted from
-    the last reset, or from the moment at which resets were switched on.
+    Then trains on `additional_transitions_after_reset` more transitions than the replay ratio requires. Frames are
+    counted from the last reset, or from the moment at which resets were switched on.
     """
 
     def __init__(self, sampling: SampleAtReplayRatio) -> None:
@@ -59,13 +57,14 @@ class ResetPeriodically(Hook):
         self._counted_from_frames = 0
 
     def pre_optim_steps(self) -> None:
-        every_frames, frames = self.run.settings.agent.reset_every_n_frames_generated, self.trainer.collected_frames
+        agent, frames = self.run.settings.agent, self.trainer.collected_frames
+        every_frames = agent.reset_every_n_frames_generated
         if every_frames == 0:
             self._counted_from_frames = frames
         elif frames - self._counted_from_frames >= every_frames:
             self._counted_from_frames = frames
             self.run.agent.reset_partially()
-            self._sampling.transitions_due += TRANSITIONS_AFTER_RESET
+            self._sampling.transitions_due += agent.additional_transitions_after_reset
 
     def state_dict(self) -> dict[str, Any]:
         return {"counted_from_frames": self._counted_from_frames}
