@@ -146,3 +146,9 @@ def test_a_collector_starts_without_what_takes_seconds_to_import(module):
     code = f"import sys, trackmania_rl.multiprocess.{module}; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torchrl", "tensordict", "torch._dynamo", "sympy", "matplotlib"} & set(modules)
+
+
+def test_a_run_imports_no_package_of_workers_or_tests():
+    code = "import sys, trackmania_rl.run; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"grpc", "zstandard", "tminterface"} & set(modules)
