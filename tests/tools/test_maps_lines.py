@@ -10,8 +10,8 @@ from trackmania_rl.games.race_games import make_race_games
 from trackmania_rl.gbx.challenge import read_challenge
 from trackmania_rl.settings import load_settings
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.track.game_map import load_game_map
-from trackmania_rl.track.named_maps import map_entries
+from trackmania_rl.track.game_map import load_game_map, load_reference_times
+from trackmania_rl.track.named_maps import map_entries, overrides_for_maps
 from trackmania_rl.track.reference_line import load_reference_line
 from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
@@ -168,20 +168,22 @@ def test_check_says_what_is_wrong(
     assert "is damaged, or no .npy file" in capsys.readouterr().err
 
 
-def test_add_prints_entries_for_both_games_and_takes_the_map_out_of_a_replay(
+def test_add_prints_the_training_command_keeps_the_medals_and_takes_the_map_out_of_a_replay(
     maps: Tool, shared_data: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, folder = config.read_bytes(), tmp_path / "maps"
     words = (shared_data / "replays" / B13[1], "--name", "b13", "--maps-folder", folder, "--config", config)
     assert maps("add", *words) == 0
-    said = capsys.readouterr().out
-    assert said.count('"map_path": "b13.Challenge.Gbx",') == 2
-    assert said.count('"map_path": "b13.toml",') == 2
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == f"train on it: python scripts/train.py --map b13 --set maps_folder={folder}"
     assert config.read_bytes() == before
     files = {"b13.Challenge.Gbx", "b13_0.5m.npy", "b13_0.5m.png", "b13.toml", "b13_world.safetensors"}
     assert {file.name for file in folder.iterdir()} == files
     real, written = (read_challenge(file) for file in (shared_data / "tracks" / B13_MAP, folder / "b13.Challenge.Gbx"))
     assert (written.uid, written.blocks) == (real.uid, real.blocks)
+    chosen = overrides_for_maps(load_settings(config), folder, ["b13"])
+    cycle = load_settings(config, chosen).game.map_cycle
+    assert load_reference_times(cycle, folder) == {"b13": real.times}
     (folder / "b13.Challenge.Gbx").write_bytes(b"another map")
     assert maps("add", *words) == 78
     assert "another file of that name" in capsys.readouterr().err

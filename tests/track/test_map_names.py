@@ -67,7 +67,11 @@ def test_a_map_of_the_real_game(repository_root, own_maps, name):
     ("config", "name", "told"),
     [
         ("config.py", "cart", r"--map cart: no such track file \(did you mean kart\?\); .*kart\.toml.*maps\.py add"),
-        ("config.py", "my.Challenge.Gbx", r"real game becomes a track with python scripts/tools/maps\.py add"),
+        (
+            "config.py",
+            "my.Challenge.Gbx",
+            r"with python scripts/tools/maps\.py add my\.Challenge\.Gbx REPLAY\.Replay\.Gbx --name my, and",
+        ),
         ("config_tmnf.py", "kart", r"--map kart: not among .*\(hock\).*no .*kart\.Challenge\.Gbx.*maps\.py add"),
         ("config_cartpole.py", "kart", "this configuration has no maps"),
     ],

@@ -7,7 +7,7 @@ the map, usually a driven one.
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_durably
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Challenge, Gate
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, ground_under
-from trackmania_rl.simulator.tracks.track_design import toml_value, turn_radius_m
+from trackmania_rl.simulator.tracks.track_design import times_lines, toml_value, turn_radius_m
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.simulator.tracks.world_file import MeshWorld
 from trackmania_rl.track.block_picture import scene_of
@@ -144,6 +144,7 @@ def write_block_track(
         f"line = {toml_value(line_file.name)}",
         f"world = {toml_value(world_file.name)}",
         f"laps = {challenge.n_laps}",
+        *times_lines(asdict(challenge.times)),
     )
     write_durably(track_file, "".join(f"{line}\n" for line in lines))
     return track_file, line_file, world_file

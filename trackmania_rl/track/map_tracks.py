@@ -7,7 +7,7 @@ of the same length, and all that follows moves with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
@@ -94,6 +94,7 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
         pieces=(),
         width_m=ROAD_WIDTH_M,
         allow_crossing=True,
+        times_ms=tuple(asdict(challenge.times).items()),
     )
     checkpoints_m = sorted({round(point * to_new_m, 1) for point in gate_points})
     laid_out = LaidOutTrack(final_m.astype(np.float32), tuple(checkpoints_m), _sections(ground, old_points, final_m))

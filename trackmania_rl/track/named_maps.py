@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -177,13 +178,17 @@ def _map_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
 
 
 def _track(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
+    if is_challenge_file(Path(name)):
+        own_name = as_file_name(Path(name).name[: -len(CHALLENGE_SUFFIX)]) or "NAME"
+        raise UserError(
+            f"--map {name}: a map of the real game; make a track of it with {_how_to_add(name, own_name)}, and train "
+            f"with --map {own_name}"
+        )
     try:
         track_file = find_track_file(name, maps_folder)
     except UserError as error:
-        hint = f"; a map of your own is added with {_how_to_add()}"
-        if is_challenge_file(Path(name)):
-            hint = f"; a map of the real game becomes a track with {_how_to_add()}, and --map NAME trains on it"
-        raise UserError(f"--map {error}, the configuration's {_own_names(settings)}{hint}") from error
+        hint = f"a map of your own is added with {_how_to_add()}"
+        raise UserError(f"--map {error}, the configuration's {_own_names(settings)}; {hint}") from error
     line_file = reference_line_file(track_file)
     files = {"map_path": track_file, "reference_line": line_file}
     return {"map_name": track_file.stem, **{key: _in_folder(file, maps_folder) for key, file in files.items()}}
@@ -204,8 +209,9 @@ def _real_map(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any
     return {"map_name": stem, "map_path": map_file.name, "reference_line": line_file.name}
 
 
-def _how_to_add() -> str:
-    return f"{command_line_of('tools/maps')} add MAP.Challenge.Gbx REPLAY.Replay.Gbx --name NAME"
+def _how_to_add(map_file: str = "MAP.Challenge.Gbx", name: str = "NAME") -> str:
+    words = shlex.join([map_file, "REPLAY.Replay.Gbx", "--name", name])
+    return f"{command_line_of('tools/maps')} add {words}"
 
 
 def _own_names(settings: Settings) -> str:

@@ -1,8 +1,8 @@
 """Build a map's line from a replay and add the map to the map cycle.
 
-Check and draw the line, copy the map beside it, and make a track for the simulated game. Then print the entries for
-map_cycle, or write them into a configuration file: --insert adds them, --only replaces all maps. The previous file is
-kept as .bak (then .bak2, ...).
+Check and draw the line, copy the map beside it, and make a track for the simulated game. Then print the command that
+trains on it. Entries of map_cycle can be written into a configuration file: --insert adds them, --only replaces all
+maps. The previous file is kept as .bak (then .bak2, ...).
 
 Instead of the map's file a replay can be given; its map is then written to a file:
   python scripts/tools/maps.py add best.Replay.Gbx --name mine
@@ -32,8 +32,8 @@ from trackmania_rl.files import FORM, NAME_PATTERN, check_file_name, write_durab
 from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.gbx.reading import wrong_name
 from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
-from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.settings import MapEntry, load_settings, settings_from_flat
+from trackmania_rl.places import PROJECT_FOLDER, command_line_of
+from trackmania_rl.settings import MapEntry, Settings, load_settings, settings_from_flat
 from trackmania_rl.track.named_maps import as_file_name, folder_to_add_to, training_entries
 
 Entries = list[dict[str, Any]]
@@ -105,12 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
             copy = f"copy them from {folder.resolve()} to {own}, where those of its other maps are"
             say(f"the files are not in its maps_folder: {train if arguments.only else copy}")
     else:
-        if real is not None:
-            print_entries("real", "config_tmnf.py", real)
-        if obstacle is None:
-            print_entries("simulated", "config.py", simulated)
-        else:
-            say(f"\nthe simulated game cannot drive this map: {obstacle}")
+        say_how_to_train(simulated, obstacle, folder, settings)
     return 1 if report.problems else 0
 
 
@@ -209,9 +204,17 @@ def simulated_entries(source: _sources.Source, line_file: Path, name: str) -> tu
     return entries(name, line_file, line_file), None
 
 
-def print_entries(game: str, config: str, of_game: Entries) -> None:
-    print(f"\nmap_cycle entries for the {game} game (config_files/{config}):")
-    print(",\n".join(map(entry_text, of_game)) + ",")
+def say_how_to_train(simulated: Entries, obstacle: str | None, folder: Path, settings: Settings) -> None:
+    """Print the command of a training on the new map."""
+    if obstacle is not None:
+        say(f"the simulated game cannot drive this map: {obstacle}")
+        say("for the real game give the command again with --insert --config config_files/config_tmnf.py")
+        return
+    file = Path(simulated[0]["map_path"])
+    command = f"{command_line_of('train')} --map {shlex.quote(file.stem if file.suffix == '.toml' else file.name)}"
+    if folder.resolve() != (PROJECT_FOLDER / settings.game.maps_folder).resolve():
+        command += f" --set {shlex.quote(f'maps_folder={folder.resolve()}')}"
+    say(f"train on it: {command}")
 
 
 def cycle_with(config_file: Path, new: Entries, replace: bool) -> list[MapEntry]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -175,7 +175,7 @@ class TrackDesign:
     laps: int = 1
     heading_deg: float = 0.0
     allow_crossing: bool = False
-    times_ms: tuple[tuple[str, int], ...] = ()
+    times_ms: tuple[tuple[str, int | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -408,9 +408,14 @@ def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = S
     for section in laid_out.sections:
         lines += ["", "[[section]]", f"from_m = {section.from_m}", f"to_m = {section.to_m}"]
         lines += [f"{key} = {toml_value(value)}" for key, value in section.style.items()]
-    if design.times_ms:
-        lines += ["", "[times]", *(f"{name} = {time_ms}" for name, time_ms in design.times_ms)]
+    lines += times_lines(dict(design.times_ms))
     return "\n".join(lines) + "\n"
+
+
+def times_lines(times_ms: Mapping[str, int | None]) -> list[str]:
+    """Return the lines of a track file's table of times to beat; none without a time."""
+    known = [f"{name} = {time_ms}" for name, time_ms in times_ms.items() if time_ms is not None]
+    return ["", "[times]", *known] if known else []
 
 
 def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, origin: str = SHIPPED_ORIGIN) -> Path:
