@@ -28,8 +28,8 @@ OTHER_WORDS: Final = {
     "device": "torch_device",
     "total_timesteps": "--max-frames",
     "max_steps": "--max-frames N for the training, horizon for an episode",
-    "train_freq": "number_times_single_memory_is_used_before_discard, the uses of a transition",
-    "target_update": "number_memories_trained_on_between_target_network_updates, in transitions",
+    "train_freq": "number_times_single_memory_is_used_before_discard (uses of a transition)",
+    "target_update": "number_memories_trained_on_between_target_network_updates (in transitions)",
     "n_envs": "n_collectors x games_per_collector",
     "num_envs": "n_collectors x games_per_collector",
 }
@@ -81,6 +81,7 @@ def settings_rows(settings: Settings, has_private: bool = False) -> list[dict[st
             "unit": unit,
             "range": allowed,
             "restart": name in NEEDS_RESTART,
+            "default": "" if FIELDS[name].is_required() else repr(_dumped(FIELDS[name].default)),
             "is_default": FIELDS[name].is_required() or value == FIELDS[name].default,
             "about": about,
         }

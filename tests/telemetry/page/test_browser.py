@@ -165,10 +165,37 @@ def test_a_setting_is_edited_and_a_wrong_one_is_refused(page, shown_run):
 
 def test_the_other_runs_of_the_folder_are_listed_and_opened(page):
     wait_for(lambda: len(page.find_elements(By.CSS_SELECTOR, "#runs-table a")) == 2, "list of runs")
+    assert f"{RECORD_MS / 1000:.3f} valley" in text(page, "runs-table")
     page.execute_script("[...document.querySelectorAll('#runs-table a')].find((a) => a.text === 'other').click()")
     wait_for(lambda: text(page, "run-name") == "other", "the other run's name")
     wait_for(lambda: "1,200" in text(page, "facts"), "its frames")
     wait_for(lambda: text(page, "no-picture").startswith("The training does not run,"), "note that nothing is played")
+
+
+def test_header_is_one_row_and_its_links_land_on_their_sections(page):
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#maps-table tbody"), "tables")
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#settings-rows summary"), "settings")
+    height = page.execute_script("return document.querySelector('header').getBoundingClientRect().height")
+    assert height < 60
+    page.execute_script("document.documentElement.style.scrollBehavior = 'auto'")
+    for name in ("messages", "curves"):
+        page.execute_script("scrollTo(0, 0)")
+        page.find_element(By.CSS_SELECTOR, f"nav a[href='#{name}']").click()
+        wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#charts canvas"), "charts")
+        top = f"return document.getElementById('{name}').getBoundingClientRect().top"
+        wait_for(lambda top=top: height <= page.execute_script(top) < height + 40, f"{name} below the header")
+
+
+def test_a_setting_shows_its_default_and_a_boolean_is_a_switch(page, shown_run):
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#settings-rows summary"), "settings")
+    page.find_element(By.ID, "settings-search").send_keys("use_ddqn")
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "[data-setting=use_ddqn]"), "setting")
+    switch = page.find_element(By.CSS_SELECTOR, "[data-setting=use_ddqn]")
+    assert switch.get_attribute("role") == "switch"
+    assert "default off" in switch.find_element(By.XPATH, "../..").text
+    page.execute_script("arguments[0].click()", switch)
+    wait_for(lambda: "use_ddqn = true" in shown_run.settings.read_text(), "edit in the run's file")
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, ".setting.differs [data-setting=use_ddqn]"), "mark")
 
 
 def test_nothing_is_wider_than_a_phone(page):

@@ -38,9 +38,11 @@ def list_runs(save_folder: Path) -> list[dict[str, Any]]:
             "written_s": written_s,
             "is_running": status is not None and status.what_is_wrong(time.monotonic()) is None,
             "figures": {} if status is None else status.figures,
+            "best": best and (best.map_name, best.race_time_ms),  # on the first map
         }
         for written_s, folder in runs
         for status in [read_status(folder)]
+        for best in [next(iter(RunFiles(RunFolder.at(folder)).best_runs()), None)]
     ]
 
 

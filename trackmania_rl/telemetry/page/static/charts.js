@@ -67,6 +67,7 @@ class Chart {
   config(curves) {
     const axis = { stroke: "#93a0b0", grid: { stroke: "#212833", width: 1 }, ticks: { stroke: "#212833" }, font: "11px system-ui, sans-serif" };
     const format = this.options.format ?? short, formatX = this.options.formatX ?? (this.isOverTime() ? ofHours : short);
+    const unit = this.options.unit ? ` ${this.options.unit}` : "";
     const labelX = this.options.labelX ?? (this.isOverTime() ? "time" : "frames");
     return {
       width: this.box.clientWidth,
@@ -75,8 +76,8 @@ class Chart {
       legend: { markers: { width: 2, stroke: (plot, index) => (index ? plot.series[index].points.fill(plot, index) : null) } },
       scales: { x: { time: false }, y: { range: this.options.range ?? ((_, low, high) => padded(low, high)) } },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map(formatX), space: 60, size: 32 },
-        { ...axis, values: (_, ticks) => ticks.map(format), size: 54 },
+        { ...axis, values: (_, ticks) => ticks.map(formatX), space: 60, size: 32, label: labelX, labelSize: 16, labelGap: 0, labelFont: axis.font },
+        { ...axis, values: (_, ticks) => ticks.map((tick) => format(tick) + unit), size: 58 },
       ],
       series: [
         { label: labelX, value: (plot, _, series, index) => shown(plot.data[series], index, formatX) },
@@ -153,6 +154,9 @@ function drawMedals(plot) {
   const medals = store.run?.medals_ms[mapShown()] ?? {}, { ctx, bbox } = plot;
   ctx.save();
   ctx.setLineDash([6, 6]);
+  ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.textAlign = "left"; // not the axis's, which would write over its numbers
+  ctx.textBaseline = "bottom";
   for (const [name, ms] of Object.entries(medals)) {
     const y = plot.valToPos(ms / 1000, "y", true);
     if (y < bbox.top || y > bbox.top + bbox.height) continue;
@@ -162,7 +166,7 @@ function drawMedals(plot) {
     ctx.moveTo(bbox.left, y);
     ctx.lineTo(bbox.left + bbox.width, y);
     ctx.stroke();
-    ctx.fillText(name, bbox.left + 6, y - 4);
+    ctx.fillText(name, bbox.left + 6 * devicePixelRatio, y - 2 * devicePixelRatio);
   }
   ctx.restore();
 }
@@ -178,19 +182,19 @@ async function loadChosen() {
 }
 
 const charts = [
-  new Chart("Race times, s", () => [
+  new Chart("Race times", () => [
     { label: "evaluation", points: raceCurve("evaluated", 1), isDots: true, colour: "#f5b14c" },
     { label: "exploration", points: raceCurve("explored", 1), isDots: true, colour: "#6ea8fe99" },
     { label: "best", points: bestSoFar(), isStep: true, colour: "#4cc38a" },
-  ], { range: timeRange, draw: drawMedals, empty: "no finished race yet", format: (s) => `${Number(s.toFixed(2))}` }),
-  new Chart("Share of races finished", () => [
+  ], { range: timeRange, draw: drawMedals, empty: "no finished race yet", format: (s) => `${Number(s.toFixed(2))}`, unit: "s" }),
+  new Chart("Finished: share of the last ten races", () => [
     { label: "evaluation", points: raceCurve("evaluated", 3), colour: "#f5b14c" },
     { label: "exploration", points: raceCurve("explored", 3), colour: "#6ea8fe" },
   ], { range: share, format: percent }),
   new Chart("Metres reached", () => [
     { label: "evaluation", points: raceCurve("evaluated", 2), isDots: true, colour: "#f5b14c" },
     { label: "exploration", points: raceCurve("explored", 2), isDots: true, colour: "#6ea8fe99" },
-  ]),
+  ], { unit: "m" }),
   new Chart("Loss", () => [
     { label: "loss", points: figure("train/loss") },
     { label: "test loss", points: figure("train/test_loss") },
@@ -240,6 +244,7 @@ function offerMaps() {
 on("races", () => { offerMaps(); renew((chart) => charts.indexOf(chart) < 3 || chart === charts[6]); drawCharts(); });
 on("run", () => {
   charts[2].figure.querySelector("span").textContent = isOwn() ? "Return" : "Metres reached";
+  charts[2].options.unit = isOwn() ? "" : "m";
   offerMaps();
   renew(() => true);
 });

@@ -109,13 +109,15 @@ function showRuns({ runs }) {
   const stamp = JSON.stringify([runs, store.run?.name]);
   if (stamp === runsShown) return;
   runsShown = stamp;
-  const heads = ["run", "", "frames", "races", "trained"];
+  const heads = ["run", "", "best", "finished", "frames", "races", "trained"];
   const number = (figure, show = count) => el("td", { class: "number" }, figure === undefined ? "–" : show(figure));
   byId("runs-table").replaceChildren(
     el("thead", {}, el("tr", {}, ...heads.map((text, index) => el("th", { class: index > 1 ? "number" : "" }, text)))),
-    el("tbody", {}, ...runs.map(({ name, is_running: isRunning, written_s: writtenS, figures }) => labelled(heads, el("tr", { class: name === store.run?.name ? "current" : "" },
+    el("tbody", {}, ...runs.map(({ name, is_running: isRunning, written_s: writtenS, figures, best }) => labelled(heads, el("tr", { class: name === store.run?.name ? "current" : "" },
       el("td", {}, el("a", { href: `/runs/${encodeURIComponent(name)}/` }, name)),
       el("td", { class: isRunning ? "win" : "muted" }, isRunning ? "training" : ago(writtenS)),
+      el("td", { class: "number" }, best ? `${raceTime(best[1])} ${best[0]}` : "–"),
+      number(figures.races_total ? figures.races_finished_total / figures.races_total : undefined, (share) => `${Math.round(100 * share)}%`),
       number(figures.frames_total), number(figures.races_total), number(figures.training_seconds_total, duration),
     )))),
   );

@@ -27,9 +27,22 @@ function show() {
   if (!wanted.length) byId("settings-rows").replaceChildren(el("p", { class: "empty" }, "no such setting"));
 }
 
+/** A value as it is typed: texts without quotes. The server takes both. */
+function typed(literal) {
+  const text = /^'([A-Za-z][^'\\]*)'$/.exec(literal)?.[1];
+  return text === undefined || ["True", "False", "None"].includes(text) ? literal : text;
+}
+
 function setting(row) {
-  const field = el("textarea", { rows: 1, spellcheck: "false", readonly: row.restart, "aria-label": row.name, "data-setting": row.name });
-  field.value = row.value;
+  const isSwitch = row.value === "True" || row.value === "False";
+  const attributes = { "aria-label": row.name, "data-setting": row.name };
+  const field = isSwitch
+    ? el("input", { type: "checkbox", role: "switch", disabled: row.restart, ...attributes })
+    : el("textarea", { rows: 1, spellcheck: "false", readonly: row.restart, ...attributes });
+  const text = () => (isSwitch ? (field.checked ? "True" : "False") : field.value.trim());
+  let written = typed(row.value);
+  if (isSwitch) field.checked = row.value === "True";
+  else field.value = written;
   const button = el("button", { type: "button", hidden: true }, "apply");
   const answer = el("p", { class: "told" });
   const showAnswer = () => {
@@ -41,11 +54,11 @@ function setting(row) {
   const tell = (...told) => { answers.set(row.name, told); showAnswer(); };
   showAnswer();
   const changed = () => {
-    const isChanged = field.value.trim() !== row.value.trim();
+    const isChanged = text() !== written;
     field.classList.toggle("changed", isChanged);
     button.hidden = !isChanged;
   };
-  field.addEventListener("input", changed);
+  field.addEventListener("input", () => { changed(); if (isSwitch) button.click(); });
   field.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); button.click(); } });
   button.addEventListener("click", async () => {
     button.disabled = true;
@@ -53,9 +66,9 @@ function setting(row) {
       const { changed: changes } = await fetchJson("api/settings", {
         method: "POST",
         headers: { "Content-Type": "application/json", "X-Edit-Token": editToken },
-        body: JSON.stringify({ name: row.name, text: field.value }),
+        body: JSON.stringify({ name: row.name, text: text() }),
       });
-      row.value = field.value.trim();
+      row.value = written = text();
       changed();
       const list = Object.entries(changes).map(([name, change]) => `${name}: ${change}`).join("; ");
       tell(list ? `written: ${list}` : "the configuration has this value already", "win");
@@ -65,10 +78,11 @@ function setting(row) {
       button.disabled = false;
     }
   });
-  const about = [row.range, row.unit].filter(Boolean).join(", in ");
-  return el("div", { class: "setting" },
+  const about = [isSwitch ? "" : row.range, row.unit].filter(Boolean).join(", in ");
+  const usual = row.default === "" ? "" : `default ${isSwitch ? (row.default === "True" ? "on" : "off") : typed(row.default)}`;
+  return el("div", { class: `setting ${row.is_default ? "" : "differs"}` },
     el("div", {}, el("code", {}, row.name), " ", row.restart ? el("span", { class: "badge" }, "next start") : null, el("small", {}, row.about)),
-    el("div", {}, field, el("small", {}, about)),
+    el("div", {}, field, el("small", {}, [about, usual].filter(Boolean).join("; "))),
     button, answer);
 }
 
