@@ -163,7 +163,10 @@ class TrainCommand:
         """Send a signal and wait for the end of the command and its children; return the seconds."""
         self.children("")  # remembers them
         began_s = time.monotonic()
-        (os.killpg if whole_group else os.kill)(self.process.pid, number)
+        if whole_group and sys.platform != "win32":
+            os.killpg(self.process.pid, number)
+        else:
+            os.kill(self.process.pid, number)
         self.process.wait(ENDS_WITHIN_S)
         while self.survivors() and time.monotonic() - began_s < ENDS_WITHIN_S:
             time.sleep(0.02)

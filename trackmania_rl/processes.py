@@ -5,9 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psutil
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import _ConnectionBase
+
+PipeEnd: TypeAlias = "_ConnectionBase[Any, Any]"
+"""End of a `multiprocessing` pipe: `Connection`, or `PipeConnection` on Windows."""
 
 ENDS_WITHIN_S: Final = 5.0
 LOOK_EVERY_S: Final = 0.02

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -261,7 +262,7 @@ def _delete_run_folder(folder: Path) -> str:
 
 
 def _fill_shared_memory(folder: Path) -> str:
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
+    if sys.platform == "win32" or os.geteuid() != 0 or shutil.which("unshare") is None:
         raise MissingError("it needs root, and Linux")
     with DisturbedRun(folder).start(prefix=WITHOUT_SHARED_MEMORY) as command:
         command.process.wait(60.0)

@@ -119,7 +119,7 @@ def _kill_learner(run: DisturbedRun, command: TrainCommand, victim: str, seconds
         end_processes([psutil.Process(command.process.pid), *family], ALL_GONE_WITHIN_S)
         command.process.wait()
     else:
-        seconds["gone"].append(command.stop(signal.SIGKILL))
+        seconds["gone"].append(command.stop(signal.Signals["SIGKILL"]))
     assert not command.survivors(), f"these live on: {command.survivors()}"
     written_s = checkpoints(command).values()
     assert written_s, "no whole checkpoint is there"

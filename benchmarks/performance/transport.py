@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.performance.measuring import Figure, Machine, Options, Timing
 from benchmarks.performance.replay import Replays, replay_settings
 from benchmarks.performance.senders import N_ACTIONS, N_FLOATS, send_through_queue, send_through_slots
 from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts, make_stop_flag
+from trackmania_rl.processes import PipeEnd
 
 PART = "transport"
 SURELY_ANNOUNCED_S = 0.15
@@ -118,7 +118,7 @@ def through_queue(options: Options, replays: Replays) -> Iterator[Way]:
 
 
 @contextmanager
-def _running(child: Any, connection: Connection) -> Iterator[None]:
+def _running(child: Any, connection: PipeEnd) -> Iterator[None]:
     child.start()
     try:
         yield
@@ -127,7 +127,7 @@ def _running(child: Any, connection: Connection) -> Iterator[None]:
         child.join(TIMEOUT_S)
 
 
-def _ask_for_race(connection: Connection) -> None:
+def _ask_for_race(connection: PipeEnd) -> None:
     """Wait until the collector has driven its next race, and let it send."""
     assert connection.poll(TIMEOUT_S), f"the collector has no race after {TIMEOUT_S} s"
     connection.recv()

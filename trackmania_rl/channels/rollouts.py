@@ -37,7 +37,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.heap import BufferWrapper
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -47,6 +47,7 @@ import numpy.typing as npt
 
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.errors import UserError
+from trackmania_rl.processes import PipeEnd
 from trackmania_rl.race.progress import Fragment, RacePosition
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import GameSettings
@@ -124,12 +125,12 @@ class _Link:
     bounds: RolloutBounds
     n_games: int
     memory: BufferWrapper  # all slots
-    headers: Connection  # of (slot, places of buffers, waited_s, elapsed_s): the learner's end
-    headers_in: Connection  # the collector's end
-    free: Connection  # numbers of free slots: the collector's end
-    free_in: Connection  # the learner's end
-    turns: Connection  # numbers of turns: the collector's end
-    turns_in: Connection  # the learner's end
+    headers: PipeEnd  # of (slot, places of buffers, waited_s, elapsed_s): the learner's end
+    headers_in: PipeEnd  # the collector's end
+    free: PipeEnd  # numbers of free slots: the collector's end
+    free_in: PipeEnd  # the learner's end
+    turns: PipeEnd  # numbers of turns: the collector's end
+    turns_in: PipeEnd  # the learner's end
     n_turns_ended: Any  # shared c_int64
     heartbeat: Heartbeat
     stop: Any  # see `make_stop_flag`

@@ -9,13 +9,13 @@ import contextlib
 import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
 import psutil
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.processes import PipeEnd
 
 IMPORT_LIMIT_S: Final = 120.0
 READ_LIMIT_S: Final = 20.0
@@ -49,7 +49,7 @@ def require_bounded(readings: Sequence[Reading]) -> None:
         process.join()
 
 
-def _next_answer(answers: Connection, limit_s: float) -> str:
+def _next_answer(answers: PipeEnd, limit_s: float) -> str:
     if not answers.poll(limit_s):
         return f"takes longer than {limit_s:g} s to read"
     try:
@@ -58,7 +58,7 @@ def _next_answer(answers: Connection, limit_s: float) -> str:
         return "ends the process that reads it"
 
 
-def _read(readings: Sequence[Reading], answers: Connection) -> None:
+def _read(readings: Sequence[Reading], answers: PipeEnd) -> None:
     if sys.platform != "win32":
         import resource
 

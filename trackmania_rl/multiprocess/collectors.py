@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Final
@@ -25,6 +24,7 @@ from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
 from trackmania_rl.multiprocess.spawning import UNGUARDED, spawn
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
+from trackmania_rl.processes import PipeEnd
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed import FOLDER
@@ -64,7 +64,7 @@ class LogPipes:
     def __init__(self) -> None:
         self._readers: list[threading.Thread] = []
 
-    def open(self, name: str) -> Connection:
+    def open(self, name: str) -> PipeEnd:
         """Return the end of a pipe for a process."""
         reading, writing = multiprocessing.get_context("spawn").Pipe(duplex=False)
         reader = threading.Thread(target=_handle_logs, args=(reading,), name=f"logs of {name}", daemon=True)
@@ -79,7 +79,7 @@ class LogPipes:
             reader.join(max(0.0, deadline_s - time.monotonic()))
 
 
-def _handle_logs(pipe: Connection) -> None:
+def _handle_logs(pipe: PipeEnd) -> None:
     with pipe, contextlib.suppress(EOFError, OSError):  # until the process ends, in whatever way
         while True:
             logging.getLogger().handle(pipe.recv())

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import resource_tracker
@@ -29,7 +30,7 @@ def spawn(name: str, function: Callable[..., object], *arguments: Any) -> SpawnP
     process = multiprocessing.get_context("spawn").Process(
         target=_call, args=(_Pickled(function, *arguments),), name=name, daemon=False
     )
-    if hasattr(signal, "pthread_sigmask"):
+    if sys.platform != "win32":
         resource_tracker.ensure_running()  # its start, with the first process, unblocks SIGINT
         signal.pthread_sigmask(signal.SIG_BLOCK, OF_THE_TERMINAL)
     try:
@@ -78,5 +79,5 @@ def _call(pickled: bytes) -> None:
 
 
 def _unblock() -> None:
-    if hasattr(signal, "pthread_sigmask"):
+    if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_TERMINAL)

@@ -114,6 +114,7 @@ def require_answer(cluster: str) -> None:
 
 def _said_by_probe(address: str, variables: dict[str, str]) -> str:
     """Join in a child process, and return its output until it has joined, is refused, or times out."""
+    assert sys.platform != "win32"  # see `require_ray`
     with tempfile.TemporaryFile() as output:
         command = [sys.executable, "-c", _PROBE, address]
         child = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | variables)

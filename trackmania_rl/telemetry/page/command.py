@@ -24,7 +24,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +32,7 @@ import numpy as np
 from trackmania_rl.cli import command, is_loopback, port
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.processes import PipeEnd
 from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.telemetry.page.runs import find_run
 
@@ -133,7 +133,7 @@ def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
         yield run
 
 
-def _drive(result: Connection, *arguments: Any) -> None:
+def _drive(result: PipeEnd, *arguments: Any) -> None:
     """Call `drive`; send its error, or None."""
     try:
         drive(*arguments)
