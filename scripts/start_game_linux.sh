@@ -33,6 +33,7 @@ library=${STEAM_LIBRARY:-$steam}
 steam_number=11020
 
 [ $# -le 1 ] || fail "one port, one program, or nothing: see the head of this file"
+[ -n "${DISPLAY:-}${WAYLAND_DISPLAY:-}" ] || fail "DISPLAY is not set, so no window can open: log in to a desktop, or start Xvfb"
 [ -f "$tmloader" ] || fail "there is no $tmloader: unpack TMLoader there, or set TMLOADER"
 
 newest_proton() {

@@ -122,7 +122,8 @@ def no_windows():
         (Check.TMLOADER, REAL, (), {"platform": "win32"}, PROBLEM, "TMLoader"),
         (Check.TMLOADER, REAL, ("tmloader_path=/no/TMLoader.exe",), {"platform": "win32"}, PROBLEM, "/no/TMLoader.exe"),
         (Check.GAME_COMMAND, REAL, (), {}, PROBLEM, "launcher"),
-        (Check.GAME_COMMAND, REAL, ("game_command=sh start.sh {port}",), {}, OK, "sh start.sh {port}"),
+        (Check.GAME_COMMAND, REAL, ("game_command=sh . {port}",), {}, OK, "sh . {port}"),
+        (Check.GAME_COMMAND, REAL, ("game_command=sh start.sh {port}",), {}, PROBLEM, "there is no start.sh"),
         (Check.WINE, REAL, (), {}, OK, "found wine"),
         (Check.WINE, REAL, (), {"programs": ()}, WARNING, "is installed, and the game needs Wine"),
         (Check.GAME_DOCUMENTS, REAL, (), {}, WARNING, "trackmania_base_path is empty"),
@@ -264,7 +265,7 @@ def test_everything_is_checked(machine, repository_root, tmp_path, platform):
 def test_without_the_real_game_the_simulated_one_is_played(repository_root, tmp_path, monkeypatch, is_there):
     played = []
     monkeypatch.setattr(examination, "check_play", lambda of, file: played.append(of.settings.game) or [])
-    overrides = ["game_command=sh start.sh {port}"] if is_there else []
+    overrides = ["game_command=sh . {port}"] if is_there else []
     entry = {"map_name": "m", "map_path": "m.Challenge.Gbx", "reference_line": "valley_0.5m.npy"}
     overrides.append(f"map_cycle={({**entry, 'is_explo': True, 'fill_buffer': True},)!r}")
     config = repository_root / "config_files" / REAL

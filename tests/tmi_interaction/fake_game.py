@@ -114,6 +114,9 @@ class FakeGame:
     def n_passed(self):
         return sum(time_ms >= 0 for time_ms in self.times_ms)
 
+    def limit_silence(self, within_s):
+        pass
+
     def next_event(self, within_s=None):
         assert self.held is None, "an event was not answered"
         event = self.reports.pop() if self.reports else next(self.events)

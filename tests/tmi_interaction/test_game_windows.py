@@ -105,12 +105,16 @@ class XError(Exception):
     pass
 
 
+class BadWindowError(XError):
+    pass
+
+
 @pytest.fixture
 def x11(monkeypatch):
     """A display with the same windows."""
     log = []
     windows = {
-        ROOT: {"_NET_CLIENT_LIST": [CONSOLE, HIDDEN, OTHER, GAME]},
+        ROOT: {"_NET_CLIENT_LIST": [CONSOLE, HIDDEN, OTHER, GAME], "_NET_SUPPORTING_WM_CHECK": [1]},
         GAME: {"_NET_WM_PID": [500], "_NET_WM_NAME": b"TrackMania Nations Forever", "WM_STATE": [1, 0]},
         OTHER: {"_NET_WM_PID": [600], "WM_NAME": "TrackMania Modded", "WM_STATE": [3, 0]},
         CONSOLE: {"_NET_WM_PID": [500], "_NET_WM_NAME": b"Console"},
@@ -119,7 +123,7 @@ def x11(monkeypatch):
 
     def geometry(number):
         if number not in windows:
-            raise XError("BadWindow")
+            raise BadWindowError
 
     def window(kind, number):
         return SimpleNamespace(
@@ -142,7 +146,13 @@ def x11(monkeypatch):
         "Xlib": SimpleNamespace(),
         "Xlib.X": SimpleNamespace(AnyPropertyType=0, SubstructureRedirectMask=1, SubstructureNotifyMask=2),
         "Xlib.display": SimpleNamespace(Display=lambda: display),
-        "Xlib.error": SimpleNamespace(DisplayError=XError, ConnectionClosedError=XError, XError=XError),
+        "Xlib.error": SimpleNamespace(
+            DisplayError=XError,
+            ConnectionClosedError=XError,
+            XError=XError,
+            BadWindow=BadWindowError,
+            BadDrawable=BadWindowError,
+        ),
         "Xlib.protocol": SimpleNamespace(),
         "Xlib.protocol.event": SimpleNamespace(ClientMessage=SimpleNamespace),
     }
@@ -160,18 +170,23 @@ def test_x11_finds_shows_and_focuses_the_games_own_window(x11):
     windows.focus(GAME)
     assert x11.log == [("map", OTHER), "sync", ("_NET_ACTIVE_WINDOW", GAME, 3), "sync"]
     del x11.windows[GAME]
-    with pytest.raises(WindowError, match="BadWindow"):
+    with pytest.raises(WindowError, match="its window is gone"):
         windows.is_minimised(GAME)
 
 
 def test_without_library_or_display_the_reason_is_logged_once(x11, monkeypatch, caplog):
     def refuse():
-        raise XError("Can't connect to display")
+        raise OSError("Can't connect to display")
+
+    def restore():
+        x11.module.Display = connect
 
     warn_once.cache_clear()  # of earlier tests in this process
-    monkeypatch.setattr(x11.module, "Display", refuse)
+    connect = x11.module.Display
+    x11.module.Display = refuse
     for reason, change in (
         ("Can't connect to display", lambda: None),
+        ("no window manager runs", lambda: [restore(), x11.windows[ROOT].pop("_NET_SUPPORTING_WM_CHECK")]),
         ("trackmania-rl[game-window]", lambda: monkeypatch.setitem(sys.modules, "Xlib.X", None)),  # not installed
         ("DISPLAY is not set", lambda: monkeypatch.delenv("DISPLAY")),
     ):

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,7 +34,11 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="th
 
 GENEROUS_S = 60.0
 GAME = """
-import socket, sys, time
+import socket, subprocess, sys, time
+if "again" in sys.argv:  # as a copy protection does
+    time.sleep(0.5)
+    subprocess.Popen([word for word in [EXECUTABLE, "-S", "-E", *sys.argv] if word != "again"])
+    sys.exit()
 port = next(word for word in sys.argv[1:] if word.isdigit())
 server = None if "silent" in sys.argv else socket.create_server(("127.0.0.1", int(port)))
 time.sleep(600)
@@ -63,7 +68,7 @@ def game(tmp_path):
     """The command of a TmForever.exe."""
     program = tmp_path / "TmForever.exe"
     program.symlink_to(os.path.realpath(sys.executable))
-    (tmp_path / "game.py").write_text(GAME)
+    (tmp_path / "game.py").write_text(f"EXECUTABLE = {str(program)!r}\n{GAME}")
     return [str(program), "-S", "-E", str(tmp_path / "game.py")]
 
 
@@ -170,6 +175,37 @@ def test_a_port_in_use_is_named_before_anything_starts(make, make_simulated, gam
     assert first.is_alive()
 
 
+def test_a_port_that_a_dead_game_keeps_for_a_moment_is_waited_for(make, game):
+    launcher = make([*game, "{port}"])
+    held = socket.create_server(("127.0.0.1", launcher.port))
+    threading.Timer(0.5, held.close).start()
+    assert started(launcher).is_alive()
+
+
+def test_under_wine_the_game_at_a_port_is_named_and_not_wines_server(monkeypatch):
+    game = tmnf.GameProcess(ProcessIdentity(5, 0.0), "TmForever.exe /configstring=set custom_port 8478")
+    monkeypatch.setattr(launchers.psutil.Process, "name", lambda _: "wineserver64")
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        for port, games in ((8478, [game]), (held.getsockname()[1], [])):
+            monkeypatch.setattr(launchers, "list_games", lambda games=games: games)
+            said = launchers._listener_text(port)
+            assert said.startswith("a program under Wine" if not games else "the game TmForever.exe (process 5)")
+
+
+def test_a_game_that_starts_itself_again_is_followed_and_ended(make, game, hand_over, records, is_gone):
+    launcher = make([*hand_over, "--", *game, "again", "{port}"])
+    launcher.start()
+    first = launcher.pid
+    launcher.wait_until_connectable(GENEROUS_S)
+    assert launcher.is_alive()
+    assert is_gone(first)
+    assert launcher.pid != first
+    second = launcher.pid
+    launcher.kill()
+    assert is_gone(second)
+    assert records.left_behind(launcher.port) is None
+
+
 # The simulated game.
 
 
@@ -190,8 +226,11 @@ def test_a_game_that_ignores_sigterm_is_killed(make_simulated, monkeypatch, is_g
 
 
 def test_a_starter_that_fails_or_starts_no_game_or_two_is_told_and_ended(make, game, monkeypatch):
-    with pytest.raises(GameConnectionError, match=r"ended with exit code 3: run it by hand .* SystemExit"):
-        make([sys.executable, "-c", "raise SystemExit(3)", "{port}"]).start()
+    with pytest.raises(GameConnectionError, match=r"ended with exit code 1: no TMLoader; run it by hand .* SystemExit"):
+        make([sys.executable, "-c", "raise SystemExit('no TMLoader')", "{port}"]).start()
+    monkeypatch.setattr(tmnf, "APPEARS_WITHIN_S", 0.3)
+    with pytest.raises(GameConnectionError, match=r"appeared within 0\.3 s after the command ended .* at once: x;"):
+        make([sys.executable, "-c", "import sys; sys.stderr.write('x\\n0024:fixme:a:b\\n')", "{port}"]).start()
     monkeypatch.setattr(tmnf, "FIND_WITHIN_S", 0.5)
     silent = [sys.executable, "-c", SILENT_GAME, "{port}"]
     launcher = make(silent)
@@ -356,6 +395,8 @@ def test_the_command_of_windows(tmp_path, monkeypatch):
 
 def test_the_command_of_linux(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "tm").mkdir()
+    (tmp_path / "tm" / "start.sh").touch()
     command = 'sh ~/tm/start.sh run "my profile" /configstring="set custom_port {port}" a~/b'
     user = NO_USER.model_copy(update={"game_command": command})
     assert start_command(8481, user, "linux") == [
@@ -366,6 +407,7 @@ def test_the_command_of_linux(tmp_path, monkeypatch):
         ("sh start.sh", r"has no \{port\} in it"),
         ('sh "start.sh {port}', "No closing quotation"),
         ("no_such_program_at_all {port}", "there is no such program"),
+        ("sh ~/other.sh {port}", "there is no .*other.sh; correct it"),
     ):
         with pytest.raises(UserError, match=message):
             split_game_command(wrong)

@@ -42,7 +42,7 @@ def start(repository_root, home, tmp_path):
 
     def run(*arguments, **environment):
         command = ["sh", str(repository_root / "scripts" / "start_game_linux.sh"), *arguments]
-        environment = {"HOME": str(home), "PATH": str(programs), **environment}
+        environment = {"HOME": str(home), "DISPLAY": ":0", "PATH": str(programs), **environment}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
 
     return run
@@ -78,6 +78,7 @@ def test_without_wine_the_newest_proton_of_steam_does(start, home):
         (("8478",), {}, "found neither wine nor a Proton in"),
         (("8478",), {"TMLOADER": "/nowhere/TMLoader.exe"}, "there is no /nowhere/TMLoader.exe: unpack TMLoader there"),
         (("soon",), {"WINE": "sh"}, "soon is no port, and no file"),
+        (("8478",), {"DISPLAY": ""}, "DISPLAY is not set, so no window can open"),
     ],
 )
 def test_errors_are_named_in_one_line(start, arguments, environment, told):

@@ -30,7 +30,12 @@ from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 from trackmania_rl.tmi_interaction.launchers.game_windows import WindowError, open_windows
 from trackmania_rl.tmi_interaction.launchers.kept_game import absent_text, greet, lock_of_kept_game, taken_text
 from trackmania_rl.tmi_interaction.launchers.launcher import check_port_is_free
-from trackmania_rl.tmi_interaction.launchers.plugin_files import Outcome, find_plugins_folder, install_plugin
+from trackmania_rl.tmi_interaction.launchers.plugin_files import (
+    Outcome,
+    find_game_documents,
+    find_plugins_folder,
+    install_plugin,
+)
 from trackmania_rl.tmi_interaction.launchers.tmnf import CHALLENGES, check_profile, find_tmloader, split_game_command
 from trackmania_rl.tmi_interaction.tminterface2 import GameError
 from trackmania_rl.track.game_map import load_map_files, named_maps, what_misses_checkpoints
@@ -331,11 +336,14 @@ def _check_game_documents(base_path: str) -> Finding:
     folder = Path(base_path).expanduser()
     if (folder / CHALLENGES).is_dir():
         return ok(Check.GAME_DOCUMENTS, folder)
-    return problem(
-        Check.GAME_DOCUMENTS,
-        f"trackmania_base_path = {base_path!r} has no folder {CHALLENGES}: set it in user_config.py to the game's "
-        "folder in your documents, which the game makes when it is started for the first time",
+    found = find_game_documents()
+    place = (
+        f"{found}, which has it"
+        if found
+        else ("the game's folder in your documents, which the game makes when it is started for the first time")
     )
+    text = f"trackmania_base_path = {base_path!r} has no folder {CHALLENGES}: set it in user_config.py to {place}"
+    return problem(Check.GAME_DOCUMENTS, text)
 
 
 def _check_plugin(base_path: str) -> Finding:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
@@ -22,7 +23,7 @@ from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.races import EndedRace, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings, Settings
 from trackmania_rl.tmi_interaction.launchers import make_launcher
-from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
+from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher
 from trackmania_rl.tmi_interaction.race_machine import ONLY_RACE, RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.tminterface2 import GameError, TMInterface
 from trackmania_rl.track.game_map import GameMap, load_game_map, load_reference_lines, named_maps
@@ -31,11 +32,10 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 3
 """Most game instances for one race."""
-PORT_FREE_WITHIN_S: Final = 10.0
-"""Longest wait for the port of a killed game."""
-PORT_RETRY_S: Final = 0.2
 MOST_MAPS_KEPT: Final = 16
 """Maps in memory (least recently used)."""
+BUSY_PERCENT: Final = 95.0
+"""Load of all cores during a race from which the game's speed is not judged."""
 RACES_AVERAGED: Final = 5
 """Races in the mean speed: one slow race may have loaded a map."""
 
@@ -154,7 +154,7 @@ class GameInstanceManager:
         self.close()
         begin = "connecting to" if self._game.games_are_kept else "starting"
         log.info("%s a game at port %d", begin, self._launcher.port)
-        self._start_game()
+        self._launcher.start()
         self._started_at_s = time.monotonic()
         self.game_starts += 1
         self._launcher.wait_until_connectable(LISTENS_WITHIN_S)
@@ -171,16 +171,6 @@ class GameInstanceManager:
         self._transport = self._machine = None
         self._speed = SpeedWatch()
         self._launcher.kill()
-
-    def _start_game(self) -> None:
-        deadline_s = time.monotonic() + (PORT_FREE_WITHIN_S if self.game_starts else 0.0)
-        while True:
-            try:
-                return self._launcher.start()
-            except PortInUseError:
-                if time.monotonic() >= deadline_s:
-                    raise
-                time.sleep(PORT_RETRY_S)
 
     def _is_worn(self) -> bool:
         if self._game.games_are_kept:
@@ -208,7 +198,8 @@ class GameInstanceManager:
             machine.timings.policy_s += time.perf_counter() - began_s
             seen = machine.step(decision)
             machine.races.add_extra_floats(ONLY_RACE)
-        self._speed.add_race(seen.race_time_ms / 1000, machine.timings.wait_game_s)
+        if psutil.cpu_percent() < BUSY_PERCENT:  # since the last race; on a busy machine all games are slow
+            self._speed.add_race(seen.race_time_ms / 1000, machine.timings.wait_game_s)
         return machine.races.ended(0, seen, machine.timings)
 
     def _map(self, entry: MapEntry) -> GameMap:

@@ -44,6 +44,8 @@ CONNECT_COMMANDS: Final = (
     "set auto_reload_plugins false",
 )
 CONNECT_SPEED: Final = 1.0
+RACING_SILENCE_S: Final = 30.0
+"""Longest silence of a game in a race, which is a hang. A map takes longer to load."""
 START_WITHIN_S: Final = 120.0
 """Timeout for loading a map and its countdown, wall clock."""
 CLOCK_TOLERANCE_S: Final = 0.1
@@ -116,6 +118,7 @@ class RaceMachine:
             UserError: if its plugin lacks inputs that `actions` needs.
         """
         self.timings = GameTimings()
+        self._transport.limit_silence(START_WITHIN_S)
         with _state_errors_as_protocol_errors():
             held, blob = self._start.reach(game_map.path, self._held, self.settings)
             self._held = held
@@ -123,6 +126,7 @@ class RaceMachine:
             self.races.begin(0, game_map.zones, game_map.road, self.settings)
             observation = self._arrive(held, 0, StateView(blob))
         assert isinstance(observation, Observation), "no race ends in its first state"
+        self._transport.limit_silence(RACING_SILENCE_S)
         return observation
 
     def step(self, decision: PolicyDecision) -> Observation | RaceEnd:

@@ -107,7 +107,7 @@ class TMInterface:
         connect_within_s: float = 10.0,
     ) -> None:
         self.port = port
-        self._timeout_s = timeout_s
+        self._timeout_s = self._limit_s = timeout_s
         self._on_silence = on_silence
         self._socket = _connect(port, connect_within_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -124,19 +124,24 @@ class TMInterface:
         """Port of this end."""
         return int(self._socket.getsockname()[1])
 
+    def limit_silence(self, within_s: float) -> None:
+        """Shorten the longest silence to `within_s`, or set it to `timeout_s` if that is shorter."""
+        self._limit_s = min(within_s, self._timeout_s)
+        self._set_patience(self._limit_s)
+
     def next_event(self, within_s: float | None = None) -> GameEvent:
         """Wait for the game's next report; the previous one must have been answered.
 
         Args:
             within_s: timeout, if shorter than `timeout_s`.
         """
-        if within_s is None or within_s >= self._timeout_s:
+        if within_s is None or within_s >= self._limit_s:
             return self._read_event()
         self._set_patience(max(within_s, SHORTEST_WAIT_S))
         try:
             return self._read_event()
         finally:
-            self._set_patience(self._timeout_s)
+            self._set_patience(self._limit_s)
 
     def _read_event(self) -> GameEvent:
         raw_id = INT32.unpack(self._read(INT32.size))[0]
@@ -337,7 +342,7 @@ class TMInterface:
         return GameConnectionError(f"failed {doing} the game at port {self.port}: {error}")
 
     def _silent(self) -> GameTimeoutError:
-        return GameTimeoutError(f"the game at port {self.port} was silent for {self._timeout_s:g} s")
+        return GameTimeoutError(f"the game at port {self.port} was silent for {self._patience_s:g} s")
 
 
 def _connect(port: int, within_s: float) -> socket.socket:

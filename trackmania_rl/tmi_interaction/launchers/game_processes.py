@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import user_folder
-from trackmania_rl.processes import end_processes, is_running
+from trackmania_rl.processes import descendants_of, end_processes, is_running
 from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 
 GAME_NAME: Final = "TmForever.exe"
@@ -33,6 +33,7 @@ CLOCK_SLACK_S: Final = 2.0
 SAME_START_WITHIN_S: Final = 1.0 if sys.platform == "win32" else 60.0
 """Largest difference between two readings of a start time. Linux derives it from the wall clock, which may be set.
 Windows has a fixed one, and reuses process numbers soon."""
+PROGRAM: Final = re.compile(r'"?([a-z]:\\.*)\\[^\\]*\.exe', re.IGNORECASE)
 NAMED_PORT: Final = re.compile(r"custom_port\D{0,3}(\d+)")
 LOCK_WITHIN_S: Final = 300.0
 """Longest wait for other launchers; each takes up to a minute."""
@@ -103,6 +104,36 @@ def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProce
     return marked or of_port or new
 
 
+def processes_with(mark: str) -> list[psutil.Process]:
+    """Return the games with a mark, newest last, and what they have started: children, and programs of their folder.
+
+    Wine's own processes inherit the mark of the first game, but serve all.
+    """
+    games = [game for game in list_games() if game.mark == mark]
+    folders = {folder for game in games if (folder := _folder_of(game.command_line))}
+    processes = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if (
+                _folder_of(" ".join(process.cmdline())) in folders
+                and process.environ().get(MARK_VARIABLE) == mark
+                and not _is_game(process)
+            ):
+                processes[process.pid] = process
+    for game in sorted(games, key=lambda game: game.identity.created_at_s):
+        if (opened := game.identity.open()) is not None:
+            processes |= {child.pid: child for child in descendants_of(opened.pid)}
+            processes.pop(opened.pid, None)
+            processes[opened.pid] = opened
+    return list(processes.values())
+
+
+def _folder_of(command_line: str) -> str:
+    r"""Return the folder of a Windows program, such as C:\games of `C:\games\TmForever.exe /option`."""
+    found = PROGRAM.match(command_line)
+    return found[1].lower() if found else ""
+
+
 def list_games() -> list[GameProcess]:
     """Return this user's running TmForever.exe processes."""
     games = []
@@ -151,10 +182,11 @@ class GameRecords:
         finally:
             lock.release()
 
-    def add(self, port: int, game: ProcessIdentity) -> None:
-        """Record a game of this process."""
+    def add(self, port: int, game: ProcessIdentity, mark: str = "") -> None:
+        """Record a game of this process, and the mark of all its processes."""
         unfinished = self._folder / f"{port}.unfinished"
-        unfinished.write_text(json.dumps({"game": game, "owner": ProcessIdentity.of(psutil.Process())}))
+        record = {"game": game, "mark": mark, "owner": ProcessIdentity.of(psutil.Process())}
+        unfinished.write_text(json.dumps(record))
         os.replace(unfinished, self._file(port))
 
     def remove(self, port: int) -> None:
@@ -163,15 +195,15 @@ class GameRecords:
 
     def left_behind(self, port: int) -> psutil.Process | None:
         """Return the game at a port if it outlived its owner."""
-        game, owner = self._read(self._file(port))
-        return game if owner is None or owner.open() is None else None
+        games, owner = self._read(self._file(port))
+        return games[-1] if games and (owner is None or owner.open() is None) else None
 
     def end_left_behind(self, port: int) -> int | None:
         """End the game that outlived its owner, if any; return its process number."""
         game = self.left_behind(port)
         if game is None:
             return None
-        end_processes([game])
+        end_processes(self._read(self._file(port))[0])
         self.remove(port)
         return game.pid
 
@@ -180,20 +212,23 @@ class GameRecords:
         games = []
         with contextlib.suppress(UserError):  # without a folder no game was recorded
             for file in self._folder.glob("*.json"):
-                game, owner = self._read(file)
-                if game is not None and owner is not None and owner.pid == owner_pid:
-                    games.append(game)
+                of_record, owner = self._read(file)
+                if owner is not None and owner.pid == owner_pid:
+                    games += of_record
                     file.unlink(missing_ok=True)
         end_processes(games)
 
     def _file(self, port: int) -> Path:
         return self._folder / f"{port}.json"
 
-    def _read(self, file: Path) -> tuple[psutil.Process | None, ProcessIdentity | None]:
-        """Return (game, owner) of a record: game is None if it has ended, both if the record is unusable."""
+    def _read(self, file: Path) -> tuple[list[psutil.Process], ProcessIdentity | None]:
+        """Return (processes, owner) of a record, the game last: none if it has ended, no owner if it is unusable."""
         try:
             record = json.loads(file.read_text())
             game, owner = ProcessIdentity(*record["game"]).open(), ProcessIdentity(*record["owner"])
-            return (game if game is not None and _is_game(game) else None), owner
+            processes = processes_with(record["mark"]) if record["mark"] else []
+            if game is not None and _is_game(game) and game not in processes:
+                processes = [*processes, game]
+            return processes, owner
         except (OSError, ValueError, KeyError, TypeError, psutil.Error):
-            return None, None
+            return [], None

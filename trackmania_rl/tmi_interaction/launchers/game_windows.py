@@ -170,9 +170,13 @@ class _X11Windows:
             errors.XError,
             OSError,
         )
+        self._gone = (errors.BadWindow, errors.BadDrawable)
+        self._protocol_error = errors.XError
         with self._errors():
             self._display = display.Display()
             self._root = self._display.screen().root
+            if not self._property(self._root, "_NET_SUPPORTING_WM_CHECK"):
+                raise WindowError("no window manager runs on the X display, which lists the windows; start one")
 
     def find(self, pid: int) -> int | None:
         with self._errors():
@@ -222,8 +226,11 @@ class _X11Windows:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except self._gone as error:
+            raise WindowError("its window is gone") from error
         except self._error_types as error:
-            raise WindowError(f"X11: {error}") from error
+            reason = type(error).__name__ if isinstance(error, self._protocol_error) else error
+            raise WindowError(f"X11: {reason}") from error
 
 
 WindowSystem = _Win32Windows | _X11Windows

@@ -22,7 +22,7 @@ from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 log = logging.getLogger(__name__)
 
-GREET_EVERY_S: Final = 60.0
+GREET_EVERY_S: Final = 15.0
 """Interval of greetings without a collector."""
 COMES_BACK_WITHIN_S: Final = 2.0
 SETTLED_AFTER_S: Final = 60.0
@@ -191,7 +191,7 @@ class GameKeeper:
         try:
             if self._attempt is None:
                 self._attempt = self._connect(self.port)
-                game.listens = True
+                game.listens, game.error = True, None
             greeting = self._attempt.look(() if game.has_greeted else self._launcher.commands_on_connect)
         except GameError as error:  # not listening yet, or taken by a collector
             game.error = error

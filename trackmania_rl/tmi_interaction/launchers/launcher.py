@@ -22,6 +22,7 @@ from typing_extensions import override
 from trackmania_rl.errors import PassingError
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.tmi_interaction.launchers.game_processes import GAME_NAME, list_games
 from trackmania_rl.tmi_interaction.tminterface2 import LOOPBACK, GameConnectionError
 
 SIMULATED_GAME_SCRIPT: Final = Path(
@@ -29,7 +30,9 @@ SIMULATED_GAME_SCRIPT: Final = Path(
 )
 LISTENS_WITHIN_S: Final = 120.0
 """Longest time from a game's start until it listens."""
+PORT_FREE_WITHIN_S: Final = 3.0
 POLL_INTERVAL_S: Final = 0.02
+WINE_SERVER: Final = "wineserver"
 TERMINATE_WITHIN_S: Final = 2.0
 ERROR_TAIL_BYTES: Final = 2000
 PR_SET_PDEATHSIG: Final = 1
@@ -206,27 +209,47 @@ def find_free_port(n_ports: int = 1) -> int:
             return first
 
 
-def check_port_is_free(port: int) -> None:
-    """Raise `PortInUseError` with the listening program, if the system shows it."""
+def check_port_is_free(port: int, within_s: float = PORT_FREE_WITHIN_S) -> None:
+    """Wait until a port is free: Wine's server keeps a dead game's port for a moment.
+
+    Raises:
+        PortInUseError: with the listening program, if the system shows it.
+    """
+    deadline_s = time.monotonic() + within_s
+    while (error := _bind_error(port)) is not None:
+        if time.monotonic() > deadline_s:
+            raise PortInUseError(
+                f"port {port} is in use by {_listener_text(port)}: end that program, or take another port, with --set "
+                "base_tmi_port=N (train.py, doctor.py), --ports N (keep_games.py) or --port N (other commands) "
+                f"({error.strerror})"
+            ) from error
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _bind_error(port: int) -> OSError | None:
     with socket.socket() as probe:
         if os.name == "posix":  # a connection that has just ended must not count; on Windows the flag means sharing
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:
-            raise PortInUseError(
-                f"port {port} is in use{_listener_text(port)}: end that program, or take another port, with --set "
-                "base_tmi_port=N (train.py, doctor.py), --ports N (keep_games.py) or --port N (other commands) "
-                f"({error.strerror})"
-            ) from error
+            return error
+    return None
 
 
 def _listener_text(port: int) -> str:
+    """Name the program at a port: of Wine the game with that port, never the server of all its programs."""
+    for game in list_games():
+        if game.named_port == port:
+            return f"the game {GAME_NAME} (process {game.identity.pid})"
     with contextlib.suppress(psutil.Error):  # some systems show other processes' sockets to administrators only
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
-    return ""
+                name = psutil.Process(connection.pid).name()
+                if name.startswith(WINE_SERVER):
+                    return f"a program under Wine (not {name}, with which all programs of Wine end)"
+                return f"{name} (process {connection.pid})"
+    return "another program"
 
 
 def _listens(pid: int, port: int) -> bool:

@@ -27,6 +27,7 @@ TMNF_ON_STEAM: Final = "11020"
 PLUGIN_NAME: Final = "Python_Link.as"
 PLUGIN_FILE: Final = Path(__file__).resolve().parents[1] / PLUGIN_NAME
 """The shipped plugin."""
+GAME_FOLDERS: Final = ("TrackMania", "TmForever")
 TMINTERFACE: Final = "TMInterface"
 PLUGINS: Final = "Plugins"
 
@@ -89,13 +90,23 @@ def find_plugins_folder(trackmania_base_path: str) -> Path:
     looked_for = ", ".join(str(folder / TMINTERFACE) for folder in documents)
     if trackmania_base_path:
         reason = f"trackmania_base_path = {trackmania_base_path!r} leads to no folder of TMInterface's"
-        remedy = "set it to the game's folder in your documents, beside which TMInterface's lies"
+        place = find_game_documents() or "the game's folder in your documents, beside TMInterface's"
+        remedy = f"set it to {place}"
     else:
         reason = "TMInterface's folder is in none of the usual places"
         remedy = "set trackmania_base_path in user_config.py to the game's folder in your documents"
     raise PluginFileError(
         f"{reason} (looked for {looked_for}): {remedy}, and start the game with TMInterface once: that makes the folder"
     )
+
+
+def find_game_documents() -> Path | None:
+    """Return the game's folder in the user's documents, at the usual places."""
+    for documents in _usual_documents_folders():
+        for name in GAME_FOLDERS:
+            if (documents / name / "Tracks" / "Challenges").is_dir():
+                return documents / name
+    return None
 
 
 def install_plugin(plugins_folder: Path, source: Path = PLUGIN_FILE) -> Installation:
@@ -166,7 +177,7 @@ def _version_of(text: str | None) -> int | None:
 
 def _usual_documents_folders() -> list[Path]:
     home = Path.home()
-    folders = [home / "Documents", home / "OneDrive" / "Documents"]
+    folders = [home / "Documents", home / "OneDrive" / "Documents", home]  # the last one is Wine's without the first
     if sys.platform == "win32":
         return [platformdirs.user_documents_path(), *folders]
     prefixes = [Path(os.environ.get("WINEPREFIX") or home / ".wine")]

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import psutil
 from typing_extensions import override
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.processes import descendants_of, end_processes, is_running
 from trackmania_rl.settings import UserSettings
@@ -32,6 +35,7 @@ from trackmania_rl.tmi_interaction.launchers.game_processes import (
     ProcessIdentity,
     find_started,
     list_games,
+    processes_with,
 )
 from trackmania_rl.tmi_interaction.launchers.game_windows import GameWindow
 from trackmania_rl.tmi_interaction.launchers.launcher import OWN_PROCESS_GROUP, GameLauncher, check_port_is_free
@@ -41,9 +45,17 @@ log = logging.getLogger(__name__)
 
 FIND_WITHIN_S: Final = 60.0
 """Longest time from the start command until a game process appears."""
+APPEARS_WITHIN_S: Final = 15.0
+"""Longest time from the orderly end of the start command: it may have handed over to Steam or a service."""
+STARTS_AGAIN_WITHIN_S: Final = 2.0
+"""Longest time from the end of a game that starts itself again until its successor appears."""
+NOISE: Final = re.compile(r"^[0-9a-f]{4}:(fixme|err|warn|trace):|^\s*$")
+"""Lines of Wine's own messages."""
 POLL_INTERVAL_S: Final = 0.2
 CHALLENGES: Final = Path("Tracks", "Challenges")
 """Maps' folder in the game's folder of the user's documents."""
+MOST_SAID_LINES: Final = 5
+MOST_LINE_BYTES: Final = 1000
 PORT_PLACE: Final = "{port}"
 START_SCRIPT: Final = SHIPPED_FOLDER / "scripts" / "start_game_linux.sh"
 EXAMPLE: Final = f"sh {shlex.quote(str(START_SCRIPT))} {PORT_PLACE}"
@@ -75,6 +87,9 @@ class TmnfLauncher(GameLauncher):
         self._records = records or GameRecords()
         self._find_games = find_games
         self._starter: subprocess.Popen[bytes] | None = None
+        self._said: deque[str] = deque(maxlen=MOST_SAID_LINES)
+        self._launch: Launch | None = None
+        self._is_over = False  # the game has ended, and no other has taken its place
         self._game: psutil.Process | None = None
         self._window: GameWindow | None = None
 
@@ -111,19 +126,40 @@ class TmnfLauncher(GameLauncher):
             before = frozenset(game.identity for game in self._find_games())
             mark = f"port {self.port}, started by process {os.getpid()} at {time.time_ns()}"
             at_s = time.time()
-            self._starter = _run(command, mark)
-            launch = Launch(self.port, mark, at_s, before)
+            self._starter, self._said = _run(command, mark)
+            self._launch = Launch(self.port, mark, at_s, before)
             try:
-                self._game = self._wait_for_game(launch, self._starter)
-                self._records.add(self.port, ProcessIdentity.of(self._game))
+                self._take(self._wait_for_game(self._launch, self._starter))
             except BaseException:
                 self.kill()
                 raise
-        log.info("the game at port %d is process %d", self.port, self._game.pid)
+
+    def _take(self, game: psutil.Process) -> None:
+        self._game = game
+        self._window = None
+        self._is_over = False
+        assert self._launch is not None
+        self._records.add(self.port, ProcessIdentity.of(game), self._launch.mark)
+        log.info("the game at port %d is process %d", self.port, game.pid)
 
     @override
     def is_alive(self) -> bool:
+        if self._game is not None and not is_running(self._game) and not self._is_over:
+            self._is_over = not self._takes_successor()
         return self._game is not None and is_running(self._game)
+
+    def _takes_successor(self) -> bool:
+        """Return whether an ended game had started another one in its place, which is the game from now on."""
+        assert self._launch is not None
+        deadline_s = time.monotonic() + STARTS_AGAIN_WITHIN_S
+        while True:
+            found = [game for game in self._find_games() if game.mark == self._launch.mark]
+            if (newest := _newest(found)) is not None:
+                self._take(newest)
+                return True
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(POLL_INTERVAL_S)
 
     @override
     def show_window(self) -> None:
@@ -142,7 +178,9 @@ class TmnfLauncher(GameLauncher):
 
     @override
     def kill(self) -> None:
-        processes = [] if self._game is None else [self._game]
+        # The mark finds a successor of the game, and what both have started.
+        processes = [] if self._launch is None else processes_with(self._launch.mark)
+        processes += [] if self._game is None or self._game in processes else [self._game]
         if self._starter is not None and self._starter.poll() is None:
             processes += [psutil.Process(self._starter.pid), *descendants_of(self._starter.pid)]
         for process in end_processes(processes):
@@ -151,7 +189,7 @@ class TmnfLauncher(GameLauncher):
             self._starter.poll()
         if self._game is not None:
             self._records.remove(self.port)
-        self._starter = self._game = self._window = None
+        self._starter = self._launch = self._game = self._window = None
 
     @override
     def wait_until_connectable(self, timeout_s: float) -> None:
@@ -168,20 +206,31 @@ class TmnfLauncher(GameLauncher):
                     "scripts/doctor.py and docs/troubleshooting.rst"
                 )
             time.sleep(POLL_INTERVAL_S)
-        raise GameConnectionError(f"the game at port {self.port} ended while starting up; start it by hand to see why")
+        raise GameConnectionError(
+            f"the game at port {self.port} ended while starting up{self._reason()}; start it by hand to see why"
+        )
+
+    def _reason(self) -> str:
+        """Return what the start command wrote last, as ": TEXT"."""
+        return f": {self._said[-1]}" if self._said else ""
 
     def _wait_for_game(self, launch: Launch, starter: subprocess.Popen[bytes]) -> psutil.Process:
         deadline_s = time.monotonic() + FIND_WITHIN_S
+        has_ended = False
         while True:
             found = find_started(launch, self._find_games())
-            if len(found) == 1 and (process := found[0].identity.open()) is not None:
+            is_only_one = len(found) == 1 or all(game.mark == launch.mark for game in found)
+            if is_only_one and (process := _newest(found)) is not None:
                 return process
             exit_code = starter.poll()
             if exit_code and not found:  # a starter that hands over exits with 0
+                time.sleep(POLL_INTERVAL_S)  # its last line is being read
                 raise GameConnectionError(
-                    f"the command that starts the game ended with exit code {exit_code}: run it by hand to see why: "
-                    f"{_text(starter.args)}"
+                    f"the command that starts the game ended with exit code {exit_code}{self._reason()}; run it by "
+                    f"hand to see why: {_text(starter.args)}"
                 )
+            if exit_code == 0 and not has_ended:
+                has_ended, deadline_s = True, min(deadline_s, time.monotonic() + APPEARS_WITHIN_S)
             if time.monotonic() > deadline_s:
                 raise GameConnectionError(self._not_found(found, starter))
             time.sleep(POLL_INTERVAL_S)
@@ -193,10 +242,20 @@ class TmnfLauncher(GameLauncher):
                 f"several games have begun since the one for port {self.port} was started (processes {pids}), and "
                 "nothing tells which is it: start no game by hand while training starts one"
             )
+        has_ended = starter.poll() is not None
+        since = f"{APPEARS_WITHIN_S:g} s after the command ended" if has_ended else f"{FIND_WITHIN_S:g} s"
         return (
-            f"no process {GAME_NAME} appeared within {FIND_WITHIN_S:g} s after the game for port {self.port} was "
-            f"started: run the command by hand to see why: {_text(starter.args)}"
+            f"no process {GAME_NAME} appeared within {since} that starts the game for port {self.port}, or it ended at "
+            f"once{self._reason()}; run the command by hand to see why: {_text(starter.args)}"
         )
+
+
+def _newest(games: Sequence[GameProcess]) -> psutil.Process | None:
+    """Return the newest of some games that still runs."""
+    for game in sorted(games, key=lambda game: game.identity.created_at_s, reverse=True):
+        if (process := game.identity.open()) is not None:
+            return process
+    return None
 
 
 def start_command(port: int, user: UserSettings, platform: str = sys.platform) -> list[str] | str:
@@ -235,6 +294,10 @@ def split_game_command(command: str, which: Callable[[str], str | None] = shutil
             f"game_command = {command!r} has no {{port}} in it: put it where the port belongs, such as: {EXAMPLE}"
         )
     words = [str(Path(word).expanduser()) if word.startswith("~/") else word for word in words]
+    for word in words[1:]:
+        is_file = word.startswith("/") or word.endswith(".sh")
+        if is_file and not any(letter in word for letter in "={") and not Path(word).exists():
+            raise UserError(f"game_command = {command!r}: there is no {word}; correct it in user_config.py")
     if which(words[0]) is None:
         raise UserError(
             f"game_command begins with {words[0]!r}, and there is no such program: install it, or give its whole path "
@@ -279,13 +342,14 @@ def check_profile(profile: str) -> None:
         )
 
 
-def _run(command: list[str] | str, mark: str) -> subprocess.Popen[bytes]:
+def _run(command: list[str] | str, mark: str) -> tuple[subprocess.Popen[bytes], deque[str]]:
+    """Start a command; return it, and the last lines that it and the game write as errors."""
     try:
-        return subprocess.Popen(
+        starter = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             env={**os.environ, MARK_VARIABLE: mark},
             start_new_session=True,  # Ctrl-C must not reach the game
             creationflags=OWN_PROCESS_GROUP,
@@ -294,6 +358,19 @@ def _run(command: list[str] | str, mark: str) -> subprocess.Popen[bytes]:
         raise UserError(
             f"the game cannot be started by {_text(command)}: {error.strerror}; correct it in user_config.py"
         ) from error
+    said: deque[str] = deque(maxlen=MOST_SAID_LINES)
+    assert starter.stderr is not None
+    threading.Thread(target=_keep_last_lines, args=(starter.stderr, said), name="game's errors", daemon=True).start()
+    return starter, said
+
+
+def _keep_last_lines(stream: IO[bytes], said: deque[str]) -> None:
+    """Read a stream to its end, as the game must not wait for a reader."""
+    with stream:
+        while line := stream.readline(MOST_LINE_BYTES):
+            text = one_line(line.decode(errors="replace"))
+            if not NOISE.match(text):
+                said.append(text)
 
 
 def _text(command: object) -> str:
