@@ -46,6 +46,8 @@ CONNECT_COMMANDS: Final = (
 CONNECT_SPEED: Final = 1.0
 RACING_SILENCE_S: Final = 30.0
 """Longest silence of a game in a race, which is a hang. A map takes longer to load."""
+WARM_AFTER_DECISIONS: Final = 20
+"""Decisions after which a new game has compiled or loaded what a race needs."""
 START_WITHIN_S: Final = 120.0
 """Timeout for loading a map and its countdown, wall clock."""
 CLOCK_TOLERANCE_S: Final = 0.1
@@ -105,6 +107,7 @@ class RaceMachine:
         self._held: GameEvent | None = None
         self._clock_ms = 0  # race time of the last decision
         self._seen_row = 0  # of the newest observed state
+        self._n_decisions = 0  # since the connection
 
     def reset(self, game_map: GameMap, frames: npt.NDArray[np.uint8] | None = None) -> Observation:
         """Bring the car to the start of a map at race time 0, even during a race.
@@ -126,7 +129,7 @@ class RaceMachine:
             self.races.begin(0, game_map.zones, game_map.road, self.settings)
             observation = self._arrive(held, 0, StateView(blob))
         assert isinstance(observation, Observation), "no race ends in its first state"
-        self._transport.limit_silence(RACING_SILENCE_S)
+        self._limit_silence_if_warm()
         return observation
 
     def step(self, decision: PolicyDecision) -> Observation | RaceEnd:
@@ -139,6 +142,9 @@ class RaceMachine:
         """
         if self._held is None:
             raise RuntimeError("step needs a race under way: call reset first")
+        self._n_decisions += 1
+        if self._n_decisions == WARM_AFTER_DECISIONS:
+            self._limit_silence_if_warm()
         self._transport.set_input(self._actions.held(np.asarray([decision.action]))[0])
         if self.settings.image_width_px > 0:
             self._transport.set_speed(self.settings.running_speed)
@@ -153,6 +159,10 @@ class RaceMachine:
                     return self._finish(event)
                 self._answer(event, then_get_state=True)
         raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports after race time {self._clock_ms} ms, but no next step")
+
+    def _limit_silence_if_warm(self) -> None:
+        if self._n_decisions >= WARM_AFTER_DECISIONS:
+            self._transport.limit_silence(RACING_SILENCE_S)
 
     def _is_next_decision(self, clock_ms: int) -> bool:
         late_ms = clock_ms - self._clock_ms - self.settings.ms_per_action
