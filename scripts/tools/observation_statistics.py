@@ -28,6 +28,7 @@ from trackmania_rl.cli import command, whole_number, writing
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings
+from trackmania_rl.settings.game import RACES
 
 import numpy as np
 import numpy.typing as npt
@@ -127,19 +128,13 @@ def random_actions(spaces: Spaces, rng: np.random.Generator, n_actions: int) -> 
 
 def of_memory(run_folder: Path) -> tuple[Settings, States, str]:
     """Return a run's settings, the states in its checkpoint, and a description."""
-    from trackmania_rl.experience_replay.ring_buffer import rows_of_state
-    from trackmania_rl.runs import load_checkpoint
     from trackmania_rl.training.driver_loading import load_run_settings
+    from trackmania_rl.training.recording import rows_of_run
 
     settings = load_run_settings(run_folder)
-    loaded = load_checkpoint(run_folder)
-    buffers = None if loaded is None else loaded.state["hooks"]["StoreRaces"]["buffers"]
-    if buffers is None:
-        raise UserError(
-            f"{run_folder}: there is no checkpoint with a replay memory (checkpoint_holds_replay): leave --run out, "
-            "and races are measured"
-        )
-    states = rows_of_state(buffers["ring"])["state_floats"].numpy()
+    if settings.game.games != RACES:
+        raise UserError(f"{run_folder}: its environment is no race; its own bounds normalize its observations")
+    states = rows_of_run(run_folder)["state_floats"].numpy()
     return settings, states, f"{len(states):,} states in the memory of {run_folder}"
 
 

@@ -118,6 +118,7 @@ def test_updates_move_the_network_that_drives(loss, settings, device):
     assert after.isfinite().all()
     assert not torch.equal(before, after)
     assert losses["grad_norm"] > 0
+    assert learner.explores_by_epsilon == (loss is torchrl_agent.DQNLoss)
     assert loss in ON_POLICY or batch["td_error"].shape == (BATCH,)
     layers = learner.layers()
     of_driver = {f"{tensor.shape}" for tensor in learner.exploration_network.parameters()}

@@ -74,6 +74,7 @@ def test_the_live_view_fits_and_shows_the_figures():
     assert evaluated.strip("│ ").split()[-3:] == ["0:30.999", "0:30.999", "0:30.999"]
     assert text.count("started again") == 10, "the message is wrapped between words"
     assert "No race yet." in as_text(TrainingStatistics(), 80)
+    assert "replay" not in as_text(TrainingStatistics(), 80) + plain_line(TrainingStatistics()), "as of PPO"
     figures = make_figures()
     line = plain_line(figures)
     assert line.isascii()

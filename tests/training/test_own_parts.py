@@ -222,6 +222,16 @@ def test_a_hook_sees_what_there_is_at_each_point(make_run, make_race):
     assert hook.calls == dict.fromkeys(of_races, 2) | dict.fromkeys(of_updates, updates)
 
 
+class LacksAnArgument(Hook):
+    def post_loss(self):
+        pass
+
+
+def test_a_hook_that_lacks_an_argument_is_refused_in_one_line(make_run):
+    with pytest.raises(UserError, match=r"hooks: LacksAnArgument\.post_loss cannot be called with \(batch\): too many"):
+        make_run([LacksAnArgument()])
+
+
 def make_network_of(settings):
     return IQN(settings, race_spaces(settings), SeedTree(1)).make_network()
 

@@ -49,9 +49,11 @@ class Agent(ABC):
         averaged_network: its weights are the running average of `n_averaged` publications.
         updates: number of updates made.
         is_on_policy: whether it learns from a `RolloutStore`.
+        explores_by_epsilon: whether its actor explores by the schedules of epsilon.
     """
 
     is_on_policy: ClassVar[bool] = False
+    explores_by_epsilon = True
 
     def __init__(self, loss_module: nn.Module, network: nn.Module, settings: AgentSettings) -> None:
         self.loss_module = loss_module

@@ -375,6 +375,7 @@ class TorchRLLearner(Agent):
 
     def __init__(self, loss: OffPolicyLoss, network: nn.Module, settings: AgentSettings) -> None:
         super().__init__(loss, network, settings)
+        self.explores_by_epsilon = isinstance(loss.loss, DQNLoss)
         self._parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.Adam(self._parameters, lr=0.0)
         has_target = any(name.startswith("target_") for name, _ in loss.loss.named_buffers())

@@ -292,7 +292,9 @@ def _overview(figures: TrainingStatistics, phases: Mapping[int | None, tuple[str
         }
         | _named_values(figures.last_metrics),
         "schedules": _named_values(figures.current_values) or NOTHING,
-        "replay": f"{figures.replay_transitions:,} of {figures.replay_capacity:,} transitions",
+        "replay": f"{figures.replay_transitions:,} of {figures.replay_capacity:,} transitions"
+        if figures.replay_capacity > 0  # no replay memory otherwise
+        else "",
         "checkpoint": _checkpoint_age(figures),
         "hooks": _named_values(figures.hook_figures),
     }
@@ -413,7 +415,7 @@ def plain_line(figures: TrainingStatistics) -> str:
             _plain_map(map_name, of_map, figures.reference_times.get(map_name))
             for map_name, of_map in figures.maps.items()
         ),
-        f"replay {figures.replay_transitions:,}/{figures.replay_capacity:,}",
+        f"replay {figures.replay_transitions:,}/{figures.replay_capacity:,}" if figures.replay_capacity > 0 else "",
         f"{rates.actions_per_s:,.0f} actions/s",
         f"{rates.batches_per_s:.1f} batches/s",
         f"waiting: learner {_percent(rates.learner_waiting_share)}, "

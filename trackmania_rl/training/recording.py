@@ -7,10 +7,11 @@ The first race of a driver or of given inputs is driven as it is. Further ones b
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, episode_of_race, episodes_of_memory
@@ -67,7 +68,17 @@ def episodes_of_run(run_folder: Path, form: EpisodeForm) -> Iterator[Episode]:
     """Take the races out of the replay memory that a run's newest checkpoint holds.
 
     Raises:
-        UserError: if there is no checkpoint, it is damaged, or it holds no memory.
+        UserError: as `rows_of_run`.
+    """
+    columns = {name: column.numpy() for name, column in rows_of_run(run_folder).items()}
+    yield from episodes_of_memory(columns, form, str(run_folder))
+
+
+def rows_of_run(run_folder: Path) -> dict[str, torch.Tensor]:
+    """Read the rows of races in the replay memory that a run's newest checkpoint holds, by column.
+
+    Raises:
+        UserError: if there is no checkpoint, it is damaged, or its memory holds no races.
     """
     loaded = load_checkpoint(run_folder)
     if loaded is None:
@@ -78,5 +89,9 @@ def episodes_of_run(run_folder: Path, form: EpisodeForm) -> Iterator[Episode]:
             f"{run_folder}: its checkpoint holds no replay memory; set checkpoint_holds_replay = True in "
             f"{run_folder / SETTINGS_FILE} and let it train on"
         )
-    columns = {name: column.numpy() for name, column in rows_of_state(memory["ring"]).items()}
-    yield from episodes_of_memory(columns, form, str(run_folder))
+    if not isinstance(memory, Mapping) or "ring" not in memory:
+        raise UserError(
+            f"{run_folder}: its memory keeps no races, as those of on-policy agents and own ones: record races with "
+            "scripts/tools/dataset.py record"
+        )
+    return rows_of_state(memory["ring"])

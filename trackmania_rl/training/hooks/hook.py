@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder
-from trackmania_rl.settings import Settings
+from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.settings.snapshot import LiveSettings
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -30,21 +31,21 @@ from trackmania_rl.telemetry.statistics import TrainingStatistics
 if TYPE_CHECKING:
     from trackmania_rl.training.trainer import RunTrainer
 
-POINTS: Final = (
-    "batch_process",
-    "pre_steps_log",
-    "pre_optim_steps",
-    "process_optim_batch",
-    "process_loss",
-    "post_loss",
-    "optimizer",
-    "post_optim",
-    "post_optim_log",
-    "post_optim_complete_log",
-    "post_steps",
-    "post_steps_log",
-)
-"""Points of torchrl's Trainer at which a hook may act, in the order of one race."""
+POINTS: Final = {
+    "batch_process": ("race",),
+    "pre_steps_log": ("race",),
+    "pre_optim_steps": (),
+    "process_optim_batch": ("batch",),
+    "process_loss": ("batch", "losses"),
+    "post_loss": ("batch",),
+    "optimizer": ("losses", "clip_grad_norm", "clip_norm", "number"),
+    "post_optim": (),
+    "post_optim_log": ("batch",),
+    "post_optim_complete_log": ("updates", "mean_losses"),
+    "post_steps": (),
+    "post_steps_log": ("race",),
+}
+"""Points of torchrl's Trainer at which a hook may act, in the order of one race, with their arguments."""
 OF_RACES: Final = ("batch_process", "pre_steps_log", "post_steps_log")
 """Points at which a hook receives a race."""
 
@@ -132,11 +133,22 @@ class Hook(TrainerHookBase):
     takes_fragments: ClassVar[bool] = False
 
     def register(self, trainer: RunTrainer, name: str = "") -> None:
-        """Register the methods of points, by default under the class's name."""
+        """Register the methods of points, by default under the class's name.
+
+        Raises:
+            SettingsError: if a method takes other arguments than those of its point.
+        """
         self.trainer, self.run = trainer, trainer.run
-        for point in POINTS:
-            if hasattr(self, point):
-                trainer.register_op(point, getattr(self, point))
+        for point, arguments in POINTS.items():
+            if (method := getattr(self, point, None)) is None:
+                continue
+            try:
+                inspect.signature(method).bind(*arguments)
+            except TypeError as error:
+                raise SettingsError(
+                    f"hooks: {type(self).__name__}.{point} cannot be called with ({', '.join(arguments)}): {error}"
+                ) from error
+            trainer.register_op(point, method)
         trainer.register_module(name or type(self).__name__, self)
         trainer.hooks.append(self)
 

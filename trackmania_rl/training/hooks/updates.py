@@ -37,12 +37,12 @@ class FollowSchedules(Hook):
         learning_rate = exponential(settings.agent.lr_schedule, frames)
         self.run.agent.follow(settings.agent, learning_rate)
         self.run.memory.follow(settings, frames)
-        self.run.statistics.current_values = {
-            "epsilon": exponential(settings.exploration.epsilon_schedule, frames),
-            "epsilon_boltzmann": exponential(settings.exploration.epsilon_boltzmann_schedule, frames),
-            "learning_rate": learning_rate,
-            "gamma": linear(settings.agent.gamma_schedule, frames),
-        }
+        values = {"learning_rate": learning_rate, "gamma": linear(settings.agent.gamma_schedule, frames)}
+        if self.run.agent.explores_by_epsilon:
+            exploration = settings.exploration
+            values["epsilon"] = exponential(exploration.epsilon_schedule, frames)
+            values["epsilon_boltzmann"] = exponential(exploration.epsilon_boltzmann_schedule, frames)
+        self.run.statistics.current_values = values
 
 
 class ResetPeriodically(Hook):
