@@ -155,7 +155,7 @@ class GameSettings(Group):
     """Time after which a game in a race drops a silent collector."""
     timeout_between_races_ms: Restart[Milliseconds] = 600_000_000
     """The same between races."""
-    game_camera_number: Restart[PositiveInt] = 2
+    game_camera_number: Driver[PositiveInt] = 2
     """The game's camera; the published weights were trained with 2."""
     game_reboot_interval_s: Seconds = 43_200.0
     """Age at which a game instance is restarted; the real game slows down over hours."""
