@@ -14,6 +14,7 @@ from trackmania_rl.telemetry import diagnostics
 from trackmania_rl.telemetry.diagnostics import (
     KINDS,
     Section,
+    band_of,
     binned,
     draw_diagnostics,
     list_pictures,
@@ -31,6 +32,21 @@ def line_data():
     about = Section(map_name="valley", track="valley", frames_total=12345, training_s=61.5, s_per_action=0.05, **keys)
     about.line_m = about.driven_m = line_m
     return {"about": about}
+
+
+def test_road_is_a_band_in_metres():
+    outline_m = band_of(np.stack([np.zeros(5), np.zeros(5), np.arange(5.0)], axis=1))
+    assert outline_m.tolist() == [[-10.0, z] for z in range(5)] + [[10.0, z] for z in reversed(range(5))]
+
+
+def test_numbers_of_near_places_are_beside_each_other():
+    figure = diagnostics.new_figure((4, 4))
+    places_m = np.array([[0.0, 0, 10], [0.5, 0, 10.5], [0, 0, 80]])
+    diagnostics._draw_places(figure.add_subplot(), line_data(), places_m)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) == 3
+    assert not any(one.overlaps(other) for k, one in enumerate(boxes) for other in boxes[:k])
 
 
 def test_the_newest_sets_are_kept(tmp_path, monkeypatch):

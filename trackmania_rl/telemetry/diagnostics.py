@@ -56,6 +56,11 @@ PEDALS: Final = (("gas", (1, 0)), ("no pedal", (0, 0)), ("brake", (0, 1)), ("gas
 _HORIZONS: Final = 12
 
 DOTS_PER_INCH = 100
+BAND_M: Final = 10.0
+"""Width of the grey band to each side of the reference line."""
+NEAR_SHARE: Final = 0.05
+"""Places nearer than this share of the race's extent have their numbers beside each other, `LABEL_POINTS` apart."""
+LABEL_POINTS: Final = 20.0
 TEXT, FAINT, GRID = "#222222", "#777777", "#e4e4e4"
 STYLE: Final[dict[Any, Any]] = {
     "axes.axisbelow": True,
@@ -283,11 +288,12 @@ def draw_predicted_and_realised(data: Data) -> Figure | None:
     if has_meters:
         at_m = compared.meters
         edges = np.linspace(float(np.nanmin(at_m)), float(np.nanmax(at_m)) + 1e-6, 51)
-        _draw_binned(panels[1], at_m, error, edges, (edges[:-1] + edges[1:]) / 2, TRAIN, "four of five actions")
+        centres = (edges[:-1] + edges[1:]) / 2
+        _draw_binned(panels[1], at_m, error, edges, centres, TRAIN, "mean", "four of five actions")
         panels[1].axhline(0, color=FAINT, linewidth=0.9)
         panels[1].legend()
         panels[1].set(xlabel=f"distance along {about.map_name} (m)", ylabel="predicted - realised (reward)")
-        panels[1].set_title("error along the track, mean; above 0: too optimistic")
+        panels[1].set_title("error along the track; above 0: too optimistic")
     return figure
 
 
@@ -369,14 +375,16 @@ def binned(at: Array, values: Array, edges: Array) -> Array:
     return result
 
 
-def _draw_binned(axes: Axes, at: Array, values: Array, edges: Array, centres: Array, colour: str, label: str) -> None:
+def _draw_binned(
+    axes: Axes, at: Array, values: Array, edges: Array, centres: Array, colour: str, label: str, band: str | None = None
+) -> None:
     mean, low, high = binned(at, values, edges).T
-    axes.fill_between(centres, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.fill_between(centres, low, high, color=colour, alpha=0.18, linewidth=0, label=band)
     axes.plot(centres, mean, ".-", color=colour, linewidth=1.8, label=label)
 
 
 def draw_racing_line(data: Data) -> Figure | None:
-    """Newest evaluation race from above, coloured by speed."""
+    """Newest evaluation race from above, coloured by speed. Grey: 10 m to each side of the reference line."""
     from matplotlib.collections import LineCollection
 
     about = data["about"]
@@ -392,8 +400,8 @@ def draw_racing_line(data: Data) -> Figure | None:
     pieces = np.stack((ground_m[:-1], ground_m[1:]), axis=1)
     driven = LineCollection(list(pieces), array=speeds_km_h[:-1], cmap="turbo", linewidth=2.5, zorder=3)
     figure.colorbar(axes.add_collection(driven), ax=axes, label="speed (km/h)", shrink=0.6)
-    for place, label in ((0, "start"), (-1, "end")):
-        axes.annotate(label, ground_m[place], xytext=(8, 8), textcoords="offset points", fontsize=10, color=TEXT)
+    for place, label, down in ((0, "start", 8), (-1, "end", -16)):
+        axes.annotate(label, ground_m[place], xytext=(8, down), textcoords="offset points", fontsize=10, color=TEXT)
         axes.plot(*ground_m[place], "o", markersize=7, color=TEXT, zorder=4)
     axes.set(xlabel="x (m)", ylabel="z (m)")
     return figure
@@ -443,20 +451,43 @@ def _styles(about: Section) -> list[tuple[str, Any]]:
 
 def _draw_road(axes: Axes, about: Section) -> None:
     """Draw road and race from above, z downwards."""
-    if len(about.line_m):
-        axes.plot(*about.line_m.T[[0, 2]], color="#d0d0d0", linewidth=7.0, solid_capstyle="round", zorder=1)
+    if len(about.line_m) > 1:
+        axes.fill(*band_of(about.line_m).T, color="#d8d8d8", linewidth=0, zorder=1)
     axes.plot(*about.driven_m.T[[0, 2]], color=FAINT, linewidth=1.0, zorder=2)
     axes.set_aspect("equal", adjustable="datalim")
     axes.invert_yaxis()
     axes.margins(0.08)
 
 
+def band_of(line_m: Array) -> Array:
+    """Return the outline (2 M, 2), x and z, of the band of `BAND_M` to each side of a line (M, 3)."""
+    ground_m = line_m[:, [0, 2]].astype(np.float64)
+    along = np.gradient(ground_m, axis=0)
+    along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-9)
+    aside_m = BAND_M * np.stack((-along[:, 1], along[:, 0]), axis=1)
+    return np.concatenate((ground_m + aside_m, (ground_m - aside_m)[::-1]))
+
+
 def _draw_places(axes: Axes, data: Data, position_m: Array) -> None:
     """Draw road and race, and number places (n, 3)."""
     _draw_road(axes, data["about"])
-    for number, (x_m, _, z_m) in enumerate(position_m.tolist(), start=1):
-        axes.plot(x_m, z_m, "o", markersize=15, color=TEXT, markeredgecolor="white", zorder=5)
-        axes.text(x_m, z_m, str(number), color="white", fontsize=9, ha="center", va="center", zorder=6, clip_on=True)
+    places_m = position_m[:, [0, 2]]
+    near_m = NEAR_SHARE * float(np.ptp(data["about"].driven_m[:, [0, 2]], axis=0).max(initial=1.0))
+    for index, place_m in enumerate(places_m):
+        n_before = int((np.linalg.norm(places_m[:index] - place_m, axis=1) < near_m).sum())
+        axes.annotate(
+            str(index + 1),
+            place_m,
+            xytext=(LABEL_POINTS * n_before, 0),
+            textcoords="offset points",
+            color="white",
+            fontsize=9,
+            ha="center",
+            va="center",
+            zorder=6,
+            bbox={"boxstyle": "circle", "facecolor": TEXT, "edgecolor": "white"},
+            arrowprops={"arrowstyle": "-", "color": TEXT} if n_before else None,
+        )
     axes.set_axis_off()
     axes.set_title("where: from above", color=FAINT)
 
