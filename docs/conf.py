@@ -12,6 +12,7 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 from pydantic import BaseModel
 from sphinx.application import Sphinx
+from sphinx.util.parsing import nested_parse_to_nodes
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -27,6 +28,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "matplotlib.sphinxext.plot_directive",
     "myst_nb",
+    "sphinx_copybutton",
 ]
 root_doc = "index"
 exclude_patterns = ["figures", "_templates"]
@@ -38,6 +40,8 @@ suppress_warnings = ["ref.python"]  # a name that a package hands on has two pla
 html_theme = "furo"
 html_title = "TrackMania trainer"
 html_show_sourcelink = False
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_search_scorer = str(ROOT / "docs" / "scorer.js")
 
 autosummary_generate = True
@@ -68,11 +72,8 @@ class SettingsTable(Directive):
         """Write the table as reStructuredText, from the same source as `train.py --list-settings`."""
         from docs_tables import settings_rst
 
-        node = nodes.section()
-        node.document = self.state.document
         text = settings_rst(ROOT / "config_files" / self.arguments[0])
-        self.state.nested_parse(StringList(text.splitlines(), source="settings"), 0, node)
-        return node.children
+        return nested_parse_to_nodes(self.state, StringList(text.splitlines(), source="settings"))
 
 
 def lead_to_pages(app: Sphinx, doctree: nodes.document, docname: str) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.descriptions import settings_rows
+from trackmania_rl.settings.descriptions import OTHER_WORDS, settings_rows
 from trackmania_rl.settings.groups import groups
 
 LONGEST_VALUE = 60
 
 
 def settings_rst(config_file: Path) -> str:
-    """Describe every setting of a configuration in reStructuredText: a list for each group.
+    """Describe every setting of a configuration in reStructuredText: a section for each group, an anchor for each one.
+
+    The site's search finds a setting by its name and by the words of other libraries.
 
     Args:
         config_file: has the values.
@@ -21,7 +23,7 @@ def settings_rst(config_file: Path) -> str:
     lines: list[str] = []
     for group, model in groups().items():
         title = (model.__doc__ or group).strip().splitlines()[0].rstrip(".")
-        lines += ["", f".. rubric:: {title}", ""]
+        lines += ["", title, "-" * len(title), ""]
         for row in rows:
             if row["group"] == group:
                 value = row["value"]
@@ -29,6 +31,12 @@ def settings_rst(config_file: Path) -> str:
                 unit = f" {row['unit']}" if row["unit"] else ""
                 restart = "; takes effect when the run is started again" if row["restart"] else ""
                 assignment = _escaped(f"{row['name']} = {value}")
+                words = [word.replace("_", " ") for word, ours in OTHER_WORDS.items() if row["name"] in ours.split()]
+                lines += [
+                    f".. index:: {', '.join(f'! {word}' for word in (row['name'], *words))}",
+                    f"   :name: {row['name']}",
+                    "",
+                ]
                 lines += [f":code:`{assignment}`{unit}", "", f"    {_escaped(row['about'])}"]
                 lines += ["", f"    *Allowed:* {_escaped(row['range'])}{restart}.", ""]
     return "\n".join(lines)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from trackmania_rl.settings.groups import FIELDS, groups
+
 SITE = os.environ.get("TRACKMANIA_RL_SITE")
 ERROR = re.compile(r'ERROR:|class="(?:[^"]* )?(?:contents|system-message|problematic)[ "]')
 """Text, or the class of an element, that the theme or docutils shows as an error."""
@@ -53,3 +55,17 @@ def test_every_page_is_reached_under_its_own_title_and_shows_no_error(repository
     titles = {file.relative_to(docs).with_suffix("").as_posix(): source_title(file) for file in sources}
     shown = {name: built_title(pages[f"{name}.html"]) for name in titles if f"{name}.html" in reached}
     assert shown == titles
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(SITE is None, reason="build the site (CONTRIBUTING.rst) and set TRACKMANIA_RL_SITE to its folder")
+def test_each_setting_has_an_anchor_and_is_found_by_other_words() -> None:
+    site = Path(SITE or "")
+    index, settings = (site / "searchindex.js").read_text("utf-8"), (site / "settings.html").read_text("utf-8")
+    [page] = set(re.findall(r'"learning rate":\[\[(\d+),"lr-schedule",true\]\]', index))  # true: above all other pages
+    for name in FIELDS:
+        anchor = name.replace("_", "-")
+        assert f'id="{anchor}"' in settings, name
+        assert f'[{page},"{anchor}",true]' in index, name
+    assert settings.count("<h2>") == len(groups())
+    assert "copybutton.js" in settings
