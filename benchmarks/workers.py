@@ -25,11 +25,11 @@ from benchmarks.delayed_link import link_process
 from benchmarks.training_command import FIRST_RACE_WITHIN_S, PROJECT, TrainCommand
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.over_grpc import all_columns, encode_race, half_floats
-from trackmania_rl.channels.rollouts import ReceivedRollout
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, open_channels
 from trackmania_rl.cli import command
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_parts
+from trackmania_rl.race.race import Race
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.telemetry.tables import PlainConsole
@@ -95,7 +95,7 @@ def worker_rate(folder: Path, seconds: float, one_way_s: float) -> float:
                 worker.wait()
 
 
-def played_race(folder: Path, width_px: int, height_px: int) -> ReceivedRollout:
+def played_race(folder: Path, width_px: int, height_px: int) -> Race:
     """Play one race of the default configuration in this process; `folder` is for tracks."""
     size = {"image_width_px": width_px, "image_height_px": height_px}
     settings = load_settings(PROJECT / "config_files" / "config.py", {"games_per_collector": 1, **size})
@@ -121,9 +121,9 @@ def played_race(folder: Path, width_px: int, height_px: int) -> ReceivedRollout:
     return race
 
 
-def bytes_per_action(race: ReceivedRollout, compress: Callable[[Any], Any]) -> float:
+def bytes_per_action(race: Race, compress: Callable[[Any], Any]) -> float:
     """Return the bytes of an encoded race per action."""
-    return len(encode_race(race, 1, compress)) / len(race.rollout_results["actions"])
+    return len(encode_race(race, 1, compress)) / race.n_actions
 
 
 @command
@@ -139,8 +139,8 @@ def main() -> None:
     for name, size_px in (("floats", (0, 0)), ("pictures of 160 x 120", PICTURE_PX)):
         with tempfile.TemporaryDirectory() as folder:
             race = played_race(Path(folder), *size_px)
-        n_actions = len(race.rollout_results["actions"])
-        raw = sum(getattr(column, "nbytes", 0) for column in race.rollout_results.values()) / n_actions
+        n_actions = race.n_actions
+        raw = sum(getattr(column, "nbytes", 0) for column in race.columns.values()) / n_actions
         began_s = time.perf_counter()
         compressed = bytes_per_action(race, all_columns)
         encode_us = 1e6 * (time.perf_counter() - began_s) / n_actions

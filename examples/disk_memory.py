@@ -11,7 +11,8 @@ from tensordict import TensorDictBase
 from torchrl.data import LazyMemmapStorage, ReplayBuffer
 
 from trackmania_rl.agents.devices import pick_device
-from trackmania_rl.experience_replay.memory import Memory, RewardedRollout
+from trackmania_rl.experience_replay.memory import Memory, mini_races_of_race
+from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
@@ -27,9 +28,9 @@ class DiskMemory(Memory):
         self.generator = torch.Generator().manual_seed(seeds.integer("replay"))
         self.buffer = ReplayBuffer(storage=LazyMemmapStorage(self.capacity), generator=self.generator)
 
-    def extend(self, rollout: RewardedRollout) -> int:
+    def extend(self, race: Race, settings: Settings, frames_total: int) -> int:
         """Store the transitions of a race as a training batch."""
-        transitions = rollout.mini_races(self.spaces, self.generator)
+        transitions = mini_races_of_race(race, settings, frames_total, self.spaces, self.generator)
         if not self.spaces.has_image:
             transitions = transitions.exclude("state_img", "next_state_img")  # files must not be empty
         self.buffer.extend(transitions)

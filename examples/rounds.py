@@ -12,6 +12,7 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from trackmania_rl.agents.agent import Agent
+from trackmania_rl.race.race import Race
 from trackmania_rl.training.hooks.hook import Hook
 
 
@@ -40,27 +41,24 @@ class Rounds(Hook):
         """Begin the current epoch."""
         self._begin_epoch(self.run.agent.updates // (self._steps * self._rounds))
 
-    def batch_process(self, _: TensorDictBase) -> None:
+    def on_race(self, race: Race) -> None:
         """Add a race."""
-        race = self.run.record
-        if race.counts:  # no demonstration
-            self._add(f"{race.kind}_finished", float(race.race_finished))
-            self._add(f"{race.kind}_meters", race.meters)
-            if race.race_finished:
-                self._add(f"{race.kind}_time_s", race.race_time_ms / 1000)
+        facts = race.facts
+        if facts.counts:  # no demonstration
+            self._add(f"{facts.kind}_finished", float(facts.race_finished))
+            self._add(f"{facts.kind}_meters", facts.meters)
+            if facts.race_finished:
+                self._add(f"{facts.kind}_time_s", facts.race_time_ms / 1000)
 
-    def optimizer(self, losses: TensorDictBase, *_: object) -> None:
-        """Add an update's loss, gradient norm and the like, on the device."""
+    def on_update(self, batch: TensorDictBase, losses: TensorDictBase) -> None:
+        """Add an update's loss, gradient norm and the like, on the device; end a round with its last update."""
         for name, value in losses.items():
             if value.ndim == 0:
                 self._add(name, value.detach())
-
-    def post_optim(self) -> None:
-        """End a round with its last update."""
         n_rounds, n_more = divmod(self.run.agent.updates, self._steps)
         if n_more == 0:
-            for name, (total, number) in self._sums.items():
-                self.trainer.logger.log_scalar(f"round/{name}", float(total) / number, self.trainer.collected_frames)
+            means = {f"round/{name}": float(total) / number for name, (total, number) in self._sums.items()}
+            self.run.figures.log_figures(means)
             self._sums = {}
             if n_rounds % self._rounds == 0:
                 self._begin_epoch(n_rounds // self._rounds)
@@ -75,7 +73,7 @@ class Rounds(Hook):
 
     def _begin_epoch(self, epoch: int) -> None:
         if self._epochs is not None and epoch >= self._epochs:
-            self.trainer.request_stop(f"{self._epochs} epochs are over")
+            self.run.request_stop(f"{self._epochs} epochs are over")
         else:
             self._agent_scheduler(self.run.agent, epoch)
 

@@ -7,9 +7,10 @@ A hook overrides methods of the points at which it acts; see `Hook`.
 
 from typing import Any
 
-from tensordict import TensorDict
+import numpy as np
 
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.race import Race
 from trackmania_rl.training.hooks.hook import Hook
 
 
@@ -24,9 +25,9 @@ class LogSpeed(Hook):
         layout = ObservationLayout(settings.observation, settings.game.actions)
         self._velocity_m_s = layout["velocity_m_s"]
 
-    def pre_steps_log(self, race: TensorDict) -> dict[str, float]:
-        """Return figures of a race, which has a row per action."""
-        speeds_m_s = race["state_float"][:, self._velocity_m_s].norm(dim=1)
+    def on_race(self, race: Race) -> dict[str, float]:
+        """Return figures of a race, which has a row per state."""
+        speeds_m_s = np.linalg.norm(race.columns["state_float"][:, self._velocity_m_s], axis=1)
         self.highest_m_s = max(self.highest_m_s, speeds_m_s.max().item())
         return {"mine/mean_speed_m_s": speeds_m_s.mean().item(), "mine/highest_speed_m_s": self.highest_m_s}
 

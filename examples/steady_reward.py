@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trackmania_rl.race.rewards import RaceReward, RewardedRace
+from trackmania_rl.race.rewards import RaceReward, Rewarded
 from trackmania_rl.settings import Settings
 
 PRICE_OF_CHANGE = np.float32(0.003)
@@ -20,7 +20,7 @@ PRICE_OF_CHANGE = np.float32(0.003)
 class SteadyReward(RaceReward):
     """The shipped reward, minus `PRICE_OF_CHANGE` per action that differs from the previous one."""
 
-    def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
+    def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> Rewarded:
         """Reward a race: `rewards` (T,) of actions, `potentials` (T + 1,) of states."""
         rewarded = super().__call__(rollout_results, settings, frames_total)
         actions = rollout_results["actions"]

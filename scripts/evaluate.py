@@ -49,7 +49,7 @@ from trackmania_rl.places import (
     shown_path,
 )
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.films import RaceColumns, film_script
+from trackmania_rl.telemetry.films import FilmData, film_script
 from trackmania_rl.telemetry.tables import PlainConsole, print_table
 from trackmania_rl.telemetry.terminal_view import format_time, times_text
 from trackmania_rl.tmi_interaction.launchers import make_launcher
@@ -172,7 +172,7 @@ def evaluate_maps(
         )
     files = [output / f"{evaluation.best_race_name}.inputs" for evaluation in evaluations]
     for evaluation, file in zip(evaluations, files, strict=True):
-        write_text(file, evaluation.best_race.inputs)
+        write_text(file, evaluation.best_race.facts.inputs)
     videos: dict[int, Path] = {}
     if isinstance(launcher, SimulatedGameLauncher) and not arguments.no_video:
         names = [evaluation.map_entry.map_name for evaluation in evaluations]
@@ -185,7 +185,7 @@ def evaluate_maps(
         maps[number]["medal"] = medal_of(evaluation, times)
         maps[number]["inputs_file"] = str(files[number])
         maps[number]["video_file"] = str(videos[number]) if number in videos else None
-    share = sum(evaluation.races[0].race_finished for evaluation in evaluations) / len(evaluations)
+    share = sum(evaluation.races[0].facts.race_finished for evaluation in evaluations) / len(evaluations)
     return {"share_of_maps_finished": share, "maps": maps}, [*files, *videos.values()]
 
 
@@ -210,19 +210,21 @@ def evaluate_environment(
                 raise
             console.print(f"not filmed: {error}")
             film, episodes = None, drive(driver, arguments.races, None)
-    returns = [one.episode_return for one in episodes]
-    mean_return, mean_length = statistics.fmean(returns), statistics.fmean(one.length for one in episodes)
+    returns = [one.meters for one in episodes]
+    mean_return, mean_length = statistics.fmean(returns), statistics.fmean(one.n_actions for one in episodes)
     table = Table(title=f"{arguments.run} after {driver.frames_total:,} frames", title_justify="left")
     for heading in ("episodes", "mean return", "best", "worst", "mean length", "terminated"):
         table.add_column(heading, justify="right")
-    n_terminated = sum(one.end == "terminated" for one in episodes)
+    n_terminated = sum(one.terminated for one in episodes)
     numbers = (f"{number:,.4g}" for number in (mean_return, max(returns), min(returns), mean_length))
     table.add_row(f"{len(episodes):,}", *numbers, f"{n_terminated}/{len(episodes)}")
     print_table(table, console)
     figures = {
         "mean_return": mean_return,
         "mean_length": mean_length,
-        "episodes": [vars(one) for one in episodes],
+        "episodes": [
+            {"episode_return": one.meters, "length": one.n_actions, "end": one.cutoff_reason} for one in episodes
+        ],
         "video_file": film and str(film),
     }
     return figures, [] if film is None else [film]
@@ -263,7 +265,7 @@ def print_results(
     table.add_column("checkpoints of the best race")
     for evaluation in evaluations:
         figures = evaluation.figures()
-        n_finished = sum(race.race_finished for race in evaluation.races)
+        n_finished = sum(race.facts.race_finished for race in evaluation.races)
         table.add_row(
             evaluation.map_entry.map_name,
             f"{n_finished}/{len(evaluation.races)} ({figures['finish_rate']:.0%})",
@@ -271,15 +273,15 @@ def print_results(
             format_time(figures["median_ms"]),
             format_time(figures["mean_ms"]),
             f"{figures['best_meters']:.0f}",
-            " ".join(map(format_time, evaluation.best_race.checkpoint_times_ms)) or "none",
+            " ".join(map(format_time, evaluation.best_race.facts.checkpoint_times_ms)) or "none",
         )
     print_table(table, console)
     for map_name, to_beat in times.items():
         console.print_sentence(f"to beat on {map_name}: {times_text(to_beat)}")
     if len(evaluations) > 1:
         races = [race for evaluation in evaluations for race in evaluation.races]
-        n_finished = sum(race.race_finished for race in races)
-        n_maps = sum(evaluation.races[0].race_finished for evaluation in evaluations)
+        n_finished = sum(race.facts.race_finished for race in races)
+        n_maps = sum(evaluation.races[0].facts.race_finished for evaluation in evaluations)
         console.print_sentence(
             f"finished: {n_maps} of {len(evaluations)} maps in the race that is greedy throughout "
             f"({n_maps / len(evaluations):.0%}), {n_finished} of {len(races)} races ({n_finished / len(races):.0%})"
@@ -288,7 +290,7 @@ def print_results(
 
 def medal_of(evaluation: MapEvaluation, times: Mapping[str, MedalTimes]) -> str | None:
     to_beat = times.get(evaluation.map_entry.map_name)
-    best = evaluation.best_race
+    best = evaluation.best_race.facts
     return None if to_beat is None or not best.race_finished else to_beat.medal(best.race_time_ms)
 
 
@@ -303,7 +305,8 @@ def film(
     videos: dict[int, Path] = {}
     with ScriptPlayer(launcher) as player, console.status("filming") as status:
         for number, (evaluation, inputs_file) in races.items():
-            map_entry, best = evaluation.map_entry, evaluation.best_race
+            map_entry = evaluation.map_entry
+            best = evaluation.best_race.facts
             name, until_s = map_entry.map_name, best.race_time_ms / 1000
 
             def show_progress(race_time_ms: int, name: str = name, until_s: float = until_s) -> None:
@@ -320,7 +323,7 @@ def film(
                 file,
                 arguments.video_size,
                 arguments.video_fps,
-                RaceColumns.of_game(driver.settings.game, best.q_values),
+                FilmData.of_game(driver.settings.game, evaluation.best_race.columns["q_values"]),
                 has_overlay=not arguments.no_overlay,
                 on_race_time_ms=show_progress,
                 until_ms=None if best.race_finished else best.race_time_ms,

@@ -12,8 +12,8 @@ from trackmania_rl.buffer_management import draw_test_side, fill_buffer_from_rol
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
 from trackmania_rl.experience_replay.transitions import Experience
-from trackmania_rl.race.progress import Fragment, RaceInFragments
-from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.progress import FragmentCutter
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.settings import load_settings
 
 MS_PER_ACTION = 50
@@ -39,33 +39,35 @@ def replay_settings(**changes):
     return SHIPPED.replay.model_copy(update=values | changes)
 
 
-def random_rollout(n_actions, finish_after_ms, seed, greedy_share=0.7):
-    """The part of `rollout_results` that replay reads, its arrays read-only as the shared memory's are."""
+def random_race(n_actions, finish_after_ms, seed, greedy_share=0.7):
+    """A rewarded race with the columns that replay reads, read-only as in shared memory."""
     n_states = n_actions + 1
     rng = np.random.default_rng(seed)
-    rollout = {
+    columns = {
         "frames": rng.integers(0, 256, (n_states, 1, *IMAGE_SIZE_PX), dtype=np.uint8),
         "state_float": rng.normal(0, 2, (n_states, N_FLOATS)).astype(np.float32),
         "actions": rng.integers(0, 12, n_actions),
         "action_was_greedy": rng.random(n_actions) < greedy_share,
-        "meters_advanced_along_centerline": rng.normal(1, 1, n_states).cumsum(),
     }
-    for array in rollout.values():
-        array.flags.writeable = False
-    if finish_after_ms is None:
-        return rollout
-    return rollout | {"race_time": (n_actions - 1) * MS_PER_ACTION + finish_after_ms}
-
-
-def rewarded_race(rollout):
-    rewards = np.diff(rollout["meters_advanced_along_centerline"]).astype(np.float32)
-    return RewardedRace(rewards, rollout["state_float"][:, 1].copy())
-
-
-def fill(buffer, buffer_test, rollout, replay, **options):
-    return fill_buffer_from_rollout_with_n_steps_rule(
-        buffer, buffer_test, rollout, rewarded_race(rollout), replay, **options
+    for column in columns.values():
+        column.flags.writeable = False
+    is_finished = finish_after_ms is not None
+    facts = RaceFacts(
+        map_name="a",
+        is_explo=True,
+        fill_buffer=True,
+        n_actions=n_actions,
+        race_finished=is_finished,
+        terminated=is_finished,
+        race_time_ms=(n_actions - 1) * MS_PER_ACTION + (finish_after_ms or 0),
     )
+    return Race(columns, facts, rng.normal(1, 1, n_actions).astype(np.float32), columns["state_float"][:, 1].copy())
+
+
+def fill(buffer, buffer_test, race, replay, horizon=None):
+    game = SHIPPED.game.model_copy(update={"horizon": horizon, "soft_horizon": True})
+    settings = SHIPPED.model_copy(update={"replay": replay, "game": game})
+    return fill_buffer_from_rollout_with_n_steps_rule(buffer, buffer_test, race, settings)
 
 
 def make(replay, *, gamma=GAMMA, seed=0, image_size_px=IMAGE_SIZE_PX):
@@ -75,17 +77,18 @@ def make(replay, *, gamma=GAMMA, seed=0, image_size_px=IMAGE_SIZE_PX):
     )
 
 
-def naive_experiences(rollout, replay):
+def naive_experiences(race, replay):
     """One transition after the other."""
-    states = rollout["state_float"]
-    n_actions = len(rollout["actions"])
-    is_finished = "race_time" in rollout
-    rewards, potentials = rewarded_race(rollout)
+    columns = race.columns
+    states = columns["state_float"]
+    n_actions = race.n_actions
+    is_finished = race.facts.race_finished
+    rewards, potentials = race.rewards, race.potentials
     experiences = []
     for i in range(n_actions):
         n_steps = 0
         while n_steps < replay.n_steps and i + n_steps < n_actions:
-            explores = not rollout["action_was_greedy"][i + n_steps]
+            explores = not columns["action_was_greedy"][i + n_steps]
             if n_steps > 0 and explores and replay.discard_non_greedy_actions_in_nsteps:
                 break
             n_steps += 1
@@ -98,14 +101,14 @@ def naive_experiences(rollout, replay):
             sums.append(total)
         experiences.append(
             Experience(
-                state_img=rollout["frames"][i],
+                state_img=columns["frames"][i],
                 state_float=states[i],
                 state_potential=potentials[i],
-                action=rollout["actions"][i],
+                action=columns["actions"][i],
                 n_steps=n_steps,
                 rewards=np.array(sums),
                 gammas=np.array([GAMMA ** (k + 1) for k in range(replay.n_steps)]),
-                next_state_img=rollout["frames"][next_state],
+                next_state_img=columns["frames"][next_state],
                 next_state_float=states[next_state],
                 next_state_potential=0.0 if reaches_finish else potentials[next_state],
                 terminal_actions=n_actions - i if is_finished else 2**31 - 1,
@@ -138,14 +141,14 @@ def test_the_buffers_hold_the_newest_transitions(races, n_steps, discard, memory
     buffer, buffer_test = make(replay)
     ever = {}  # by row
     n_rows = 0
-    for i, race in enumerate(races):
-        rollout = random_rollout(*race)
+    for i, (n_actions, *others) in enumerate(races):
+        race = random_race(n_actions, *others)
         if i == len(races) // 2:
             buffer.ring.resize(new_memory_size)
-        n_added = fill(buffer, buffer_test, rollout, replay)
-        ever |= {n_rows + t: experience for t, experience in enumerate(naive_experiences(rollout, replay))}
-        assert n_added == sum(row >= buffer.ring.first_row for row in range(n_rows, n_rows + race[0]))
-        n_rows += race[0] + 1
+        n_added = fill(buffer, buffer_test, race, replay)
+        ever |= {n_rows + t: experience for t, experience in enumerate(naive_experiences(race, replay))}
+        assert n_added == sum(row >= buffer.ring.first_row for row in range(n_rows, n_rows + n_actions))
+        n_rows += n_actions + 1
         assert buffer.ring.end_row == n_rows
 
     train, test = buffer.storage.index.tolist(), buffer_test.storage.index.tolist()
@@ -157,11 +160,11 @@ def test_the_buffers_hold_the_newest_transitions(races, n_steps, discard, memory
 
 
 def test_a_finish_ends_a_race_unless_no_done_at_end():
-    rollout = random_rollout(9, 30, seed=0)
+    race = random_race(9, 30, seed=0)
     for no_done_at_end, least in ((False, 1), (True, NEVER_FINISHES)):
         replay = replay_settings(no_done_at_end=no_done_at_end, buffer_test_ratio=0.0)
         buffer, buffer_test = make(replay)
-        fill(buffer, buffer_test, rollout, replay)
+        fill(buffer, buffer_test, race, replay)
         assert min(buffer[place].terminal_actions for place in range(len(buffer))) == least
 
 
@@ -180,28 +183,30 @@ def test_test_sides_come_in_blocks_of_the_right_share_by_the_seed():
 # --- races in fragments
 
 
-def in_parts(rollout, race, cuts, *, finish_shows_late=False):
+def in_parts(race, cutter, cuts, *, finish_shows_late=False):
     """Cut a race where the game waits after these numbers of decisions; perhaps once more at the very finish."""
-    n_actions, parts = len(rollout["actions"]), []
-    for n_decided in range(1, n_actions + finish_shows_late):
-        race.n_decided = n_decided
-        if n_decided in cuts and race.n_to_hand_on > 0:
-            states, fragment = race.cut()
-            part = {
-                name: value[states.start : states.stop - (name in ("actions", "action_was_greedy"))]
-                for name, value in rollout.items()
-                if name != "race_time"
+    parts = []
+    for n_decided in range(1, race.n_actions + finish_shows_late):
+        cutter.n_decided = n_decided
+        if n_decided in cuts and cutter.n_to_hand_on > 0:
+            states, fragment = cutter.cut()
+            of_actions = slice(states.start, states.stop - 1)
+            columns = {
+                name: column[of_actions if len(column) == race.n_actions else slice(states.start, states.stop)]
+                for name, column in race.columns.items()
             }
-            parts.append((part, fragment))
-    return [*parts, (rollout, race.end(n_actions))]
+            facts = RaceFacts(map_name="a", is_explo=True, fill_buffer=True, fragment=fragment)
+            potentials = race.potentials[states.start : states.stop]
+            parts.append(Race(columns, facts, race.rewards[of_actions], potentials))
+    whole = race.facts.with_changes(fragment=cutter.end(race.n_actions))
+    return [*parts, Race(race.columns, whole, race.rewards, race.potentials)]
 
 
-def store(replay, parts, soft_horizon_actions=None):
+def store(replay, parts, horizon=None):
     """What a memory holds of parts of races, in their order."""
     buffer, buffer_test = make(replay)
-    for rollout, fragment in parts:
-        horizon = soft_horizon_actions
-        fill(buffer, buffer_test, rollout, replay, fragment=fragment, soft_horizon_actions=horizon)
+    for race in parts:
+        fill(buffer, buffer_test, race, replay, horizon)
     stored = [
         (row, side[place]) for side in (buffer, buffer_test) for place, row in enumerate(side.storage.index.tolist())
     ]
@@ -228,11 +233,11 @@ def test_the_transitions_of_fragments_are_those_of_the_whole_race(
     n_actions, finish_after_ms, seed, n_steps, discard, cuts, finish_shows_late
 ):
     replay = replay_settings(n_steps=n_steps, discard_non_greedy_actions_in_nsteps=discard)
-    rollout = random_rollout(n_actions, finish_after_ms, seed)
-    parts = in_parts(rollout, RaceInFragments(n_steps), cuts, finish_shows_late=finish_shows_late)
-    n_new = [len(part["actions"]) - fragment.n_actions_before for part, fragment in parts]
+    race = random_race(n_actions, finish_after_ms, seed)
+    parts = in_parts(race, FragmentCutter(n_steps), cuts, finish_shows_late=finish_shows_late)
+    n_new = [part.n_actions - part.facts.new.n_actions_before for part in parts]
     assert (sum(n_new), min(n_new) > 0) == (n_actions, True)
-    expected, stored = naive_experiences(rollout, replay), store(replay, parts)
+    expected, stored = naive_experiences(race, replay), store(replay, parts)
     assert len(stored) == len(expected)
     for ours, theirs in zip(stored, expected, strict=True):
         assert_same(without_what_came_later(ours), without_what_came_later(theirs))
@@ -240,8 +245,8 @@ def test_the_transitions_of_fragments_are_those_of_the_whole_race(
 
 
 def test_a_race_that_was_lost_with_its_game_begins_again():
-    replay, race = replay_settings(n_steps=3), RaceInFragments(3)
-    lost, driven = random_rollout(20, None, seed=0), random_rollout(15, 30, seed=1)
+    replay, race = replay_settings(n_steps=3), FragmentCutter(3)
+    lost, driven = random_race(20, None, seed=0), random_race(15, 30, seed=1)
     parts = in_parts(lost, race, [8, 12])[:-1]
     race.begin_again()
     of_driven = in_parts(driven, race, [5])
@@ -253,11 +258,10 @@ def test_a_race_that_was_lost_with_its_game_begins_again():
 
 def test_a_soft_horizon_is_seen_by_no_transition_across_it():
     replay = replay_settings(n_steps=4, discard_non_greedy_actions_in_nsteps=False)
-    rollout = random_rollout(17, 30, seed=0)
-    whole = [(rollout, Fragment.whole(17))]
-    in_fragments = in_parts(rollout, RaceInFragments(4), [4, 9, 12])
-    for parts in (whole, in_fragments):
-        stored = store(replay, parts, soft_horizon_actions=6)
+    race = random_race(17, 30, seed=0)
+    in_fragments = in_parts(race, FragmentCutter(4), [4, 9, 12])
+    for parts in ([race], in_fragments):
+        stored = store(replay, parts, horizon=6)
         assert [experience.n_steps for experience in stored] == [4, 4, 4, 3, 2, 1] * 2 + [4, 4, 3, 2, 1]
-    last = store(replay, whole, soft_horizon_actions=17)[-1]
+    last = store(replay, [race], horizon=17)[-1]
     assert last.terminal_actions == 1, "the finish stays one"

@@ -187,7 +187,7 @@ def test_edited_settings_keep_the_content():
     add_race(buffer, buffer_test, 20, True, seed=1)
     rules, n_train = buffer.rules, len(buffer)
     edited = replay_settings(batch_size=7, temporal_mini_race_duration_actions=4, prio_alpha=0.5)
-    MiniRaceMemory(buffer, buffer_test, SHIPPED).follow(SHIPPED.model_copy(update={"replay": edited}), 0)
+    MiniRaceMemory(buffer, buffer_test, SHIPPED).apply_settings(SHIPPED.model_copy(update={"replay": edited}), 0)
     assert buffer_test.rules is buffer.rules is rules
     assert (rules.gamma, rules.duration_actions) == (SHIPPED.agent.gamma_schedule[0][1], 4)
     assert (buffer.sampler.alpha, buffer_test.sampler.alpha) == (0.5, 0.0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.experience_replay.dataset_environments import environment_spec
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.runs import save_best_run
 from trackmania_rl.runs.driver_file import DriverTrack, driver_values
 from trackmania_rl.settings import load_settings
@@ -50,8 +51,9 @@ def words_of_the_machine(home):
 
 
 def test_a_record_holds_nothing_of_the_machine(tmp_path, home, snapshot):
-    values = np.zeros((3, 2), np.float32)
-    folder = save_best_run(tmp_path / "best_runs", "mine", 54_321, "0.00 press up\n", values, load_settings(snapshot))
+    facts = {"map_name": "mine", "is_explo": False, "fill_buffer": True, "race_time_ms": 54_321}
+    race = Race({"q_values": np.zeros((3, 2), np.float32)}, RaceFacts(**facts, inputs="0.00 press up\n"))
+    folder = save_best_run(tmp_path / "best_runs", race, load_settings(snapshot))
     held = {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     assert {"settings.toml", "q_values.npy"} <= held.keys()
     for name, content in held.items():

@@ -7,8 +7,8 @@ A whole program::
 
 
     class LogMeters(Hook):
-        def pre_steps_log(self, race):
-            return {"mine/meters": race["meters_advanced_along_centerline"][-1]}
+        def on_race(self, race):
+            return {"mine/meters": race.facts.meters}
 
 
     if __name__ == "__main__":  # collectors are processes that import this file again
@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torchrl.trainers.trainers import TrainerHookBase
 from typing_extensions import override
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_decision, make_agent_builder
@@ -41,8 +40,8 @@ from trackmania_rl.channels.run_state import WEIGHTS_KINDS, WeightsKind, open_ch
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import require_regular
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
-from trackmania_rl.multiprocess.collectors import CollectorSetup
-from trackmania_rl.multiprocess.learner_process import Collectors, CollectorsHook, learner_process_fn
+from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
+from trackmania_rl.multiprocess.learner_process import RunCollectors, learner_process_fn
 from trackmania_rl.multiprocess.run_setup import check_machine, count_session, joined, own_folder, require_races
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.multiprocess.spawning import end_if_program_has_no_guard
@@ -59,10 +58,17 @@ from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
 from trackmania_rl.tmi_interaction.game_instance_manager import check_edited_maps
 from trackmania_rl.track.game_map import load_reference_lines, load_reference_times
-from trackmania_rl.training.building import MakeMemory, make_configured_memory, make_hooks, make_reward, make_trainer
+from trackmania_rl.training.building import (
+    MakeMemory,
+    as_hook,
+    begin_run,
+    make_configured_memory,
+    make_hooks,
+    make_reward,
+)
 from trackmania_rl.training.demonstrations import load_demonstrations
-from trackmania_rl.training.hooks.hook import RunContext
-from trackmania_rl.training.hooks.replay import open_datasets
+from trackmania_rl.training.hooks.datasets import open_datasets
+from trackmania_rl.training.hooks.hook import Hook, RunContext
 
 if TYPE_CHECKING:
     from trackmania_rl.channels.over_grpc import WorkerAccess
@@ -138,7 +144,7 @@ def train(
     agent: MakeAgentBuilder = make_agent_builder,
     games: MakeGamesBuilder = make_games_builder,
     memory: MakeMemory = make_configured_memory,
-    hooks: Sequence[TrainerHookBase] = (),
+    hooks: Sequence[Hook | Any] = (),
     view: TerminalView | None = None,
 ) -> TrainingStatistics:
     """Train a run until it is stopped (Ctrl-C, SIGTERM) or a limit is reached; the same call resumes it.
@@ -246,10 +252,9 @@ def train(
                 n_workers=None if serving is None else 0,
                 n_saved_before=n_saved_before,
             )
-            trainer = make_trainer(
+            all_hooks = begin_run(
                 run,
-                [*configured_hooks, *hooks, *([] if serving is None else [serving])],
-                should_stop=should_stop,
+                [*configured_hooks, *map(as_hook, hooks), *([] if serving is None else [serving])],
                 clock=clock,
                 view=shown,
                 weights_from=stage.weights_from,
@@ -268,7 +273,9 @@ def train(
                 demonstrations=demonstrations,
             )
             collectors = (
-                Collectors(setup) if cluster is None or serving is None else _on_cluster(serving, setup, settings)
+                CollectorSupervisor(setup)
+                if cluster is None or serving is None
+                else _on_cluster(serving, setup, settings)
             )
 
             if n_saved_before:
@@ -278,10 +285,10 @@ def train(
             begin()
             with contextlib.suppress(OSError):  # logged elsewhere
                 seeds.write_json(folder.seeds)  # the learner's parts have drawn their seeds
-            learner_process_fn(trainer, collectors)
+            learner_process_fn(run, all_hooks, collectors, should_stop)
 
         n_saved_before += sum(stage.saved)
-        if should_stop.is_requested or not until.is_reached(statistics.frames_total, statistics.batches_total):
+        if should_stop.is_requested or not until.is_reached(statistics.frames_total, statistics.updates_total):
             break
     return statistics
 
@@ -292,7 +299,7 @@ def _serve(access: WorkerAccess, networks: Mapping[WeightsKind, nn.Module]) -> S
     return ServeWorkers(access, networks)
 
 
-def _on_cluster(serving: ServeWorkers, setup: CollectorSetup, settings: Settings) -> CollectorsHook[Any]:
+def _on_cluster(serving: ServeWorkers, setup: CollectorSetup, settings: Settings) -> RunCollectors:
     from trackmania_rl.multiprocess.cluster.workers import ClusterWorkers  # needs an extra
 
     return ClusterWorkers(serving, setup, settings)

@@ -205,7 +205,7 @@ def drop_replay(save_folder: Path) -> None:
     loaded = load_checkpoint(save_folder, with_rows=False)
     if loaded is None:
         raise UserError(f"{save_folder} holds no checkpoint, although its training ended in order")
-    loaded.state["hooks"]["StoreRaces"]["buffers"] = None  # as with checkpoint_holds_replay = False
+    loaded.state["replay"]["memory"] = None  # as with checkpoint_holds_replay = False
     save_checkpoint(save_folder, loaded.state, minimum_free_disk_mb=0, keep=1)
 
 

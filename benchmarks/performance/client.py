@@ -120,7 +120,7 @@ class StateReading:
         zones = load_game_map(MAP, PROJECT / settings.game.maps_folder, settings.observation).zones
         layout = self.layout = ObservationLayout(settings.observation, settings.game.actions)
         self.races = Races(1, settings.game, layout)
-        self.races.begin(0, zones, None, settings.game)
+        self.races.begin(0, MAP, zones, None, settings.game)
         self._heads = np.empty((1, HEAD_BYTES // 4), dtype=np.uint32)
         self.read()
         kernel = layout.for_kernel()

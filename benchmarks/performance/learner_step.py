@@ -105,7 +105,7 @@ def _ours(
 ) -> Callable[[], object]:
     """Return the update of a training, on a copy of the network."""
     agent = IQNAgent(copy.deepcopy(network), settings.agent, device=device, seed=0, use_torch_compile=is_compiled)
-    agent.follow(settings.agent, LEARNING_RATE)
+    agent.apply_settings(settings.agent, LEARNING_RATE)
 
     return lambda: agent.update(batch)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,10 +18,11 @@ from benchmarks.performance.measuring import (
     settings_for,
     times_in_turns,
 )
-from benchmarks.performance.senders import N_FLOATS, as_lists, random_race
+from benchmarks.performance.senders import N_FLOATS, as_lists, race_of, random_race
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.race import Race
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
@@ -58,10 +59,10 @@ class Replays:
         self.reward = RaceReward(settings, race_spaces(settings), SeedTree(0))
         self.classic = ClassicReplay(options.memory_rows, settings.replay, settings.reward, GAMMA)
 
-    def fill(self, race: Mapping[str, Any]) -> None:
+    def fill(self, race: Race) -> None:
         """Store a race of arrays."""
-        rewarded = self.reward(race, self.settings, frames_total=0)
-        fill_buffer_from_rollout_with_n_steps_rule(self.buffer, self.buffer_test, race, rewarded, self.settings.replay)
+        race.rewards, race.potentials = self.reward(race.rollout_results(), self.settings, frames_total=0)
+        fill_buffer_from_rollout_with_n_steps_rule(self.buffer, self.buffer_test, race, self.settings)
 
     def fill_classic(self, race: Mapping[str, list[Any]]) -> None:
         """Store a race of lists."""
@@ -77,7 +78,7 @@ def replay_settings(options: Options) -> Settings:
 def _measure_fill_and_sample(options: Options, machine: Machine, image_size_px: tuple[int, int]) -> list[Figure]:
     replays = Replays(options, replay_settings(options), image_size_px)
     races = [random_race(options.n_frames, image_size_px, seed) for seed in range(N_RACES)]
-    next_race: Iterator[dict[str, Any]] = itertools.cycle(races)
+    next_race = itertools.cycle([race_of(race) for race in races])
     next_lists = itertools.cycle([as_lists(race) for race in races])
     for _ in range(2 + options.memory_rows // options.n_frames):  # from here on, every race overwrites another
         replays.fill(next(next_race))

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from trackmania_rl.channels.rollouts import RolloutSink
+from trackmania_rl.race.race import Race, RaceFacts
 
 N_FLOATS = 184
 N_ACTIONS = 12
 
 
 def random_race(n_frames: int, image_size_px: tuple[int, ...], seed: int) -> dict[str, Any]:
-    """Return the part of `rollout_results` that replay reads, of a race that was cut off, its last frame included."""
+    """Return the columns that replay reads, of a race that was cut off, its last frame included."""
     rng = np.random.default_rng(seed)
     return {
         "frames": rng.integers(0, 256, (n_frames, 1, *image_size_px), dtype=np.uint8),
@@ -25,6 +26,12 @@ def random_race(n_frames: int, image_size_px: tuple[int, ...], seed: int) -> dic
         "action_was_greedy": rng.random(n_frames - 1) < 0.9,
         "meters_advanced_along_centerline": rng.random(n_frames).cumsum(),
     }
+
+
+def race_of(columns: dict[str, Any]) -> Race:
+    """Return columns as a race."""
+    n_actions = len(columns["actions"])
+    return Race(columns, RaceFacts(map_name="random", is_explo=True, fill_buffer=True, n_actions=n_actions))
 
 
 def as_lists(race: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -47,9 +54,11 @@ def send_through_slots(connection: Connection, sink: RolloutSink, n_frames: int)
         connection.send("ready")
         if not connection.recv():
             break
-        sink.put(0, race | {"sent_at_s": time.perf_counter()}, {})
+        sent = race_of(race)
+        sent.facts = sent.facts.with_changes(figures={"sent_at_s": time.perf_counter()})
+        sink.put(0, sent)
         seed += 1
-    del race, frames  # views of the slot
+    del sent, race, frames  # views of the slot
 
 
 def send_through_queue(connection: Connection, queue: Any, n_frames: int, image_size_px: tuple[int, int]) -> None:

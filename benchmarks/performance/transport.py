@@ -87,11 +87,11 @@ def through_slots(options: Options, replays: Replays) -> Iterator[Way]:
     def receive() -> tuple[Any, float]:
         rollout = source.get(TIMEOUT_S)
         assert rollout is not None, f"no race arrived within {TIMEOUT_S} s"
-        return rollout, rollout.rollout_results["sent_at_s"]
+        return rollout, rollout.facts.figures["sent_at_s"]
 
     def store(rollout: Any) -> None:
         with rollout:
-            replays.fill(rollout.rollout_results)
+            replays.fill(rollout)
 
     with _running(child, here):
         yield partial(_ask_for_race, here), receive, store

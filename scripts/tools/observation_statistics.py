@@ -102,14 +102,14 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[States,
         spaces, rng = builder.spaces, seeds.rng("observation statistics/actions")
         races = [(one.entry, one.actions) for one in given]
         if not given:
-            longest = game.cutoff_race_longer_than_ms // game.ms_per_action
+            longest = game.most_states
             numbers = range(arguments.races)
             races = [(entries[number % len(entries)], random_actions(spaces, rng, longest)) for number in numbers]
         with contextlib.closing(games):
             driven = (
                 rollout(games, entry, functools.partial(replayed, acts, spaces.n_values)) for entry, acts in races
             )
-            states = np.concatenate([race.rollout_results["state_float"].copy() for race in driven])
+            states = np.concatenate([race.columns["state_float"].copy() for race in driven])
     source = f"{len(given)} races by inputs" if given else f"{arguments.races} races at random"
     maps = ", ".join(entry.map_name for entry in entries[:MOST_NAMED]) + (", ..." if len(entries) > MOST_NAMED else "")
     return states, f"{len(states):,} states of {source} on {maps}"

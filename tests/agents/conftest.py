@@ -85,7 +85,7 @@ def update():
     """Makes one update at a learning rate: update(agent, batch, 1e-3)."""
 
     def make_update(agent, batch, learning_rate):
-        agent.follow(agent.loss_module.settings, learning_rate)
+        agent.apply_settings(agent.loss_module.settings, learning_rate)
         return agent.update(batch)
 
     return make_update

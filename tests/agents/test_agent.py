@@ -102,7 +102,7 @@ def test_each_followed_setting_counts_from_the_next_update_on_also_after_loading
     def weights_after(changes, reload):
         agent = make_agent()
         for step in range(8):  # RAdam uses its epsilon from the sixth step on
-            agent.follow(agent.loss_module.settings.model_copy(update=changes if step == 7 else {}), 1e-2)
+            agent.apply_settings(agent.loss_module.settings.model_copy(update=changes if step == 7 else {}), 1e-2)
             if reload and step == 7:
                 agent.load_state_dict(copy.deepcopy(agent.state_dict()))
             agent.update(make_batch(seed=step))

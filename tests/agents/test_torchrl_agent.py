@@ -83,7 +83,7 @@ def batch_of(spaces, seed=0, n=BATCH):
 
 def learner_of(builder, settings):
     learner = builder.make_learner(builder.make_network())
-    learner.follow(settings.agent, learning_rate=1e-2)
+    learner.apply_settings(settings.agent, learning_rate=1e-2)
     return learner
 
 

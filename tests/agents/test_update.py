@@ -134,7 +134,7 @@ def test_clipping_and_step_are_torchs(make_agent):
         pieces = gradient.split([parameter.numel() for parameter in parameters])
         total = sum((piece * parameter.view(-1)).sum() for piece, parameter in zip(pieces, parameters, strict=True))
         before = agent.weights.detach().clone()
-        agent.follow(settings, learning_rate)
+        agent.apply_settings(settings, learning_rate)
         agent.weights.grad = gradient.clone()
         norm = clip_gradient(agent.weights.grad, settings.clip_grad_value, settings.clip_grad_norm)
         agent.optimizer.step()

@@ -30,12 +30,13 @@ def network_of(value):
     return network
 
 
-def assert_is_race(rollout, expected_results, expected_stats):
-    assert rollout.rollout_results.keys() == expected_results.keys()
-    for name, expected in expected_results.items():
-        np.testing.assert_array_equal(rollout.rollout_results[name], expected)
-        assert np.asarray(rollout.rollout_results[name]).dtype == np.asarray(expected).dtype
-    assert rollout.end_race_stats == expected_stats
+def assert_is_race(received, expected):
+    assert received.columns.keys() == expected.columns.keys()
+    for name, column in expected.columns.items():
+        np.testing.assert_array_equal(received.columns[name], column)
+        assert received.columns[name].dtype == column.dtype
+    of_channel = {name: getattr(received.facts, name) for name in ("collector", "waited_s", "elapsed_s")}
+    assert received.facts == expected.facts.with_changes(**of_channel)
 
 
 def acquired(sink, game=0, timeout_s=60.0):

@@ -7,25 +7,34 @@ import time
 import numpy as np
 import psutil
 
+from trackmania_rl.race.race import Race, RaceFacts
 
-def make_rollout(seed, n_actions, frames=None):
+
+def make_race(seed, n_actions, frames=None):
     """A small race; its arrays follow from the seed. `frames` is where to write the pictures, if not in new memory."""
     rng = np.random.default_rng(seed)
     pictures = rng.integers(0, 256, (n_actions, 1, 6, 8), dtype=np.uint8)
     if frames is not None:
         frames[:n_actions] = pictures
         pictures = frames[:n_actions]
-    results = {
+    columns = {
         "frames": pictures,
         "state_float": rng.random((n_actions, 5), dtype=np.float32),
         "actions": rng.integers(0, 3, n_actions),
         "action_was_greedy": rng.random(n_actions) < 0.5,
         "current_zone_idx": np.arange(n_actions + 1),
-        "furthest_zone_idx": n_actions,
-        "race_time": 50 * n_actions,
     }
-    stats = {"race_finished": True, "checkpoint_times_ms": [100, 200], "inputs": "0.00 press up\n" * n_actions}
-    return results, stats
+    facts = RaceFacts(
+        map_name="a",
+        is_explo=True,
+        fill_buffer=True,
+        race_finished=True,
+        race_time_ms=50 * n_actions,
+        furthest_zone_idx=n_actions,
+        checkpoint_times_ms=(100, 200),
+        inputs="0.00 press up\n" * n_actions,
+    )
+    return Race(columns, facts)
 
 
 def set_and_die(flag):
@@ -57,14 +66,14 @@ def stop_within(sink, place, seed):
     """Send one race, and stop in the midst of the next one, at a place of `PLACES`."""
     shared = sink._link
     frames = sink.acquire_frames(0)
-    sink.put(0, *make_rollout(seed, 4, frames))
+    sink.put(0, make_race(seed, 4, frames))
     part, method, after = PLACES[place]
     object.__setattr__(shared, part, StopsBefore(getattr(shared, part), method, after))
     if part == "turns":
         sink.await_turn()
         sink.end_turn()
     sink.acquire_frames(0)
-    sink.put(0, *make_rollout(seed + 1, 4))
+    sink.put(0, make_race(seed + 1, 4))
 
 
 def wait_until_stopped(pid):

@@ -21,12 +21,14 @@ def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(open_chann
         for seed in seeds[collector]:
             frames = acquired(sink)
             assert frames.shape == BOUNDS.frames_shape
-            sink.put(0, *children.make_rollout(seed, 7 + collector, frames if seed % 2 else None))
+            sink.put(0, children.make_race(seed, 7 + collector, frames if seed % 2 else None))
     order = []
     for _ in range(5):
         with got(source) as rollout:
-            order.append(rollout.collector)
-            assert_is_race(rollout, *children.make_rollout(seeds[rollout.collector].pop(0), 7 + rollout.collector))
+            order.append(rollout.facts.collector)
+            assert_is_race(
+                rollout, children.make_race(seeds[rollout.facts.collector].pop(0), 7 + rollout.facts.collector)
+            )
     assert order == [0, 1, 0, 1, 0]
     assert source.get(timeout_s=0) is None
 
@@ -36,7 +38,7 @@ def test_the_collector_waits_without_room_and_both_waits_are_measured(open_chann
     sink = source.open_collector(0)
     for seed in (0, 1):
         acquired(sink)
-        sink.put(0, *children.make_rollout(seed, 4))
+        sink.put(0, children.make_race(seed, 4))
     assert sink.acquire_frames(0, timeout_s=0.05) is None
     assert sink.waited_s >= 0.05
     first, kept_while_overwriting = got(source), got(source)
@@ -44,11 +46,11 @@ def test_the_collector_waits_without_room_and_both_waits_are_measured(open_chann
     assert source.waited_s >= 0.05
     first.release()
     acquired(sink)
-    sink.put(0, *children.make_rollout(2, 4))
-    assert_is_race(kept_while_overwriting, *children.make_rollout(1, 4))
+    sink.put(0, children.make_race(2, 4))
+    assert_is_race(kept_while_overwriting, children.make_race(1, 4))
     third = got(source)
-    assert_is_race(third, *children.make_rollout(2, 4))
-    assert 0.05 <= third.waited_s <= third.elapsed_s
+    assert_is_race(third, children.make_race(2, 4))
+    assert 0.05 <= third.facts.waited_s <= third.facts.elapsed_s
     for rollout in (kept_while_overwriting, third):
         rollout.release()
         rollout.release()  # a second release must not free room twice
@@ -60,12 +62,12 @@ def test_the_collector_waits_without_room_and_both_waits_are_measured(open_chann
 def test_frames_written_during_the_race_are_not_copied(open_channels, children):
     source = open_channels().rollouts
     sink = source.open_collector(0)
-    results, stats = children.make_rollout(5, 6, acquired(sink))
-    sink.put(0, results, stats)
-    results["frames"][3, 0, 2, 1] ^= 255  # still the memory that the learner reads
+    race = children.make_race(5, 6, acquired(sink))
+    sink.put(0, race)
+    race.columns["frames"][3, 0, 2, 1] ^= 255  # still the memory that the learner reads
     with got(source) as rollout:
-        np.testing.assert_array_equal(rollout.rollout_results["frames"], results["frames"])
-        for array in (rollout.rollout_results["frames"], rollout.rollout_results["actions"]):
+        np.testing.assert_array_equal(rollout.columns["frames"], race.columns["frames"])
+        for array in (rollout.columns["frames"], rollout.columns["actions"]):
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 0
 
@@ -76,14 +78,14 @@ def test_each_game_of_a_collector_has_room_of_its_own(open_channels, children):
     rooms = [acquired(sink, game) for game in range(3)]
     assert not any(np.shares_memory(rooms[game], rooms[(game + 1) % 3]) for game in range(3))
     assert np.shares_memory(acquired(sink, 2), rooms[2]), "a lost race leaves its room to the game"
-    sink.put(2, *children.make_rollout(7, 4, rooms[2]))
+    sink.put(2, children.make_race(7, 4, rooms[2]))
     with pytest.raises(ValueError, match="game 2 holds no slot"):
-        sink.put(2, *children.make_rollout(7, 4))
+        sink.put(2, children.make_race(7, 4))
     waited_before_s, began_s = sink.waited_s, time.monotonic()
     assert sink.acquire_frames(2, timeout_s=0.3) is None, "the learner has it"
     assert 0.3 <= 3 * (sink.waited_s - waited_before_s) <= time.monotonic() - began_s, "one game of three waited"
     with got(source) as rollout:
-        assert_is_race(rollout, *children.make_rollout(7, 4))
+        assert_is_race(rollout, children.make_race(7, 4))
     assert np.shares_memory(acquired(sink, 2), rooms[2])
 
 
@@ -94,18 +96,18 @@ def test_games_put_from_threads_of_their_own(open_channels, children):
     def play(game):
         for race in range(8):
             frames = acquired(sink, game)
-            sink.put(game, *children.make_rollout(100 * game + race, 4, frames))
+            sink.put(game, children.make_race(100 * game + race, 4, frames))
 
     threads = [threading.Thread(target=play, args=(game,)) for game in range(5)]
     for thread in threads:
         thread.start()
     seeds = [100 * game + race for game in range(5) for race in range(8)]
-    expected = {seed: children.make_rollout(seed, 4) for seed in seeds}
-    by_floats = {results["state_float"].tobytes(): seed for seed, (results, _) in expected.items()}
+    expected = {seed: children.make_race(seed, 4) for seed in seeds}
+    by_floats = {race.columns["state_float"].tobytes(): seed for seed, race in expected.items()}
     while expected:
         with got(source) as rollout:
-            seed = by_floats[rollout.rollout_results["state_float"].tobytes()]
-            assert_is_race(rollout, *expected.pop(seed))
+            seed = by_floats[rollout.columns["state_float"].tobytes()]
+            assert_is_race(rollout, expected.pop(seed))
     for thread in threads:
         thread.join()
 
@@ -115,7 +117,7 @@ def test_a_collector_that_is_opened_again_begins_with_all_its_room(open_channels
     for _ in range(3):
         sink = source.open_collector(0)
         acquired(sink)
-        sink.put(0, *children.make_rollout(1, 4))
+        sink.put(0, children.make_race(1, 4))
         acquired(sink)
     source.close_collector(0)
     source.close_collector(0)
@@ -148,7 +150,7 @@ def test_collectors_play_when_they_are_given_a_turn(open_channels, children):
     def play(collector):
         while (number := sinks[collector].await_turn()) is not None and number < 2:
             acquired(sinks[collector])
-            sinks[collector].put(0, *children.make_rollout(number, 4))
+            sinks[collector].put(0, children.make_race(number, 4))
             played.append((number, collector))
             sinks[collector].end_turn()
 
@@ -165,7 +167,7 @@ def test_collectors_play_when_they_are_given_a_turn(open_channels, children):
         received = []
         while len(received) < len(sinks):
             with got(source) as rollout:
-                received.append(rollout.collector)
+                received.append(rollout.facts.collector)
         wait_until(lambda: not any(map(source.is_at_turn, sinks)))
         assert sorted(received) == [0, 1]
         assert source.get(timeout_s=0) is None
@@ -243,7 +245,7 @@ def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(o
     source.open_collector(1)
     assert (source.heartbeat(0).at_s, source.heartbeat(0).n_waiting) == (0, 0)
     acquired(sink)
-    sink.put(0, *children.make_rollout(1, 4))
+    sink.put(0, children.make_race(1, 4))
     sink.beat()
     assert source.heartbeat(0).at_s > 0
     assert source.heartbeat(0).n_waiting == 0

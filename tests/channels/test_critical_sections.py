@@ -21,18 +21,18 @@ def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children, star
     if "turn" in place:
         source.give_turn(0, 1)
     with got(source) as first:
-        assert_is_race(first, *children.make_rollout(1, 4))
+        assert_is_race(first, children.make_race(1, 4))
     children.wait_until_stopped(stopped.pid)
     other = source.open_collector(1)
 
     def other_collector_plays(*seeds):
         for seed in seeds:
             acquired(other)
-            other.put(0, *children.make_rollout(seed, 5))
+            other.put(0, children.make_race(seed, 5))
             while True:  # the last race of the stopped collector may come in between
                 with got(source) as rollout:
-                    if rollout.collector == 1:
-                        assert_is_race(rollout, *children.make_rollout(seed, 5))
+                    if rollout.facts.collector == 1:
+                        assert_is_race(rollout, children.make_race(seed, 5))
                         break
 
     other_collector_plays(11, 12, 13)
@@ -43,8 +43,8 @@ def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children, star
     other_collector_plays(14, 15, 16)
     replacement = source.open_collector(0)
     acquired(replacement)
-    replacement.put(0, *children.make_rollout(21, 6))
+    replacement.put(0, children.make_race(21, 6))
     with got(source) as rollout:
-        assert rollout.collector == 0
-        assert_is_race(rollout, *children.make_rollout(21, 6))
+        assert rollout.facts.collector == 0
+        assert_is_race(rollout, children.make_race(21, 6))
     source.close()

@@ -44,8 +44,9 @@ def test_a_header_enters_its_pipe_whole_however_long_the_race(children, source, 
     monkeypatch.setattr(sink._link.headers_in, "send", headers.append)
     for n_actions in (2, 19):
         acquired(sink)
-        results, stats = children.make_rollout(1, n_actions)
-        sink.put(0, results, stats | {"inputs": "0.00 press up\n" * 200 * n_actions})
+        race = children.make_race(1, n_actions)
+        race.facts = race.facts.with_changes(inputs="0.00 press up\n" * 200 * n_actions)
+        sink.put(0, race)
     sizes = [len(pickle.dumps(header)) for header in headers]
     assert max(sizes) < 4096, "what POSIX systems write to a pipe at once"
     assert abs(sizes[1] - sizes[0]) < 20
@@ -54,12 +55,13 @@ def test_a_header_enters_its_pipe_whole_however_long_the_race(children, source, 
 def test_a_race_beyond_the_bound_is_refused_by_name(children, source):
     sink = source.open_collector(0)
     acquired(sink)
-    results, stats = children.make_rollout(1, 4)
+    race, large = children.make_race(1, 4), children.make_race(1, 4)
+    large.columns["state_float"] = np.zeros((30000, 5), dtype=np.float32)
     with pytest.raises(ChannelError, match=r"a rollout does not fit its shared-memory slot of \d+ bytes"):
-        sink.put(0, results | {"state_float": np.zeros((30000, 5), dtype=np.float32)}, stats)
-    sink.put(0, results, stats)  # the slot is still good
+        sink.put(0, large)
+    sink.put(0, race)  # the slot is still good
     with got(source) as rollout:
-        assert_is_race(rollout, results, stats)
+        assert_is_race(rollout, race)
 
 
 @on_linux

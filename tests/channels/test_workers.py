@@ -22,7 +22,6 @@ from trackmania_rl.channels.over_grpc import (
     Description,
     MessageError,
     News,
-    RaceHeader,
     WorkerAccess,
     decode,
     decode_race,
@@ -30,7 +29,7 @@ from trackmania_rl.channels.over_grpc import (
     encode_race,
     join_messages,
 )
-from trackmania_rl.channels.rollouts import ReceivedRollout, RolloutBounds, Rollouts
+from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts
 from trackmania_rl.channels.run_state import Channels, RunState
 from trackmania_rl.doctor.findings import Level
 from trackmania_rl.errors import PassingError, UserError
@@ -38,7 +37,8 @@ from trackmania_rl.multiprocess import serving
 from trackmania_rl.multiprocess.serving import ServeWorkers
 from trackmania_rl.multiprocess.worker import Machine, Server, Spool, check_server
 from trackmania_rl.places import SHIPPED_FOLDER
-from trackmania_rl.race.progress import CollectorProgress, Fragment, RacePosition
+from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.race.race import Fragment, Race, RaceFacts, RacePosition
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import UserSettings, settings_from_flat
 
@@ -53,33 +53,39 @@ ON_LOOPBACK = WorkerAccess("127.0.0.1", 0, TOKEN_TEXT)
 WORKER = "0" * 32
 
 
-def a_race(seed, n_actions=9, **stats):
+def a_race(seed, n_actions=9, **facts):
     """A race as a collector puts it, with all kinds of values."""
     rng = np.random.default_rng(seed)
-    results = {
+    columns = {
         "frames": rng.integers(0, 256, (n_actions + 1, 1, 6, 8), dtype=np.uint8),
         "state_float": rng.standard_normal((n_actions + 1, 5)).astype(np.float32),
         "actions": rng.integers(0, 3, n_actions),
         "action_was_greedy": rng.random(n_actions) < 0.5,
         "q_values": np.full((n_actions, 3), np.nan, dtype=np.float32),
         "meters_advanced_along_centerline": np.linspace(0, 1 / 3, n_actions + 1),
-        "furthest_zone_idx": 7,
-        "race_time": 450,
     }
-    position = RacePosition(5, 1, "a", 2)
-    of_race = {"race_finished": True, "race_time_ms": 450, "meters": 0.1 + 0.2, "first_value": float("-inf")}
-    kind = {"map_name": "valley", "track": "valley", "is_explo": True, "fill_buffer": True, "position": position}
-    others = {
+    values = {
+        "map_name": "valley",
+        "track": "valley",
+        "is_explo": True,
+        "fill_buffer": True,
+        "n_actions": n_actions,
+        "race_finished": True,
+        "race_time_ms": 450,
+        "meters": 0.1 + 0.2,
+        "first_value": float("-inf"),
+        "furthest_zone_idx": 7,
+        "position": RacePosition(number=5, place=1, generator="a", generator_number=2),
         "inputs": "0.00 press up\n",
         "cutoff_reason": None,
-        "checkpoint_times_ms": [],
+        "checkpoint_times_ms": (),
         "timings_ms": {"a": 1e-300},
     }
-    return results, {**of_race, **kind, **others, **stats}
+    return Race(columns, RaceFacts(**(values | facts)))
 
 
 def message_of(seed, sequence, compress=over_grpc.all_columns, **stats):
-    return encode_race(ReceivedRollout(0, *a_race(seed, **stats)), sequence, compress)
+    return encode_race(a_race(seed, **stats), sequence, compress)
 
 
 def bounds_of(settings):
@@ -88,22 +94,20 @@ def bounds_of(settings):
 
 @pytest.mark.parametrize("stats", [{}, {"fragment": Fragment(False, 3, 2, 1, 0, 5)}], ids=["race", "fragment"])
 def test_a_race_arrives_bit_for_bit(settings, stats):
-    header, results, received = decode_race(message_of(1, 4, **stats), bounds_of(settings), SPACES)
-    expected, expected_stats = a_race(1, **stats)
-    assert header.sequence == 4
-    assert results.keys() == expected.keys()
-    for name, value in expected.items():
-        assert np.asarray(results[name]).dtype == np.asarray(value).dtype
-        np.testing.assert_array_equal(results[name], value)
-    assert received == expected_stats
-    assert {name: type(value) for name, value in received.items()} == {n: type(v) for n, v in expected_stats.items()}
+    received = decode_race(message_of(1, 4, **stats), bounds_of(settings), SPACES)
+    expected = a_race(1, **stats)
+    assert received.columns.keys() == expected.columns.keys()
+    for name, column in expected.columns.items():
+        assert received.columns[name].dtype == column.dtype
+        np.testing.assert_array_equal(received.columns[name], column)
+    assert received.facts == expected.facts.with_changes(sequence=4)
 
 
 def test_half_floats_arrive_as_floats(settings):
     message = message_of(1, 1, over_grpc.half_floats)
     assert len(message) < len(message_of(1, 1))
-    results = decode_race(message, bounds_of(settings), SPACES)[1]
-    expected = a_race(1)[0]
+    results = decode_race(message, bounds_of(settings), SPACES).columns
+    expected = a_race(1).columns
     assert results["state_float"].dtype == np.float32
     np.testing.assert_allclose(results["state_float"], expected["state_float"], rtol=1e-3)
     assert results["meters_advanced_along_centerline"].dtype == np.float64
@@ -117,13 +121,16 @@ def spoiled():
         "frames": lambda f: f[:-2],
         "q_values": lambda q: q[:, :, None],
     }.items():
-        results, stats = a_race(2)
-        yield results | {name: change(results[name])}, stats
-    results, stats = a_race(2)
-    yield {name: value for name, value in results.items() if name != "state_float"}, stats
-    yield results | {"actions": results["actions"][:0]}, stats
-    for missing in ("q_values", "meters_advanced_along_centerline"):
-        yield {name: value for name, value in results.items() if name != missing}, stats
+        race = a_race(2)
+        race.columns[name] = change(race.columns[name])
+        yield race
+    for missing in ("state_float", "q_values", "meters_advanced_along_centerline"):
+        race = a_race(2)
+        del race.columns[missing]
+        yield race
+    race = a_race(2)
+    race.columns["actions"] = race.columns["actions"][:0]
+    yield race
 
 
 FORGED = {
@@ -139,10 +146,10 @@ FORGED = {
 def refusal(data, bounds):
     """The error of a damaged race; some bits have no meaning, and the race is the same."""
     try:
-        results = decode_race(data, bounds, SPACES)[1]
+        results = decode_race(data, bounds, SPACES).columns
     except MessageError as error:
         return str(error)
-    for name, value in a_race(1)[0].items():
+    for name, value in a_race(1).columns.items():
         np.testing.assert_array_equal(results[name], value)
     return ""
 
@@ -155,8 +162,8 @@ def test_damaged_and_foreign_messages_give_one_error(settings):
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         mutated.append(bytes(data))
     mutated += [b"", b"x" * 1000, message + b"x", message + message, encode(News())]
-    mutated += [encode_race(ReceivedRollout(0, *race), 1, over_grpc.all_columns) for race in spoiled()]
-    bomb = encode(RaceHeader.model_construct(sequence=1), {"actions": np.zeros(1 << 26, dtype=np.uint8)})
+    mutated += [encode_race(race, 1, over_grpc.all_columns) for race in spoiled()]
+    bomb = encode(a_race(1).facts, {"actions": np.zeros(1 << 26, dtype=np.uint8)})
     for data in [*mutated, bomb]:
         text = refusal(data, bounds)
         assert "\n" not in text
@@ -169,10 +176,10 @@ def test_damaged_and_foreign_messages_give_one_error(settings):
 
 
 def test_what_is_no_data_is_not_sent():
-    results, stats = a_race(1)
-    for race in ((results | {"own": object()}, stats), (results | {"own": np.array([None] * 9)}, stats)):
-        with pytest.raises(MessageError, match="a race cannot be sent"):
-            encode_race(ReceivedRollout(0, *race), 1, over_grpc.all_columns)
+    race = a_race(1)
+    race.columns["own"] = np.array([None] * 9)
+    with pytest.raises(MessageError, match="a race cannot be sent"):
+        encode_race(race, 1, over_grpc.all_columns)
 
 
 class Learner:
@@ -291,11 +298,10 @@ def connect():
 def take(learner, seed):
     """Receive a race as the learner does, count it, and compare it with the one sent."""
     with got(learner.rollouts) as race:
-        np.testing.assert_array_equal(race.rollout_results["state_float"], a_race(seed)[0]["state_float"])
-        assert race.position == a_race(seed)[1]["position"]
-        learner.server.run.race = race
-        learner.server.batch_process(None)
-        return race.collector
+        np.testing.assert_array_equal(race.columns["state_float"], a_race(seed).columns["state_float"])
+        assert race.facts.position == a_race(seed).facts.position
+        learner.server.on_race(race)
+        return race.facts.collector
 
 
 def test_a_worker_plays_for_a_run_until_another_call_replaces_its_own(learner, connect, settings):

@@ -22,7 +22,8 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
-from trackmania_rl.training.building import make_trainer
+from trackmania_rl.training.building import begin_run
+from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 
 from .conftest import settings_words
 
@@ -69,7 +70,6 @@ MISTAKES = {
     ),
     "truncated checkpoint": Mistake("", ("weights.safetensors", "cannot read the checkpoint"), "truncated"),
     "random checkpoint": Mistake("", ("weights.safetensors", "cannot read the checkpoint"), "random"),
-    "checkpoint of an older version": Mistake("", ("checkpoint.pt", "older version", "run_name"), "older"),
     "other rewards": Mistake(
         "--set constant_reward_per_ms=-0.5",
         ("constant_reward_per_ms = -0.5 (was -0.0012)", "--accept-change constant_reward_per_ms"),
@@ -104,12 +104,13 @@ def write_run(output, config):
     snapshot = write_snapshot(config, folder.path, settings_words()[1::2])
     live, seeds = LiveSettings(snapshot, load_settings(snapshot)), SeedTree(0)
     channels = open_channels_here(live.current)
-    make_trainer(make_context(live, seeds, folder, channels)).save_trainer(force_save=True)
+    hooks = begin_run(make_context(live, seeds, folder, channels))
+    assert next(hook for hook in hooks if isinstance(hook, SaveCheckpoints)).try_to_save()
 
 
 @pytest.fixture(scope="module")
 def folder(repository_root, tmp_path_factory):
-    """Files that command lines name by `@`, and the runs good, truncated, random and older."""
+    """Files that command lines name by `@`, and the runs good, truncated and random."""
     folder = tmp_path_factory.mktemp("mistakes")
     write_run(folder / "good", repository_root / "config_files" / "config.py")
     (checkpoint, *_) = find_manifests(folder / "good" / "save" / "tested")
@@ -117,13 +118,10 @@ def folder(repository_root, tmp_path_factory):
     for name, content in (
         ("truncated", weights[: len(weights) // 2]),
         ("random", np.random.default_rng(0).bytes(100_000)),
-        ("older", weights),
     ):
         shutil.copytree(folder / "good", folder / name)
         for copied in find_manifests(folder / name / "save" / "tested"):
             (copied / "weights.safetensors").write_bytes(content)
-    shutil.rmtree(folder / "older" / "save" / "tested" / "checkpoints")
-    (folder / "older" / "save" / "tested" / "checkpoint.pt").write_bytes(b"PK")
 
     shutil.copytree(repository_root / "config_files", folder / "configuration")
     (folder / "configuration" / "broken.py").write_text("seed = 1\nrun_name = 'x'\nbatch_size = = 3\n")

@@ -58,7 +58,7 @@ def my_memory(settings, spaces, seeds):
 class CountUpdates(Hook):
     n_updates = 0
 
-    def post_optim(self):
+    def on_update(self, batch, losses):
         self.n_updates += 1
 
     def state_dict(self):
@@ -74,7 +74,7 @@ def train(config, hooks, max_frames=300, **limits):
     parts = {"agent": my_agent, "memory": my_memory, "games": MyGames}
     figures = run.train(config, hooks=[*hooks, counter], **limits, **parts)
     print(json.dumps({
-        "pid": os.getpid(), "called": called, "updates": counter.n_updates, "batches": figures.batches_total,
+        "pid": os.getpid(), "called": called, "updates": counter.n_updates, "batches": figures.updates_total,
         "frames": figures.frames_total, "races": figures.races_total,
     }))
 

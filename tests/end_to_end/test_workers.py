@@ -20,9 +20,9 @@ from trackmania_rl.training.hooks.hook import Hook
 
 
 class NoteRaces(Hook):
-    def batch_process(self, _):
+    def on_race(self, race):
         with open({file!r}, "a") as file:
-            print(self.run.session, self.run.race.end_race_stats["sent_by"].sequence, file=file)
+            print(self.run.session, race.facts.sequence, file=file)
 """
 
 

@@ -14,8 +14,9 @@ from trackmania_rl.runs.driver_file import write_driver
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
-from trackmania_rl.training.building import make_trainer
+from trackmania_rl.training.building import begin_run
 from trackmania_rl.training.driver_loading import pack_run
+from trackmania_rl.training.hooks.checkpoints import state_of
 
 RADIUS_M, LENGTH_M = 80.0, 60.0
 FORWARD = 0
@@ -107,7 +108,8 @@ def _checkpoint_state(live, scratch):
     with torch.no_grad():
         run.agent.evaluation_network.A_head[-1].bias[FORWARD] = 10.0
     run.statistics.frames_total = FRAMES_TOTAL
-    state = make_trainer(run).state_dict()
+    begin_run(run)
+    state = state_of(run)
     untrained = IQN(settings, run.spaces, SeedTree(99)).make_network().state_dict()
     state["agent"] |= {"online": untrained, "target": untrained}
     return state

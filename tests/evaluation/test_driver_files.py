@@ -83,9 +83,9 @@ def test_a_file_drives_as_its_run_does(driver_file, run_folder, run_settings, ma
     [bend] = map_entries(run_settings, maps_folder)
     drivers = load_driver(run_folder), load_driver(driver_file), load_driver(run_folder, driver_file)
     with contextlib.closing(InProcessGames(1, run_settings.game, run_settings.observation, maps_folder)) as games:
-        one, *others = [evaluate_map(driver, games, bend, n_races=1).races for driver in drivers]
+        one, *others = [evaluate_map(driver, games, bend, n_races=1).figures() for driver in drivers]
     assert others == [one, one]
-    assert one[0].race_finished
+    assert one["finish_rate"] == 1
     assert [driver.frames_total for driver in drivers] == [1234] * 3
     settings, here = drivers[1].settings, load_settings(repository_root / "config_files" / "config.py")
     assert settings.agent.float_hidden_dim == 11

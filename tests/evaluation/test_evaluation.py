@@ -12,6 +12,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import CheckpointError, load_checkpoint, save_checkpoint
 from trackmania_rl.settings import MapEntry, load_settings
@@ -20,7 +21,6 @@ from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceMana
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.track.named_maps import map_entries
 from trackmania_rl.training.evaluation import (
-    EvaluatedRace,
     MapEvaluation,
     TrainedDriver,
     evaluate_map,
@@ -62,33 +62,36 @@ def bend(run_settings, maps_folder):
 def test_races_differ_by_their_forced_start_only_and_repeat_exactly(driver, games, bend):
     evaluation = evaluate_map(driver, games, bend, n_races=4, n_forced_actions=12)
     again = evaluate_map(driver, games, bend, n_races=4, n_forced_actions=12)
-    assert again == evaluation
-    assert [one.n_forced_actions for one in evaluation.races] == [0, 12, 12, 12]
-    assert evaluation.races[0].inputs == "0.00 press up\n"
-    assert len({one.inputs for one in evaluation.races}) == 4
+    assert again.figures() == evaluation.figures()
+    assert evaluation.n_forced_actions == (0, 12, 12, 12)
+    inputs = [race.facts.inputs for race in evaluation.races]
+    assert inputs == [race.facts.inputs for race in again.races]
+    assert inputs[0] == "0.00 press up\n"
+    assert len(set(inputs)) == 4
     assert evaluation.figures()["finish_rate"] == 1.0
-    assert evaluation.best_race.race_time_ms == evaluation.figures()["best_ms"]
+    assert evaluation.best_race.facts.race_time_ms == evaluation.figures()["best_ms"]
 
 
 def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(driver, manager, games, bend):
     expected = evaluate_map(driver, games, bend, n_races=2)
-    play = manager.play
+    rollout = manager.rollout
 
-    def losing_a_game(map_entry, decide, frames):
+    def losing_a_game(map_entry, policy, frames):
         decisions = iter(range(10_000))
 
-        def act(image, seen):
+        def act(image, floats):
             if next(decisions) == 15:
                 manager._launcher.kill()
-            return decide(image, seen)
+            return policy(image, floats)
 
-        return play(map_entry, act, frames)
+        return rollout(map_entry, act, frames)
 
-    manager.play = losing_a_game
+    manager.rollout = losing_a_game
     try:
-        assert evaluate_map(driver, games, bend, n_races=2) == expected
+        again = evaluate_map(driver, games, bend, n_races=2)
     finally:
-        manager.play = play
+        manager.rollout = rollout
+    assert again.figures() == expected.figures()
 
 
 def test_a_driver_sees_floats_normalized_or_not_and_an_image_if_it_was_trained_with_one(repository_root, run_settings):
@@ -123,15 +126,16 @@ def test_a_maps_figures():
     entry = MapEntry(map_name="m", map_path="m", reference_line="m", is_explo=False, fill_buffer=False)
 
     def race(finished, time_ms, meters):
-        return EvaluatedRace(0, finished, time_ms, None, meters, 20.0, (), "", np.zeros((1, 12), np.float32))
+        named = {"map_name": "m", "is_explo": False, "fill_buffer": False}
+        return Race({}, RaceFacts(**named, race_finished=finished, race_time_ms=time_ms, meters=meters))
 
     races = (race(True, 3000, 50.0), race(False, 900, 70.0), race(True, 2000, 50.0), race(True, 2500, 50.0))
-    evaluation = MapEvaluation(entry, races)
+    evaluation = MapEvaluation(entry, races, (0, 10, 10, 10))
     figures = evaluation.figures()
     assert (figures["finish_rate"], figures["median_ms"], figures["mean_ms"]) == (0.75, 2500, 2500)
     assert evaluation.best_race_name == "m_2000"
     assert (figures["best_ms"], figures["best_meters"]) == (2000, 70.0)
-    none_finished = MapEvaluation(entry, (race(False, 900, 30.4), race(False, 500, 40.6)))
+    none_finished = MapEvaluation(entry, (race(False, 900, 30.4), race(False, 500, 40.6)), (0, 10))
     figures = none_finished.figures()
     assert (figures["best_ms"], figures["median_ms"]) == (None, None)
     assert none_finished.best_race_name == "m_unfinished_41m"

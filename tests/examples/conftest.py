@@ -17,10 +17,10 @@ from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
-from trackmania_rl.training.building import make_hooks, make_trainer
+from trackmania_rl.training.building import begin_run, make_hooks
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
-from trackmania_rl.training.hooks.hook import RunContext
-from trackmania_rl.training.trainer import RunTrainer
+from trackmania_rl.training.hooks.hook import Hook, RunContext
+from trackmania_rl.training.learner import learn
 
 TINY = (
     "float_hidden_dim=12",
@@ -43,13 +43,13 @@ class SmallRun:
     """What a small run leaves behind."""
 
     context: RunContext
-    trainer: RunTrainer
+    hooks: list[Hook]
 
 
 @pytest.fixture
 def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[..., SmallRun]]:
     """`train_a_little(*overrides, config="config.py", n_races=3)`: the run that learned from so many races."""
-    trainers: list[RunTrainer] = []
+    begun: list[list[Hook]] = []
 
     def train(*overrides: str, config: str = "config.py", n_races: int = 3) -> SmallRun:
         file = write_snapshot(repository_root / "config_files" / config, tmp_path, (*TINY, *overrides))
@@ -59,7 +59,8 @@ def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[.
         sink = rollouts.open_collector(0)
         live, folder = LiveSettings(file, settings), RunFolder.create(tmp_path, "run")
         context = make_context(live, seeds, folder, channels)
-        trainers.append(make_trainer(context, make_hooks(settings), should_stop=lambda: rollouts.is_empty))
+        hooks = begin_run(context, make_hooks(settings))
+        begun.append(hooks)
         builder = make_agent_builder(settings, context.spaces, SeedTree(1))
 
         def puller(kind: Any) -> WeightPuller:
@@ -73,11 +74,11 @@ def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[.
             while not rollouts.has_races:
                 assert collector.play_once()
             rollouts.is_empty = False
-            trainers[-1].train()
+            learn(context, hooks, lambda: rollouts.is_empty)
         games.close()
-        return SmallRun(context, trainers[-1])
+        return SmallRun(context, hooks)
 
     yield train
-    for trainer in trainers:
-        for hook in trainer.hooks:
+    for hooks in begun:
+        for hook in hooks:
             hook.end()

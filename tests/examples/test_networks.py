@@ -63,7 +63,7 @@ def test_it_decides_by_the_mean_of_its_quantiles_and_learns(settings: Settings, 
     agent = IQNAgent(network, settings.agent, device=CPU, seed=0)
     losses = []
     for _ in range(60):
-        agent.follow(settings.agent, 3e-3)
+        agent.apply_settings(settings.agent, 3e-3)
         losses.append(agent.update(batch)["loss"].item())
     assert losses[-1] < 0.8 * losses[0]
 

@@ -25,6 +25,7 @@ from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.telemetry.loggers import open_loggers
+from trackmania_rl.training.hooks.checkpoints import state_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -64,7 +65,7 @@ def test_it_trains(train_a_little: Callable[..., Any], part: str) -> None:
     run = train_a_little(*overrides, config=config, n_races=8)
     assert run.context.agent.updates > 2
     if part == "hook":
-        state = run.trainer.state_dict()["hooks"]["LogSpeed"]
+        state = state_of(run.context)["hooks"]["LogSpeed"]
         assert state["highest_m_s"] > 5
         hook = load_part("examples.speed_hook:LogSpeed", "hooks")()
         hook.load_state_dict(state)

@@ -7,10 +7,8 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 
-from trackmania_rl.experience_replay.memory import RewardedRollout
 from trackmania_rl.experience_replay.rollout_store import RolloutStore
-from trackmania_rl.race.progress import Fragment
-from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.race import Fragment, Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import SettingsError, load_settings, settings_from_flat
@@ -35,28 +33,29 @@ def store(settings):
     return RolloutStore(settings, SPACES, SeedTree(2))
 
 
-def rollout(settings, first, n_actions, *, terminated=False, greedy=False, fragment=None, q_values=0.5):
-    """A race whose states and actions count from `first`."""
+def race_from(settings, first, n_actions, *, terminated=False, greedy=False, fragment=None, q_values=0.5):
+    """Arguments of `extend`, with a race whose states and actions count from `first`."""
     states = np.arange(first, first + n_actions + 1, dtype=np.float32)
-    results = {
+    columns = {
         "actions": states[:-1].astype(np.int64) % 3,
         "action_was_greedy": np.full(n_actions, greedy),
         "state_float": np.stack([np.zeros_like(states), states], axis=1),
         "frames": np.zeros((n_actions + 1, 1, 0, 0), dtype=np.uint8),
         "q_values": np.full((n_actions, 3), q_values, dtype=np.float32) + states[:-1, None],
-        "terminated": terminated,
     }
-    return RewardedRollout(results, RewardedRace(states[:-1], np.zeros_like(states)), settings, 0, fragment)
+    facts = {"map_name": "a", "is_explo": True, "fill_buffer": True, "n_actions": n_actions}
+    facts |= {"terminated": terminated, "fragment": fragment}
+    return Race(columns, RaceFacts(**facts), states[:-1], np.zeros_like(states)), settings, 0
 
 
 def test_rollouts_are_in_their_order_with_their_ends(store, settings):
     seen = []
     store.estimate_advantages = lambda rollouts: (seen.append(rollouts), rollouts)[1]
-    assert store.extend(rollout(settings, 10, 4, terminated=True)) == 4
+    assert store.extend(*race_from(settings, 10, 4, terminated=True)) == 4
     new_part = Fragment(True, 0, 3, 3, 3, 5)
-    assert store.extend(rollout(settings, 20, 5, fragment=new_part)) == 2
-    assert store.extend(rollout(settings, 30, 2, greedy=True)) == 0
-    assert store.extend(rollout(settings, 40, 2, q_values=np.nan)) == 0
+    assert store.extend(*race_from(settings, 20, 5, fragment=new_part)) == 2
+    assert store.extend(*race_from(settings, 30, 2, greedy=True)) == 0
+    assert store.extend(*race_from(settings, 40, 2, q_values=np.nan)) == 0
     assert len(store) == 6
     store.sample(2)
     [all_of_them] = seen
@@ -69,18 +68,18 @@ def test_rollouts_are_in_their_order_with_their_ends(store, settings):
 
 
 def test_each_epoch_draws_each_transition_once_until_a_newer_rollout_comes(store, settings):
-    store.extend(rollout(settings, 0, 6))
+    store.extend(*race_from(settings, 0, 6))
     epochs = [torch.cat([store.sample(2)["reward"] for _ in range(3)]).tolist() for _ in range(2)]
     assert epochs[0] != epochs[1]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(6))
     assert len(store.sample(100)) == 6
-    store.extend(rollout(settings, 50, 3))
+    store.extend(*race_from(settings, 50, 3))
     assert sorted(store.sample(3)["reward"].tolist()) == [50, 51, 52]
 
 
 def test_it_resumes_in_the_middle_of_an_epoch(store, settings):
-    store.extend(rollout(settings, 0, 6))
-    store.extend(rollout(settings, 20, 5))
+    store.extend(*race_from(settings, 0, 6))
+    store.extend(*race_from(settings, 20, 5))
     for n_draws in (0, 2):  # before the first draw, and within an epoch
         for _ in range(n_draws):
             store.sample(3)

@@ -73,8 +73,8 @@ def play_in_process(games, entry_of, plans):
     while len(rollouts) < len(plans):
         received = games.recv()
         for game, race in received.ended.items():
-            columns = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in race.rollout_results.items()}
-            rollouts[game] = columns, race.end_race_stats
+            kept = race.copy()
+            rollouts[game] = kept.rollout_results(), kept.end_race_stats()
         ids = received.ids.tolist()
         if not ids:
             continue
@@ -242,7 +242,10 @@ def test_races_on_the_shipped_tracks_are_the_recorded_bytes(case, make_settings,
     races = dict(zip(tracks, map(digests_of, play_both_ways(settings, plans)), strict=True))
     if digest_of_simulator(maps_folder) != RECORDED["simulator"]:
         pytest.skip("the simulator's numbers on this processor are not those of the recording")
-    assert races == RECORDED[case]
+    recorded = RECORDED[case]
+    assert races.keys() == recorded.keys()
+    for track, digests in recorded.items():
+        assert {name: races[track][name] for name in digests} == digests, track
 
 
 def test_in_halves_every_game_drives_its_own_race(maps_folder, make_settings, entry_of):

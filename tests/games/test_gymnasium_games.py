@@ -12,17 +12,17 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from trackmania_rl.buffer_management import rows_of_rollout
+from trackmania_rl.buffer_management import rows_of_race
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.games.stepped_envs import EnvironmentFaultError, own_action
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.rewards import RaceReward, RewardedRace
+from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.run import train
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, SettingsError, load_settings, settings_from_flat
-from trackmania_rl.training.evaluation import EvaluatedEpisode, TrainedDriver, evaluate_environment
+from trackmania_rl.training.evaluation import TrainedDriver, evaluate_environment
 
 from .conftest import make_memory
 
@@ -150,13 +150,13 @@ def test_an_episode_becomes_a_race(settings):
     received = games.recv()
     assert len(received.ids) == 0
     race = received.ended[0]
-    assert race.rollout_results["state_float"][:, 2].tolist() == [0, 1, 2, 3, 4, 5], "the last one is the true one"
-    assert race.rollout_results["actions"].tolist() == [1] * EPISODE
+    assert race.columns["state_float"][:, 2].tolist() == [0, 1, 2, 3, 4, 5], "the last one is the true one"
+    assert race.columns["actions"].tolist() == [1] * EPISODE
     assert games._envs[0].unwrapped.actions == [3] * EPISODE, "which begin at 2 there"
-    assert race.rollout_results["terminated"]
-    assert race.end_race_stats["meters"] == 15.0
+    assert race.facts.terminated
+    assert race.facts.meters == 15.0
     rewarded = RaceReward(settings, GymnasiumGames(settings, env=Counting).spaces, SeedTree(0))(
-        race.rollout_results, settings, 0
+        race.rollout_results(), settings, 0
     )
     assert rewarded.rewards.tolist() == [3.0] * EPISODE
     assert rewarded.potentials.tolist() == [0.0] * (EPISODE + 1)
@@ -168,10 +168,10 @@ def test_actions_may_be_numbers_and_episodes_truncated(settings):
     for _ in range(EPISODE):
         decide(games, np.array([0.25, 0.5], dtype=np.float32))
     race = games.recv().ended[1]
-    assert race.rollout_results["actions"].shape == (EPISODE, 2)
-    assert race.rollout_results["actions"].dtype == np.float32
-    assert not race.rollout_results["terminated"]
-    assert race.end_race_stats["cutoff_reason"] == "truncated"
+    assert race.columns["actions"].shape == (EPISODE, 2)
+    assert race.columns["actions"].dtype == np.float32
+    assert not race.facts.terminated
+    assert race.facts.cutoff_reason == "truncated"
 
 
 def test_episodes_begin_by_the_runs_seed(settings):
@@ -305,7 +305,7 @@ def test_a_driver_acts_on_the_environments_own_observation(settings):
 @pytest.mark.parametrize("env", [Drawn, DrawnWith, drawn_vector])
 def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings, tmp_path, env):
     episodes = evaluate_environment(driver_of(settings, env), 2, tmp_path / "film.mp4")
-    assert episodes == [EvaluatedEpisode(10.0, EPISODE, "terminated")] * 2
+    assert [(one.meters, one.n_actions, one.cutoff_reason) for one in episodes] == [(10.0, EPISODE, "terminated")] * 2
     film = cv2.VideoCapture(str(tmp_path / "film.mp4"))
     assert (film.get(cv2.CAP_PROP_FRAME_COUNT), film.get(cv2.CAP_PROP_FPS)) == (EPISODE + 1, 5)
     levels = [film.read()[1].mean() for _ in range(EPISODE + 1)]
@@ -326,14 +326,15 @@ def test_images_become_frames_and_infos_columns(settings, env, n_floats):
     games.begin(0, ENTRY)
     received = [decide(games, 1) for _ in range(EPISODE)]
     assert [one.images[0, :, 0, 0].tolist() for one in received[:3]] == [[0, 0], [0, 10], [10, 20]]
-    race = games.recv().ended[0].rollout_results
+    ended = games.recv().ended[0]
+    race = ended.columns
     assert race["frames"].shape == (EPISODE + 1, 1, 20, 30)
     assert race["frames"][:, 0, 7, 7].tolist() == [0, 10, 20, 30, 40, 50]
     assert race["info_height_m"].tolist() == [2.5, 5.0, 7.5, 10.0, 12.5]
     assert race["info_position"].tolist() == [[n, -n] for n in range(1, EPISODE + 1)]
     buffer, _ = make_memory(settings, spaces_of_run)
-    worth = RewardedRace(race["rewards"], np.zeros(EPISODE + 1, np.float32))
-    read = buffer.storage.get(buffer.extend(rows_of_rollout(race, worth, settings.replay)))
+    ended.rewards, ended.potentials = race["rewards"], np.zeros(EPISODE + 1, np.float32)
+    read = buffer.storage.get(buffer.extend(rows_of_race(ended, settings)))
     np.testing.assert_array_equal(read.state_img, np.concatenate([one.images for one in received]))
     with pytest.raises(SettingsError, match=r"Counting gives no image of 30 x 20 pixels: .* has 0 images; set image_w"):
         GymnasiumGames(settings, env=Counting)
@@ -363,19 +364,19 @@ def test_a_vector_environment_steps_when_each_episode_has_its_decision(settings,
         for game in (0, 1):  # a decision each, such as those of exploration and of evaluation
             games.send(np.array([game]), BatchDecision(actions[game : game + 1], np.ones(1, bool), np.zeros((1, 3))))
     ended = games.recv().ended
-    assert len({race.rollout_results["state_float"][0, 1] for race in ended.values()}) == 2, "seeds of their own"
+    assert len({race.columns["state_float"][0, 1] for race in ended.values()}) == 2, "seeds of their own"
     for game, race in ended.items():
-        assert race.rollout_results["state_float"][:, 2].tolist() == [0, 1, 2, 3, 4, 5]
-        np.testing.assert_array_equal(race.rollout_results["actions"], [actions[game]] * EPISODE)
+        assert race.columns["state_float"][:, 2].tolist() == [0, 1, 2, 3, 4, 5]
+        np.testing.assert_array_equal(race.columns["actions"], [actions[game]] * EPISODE)
         in_env = [own_action(own, actions[game])] * EPISODE
-        np.testing.assert_allclose(race.rollout_results["rewards"], [np.sum(action) for action in in_env])
-        assert race.rollout_results["terminated"] == (env is Counting)
+        np.testing.assert_allclose(race.columns["rewards"], [np.sum(action) for action in in_env])
+        assert race.facts.terminated == (env is Counting)
     for _ in range(3):  # the other one has no episode, as at the end of a turn of synchronous sampling
         games.begin(1, ENTRY)
         while not (received := games.recv()).ended:
             decision = BatchDecision(actions[:1], np.ones(1, bool), np.zeros((1, 3)))
             games.send(received.ids, decision)
-        assert len(received.ended[1].rollout_results["actions"]) == EPISODE
+        assert len(received.ended[1].columns["actions"]) == EPISODE
     games.begin(0, ENTRY)
     assert games.recv().floats[0, 2] == 0
     assert games.close()
@@ -433,9 +434,10 @@ def test_views_are_seen_as_they_are_learned_from(settings, env, actions):
     acted = seen[2][9 : 9 + n_of_action]
     np.testing.assert_array_equal(acted, np.eye(3)[actions[1]] if env is Counting else actions[1])
     assert seen[4][9 + n_of_action :].tolist() == [x for n in (0, 1, 2) for x in seen[n][:3]]
-    rollout = games.recv().ended[0].rollout_results
+    ended = games.recv().ended[0]
+    rollout = ended.columns
     buffer, _ = make_memory(settings, spaces)
-    worth = RewardedRace(rollout["rewards"], np.zeros(EPISODE + 1, np.float32))
-    read = buffer.storage.get(buffer.extend(rows_of_rollout(rollout, worth, settings.replay)))
+    ended.rewards, ended.potentials = rollout["rewards"], np.zeros(EPISODE + 1, np.float32)
+    read = buffer.storage.get(buffer.extend(rows_of_race(ended, settings)))
     np.testing.assert_array_equal(read.state_float, seen)
     np.testing.assert_array_equal(read.entries["earned"][:, 0], rollout["rewards"])

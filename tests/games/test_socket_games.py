@@ -11,7 +11,8 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.games import socket_games
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.races import EndedRace, Observation, RaceEnd
+from trackmania_rl.race.race import RaceFacts
+from trackmania_rl.race.races import Observation
 from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
 
 N_ACTIONS_IN_RACE = 5
@@ -28,19 +29,18 @@ class FakeDriver:
         self.loses_at = None
         self.is_closed = False
 
-    def play(self, map_entry, decide, frames):
+    def rollout(self, map_entry, policy, frames):
         self.before_race()
         self.actions.append([])
         action = 0
         while action < N_ACTIONS_IN_RACE:
-            seen = self._observation(action)
+            self.newest = self._observation(action)
             image = np.full((1, self.game.image_height_px, self.game.image_width_px), action, dtype=np.uint8)
-            self.actions[-1].append(decide(image, seen).action)
+            self.actions[-1].append(policy(image, self.newest.floats).action)
             action += 1
             if action == self.loses_at:
                 self.loses_at, action = None, 0
-        end = RaceEnd("too_long", 50 * action, 1, 1.0, (), last=self._observation(action))
-        return EndedRace(end, {"actions": np.array(self.actions[-1])}, {"race_finished": False})
+        return {"actions": np.array(self.actions[-1])}, RaceFacts.of_entry(map_entry).model_dump()
 
     def close(self):
         self.is_closed = True

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_rollout
+from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_race
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
-from trackmania_rl.race.progress import Fragment, RaceInFragments
-from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.progress import FragmentCutter
+from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import race_spaces
 
 from .conftest import make_memory
@@ -55,8 +55,8 @@ def drive(settings, maps_folder, entry_of, seeds):
     while len(races) < len(seeds):
         received = games.recv()
         for game, race in received.ended.items():
-            races[game] = {name: np.copy(value) for name, value in race.rollout_results.items()}
-            last[game] = race_spaces(settings).views.look_at_last(race.rollout_results)
+            races[game] = race.copy()
+            last[game] = race_spaces(settings).views.last_state(race.columns)
         for row, game in enumerate(received.ids.tolist()):
             seen[game].append((received.images[row], received.floats[row]))
         decided = [decision(settings, seeds[game], len(seen[game]) - 1) for game in received.ids.tolist()]
@@ -69,8 +69,10 @@ def drive(settings, maps_folder, entry_of, seeds):
     return seen, [races[game] for game in range(len(seeds))]
 
 
-def worth_of(n_actions):
-    return RewardedRace(np.arange(1, n_actions + 1, dtype=np.float32), np.zeros(n_actions + 1, np.float32))
+def reward(race):
+    race.rewards = np.arange(1, race.n_actions + 1, dtype=np.float32)
+    race.potentials = np.zeros(race.n_actions + 1, np.float32)
+    return race
 
 
 def test_what_is_driven_with_is_what_is_learned_from(settings, maps_folder, entry_of, open_socket_game):
@@ -82,9 +84,9 @@ def test_what_is_driven_with_is_what_is_learned_from(settings, maps_folder, entr
 
     buffer, _ = make_memory(settings, race_spaces(settings))
     for race, of_race in zip(races, seen, strict=True):
-        n_actions = len(race["actions"])
+        n_actions = race.n_actions
         of_race[n_actions:-1] = []  # a decision in the very finish led nowhere
-        rows = rows_of_rollout(race, worth_of(n_actions), settings.replay)
+        rows = rows_of_race(reward(race), settings)
         assert rows.frames.shape[1:] == (1, *spaces.image_size_px)
         read = buffer.storage.get(buffer.extend(rows))
         for t in range(n_actions):
@@ -111,30 +113,29 @@ def test_what_is_driven_with_is_what_is_learned_from(settings, maps_folder, entr
 
 def test_a_race_in_fragments_is_the_race(settings, maps_folder, entry_of):
     _, (race, _) = drive(settings, maps_folder, entry_of, (3, 5))
-    n_actions = len(race["actions"])
-    in_fragments, parts = RaceInFragments.of_settings(settings), []
-    for n_decided in range(1, n_actions):
-        in_fragments.n_decided = n_decided
-        if in_fragments.n_to_hand_on >= 9:
-            states, fragment = in_fragments.cut()
-            part = {name: race[name][states.start : states.stop] for name in ("frames", "state_float")}
-            for name in ("actions", "action_was_greedy"):
-                part[name] = race[name][states.start : states.stop - 1]
-            parts.append((part, fragment))
+    cutter, parts = FragmentCutter.of_settings(settings), []
+    for n_decided in range(1, race.n_actions):
+        cutter.n_decided = n_decided
+        if cutter.n_to_hand_on >= 9:
+            states, fragment = cutter.cut()
+            columns = {
+                name: column[states.start : states.stop - (len(column) == race.n_actions)]
+                for name, column in race.columns.items()
+            }
+            parts.append(Race(columns, race.facts.with_changes(fragment=fragment, terminated=False)))
     assert len(parts) > 2
-    parts.append((race, in_fragments.end(n_actions)))
+    parts.append(Race(race.columns, race.facts.with_changes(fragment=cutter.end(race.n_actions))))
 
     def stored(parts):
         sides = make_memory(settings, race_spaces(settings))
-        for part, fragment in parts:
-            worth = worth_of(len(part["actions"]))
-            worth.rewards[:] += fragment.race_row
-            fill_buffer_from_rollout_with_n_steps_rule(*sides, part, worth, settings.replay, fragment=fragment)
+        for part in parts:
+            reward(part).rewards += part.facts.new.race_row
+            fill_buffer_from_rollout_with_n_steps_rule(*sides, part, settings)
         index = torch.cat([side.storage.index for side in sides]).sort().values
         return sides[0].storage.get(index)
 
-    whole, joined = stored([(race, Fragment.whole(n_actions))]), stored(parts)
-    assert len(whole.index) == len(joined.index) == n_actions
+    whole, joined = stored([race]), stored(parts)
+    assert len(whole.index) == len(joined.index) == race.n_actions
     for name in ("state_img", "state_float", "action", "n_steps", "next_state_img", "next_state_float"):
         np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name), err_msg=name)
     for name in ("around", "earned"):

@@ -73,11 +73,10 @@ def imported(tmp_path_factory, small_settings, small_words, script_module):
 
 def assert_schedules_are_at(frames, state, transitions=1_200_000):
     """Schedules continue at the frames, and no stored transition waits to be trained on."""
-    hooks = state["hooks"]
-    assert hooks["CountRaces"]["frames_total"] == state["frames"] == frames
-    assert hooks["ResetPeriodically"]["counted_from_frames"] == frames
-    assert hooks["StoreRaces"]["transitions_stored"] == transitions
-    assert hooks["SampleAtReplayRatio"] == {"stored_before": transitions, "transitions_due": 0}
+    assert state["statistics"]["frames_total"] == frames
+    assert state["resets"]["counted_from_frames"] == frames
+    assert state["replay"]["transitions_stored"] == transitions
+    assert state["replay"]["transitions_due"] == 0
 
 
 def test_weights_counters_and_best_times_are_imported(imported):
@@ -89,7 +88,7 @@ def test_weights_counters_and_best_times_are_imported(imported):
     assert_same_returns(agent.evaluation_network, run.online, settings)
     assert_schedules_are_at(1_234_567, state)
     assert state["agent"]["updates"] == 71_234
-    statistics = state["hooks"]["CountRaces"]
+    statistics = state["statistics"]
     assert statistics["training_s"] == 7.5 * 3600
     best_times_ms = {name: kinds["explored"]["best_time_ms"] for name, kinds in statistics["maps"].items()}
     assert best_times_ms == {"hock": 54_320, "map5": 118_450}
@@ -104,7 +103,7 @@ def test_the_optimizer_goes_on_with_the_same_steps(imported):
     optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
     agent, _, _ = resumed_agent(output)
     assert agent.optimizer.state[agent.weights]["step"] == 7
-    agent.follow(agent.loss_module.settings.model_copy(update={"weight_decay_lr_ratio": 0.0}), 1e-3)
+    agent.apply_settings(agent.loss_module.settings.model_copy(update={"weight_decay_lr_ratio": 0.0}), 1e-3)
     for seed in (100, 101, 102):
         make_gradients(online, seed)
         agent.weights.grad = torch.cat([parameter.grad.reshape(-1) for parameter in online.parameters()])
@@ -163,7 +162,7 @@ def test_only_the_online_weights_must_be_there(small_run, small_words, tmp_path,
     if absent == "optimizer1.torch":
         assert state["agent"]["step"]["optimizer"]["step"] == 0
     if absent == "accumulated_stats.joblib":
-        assert state["hooks"]["CountRaces"]["frames_total"] == 0
+        assert state["statistics"]["frames_total"] == 0
 
 
 def test_mistakes_are_named(small_run, small_words, tmp_path, tool, error_line):

@@ -42,6 +42,6 @@ def test_train_resumes_an_imported_run(repository_root, tmp_path, tool):
     assert "at frame 1,234,567" in said
     assert "starts with an empty state" not in said
     state = load_checkpoint(output).state
-    assert state["hooks"]["CountRaces"]["frames_total"] >= 1_234_567 + 3000
+    assert state["statistics"]["frames_total"] >= 1_234_567 + 3000
     assert state["agent"]["updates"] > 71_234
     assert state["agent"]["step"]["optimizer"]["step"] > 7

@@ -7,11 +7,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from trackmania_rl.multiprocess.learner_process import learner_process_fn
+from trackmania_rl.multiprocess import learner_process
 
 
-@pytest.mark.parametrize("failing", [None, "train", "second_hook.end", "first_hook.end", "collectors.stop"])
-def test_however_training_ends_everything_is_closed_in_order(live, failing):
+@pytest.mark.parametrize("failing", [None, "learn", "second_hook.end", "first_hook.end", "collectors.stop"])
+def test_training_ends_everything_in_order_whatever_fails(live, monkeypatch, failing):
     assert live.current.run.use_torch_compile
     asked = MagicMock()
     run = SimpleNamespace(
@@ -21,23 +21,26 @@ def test_however_training_ends_everything_is_closed_in_order(live, failing):
         has_collectors=True,
         channels=asked.channels,
     )
-    trainer = SimpleNamespace(
-        run=run,
-        hooks=[asked.first_hook, asked.second_hook],
-        train=asked.train,
-        register_op=lambda *_: None,
-        register_module=lambda *_: None,
-    )
+    learned = []
+
+    def learn(run, hooks, should_stop, compilation):
+        asked.learn()
+        learned.append((hooks, compilation))
+
+    monkeypatch.setattr(learner_process, "learn", learn)
     if failing is not None:
         operator.attrgetter(failing)(asked).side_effect = RuntimeError(failing)
+    hooks = [asked.first_hook, asked.second_hook]
     with contextlib.nullcontext() if failing is None else pytest.raises(RuntimeError, match=failing):
-        learner_process_fn(trainer, asked.collectors)
-    assert not trainer.compilation.is_alive()
+        learner_process.learner_process_fn(run, hooks, asked.collectors, lambda: False)
+    if learned:
+        [(all_hooks, compilation)] = learned
+        assert all_hooks[:2] == hooks
+        assert not compilation.is_alive()
     asked.agent.compile_update.assert_called_once_with("blank batch")
     assert [name for name, _, _ in asked.mock_calls if name != "agent.compile_update"] == [
-        "collectors.register",
         "collectors.start",
-        "train",
+        "learn",
         "channels.run_state.publish",  # collectors end while the checkpoint is written
         "second_hook.end",
         "first_hook.end",

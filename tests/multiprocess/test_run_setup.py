@@ -11,8 +11,7 @@ from trackmania_rl.channels.run_state import Channels, RunState
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import run_setup
-from trackmania_rl.multiprocess.collectors import CollectorSetup
-from trackmania_rl.multiprocess.learner_process import Collectors
+from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
 from trackmania_rl.multiprocess.run_setup import count_session, own_folder
 from trackmania_rl.multiprocess.supervisor import RestartPolicy
 from trackmania_rl.race.progress import CollectorProgress
@@ -118,7 +117,7 @@ class DyingCollectors:
         channels = Channels(rollouts, self.run_state)
         folders, name = (Path("/maps"), Path("/run")), f"session-{session}"
         setup = CollectorSetup(2, name, channels, progress or {}, *folders, demonstrations=demonstrations)
-        started = Collectors(setup)
+        started = CollectorSupervisor(setup)
         started.start()
         for _ in range(n_starts - 1):
             started.check()  # finds them dead

@@ -13,7 +13,7 @@ ENDING = (*OF_THE_TERMINAL, signal.SIGTERM)
 class Run:
     wall_s = 0.0
     frames_total = 0
-    batches_total = 0
+    updates_total = 0
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_limits_end_a_run(run, should_stop):
     assert should_stop()
     run.frames_total = 699
     assert not should_stop()
-    run.batches_total = 30
+    run.updates_total = 30
     assert should_stop()
 
 

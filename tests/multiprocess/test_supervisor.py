@@ -18,8 +18,7 @@ from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import supervisor as supervisor_module
-from trackmania_rl.multiprocess.collectors import CollectorSetup, limits_of_collectors
-from trackmania_rl.multiprocess.learner_process import Collectors
+from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor, limits_of_collectors
 from trackmania_rl.multiprocess.supervisor import KeepsFailingError, Limits, RestartPolicy, Supervisor
 from trackmania_rl.processes import end_processes, is_running
 from trackmania_rl.settings import load_settings
@@ -48,7 +47,9 @@ class FakeCollectors:
         channels = MagicMock()
         channels.rollouts.heartbeat = self.heartbeats.__getitem__
         channels.rollouts.close_collector = self.reported_dead.append
-        self.supervisor = Collectors(CollectorSetup(n_collectors, "1", channels, {}, Path("maps"), Path("run")))
+        self.supervisor = CollectorSupervisor(
+            CollectorSetup(n_collectors, "1", channels, {}, Path("maps"), Path("run"))
+        )
         self.supervisor.start()
 
     def pass_time(self, seconds):
@@ -252,7 +253,7 @@ def test_a_collector_that_does_not_end_is_killed_with_its_games(is_stopped, monk
             os.kill(process.pid or 0, signal.SIGSTOP)
         monkeypatch.setattr(collectors_module, "start_collector", lambda *_: process)
         channels = MagicMock()
-        collectors = Collectors(CollectorSetup(1, "1", channels, {}, Path("maps"), Path("run")))
+        collectors = CollectorSupervisor(CollectorSetup(1, "1", channels, {}, Path("maps"), Path("run")))
         collectors.start()
         collectors.stop(within_s=0.1)
         channels.run_state.publish.assert_called_once_with(stop=True)

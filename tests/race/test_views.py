@@ -26,7 +26,7 @@ def race_of(n_states, seed=0):
 
 def test_what_is_seen_of_a_race():
     frames, floats, actions = race_of(7)
-    images, seen = VIEWS.look(
+    images, seen = VIEWS.of_states(
         frames[None], floats[None], actions[None], races=np.zeros(7, dtype=int), rows=np.arange(7)
     )
     for t in range(7):

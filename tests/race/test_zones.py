@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.races import GameTimings
 from trackmania_rl.settings import load_settings
 from trackmania_rl.track.game_map import zones_of_line
 
@@ -103,7 +104,7 @@ def test_the_tracker_agrees_with_the_naive_reading(settings, race_on, seed, with
         assert seen.meters == pytest.approx(naive.update(position.astype(np.float64)), abs=1e-9)
         assert seen.zone_idx == naive.zone
         furthest = max(furthest, naive.zone)
-    end = race.races.cut_off(0, ())
+    end = race.races.cut_off(0, (), GameTimings()).facts
     assert (end.cutoff_reason, end.furthest_zone_idx) == ("horizon", furthest)
 
 

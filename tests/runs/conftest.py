@@ -49,12 +49,12 @@ def rows(first, n):
 
 def with_rows(state, ring):
     """The state of a run whose replay memory this is."""
-    return state | {"hooks": {"StoreRaces": {"transitions_stored": 5, "buffers": {"ring": ring.state_to_write()}}}}
+    return state | {"replay": {"transitions_stored": 5, "memory": {"ring": ring.state_to_write()}}}
 
 
 def ring_of(state):
     """The ring buffer's state in such a state."""
-    ring = state["hooks"]["StoreRaces"]["buffers"]["ring"]
+    ring = state["replay"]["memory"]["ring"]
     return ring
 
 

@@ -108,7 +108,7 @@ def saved_in(folder, ring):
     mine = RingBuffer(8, N_FLOATS, IMAGE_SIZE_PX)
     mine.folder = None if ring.folder is None else folder / "replay"
     mine.load_state_dict(ring_of(loaded.state))
-    store.go_on_from(loaded, mine)
+    store.continue_from(loaded, mine)
     mine.append(rows(mine.end_row, N_NEW))
     return lambda: store.save(with_rows(make_state(3), mine), 0)
 
@@ -124,7 +124,7 @@ def assert_is_whole(folder, caplog, numbers):
     expected = rows(end_row - 8, 8).by_name()
     stored["columns"] = {name: rows_of_state(stored)[name] for name in expected}
     assert_same(stored, {"capacity": 8, "first_row": end_row - 8, "end_row": end_row, "columns": expected})
-    state = {key: value for key, value in loaded.state.items() if key != "hooks"}
+    state = {key: value for key, value in loaded.state.items() if key != "replay"}
     assert_same(state, make_state(number))
 
 

@@ -16,7 +16,7 @@ from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.runs import CheckpointError, CheckpointStore, load_checkpoint, memory_rows
 from trackmania_rl.runs.manifest import Manifest, bytes_of_manifest
 
-from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, make_state, ring_of, rows, with_rows
+from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, make_state, ring_of, rows, with_rows
 
 N_RANDOM = 60
 DAMAGES = ("flip a bit", "flip a bit", "cut short", "add bytes", "overwrite", "swap", "delete", "folder")
@@ -73,7 +73,7 @@ def test_the_good_one_loads(good):
 def assert_is_whole(folder):
     state = load_checkpoint(folder).state
     assert_same(ring_of(state)["columns"], rows(0, 11).by_name())
-    assert_same({key: value for key, value in state.items() if key != "hooks"}, make_state(1))
+    assert_same({key: value for key, value in state.items() if key != "replay"}, make_state(1))
 
 
 def problem_of(folder):
@@ -143,30 +143,3 @@ def test_rows_files_of_equal_size_that_were_swapped_are_noticed(good):
     second.write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"({first.name}|{second.name}) is damaged: it is 0"):
         load_checkpoint(good)
-
-
-def test_a_checkpoint_of_format_3_loads_and_is_the_one_before_the_next(tmp_path):
-    run = Path(shutil.copytree(Path(__file__).parent / "format_3", tmp_path / "run"))
-    loaded = load_checkpoint(run)
-    assert (loaded.manifest.frames, loaded.manifest.score) == (400, (1.0, -2.5))
-    expected = make_state(1)
-    for name in ("number", "tensor", "view", "empty", "maps", "odd", "infinite"):
-        assert_same(loaded.state[name], expected[name])
-    assert_same(loaded.state["agent"]["averaged"], expected["agent"]["averaged"])
-    assert {name: tuple(one.shape) for name, one in loaded.state["agent"]["online"].items()} == {
-        "weight": (2, 3),
-        "bias": (2,),
-    }
-    assert_same(ring_of(loaded.state)["columns"], rows(2, 12).by_name())
-    ring = RingBuffer(12, N_FLOATS, IMAGE_SIZE_PX)
-    ring.load_state_dict(ring_of(loaded.state))
-    store = CheckpointStore(run)
-    store.go_on_from(loaded, ring)
-    ring.append(rows(14, 3))
-    folder = store.save(with_rows(make_state(2), ring), 0, keep=1)
-    assert_same(ring_of(load_checkpoint(folder).state)["columns"], rows(5, 12).by_name())
-    assert files_of(run / "checkpoints") == ["000002", "memory"] or loaded.manifest.score  # the best one stays
-    rows_file = next((run / "checkpoints" / "memory").glob("*.rows"))
-    rows_file.write_bytes(bytes(rows_file.stat().st_size))
-    with pytest.raises(CheckpointError, match=r"\.rows is damaged: its check sum is wrong"):
-        load_checkpoint(run / "checkpoints" / "000001")

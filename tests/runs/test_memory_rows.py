@@ -46,7 +46,7 @@ class Run:
         loaded = self.load()
         self.ring, self.store = new_ring(), CheckpointStore(self.folder)
         self.ring.load_state_dict(ring_of(loaded.state))
-        self.store.go_on_from(loaded, self.ring)
+        self.store.continue_from(loaded, self.ring)
 
     def segments(self):
         folder = self.folder / "checkpoints" / "memory"
@@ -195,7 +195,7 @@ def test_damaged_rows_are_those_of_an_older_checkpoint_then_or_none(run, caplog)
     caplog.clear()
     loaded = run.load()
     assert (loaded.state["number"], loaded.has_rows) == (2, False)
-    assert loaded.state["hooks"]["StoreRaces"] == {"transitions_stored": 5, "buffers": None}
+    assert loaded.state["replay"] == {"transitions_stored": 5, "memory": None}
     assert "no older checkpoint is whole: resuming without it" in caplog.text
     assert len(caplog.records) == 1
 
@@ -205,4 +205,4 @@ def test_rows_are_left_out_where_they_are_not_asked_for(run):
     run.save()
     (run.folder / "checkpoints" / "memory" / run.segments()[0]).unlink()
     loaded = load_checkpoint(run.folder, with_rows=False)
-    assert loaded.state["hooks"]["StoreRaces"]["buffers"] is None
+    assert loaded.state["replay"]["memory"] is None

@@ -1,6 +1,8 @@
 """Races and statuses of a training, as tests change them."""
 
-from trackmania_rl.telemetry.race_record import RaceRecord
+import numpy as np
+
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.telemetry.run_status import RunStatus
 
 
@@ -20,16 +22,21 @@ def status_of(**changes):
 
 
 def race_record(time_ms=None, **changes):
-    """A race that finished in this time, or an unfinished one."""
+    """Facts of a race that finished in this time, or of an unfinished one."""
     values = {
         "map_name": "valley",
         "is_explo": True,
-        "collector": 0,
+        "fill_buffer": True,
         "race_finished": time_ms is not None,
         "race_time_ms": time_ms or 900,
         "meters": 812.0,
-        "furthest_zone": 5,
+        "furthest_zone_idx": 5,
         "n_actions": 1_000,
-        "cutoff_reason": None,
     }
-    return RaceRecord(**(values | changes))
+    return RaceFacts(**(values | changes))
+
+
+def race_of(facts, reward=0.0):
+    """A race with these facts, whose actions have the same reward."""
+    n_actions = facts.n_actions
+    return Race({"actions": np.zeros(n_actions, dtype=np.int64)}, facts, np.full(n_actions, reward, np.float32))

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from tests.telemetry.conftest import race_record
+from tests.telemetry.conftest import race_of, race_record
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.tables import PlainConsole, print_table
@@ -18,7 +18,7 @@ def text(*records, **times):
     figures = TrainingStatistics(lambda: 0.0)
     figures.reference_times = times
     for one in records:
-        figures.add_race(one)
+        figures.add(race_of(one))
     return closing_text(figures, "save/tested", "python scripts/evaluate.py save/tested")
 
 

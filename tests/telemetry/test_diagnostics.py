@@ -7,6 +7,7 @@ from PIL import Image
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import write_input_script
 from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.runs import save_best_run
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.snapshot import write_snapshot
@@ -97,7 +98,9 @@ def run_folder(tmp_path, repository_root):
     events = actions_of_game(load_settings(config_file).game).events(np.arange(N_DECISIONS) * 50, TAKEN)
     for map_name, time_ms in (("valley", 23000), ("valley", 2230), ("kart", 17000)):
         best_runs = tmp_path / "best_runs"
-        save_best_run(best_runs, map_name, time_ms, write_input_script(events), values, load_settings(config_file))
+        facts = {"map_name": map_name, "is_explo": False, "fill_buffer": True, "race_time_ms": time_ms}
+        race = Race({"q_values": values}, RaceFacts(**facts, inputs=write_input_script(events)))
+        save_best_run(best_runs, race, load_settings(config_file))
     return tmp_path
 
 

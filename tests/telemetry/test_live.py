@@ -76,8 +76,7 @@ class Driving:
             self.mirror.decided(ids, self.decision)
             self.games.send(ids, self.decision)
             for game, race in self.received.ended.items():
-                columns = {name: np.array(column) for name, column in race.rollout_results.items()}
-                self.ended[game] = columns | {"last_m": race.end.last.position_m.copy()}
+                self.ended[game] = race.copy().rollout_results()
                 self.begin(game)
 
     def drive_until_race_ends(self, reader, game):
@@ -179,8 +178,7 @@ def test_the_race_of_the_watched_game(make_driving, reader):
     assert race.race_finished
     assert race.race_time_ms == driven["race_time"] == race.time_ms[-1]
     assert race.time_ms[:-1].tolist() == (np.arange(n_states - 1) * 50).tolist()
-    np.testing.assert_array_equal(race.position[:-1], driven["position_m"])
-    np.testing.assert_array_equal(race.position[-1], driven["last_m"])
+    np.testing.assert_array_equal(race.position, driven["position_m"])
     np.testing.assert_array_equal(race.q_values[:-1], driven["q_values"])
     np.testing.assert_array_equal(race.was_greedy[:-1], driven["action_was_greedy"])
     np.testing.assert_array_equal(race.zone, driven["current_zone_idx"])

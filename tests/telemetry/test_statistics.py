@@ -1,10 +1,8 @@
 """Counts, times and rates of a run, by map and over the map cycle."""
 
-import dataclasses
-
 import pytest
 
-from tests.telemetry.conftest import race_record
+from tests.telemetry.conftest import race_of, race_record
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.runs import load_checkpoint, save_checkpoint
 from trackmania_rl.settings import MapEntry
@@ -23,10 +21,9 @@ def race(time_ms=None, map_name="valley", **changes):
     return race_record(time_ms, map_name=map_name, **({"n_actions": 10} | changes))
 
 
-def observe(figures, batches_total=0, learner_waited_s=0.0):
-    figures.observe(
-        batches_total=batches_total, learner_waited_s=learner_waited_s, replay_transitions=0, replay_capacity=0
-    )
+def observe(figures, updates=0, learner_waited_s=0.0):
+    figures.count_updates = lambda: updates
+    figures.observe(learner_waited_s=learner_waited_s, replay_transitions=0, replay_capacity=0)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +53,8 @@ def test_times_are_kept_by_map_and_kind():
         race(40_000, map_name="flat"),
         race(30_500),
     ]
-    is_record = [figures.add_race(r) for r in races]
-    assert is_record == [False, True, False, True, True, False]
+    for one in races:
+        figures.add(race_of(one))
     valley = figures.maps["valley"]
     assert (valley.explored.best_time_ms, valley.explored.last_time_ms) == (30_500, 30_500)
     assert (valley.explored.n_races, valley.explored.n_finished) == (4, 3)
@@ -68,9 +65,9 @@ def test_times_are_kept_by_map_and_kind():
 
 def test_demonstrations_count_frames_and_no_results():
     figures = TrainingStatistics()
-    figures.add_race(race(31_000))
-    assert not figures.add_race(dataclasses.replace(race(9_000, meters=900.0), is_demonstration=True))
-    assert not figures.add_race(dataclasses.replace(race(9_000, map_name="flat"), is_demonstration=True))
+    figures.add(race_of(race(31_000)))
+    figures.add(race_of(race(9_000, meters=900.0, is_demonstration=True)))
+    figures.add(race_of(race(9_000, map_name="flat", is_demonstration=True)))
     assert (figures.races_total, figures.frames_total) == (3, 30)
     assert list(figures.maps) == ["valley"]
     explored = figures.maps["valley"].explored
@@ -83,8 +80,8 @@ def test_rates_are_those_of_the_last_half_minute():
     assert figures.rates().actions_per_s == 0
     for second in range(1, 101):
         clock.now_s = float(second)
-        figures.add_race(race(n_actions=50 if second <= 60 else 200))
-        observe(figures, batches_total=2 * second, learner_waited_s=0.25 * second)
+        figures.add(race_of(race(n_actions=50 if second <= 60 else 200)))
+        observe(figures, updates=2 * second, learner_waited_s=0.25 * second)
     rates = figures.rates()
     assert rates.actions_per_s == pytest.approx(200)
     assert rates.races_per_s == pytest.approx(1)
@@ -96,8 +93,7 @@ def test_a_resumed_run_continues_with_the_counts(tmp_path):
     clock = Clock()
     figures = TrainingStatistics(clock)
     for r in (race(31_000), race(), race(30_000, is_explo=False)):
-        figures.add_race(r)
-        figures.add_return(r.map_name, r.is_explo, -1.5, r.n_actions)
+        figures.add(race_of(r, -0.15))
     clock.now_s = 70.0
     save_checkpoint(tmp_path, {"statistics": figures.state_dict()}, minimum_free_disk_mb=0)
 
@@ -106,9 +102,9 @@ def test_a_resumed_run_continues_with_the_counts(tmp_path):
     resumed = TrainingStatistics(later)
     resumed.load_state_dict(load_checkpoint(tmp_path).state["statistics"])
     assert resumed.state_dict() == figures.state_dict() | {"training_s": 75.0}
-    assert resumed.returns.figures()["ep_rew_mean"] == -1.5
-    observe(resumed, batches_total=1_000)
-    assert not resumed.add_race(race(30_500))
+    assert resumed.returns.figures()["ep_rew_mean"] == pytest.approx(-1.5)
+    observe(resumed, updates=1_000)
+    resumed.add(race_of(race(30_500)))
     later.now_s = 7.0
     # Ten actions in two seconds: loaded counts are no speed.
     assert resumed.rates() == Rates(actions_per_s=5, races_per_s=0.5, batches_per_s=0, learner_waiting_share=0)
@@ -126,10 +122,10 @@ def test_best_times_of_the_map_cycle_are_added_up_when_all_maps_have_one():
     run = TrainingStatistics()
     assert cycle_figures(run, CYCLE) == {}
     for r in (race(20_000, "valley", is_explo=False), race(10_000, "kart")):
-        run.add_race(r)
+        run.add(race_of(r))
     assert cycle_figures(run, CYCLE) == {"rollout/cycle/finish_rate/trained": 1.0}
     for time_ms, name in ((None, "kart"), (12_000, "kart"), (None, "ring")):
-        run.add_race(race(time_ms, name, is_explo=False))
+        run.add(race_of(race(time_ms, name, is_explo=False)))
     assert cycle_figures(run, CYCLE) == {
         "rollout/cycle/finish_rate/trained": 0.75,
         "rollout/cycle/best_time_s/trained": 32.0,
@@ -143,8 +139,8 @@ def test_ratios_of_the_map_cycle_are_of_maps_with_a_time_to_beat():
         "valley": MedalTimes(19_000, 22_000, None, None),
         "ring": MedalTimes(None, 30_000, None, None),
     }
-    run.add_race(race(20_900, "valley", is_explo=False))
-    run.add_race(race(33_000, "ring", is_explo=False))
+    run.add(race_of(race(20_900, "valley", is_explo=False)))
+    run.add(race_of(race(33_000, "ring", is_explo=False)))
     figures = cycle_figures(run, CYCLE)
     ratios = {name.removeprefix("rollout/cycle/"): value for name, value in figures.items() if "_over_" in name}
     assert ratios == {

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from tests.telemetry.conftest import race_record
+from tests.telemetry.conftest import race_of, race_record
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import MapEntry, load_settings
@@ -33,9 +33,10 @@ def race(map_name, is_explo, race_time_ms, furthest_zone, **others):
         map_name=map_name,
         is_explo=is_explo,
         meters=furthest_zone / 2,
-        furthest_zone=furthest_zone,
+        furthest_zone_idx=furthest_zone,
         n_actions=100,
-        figures={"timings_ms/policy": 0.25, "mean_speed_m_s": 40.0},
+        timings_ms={"policy": 0.25},
+        mean_speed_m_s=40.0,
         checkpoint_times_ms=(8_000, race_time_ms),
         **others,
     )
@@ -50,11 +51,13 @@ RACES = [
 Q_VALUES = np.array([[1.0, 3.0, 2.5], [0.0, -2.0, -4.0]], np.float32)
 
 
-def open_tensorboard(repository_root, folder, resumed_at_frame=0):
+def settings_of(repository_root):
     settings = load_settings(repository_root / "config_files" / "config.py", {"loggers": "tensorboard"})
-    game = settings.game.model_copy(update={"map_cycle": CYCLE})
-    settings = settings.model_copy(update={"game": game})
-    (logger,) = open_loggers(settings, RunFolder(folder, folder), resumed_at_frame)
+    return settings.model_copy(update={"game": settings.game.model_copy(update={"map_cycle": CYCLE})})
+
+
+def open_tensorboard(repository_root, folder, resumed_at_frame=0):
+    (logger,) = open_loggers(settings_of(repository_root), RunFolder(folder, folder), resumed_at_frame)
     return logger
 
 
@@ -76,14 +79,12 @@ def written(tmp_path_factory, repository_root):
     figures = TrainingStatistics(lambda: float(next(clock_s)))
     writer = open_tensorboard(repository_root, folder)
     for r in RACES:
-        figures.add_race(r)
-        figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
-        figures.weights_age_s[0] = 2.5
-        figures.observe(batches_total=5, learner_waited_s=0.0, replay_transitions=25, replay_capacity=100)
+        figures.add(race_of(r.with_changes(waited_s=1.0, elapsed_s=4.0, weights_age_s=2.5)))
+        figures.observe(learner_waited_s=0.0, replay_transitions=25, replay_capacity=100)
         write_race(writer, r, figures)
     figures.current_values = {"epsilon": 0.5, "epsilon_boltzmann": 0.1, "learning_rate": 1e-3, "gamma": 0.999}
     means = {"loss": 1.0, "test_loss": 2.0, "mean_q": 3.0, "grad_norm": 4.0}
-    writer.do("figures", progress_figures(figures, means), figures.frames_total)
+    writer.do("figures", progress_figures(figures, settings_of(repository_root), means), figures.frames_total)
     network = torch.nn.Linear(3, 2)
     network.bias.data.fill_(torch.nan)
     for name, values in weight_samples(network.named_parameters()):
@@ -182,7 +183,7 @@ def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(repository_root
         writer = open_tensorboard(repository_root, tmp_path, resumed_at_frame)
         for time_ms in times_ms:
             r = race("flat", True, time_ms, 10)
-            figures.add_race(r)
+            figures.add(race_of(r))
             write_race(writer, r, figures)
         writer.close()
     assert scalars(read(tmp_path), "rollout/race_time_s/explored/flat") == [(100, 30.0), (200, 31.0), (300, 33.0)]
@@ -192,7 +193,7 @@ def test_reference_times_become_differences_where_there_are_any():
     statistics, written = TrainingStatistics(), {}
     times = {"flat": MedalTimes(29_500, 31_000, None, None), "flat 2": MedalTimes(None, None, 35_000, 36_000)}
     for r in RACES:
-        statistics.add_race(r)
+        statistics.add(race_of(r))
         history = statistics.maps[r.map_name].history(r.is_explo)
         for name, value in race_figures(r, history, times, Q_VALUES).items():
             if "minus" in name or "_over_" in name:
@@ -214,7 +215,7 @@ def test_reference_times_become_differences_where_there_are_any():
 def test_generated_tracks_have_a_share_of_finishes_and_no_best_time(is_generated, has_best):
     figures = TrainingStatistics()
     r = race("made", False, 31_000, 200, track="generated_0.412_7", is_generated=is_generated)
-    figures.add_race(r)
+    figures.add(race_of(r))
     names = race_figures(r, figures.maps["made"].evaluated)
     assert names["rollout/finish_rate/evaluated/made"] == 1.0
     assert names["rollout/race_time_s/evaluated/made"] == 31.0

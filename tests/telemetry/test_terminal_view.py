@@ -14,7 +14,7 @@ import pyte
 import pytest
 from rich.console import Console
 
-from tests.telemetry.conftest import race_record
+from tests.telemetry.conftest import race_of, race_record
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import (
@@ -37,11 +37,10 @@ def make_figures():
     times_ms = {"valley": (None, 31_250, 30_999, None), "A01 Race": (None,)}
     for map_name, times in times_ms.items():
         for index, time_ms in enumerate(times):
-            figures.observe(
-                batches_total=50 * index, learner_waited_s=0.5 * index, replay_transitions=1_200, replay_capacity=5_000
-            )
-            figures.add_race(race_record(time_ms, map_name=map_name, is_explo=index % 4 != 2, meters=123.4))
-    figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
+            figures.count_updates = lambda index=index: 50 * index
+            figures.observe(learner_waited_s=0.5 * index, replay_transitions=1_200, replay_capacity=5_000)
+            facts = race_record(time_ms, map_name=map_name, is_explo=index % 4 != 2, meters=123.4)
+            figures.add(race_of(facts.with_changes(waited_s=1.0, elapsed_s=4.0)))
     figures.current_values = {"epsilon": 0.25, "learning_rate": 1e-3}
     figures.last_metrics = {"loss": 0.125}
     return figures
@@ -237,7 +236,7 @@ class PseudoTerminal:
 
 TRAINING_THAT_CTRL_C_ENDS = """
 import logging, time
-from tests.telemetry.conftest import race_record
+from tests.telemetry.conftest import race_of, race_record
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import open_terminal_view

@@ -15,7 +15,7 @@ from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry import films
 from trackmania_rl.telemetry import video as video_module
-from trackmania_rl.telemetry.films import RaceColumns, RaceOverlay, film_inputs, write_films
+from trackmania_rl.telemetry.films import FilmData, RaceOverlay, film_inputs, write_films
 from trackmania_rl.telemetry.input_picture import BLUE, GREEN, RED
 from trackmania_rl.telemetry.track_shapes import track_of
 from trackmania_rl.telemetry.video import Underlay, VideoFile, ffmpeg_program, video_facts
@@ -161,7 +161,7 @@ def test_the_film_program(tmp_path, monkeypatch, error_line):
         return films.main()
 
     (tmp_path / "race.inputs").write_text("0.00 press up\n")
-    RaceColumns(100, frames=np.zeros((3, 20, 30), np.uint8)).save(tmp_path / "frames.npz")
+    FilmData(100, frames=np.zeros((3, 20, 30), np.uint8)).save(tmp_path / "frames.npz")
     assert run("--columns", str(tmp_path / "frames.npz")) == 0
     assert video_facts(tmp_path / "film.mp4").size_px == (540, 360), "frames are enlarged"
     (tmp_path / "damaged.npz").write_bytes(b"PK")

@@ -147,7 +147,7 @@ def test_races_are_the_same_on_every_variant_of_the_game(make_manager, straight,
         results, stats = manager.rollout(straight, ScriptedPolicy([NOTHING] * n_waits))
         finish_ms = 50 * n_waits + FINISH_MS
         assert results["race_time"] == finish_ms
-        assert stats["checkpoint_times_ms"] == [50 * n_waits + 1000, finish_ms]
+        assert stats["checkpoint_times_ms"] == (50 * n_waits + 1000, finish_ms)
         assert results["input_w"].tolist() == [n >= n_waits for n in range(n_waits + 42)]
         held = [KeyState(False, False, time_ms >= 50 * n_waits, False) for time_ms in range(0, finish_ms, 10)]
         assert game.driven == list(zip(range(0, finish_ms, 10), held, strict=True))
@@ -167,7 +167,8 @@ def test_results_of_a_finished_race(make_manager, straight, image):
         "meters_advanced_along_centerline": ((T + 1,), np.float64),
         "actions": ((T,), np.int64),
         "q_values": ((T, N_ACTIONS), np.float32),
-        "position_m": ((T, 3), np.float32),
+        "position_m": ((T + 1, 3), np.float32),
+        "speed_m_s": ((T + 1,), np.float64),
     }
     assert {name: (results[name].shape, results[name].dtype) for name in expected_types} == expected_types
     np.testing.assert_array_equal(results["actions"], [NOTHING] * 3 + [LEFT] * 2 + [FORWARD] * (T - 5))

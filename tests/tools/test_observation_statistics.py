@@ -61,13 +61,13 @@ def test_a_runs_memory(
     layout = ObservationLayout(load_settings(snapshot).observation)
     floats = torch.from_numpy(np.random.default_rng(0).normal(4, 2, (300, layout.float_input_dim)).astype("f4"))
     buffers = {"ring": {"first_row": 0, "end_row": len(floats), "columns": {"state_floats": floats}}}
-    save_checkpoint(tmp_path / "run", {"hooks": {"StoreRaces": {"buffers": buffers}}}, 0)
+    save_checkpoint(tmp_path / "run", {"replay": {"memory": buffers}}, 0)
     run = str(tmp_path / "run")
     assert measure("--run", run) == 0
     means, deviations = written(tmp_path)["gear"]
     assert means == (pytest.approx(float(floats[:, layout["gear"].start].mean()), rel=1e-3),)
     assert deviations == (pytest.approx(float(floats[:, layout["gear"].start].std()), rel=1e-2),)
-    save_checkpoint(tmp_path / "run", {"hooks": {"StoreRaces": {"buffers": {"rollouts": []}}}}, 1)
+    save_checkpoint(tmp_path / "run", {"replay": {"memory": {"rollouts": []}}}, 1)
     assert measure("--run", run, "--force") == 78
     assert "its memory keeps no races" in capsys.readouterr().err
     write_snapshot(repository_root / "config_files" / "config_cartpole.py", tmp_path / "run")

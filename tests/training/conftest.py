@@ -9,24 +9,27 @@ import pytest
 from trackmania_rl.agents.builder import IQN, make_agent_builder
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import IQNAgent
-from trackmania_rl.channels.rollouts import ReceivedRollout, RolloutBounds, Rollouts
+from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, RunState
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
-from trackmania_rl.race.progress import RaceInFragments
+from trackmania_rl.race.progress import FragmentCutter
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings, settings_from_flat
 from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.training.building import make_configured_memory, make_reward, make_trainer
+from trackmania_rl.training.building import as_hook, begin_run, make_configured_memory, make_reward
 from trackmania_rl.training.collector import WeightPuller
 from trackmania_rl.training.hooks import figures
+from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import RunContext
-from trackmania_rl.training.hooks.races import WriteRaceLog
+from trackmania_rl.training.hooks.race_log import WriteLog
+from trackmania_rl.training.learner import learn
 
 TINY = (
     "float_hidden_dim=11",
@@ -100,9 +103,8 @@ class KeepingSink:
     def acquire_frames(self, game, timeout_s=0.0):
         return np.zeros((1, 1, 15, 17), dtype=np.uint8) if self.has_room else None
 
-    def put(self, game, rollout_results, end_race_stats):
-        copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
-        self.races.append(ReceivedRollout(0, copies, dict(end_race_stats)))
+    def put(self, game, race):
+        self.races.append(race.copy())
 
     def close(self):
         """Nothing to let go of."""
@@ -226,29 +228,39 @@ class LocalRun:
         assert isinstance(self.context.agent, IQNAgent)
         self.agent = self.context.agent
         self.buffer, self.buffer_test = self.context.memory.buffer, self.context.memory.buffer_test
-        self.trainer = make_trainer(
+        self._should_stop = should_stop or (lambda: self.rollouts.is_empty)
+        self.compilation = None
+        self.hooks = begin_run(
             self.context,
-            hooks,
-            should_stop=should_stop or (lambda: self.rollouts.is_empty),
+            [as_hook(hook) for hook in hooks],
             weights_from=weights_from,
             datasets=datasets,
             accepted_changes=accepted_changes,
         )
 
+    @property
+    def frames_total(self):
+        return self.context.statistics.frames_total
+
     def hook(self, kind):
         """The registered hook of a kind."""
-        (found,) = (hook for hook in self.trainer.hooks if isinstance(hook, kind))
+        (found,) = (hook for hook in self.hooks if isinstance(hook, kind))
         return found
 
     def put(self, race):
         """Hand in a race as a collector does."""
         assert self._sink.acquire_frames(0, timeout_s=0.0) is not None, "races that came before were not released"
-        self._sink.put(0, race.rollout_results, race.end_race_stats)
+        self._sink.put(0, race)
 
     def train(self):
-        """Let the Trainer's own loop go on until there is no race."""
+        """Train until there is no race."""
         self.rollouts.is_empty = False
-        self.trainer.train()
+        self.context.stop_reason = None
+        learn(self.context, self.hooks, self._should_stop, self.compilation)
+
+    def save(self):
+        """Write a checkpoint; return its folder."""
+        return self.hook(SaveCheckpoints)._write(state_of(self.context))
 
     def train_on(self, races):
         """Learn from races, one after the other."""
@@ -259,7 +271,7 @@ class LocalRun:
     def close_files(self):
         """End what holds files open."""
         self.hook(WriteFigures).end()
-        self.hook(WriteRaceLog).end()
+        self.hook(WriteLog).end()
 
 
 @pytest.fixture
@@ -279,7 +291,7 @@ def make_run(live, layout, tmp_path):
 def race_maker(live, layout):
     """`make_race(n_actions, race_finished, name=value, ...)` gives a race with random observations.
 
-    What is named is in `end_race_stats`.
+    What is named is in its facts.
     """
     rng = np.random.default_rng(5)
     game = live.current.game
@@ -288,7 +300,7 @@ def race_maker(live, layout):
         n_states = n_actions + 1
         floats = (layout.mean + layout.std * rng.standard_normal((n_states, layout.float_input_dim))).astype(np.float32)
         floats[:, layout["mini_race_time_actions"]] = 0
-        rollout = {
+        columns = {
             "frames": rng.integers(0, 256, (n_states, 1, game.image_height_px, game.image_width_px), dtype=np.uint8),
             "state_float": floats,
             "actions": rng.integers(0, len(game.inputs), n_actions),
@@ -298,15 +310,23 @@ def race_maker(live, layout):
             "car_gear_and_wheels": np.zeros((n_states, len(CAR_COLUMNS)), dtype=np.float32),
             "current_zone_idx": np.arange(n_states),
             "meters_advanced_along_centerline": np.cumsum(rng.random(n_states)),
-            "furthest_zone_idx": n_states,
-            "position_m": floats[:-1, :3],
+            "position_m": floats[:, :3],
+            "speed_m_s": np.abs(floats[:, 3]).astype(np.float64),
         }
-        if race_finished:
-            rollout["race_time"] = n_actions * game.ms_per_action - 20
-        stats = {"race_finished": race_finished, "race_time_ms": n_actions * game.ms_per_action, "fill_buffer": True}
-        stats |= {"map_name": "valley", "track": "valley", "is_explo": True, "inputs": "", "meters": 978.0}
-        stats |= {"cutoff_reason": None if race_finished else "no_progress"}
-        return ReceivedRollout(0, rollout, stats | others)
+        facts = {
+            "map_name": "valley",
+            "track": "valley",
+            "is_explo": True,
+            "fill_buffer": True,
+            "n_actions": n_actions,
+            "race_finished": race_finished,
+            "terminated": race_finished,
+            "race_time_ms": n_actions * game.ms_per_action,
+            "cutoff_reason": None if race_finished else "no_progress",
+            "furthest_zone_idx": n_states,
+            "meters": 978.0,
+        }
+        return Race(columns, RaceFacts(**(facts | others)))
 
     return make
 
@@ -322,17 +342,17 @@ def n_stored(run):
 
 def fragments_of(race, n_steps, n_actions):
     """A race as a collector hands it on that cuts it every so many actions."""
-    results, stats = race.rollout_results, race.end_race_stats
-    in_fragments, fragments = RaceInFragments(n_steps), []
-    known_under_way = {name: stats[name] for name in ("map_name", "track", "is_explo", "fill_buffer")}
-    for n_decided in range(1, len(results["actions"])):
-        in_fragments.n_decided = n_decided
-        if in_fragments.n_to_hand_on == n_actions:
-            states, fragment = in_fragments.cut()
-            part = {"furthest_zone_idx": 1}
-            for name in results.keys() - {"race_time", "furthest_zone_idx"}:
-                is_of_states = len(results[name]) > len(results["actions"])
-                part[name] = results[name][states.start : states.stop - (not is_of_states)]
-            fragments.append(ReceivedRollout(0, part, {**known_under_way, "fragment": fragment}))
-    last = in_fragments.end(len(results["actions"]))
-    return [*fragments, ReceivedRollout(0, results, {**stats, "fragment": last})]
+    cutter, fragments = FragmentCutter(n_steps), []
+    for n_decided in range(1, race.n_actions):
+        cutter.n_decided = n_decided
+        if cutter.n_to_hand_on == n_actions:
+            states, fragment = cutter.cut()
+            columns = {
+                name: column[states.start : states.stop - (len(column) == race.n_actions)]
+                for name, column in race.columns.items()
+            }
+            known = {name: getattr(race.facts, name) for name in ("map_name", "track", "is_explo", "fill_buffer")}
+            facts = RaceFacts(**known, n_actions=len(columns["actions"]), furthest_zone_idx=1, fragment=fragment)
+            fragments.append(Race(columns, facts))
+    last = race.facts.with_changes(fragment=cutter.end(race.n_actions))
+    return [*fragments, Race(race.columns, last)]

@@ -50,7 +50,7 @@ class Rig:
     @property
     def ended(self):
         """Races that are over."""
-        return [race for race in self.sink.races if not race.is_under_way]
+        return [race for race in self.sink.races if not race.facts.is_under_way]
 
     def play_until_ended(self, n_races):
         deadline_s = time.monotonic() + 120.0
@@ -78,36 +78,36 @@ def test_games_share_one_map_cycle_and_each_race_has_its_place_and_random_stream
     rig.play_until_ended(3)
     stream.random()
     rig.play_until_ended(15)
-    races = {race.position.number: race for race in rig.ended if race.position is not None}
+    races = {race.facts.position.number: race for race in rig.ended if race.facts.position is not None}
     assert set(range(12)) <= races.keys()
     for number, race in races.items():
-        assert race.end_race_stats["is_explo"] == ROUND[number % 5]
-        assert race.position.place == number % 5
-        assert race.position.streams["explorer"] == (begins_at if number < 3 else stream_state(stream))
+        assert race.facts.is_explo == ROUND[number % 5]
+        assert race.facts.position.place == number % 5
+        assert race.facts.position.streams["explorer"] == (begins_at if number < 3 else stream_state(stream))
 
 
 def test_the_same_seed_gives_the_same_races_whose_decisions_are_those_made_alone(make_rig, layout):
     rig, again, other = (make_rig(seed=seed) for seed in (1, 1, 2))
     for one in (rig, again, other):
         one.play_until_ended(12)
-    actions = [[race.rollout_results["actions"].tolist() for race in one.sink.races] for one in (rig, again, other)]
+    actions = [[race.columns["actions"].tolist() for race in one.sink.races] for one in (rig, again, other)]
     assert actions[0] == actions[1] != actions[2]
     assert max(rig.batch_sizes) > 1
-    assert {race.end_race_stats["is_explo"] for race in rig.sink.races} == {True, False}
+    assert {race.facts.is_explo for race in rig.sink.races} == {True, False}
     alone = make_rig(1).pullers[1].actor
     for race in rig.sink.races:
-        results, stats = race.rollout_results, race.end_race_stats
+        results, facts = race.columns, race.facts
         n = len(results["actions"])
         assert results["frames"].shape == (n + 1, 1, 15, 17)
         assert results["frames"].any(axis=(1, 2, 3)).all()
         assert results["state_float"].shape == (n + 1, layout.float_input_dim)
-        assert stats["map_name"] == "valley"
-        assert stats["fill_buffer"]
-        assert stats["timings_ms"]["policy"] > 0
-        assert stats["weights_age_s"] >= 0
+        assert facts.map_name == "valley"
+        assert facts.fill_buffer
+        assert facts.timings_ms["policy"] > 0
+        assert facts.weights_age_s >= 0
         is_greedy = results["actions"] == results["q_values"].argmax(axis=1)
         np.testing.assert_array_equal(results["action_was_greedy"], is_greedy)
-        assert stats["is_explo"] or is_greedy.all()
+        assert facts.is_explo or is_greedy.all()
         for row in range(n):
             single = alone.act(results["frames"][row], results["state_float"][row])
             np.testing.assert_allclose(results["q_values"][row], single.q_values, rtol=1e-4, atol=1e-5)
@@ -118,8 +118,8 @@ def test_exploration_follows_the_frame_count_and_published_settings(make_rig, li
         rig = make_rig()
         rig.run_state.publish(frames_total=frames_total, settings=settings_from_flat(live.current.flat() | settings))
         rig.play_until_ended(18)
-        explored = [race for race in rig.ended[6:] if race.end_race_stats["is_explo"]]
-        return float(np.mean(np.concatenate([race.rollout_results["action_was_greedy"] for race in explored])))
+        explored = [race for race in rig.ended[6:] if race.facts.is_explo]
+        return float(np.mean(np.concatenate([race.columns["action_was_greedy"] for race in explored])))
 
     assert share_greedy(0) < share_greedy(10_000_000) < 1
     assert share_greedy(0, epsilon_schedule=((0, 0.0),), epsilon_boltzmann_schedule=((0, 0.0),)) == 1
@@ -170,7 +170,7 @@ def test_a_game_that_lost_its_race_gets_the_next_one(make_rig):
 
     rig.games.recv = losing
     rig.play_until_ended(6)
-    numbers = [race.position.number for race in rig.ended if race.position is not None]
+    numbers = [race.facts.position.number for race in rig.ended if race.facts.position is not None]
     assert n_lost == 4
     assert max(numbers) >= 4 + 5, "four of the cycle's races were not driven"
 
@@ -189,12 +189,11 @@ def transitions_of(rig, live):
     """The transitions that are stored of a rig's races: (state, action and steps, next state, rewards)."""
     reward = RaceReward(live.current, race_spaces(live.current), SeedTree(1))
     settings = live.current.replay.model_copy(update={"memory_size_schedule": ((0, 5000),)})
-    shape, generator = {"n_floats": len(rig.sink.races[0].rollout_results["state_float"][0])}, torch.Generator()
+    shape, generator = {"n_floats": len(rig.sink.races[0].columns["state_float"][0])}, torch.Generator()
     buffers = make_buffers(settings, **shape, image_size_px=(15, 17), device="cpu", generator=generator)
     for race in rig.sink.races:
-        rewarded = reward(race.rollout_results, live.current, 0)
-        fill = fill_buffer_from_rollout_with_n_steps_rule
-        fill(*buffers, race.rollout_results, rewarded, settings, fragment=race.fragment)
+        race.rewards, race.potentials = reward(race.rollout_results(), live.current, 0)
+        fill_buffer_from_rollout_with_n_steps_rule(*buffers, race, live.current)
     experiences = [side[place] for side in buffers for place in range(len(side))]
     return Counter(
         (e.state_float.tobytes(), bytes([e.action, e.n_steps]), e.next_state_float.tobytes(), e.rewards.tobytes())
@@ -208,13 +207,13 @@ def test_fragments_of_races_hold_what_whole_races_hold(live, make_rig):
     edit(live, batch_mode="truncate_episodes", rollout_fragment_length=4)
     in_fragments = make_rig()
     in_fragments.play_until_ended(12)
-    under_way = [race for race in in_fragments.sink.races if race.is_under_way]
+    under_way = [race for race in in_fragments.sink.races if race.facts.is_under_way]
     assert len(under_way) > 18
     assert in_fragments.sink.races.index(under_way[0]) == 0
-    new = [len(r.rollout_results["actions"]) - r.fragment.n_actions_before for r in under_way if r.fragment]
+    new = [race.n_actions - race.facts.new.n_actions_before for race in under_way]
     assert set(new) == {4}
     for ours, theirs in zip(in_fragments.ended, whole.ended, strict=True):
-        np.testing.assert_array_equal(ours.rollout_results["state_float"], theirs.rollout_results["state_float"])
+        np.testing.assert_array_equal(ours.columns["state_float"], theirs.columns["state_float"])
     expected, stored = transitions_of(whole, live), transitions_of(in_fragments, live)
-    assert expected.total() == sum(len(race.rollout_results["actions"]) for race in whole.sink.races)
+    assert expected.total() == sum(len(race.columns["actions"]) for race in whole.sink.races)
     assert expected <= stored, "of the races that go on there are fragments as well"

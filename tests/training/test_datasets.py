@@ -21,9 +21,9 @@ from trackmania_rl.run import train
 from trackmania_rl.runs import find_manifests
 from trackmania_rl.settings import settings_from_flat
 from trackmania_rl.settings.snapshot import read_own
+from trackmania_rl.training.hooks.datasets import open_datasets
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.hooks.replay import open_datasets
-from trackmania_rl.training.race_stream import FRAMES_PER_ROUND
+from trackmania_rl.training.learner import FRAMES_PER_ROUND
 
 from .conftest import edit, n_stored
 
@@ -51,10 +51,9 @@ def write(live, form, make_race, tmp_path):
     def make(name, *lengths, change=lambda episode: episode):
         episodes = []
         for n_actions in lengths:
-            race = make_race(n_actions, n_actions == lengths[-1])
-            rewards = np.linspace(-1, 1, n_actions).astype(np.float32)
-            length_ms = race.rollout_results.get("race_time", n_actions * 50)
-            episodes.append(change(episode_of_race(race.rollout_results, rewards, length_ms, form, 50, {})))
+            race = make_race(n_actions, n_actions == lengths[-1], race_time_ms=n_actions * 50 - 20)
+            race.rewards = np.linspace(-1, 1, n_actions).astype(np.float32)
+            episodes.append(change(episode_of_race(race, form, 50, {})))
         write_dataset(f"tested/{name}-v0", episodes, form, environment_spec(live.current), "tested", tmp_path)
         return f"tested/{name}-v0"
 
@@ -105,7 +104,7 @@ def test_a_resumed_run_loads_them_again_only_where_its_checkpoint_lacks_them(
     first, second = write("first", 30, 41), write("second", 17)
     run = run_with(first)
     run.train_on([make_race(10, False)])
-    run.trainer.save_trainer(force_save=True)
+    run.save()
     run.close_files()
     again = run_with(first)
     assert n_stored(again) == 30 + 41 + 10 * holds_replay
@@ -129,8 +128,8 @@ def test_without_collectors_the_learner_learns_from_them_alone_and_resumes_to_th
         for n_updates in ends:
             end = EndAfterUpdates(n_updates)
             run = run_with(name, n_collectors=0, name=run_name, hooks=[end], should_stop=end)
-            run.trainer.train()
-            run.trainer.save_trainer(force_save=True)
+            run.train()
+            run.save()
             run.close_files()
             assert run.agent.updates == n_updates, "fewer transitions than learning otherwise begins with"
             assert n_stored(run) == 42
@@ -166,7 +165,7 @@ class Interrupt(Hook):
     def begin(self):
         self.began.append((self.run.folder.name, self.run.agent.updates))
 
-    def post_optim(self):
+    def on_update(self, batch, losses):
         if (self.run.folder.name, self.run.agent.updates) == self.at:
             os.kill(os.getpid(), signal.SIGINT)
 

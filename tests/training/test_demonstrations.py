@@ -73,16 +73,16 @@ def test_a_demonstration_is_driven_to_the_same_time_and_in_the_memory_before_lea
             update={"game": live.current.game.model_copy(update={"actions": actions})}
         )
     with caplog.at_level(logging.INFO):
-        race, slept = sorted(drive_files(file, asleep), key=lambda one: not one.end_race_stats["race_finished"])
-    assert race.rollout_results["race_time"] == finish_ms
-    assert race.end_race_stats["is_demonstration"]
+        race, slept = sorted(drive_files(file, asleep), key=lambda one: not one.facts.race_finished)
+    assert race.facts.race_time_ms == finish_ms
+    assert race.facts.is_demonstration
     assert f"scripted.inputs on valley: finished in {finish_ms / 1000:.2f} s" in caplog.text
-    assert not slept.end_race_stats["race_finished"]
+    assert not slept.facts.race_finished
     assert "asleep.inputs on valley: cut off (no_progress) after" in caplog.text
-    n_transitions = len(race.rollout_results["actions"])
+    n_transitions = len(race.columns["actions"])
     if actions == "analog":
-        assert race.rollout_results["actions"].shape == (len(race.rollout_results["input_w"]), 3)
-        assert not race.rollout_results["action_was_greedy"].any()
+        assert race.columns["actions"].shape == (len(race.columns["input_w"]), 3)
+        assert not race.columns["action_was_greedy"].any()
         return
     run = make_run()
     run.train_on([race])

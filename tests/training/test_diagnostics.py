@@ -11,7 +11,7 @@ from PIL import Image
 from trackmania_rl.agents.iqn import Taus, Transitions
 from trackmania_rl.agents.weights import packed
 from trackmania_rl.buffer_utilities import MiniRaceRules
-from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.rewards import Rewarded
 from trackmania_rl.telemetry.diagnostics import load_data
 from trackmania_rl.training.diagnostics import realised_returns
 from trackmania_rl.training.hooks import recordings
@@ -37,7 +37,7 @@ def counted_by_hand(rewarded, gamma, duration, is_terminal, at):
 @pytest.mark.parametrize("duration", [None, 1, 5, 40])
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_realised_returns_are_the_rewards_of_each_mini_race(duration, is_terminal):
-    rewarded = RewardedRace(*(RNG.standard_normal(n).astype(np.float32) for n in (17, 18)))
+    rewarded = Rewarded(*(RNG.standard_normal(n).astype(np.float32) for n in (17, 18)))
     realised = realised_returns(rewarded, MiniRaceRules(0.9, duration), is_terminal=is_terminal)
     expected = [counted_by_hand(rewarded, 0.9, duration, is_terminal, at) for at in range(17)]
     np.testing.assert_allclose(realised, expected, rtol=1e-6, atol=1e-6)
@@ -111,7 +111,7 @@ def test_a_set_is_of_the_newest_evaluated_race(live, make_run, make_race, logger
     [data] = drawn.data
     assert data["about"].frames_total == 30 + 60 + 31 + 32 + 34
     assert len(data["about"].driven_m) == 34
-    of_race, columns = data["comparison"].predicted[-34:], race.rollout_results
+    of_race, columns = data["comparison"].predicted[-34:], race.columns
     np.testing.assert_allclose(of_race, columns["q_values"][np.arange(34), columns["actions"]], rtol=1e-5)
     assert set(data["errors"].kind) == {"explored", "evaluated"}
     assert 0 < data["errors"].actions_left.min() <= data["errors"].actions_left.max() <= data["about"].mini_race_actions

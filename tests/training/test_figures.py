@@ -69,9 +69,9 @@ def test_returns_and_lengths_of_all_races_and_of_each_map_and_kind(written):
 def test_the_return_of_an_own_environment_is_the_sum_of_its_rewards(make_run, make_race):
     run = make_run()
     episode = make_race(20, False, map_name="pendulum")
-    episode.rollout_results["rewards"] = np.full(20, 3.0, dtype=np.float32)
+    episode.columns["rewards"] = np.full(20, 3.0, dtype=np.float32)
     run.train_on([episode])
-    figures = progress_figures(run.context.statistics, {})
+    figures = progress_figures(run.context.statistics, run.context.settings, {})
     for end in ("", "/explored/pendulum"):
         assert (figures[f"rollout/ep_rew_mean{end}"], figures[f"rollout/ep_len_mean{end}"]) == (60.0, 20.0)
     assert "rollout/ep_rew_mean/evaluated/pendulum" not in figures
@@ -81,8 +81,8 @@ def test_figures_are_measured(make_run, make_race, live):
     edit(live, tensorboard_interval_s=1e6)
     run = make_run()
     run.train_on(make_race(50, False) for _ in range(4))
-    figures = {}
-    for hook in run.trainer.hooks:
+    figures = run.context.replay.figures() | run.context.replay.priority_figures()
+    for hook in run.hooks:
         figures |= hook.interval_figures() | hook.rare_figures()
     weights = dict(run.agent.exploration_network.named_parameters())
     rms = weights["A_head.0.weight"].detach().square().mean().sqrt()

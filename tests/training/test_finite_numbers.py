@@ -8,12 +8,12 @@ import torch
 from tensordict import TensorDict
 
 from trackmania_rl.errors import ExitCode, UserError
-from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.rewards import Rewarded
 from trackmania_rl.runs import CheckpointError, find_manifests, save_checkpoint
-from trackmania_rl.training import race_stream
-from trackmania_rl.training.hooks import updates
-from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
-from trackmania_rl.training.hooks.updates import NumbersNotFiniteError, PublishRunState, WatchNumbers
+from trackmania_rl.telemetry.figures import progress_figures
+from trackmania_rl.training import learner, updates
+from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
+from trackmania_rl.training.updates import NumbersNotFiniteError, publish_weights
 
 from .conftest import edit
 
@@ -31,30 +31,30 @@ def losses(loss, grad_norm=1.0):
 
 
 def test_updates_are_counted_and_warned_of_at_the_tenth(run, caplog):
-    hook, statistics = run.hook(WatchNumbers), run.context.statistics
+    numbers, statistics = run.context.numbers, run.context.statistics
     for number in range(12):
-        hook.optimizer(losses(1.0))
-        hook.optimizer(losses(*((NAN, 1.0), (1.0, INF), (-INF, INF))[number % 3]))
+        numbers.check(losses(1.0))
+        numbers.check(losses(*((NAN, 1.0), (1.0, INF), (-INF, INF))[number % 3]))
         assert (statistics.updates_not_finite, statistics.updates_not_finite_in_a_row) == (number + 1, 1)
         assert ("a loss or a gradient that is not finite" in caplog.text) == (number >= 9)
     assert caplog.text.count("not finite") == 1
-    assert hook.interval_figures()["train/total/updates_not_finite"] == 12
-    hook.optimizer(losses(1.0))
+    assert progress_figures(statistics, run.context.settings, {})["train/total/updates_not_finite"] == 12
+    numbers.check(losses(1.0))
     assert statistics.updates_not_finite_in_a_row == 0
 
 
 def test_so_many_in_a_row_end_the_run_and_its_checkpoint_stays(live, make_run):
     edit(live, checkpoint_interval_s=1e-9)
     run = make_run()
-    hook, checkpoints = run.hook(WatchNumbers), run.hook(SaveCheckpoints)
+    numbers, checkpoints = run.context.numbers, run.hook(SaveCheckpoints)
     assert checkpoints.try_to_save()
     sound = find_manifests(run.context.folder.path)
     for _ in range(99):
-        hook.optimizer(losses(NAN))
+        numbers.check(losses(NAN))
     checkpoints.tick()
     assert find_manifests(run.context.folder.path) == sound, "in doubt, none is written"
     with pytest.raises(NumbersNotFiniteError, match=r"^100 updates in a row had a loss or a gradient"):
-        hook.optimizer(losses(NAN))
+        numbers.check(losses(NAN))
     with pytest.raises(NumbersNotFiniteError, match="100 updates in a row"):
         checkpoints.end()
     assert find_manifests(run.context.folder.path) == sound
@@ -80,16 +80,16 @@ PLACES = [
 @pytest.mark.parametrize("path", PLACES, ids="/".join)
 def test_spoilt_weights_are_named_never_saved_and_not_resumed_from(make_run, path):
     run = make_run()
-    run.hook(WatchNumbers).require_sound()
+    run.context.numbers.require_sound()
     spoil(run, *path)
     named = rf"weights are no longer finite numbers.*\({'/'.join(path)}\)"
     with pytest.raises(NumbersNotFiniteError, match=named):
         run.hook(SaveCheckpoints).try_to_save()
     run.agent.updates = updates.CHECK_WEIGHTS_EVERY
     with pytest.raises(NumbersNotFiniteError, match=named):
-        run.hook(WatchNumbers).post_optim()
+        run.context.numbers.check(losses(1.0))
     assert not find_manifests(run.context.folder.path)
-    save_checkpoint(run.context.folder.path, run.trainer.state_dict(), 0)  # as earlier versions did
+    save_checkpoint(run.context.folder.path, state_of(run.context), 0)
     with pytest.raises(CheckpointError, match=rf"the weights to begin with are not finite.*\({'/'.join(path)}\)"):
         make_run()
 
@@ -98,7 +98,7 @@ def test_a_replay_memory_that_is_not_finite_is_refused_by_name(make_run, make_ra
     run = make_run()
     run.train_on([make_race(37, True)])
     run.buffer.ring.columns.rewards[5] = NAN
-    save_checkpoint(run.context.folder.path, run.trainer.state_dict(), 0)
+    save_checkpoint(run.context.folder.path, state_of(run.context), 0)
     with pytest.raises(CheckpointError, match=r"the replay memory to begin with .*columns/rewards"):
         make_run()
 
@@ -112,15 +112,14 @@ def newest_weights(run):
 def test_weights_that_are_not_finite_are_never_published(live, make_run, network):
     edit(live, evaluation_weights_decay=0.9)
     run = make_run()
-    hook, agent = run.hook(PublishRunState), run.agent
-    agent.updates = live.current.sync.send_shared_network_every_n_batches
-    hook.post_optim()
+    agent = run.agent
+    agent.average_weights()
+    publish_weights(run.context)
     published = newest_weights(run)
     averaged = {name: weight.clone() for name, weight in agent.state_dict()["averaged"].items()}
     spoil(run, network, "A_head.2.weight")
-    for publish in (hook.post_optim, hook.begin_turn):
-        with pytest.raises(NumbersNotFiniteError, match=f"{network}/A_head.2.weight"):
-            publish()
+    with pytest.raises(NumbersNotFiniteError, match=f"{network}/A_head.2.weight"):
+        publish_weights(run.context)
     for kind, (version, vector) in newest_weights(run).items():
         assert published[kind][0] == version
         assert torch.equal(published[kind][1], vector)
@@ -170,7 +169,7 @@ def test_a_race_that_is_not_finite_never_enters_the_memory(run, make_race, caplo
     statistics = run.context.statistics
     for name, change in BROKEN.items():
         race = make_race(17, True)
-        change(race.rollout_results)
+        change(race.columns)
         statistics.races_refused = 0  # so that each one is warned of
         run.train_on([race])
         assert statistics.races_refused == 1
@@ -178,10 +177,10 @@ def test_a_race_that_is_not_finite_never_enters_the_memory(run, make_race, caplo
         caplog.clear()
     run.train_on([make_race(21, False)])
     assert len(run.buffer) + len(run.buffer_test) == 21
-    assert (statistics.races_total, statistics.frames_total, run.trainer.collected_frames) == (1, 21, 21)
+    assert (statistics.races_total, statistics.frames_total, run.frames_total) == (1, 21, 21)
     assert len(run.context.folder.races.read_text().splitlines()) == 1
     of_no_values = make_race(17, True)
-    of_no_values.rollout_results["q_values"] = np.full((17, 1), NAN, dtype=np.float32)
+    of_no_values.columns["q_values"] = np.full((17, 1), NAN, dtype=np.float32)
     run.train_on([of_no_values])
     assert statistics.races_total == 2, "an agent that values no actions is no reason to refuse a race"
 
@@ -194,7 +193,7 @@ def test_a_race_that_is_not_finite_never_enters_the_memory(run, make_race, caplo
 def test_a_race_whose_reward_is_not_finite_is_not_learned_from_and_the_run_resumes(make_run, make_race, name, value):
     def reward(rollout_results, *_):
         n_actions = len(rollout_results["actions"])
-        rewarded = RewardedRace(np.ones(n_actions), np.zeros(n_actions + 1))
+        rewarded = Rewarded(np.ones(n_actions), np.zeros(n_actions + 1))
         if n_actions == 17:
             rewarded = rewarded._replace(**{name: np.full(len(getattr(rewarded, name)), value)})
         return rewarded
@@ -212,13 +211,13 @@ def test_a_race_whose_reward_is_not_finite_is_not_learned_from_and_the_run_resum
 @pytest.mark.parametrize(
     ("rewarded", "message"),
     [
-        (None, r"the reward gives a NoneType; it has to give a RewardedRace .* of \(17,\) rewards and \(18,\)"),
+        (None, r"the reward gives a NoneType; it has to give a Rewarded .* of \(17,\) rewards and \(18,\)"),
         (np.ones(17), "the reward gives a ndarray; it has"),
-        (RewardedRace(np.ones((17, 1)), np.zeros(18)), r"the reward gives rewards of the shape \(17, 1\); it has"),
-        (RewardedRace(1.0, np.zeros(18)), r"the reward gives rewards of the shape \(\); it has"),
-        (RewardedRace(np.ones(17), None), r"the reward gives potentials of the shape \(\); it has"),
-        (RewardedRace(np.array(["1"] * 17), np.zeros(18)), "the reward gives rewards that are no numbers"),
-        (RewardedRace([[1.0], [2.0, 3.0]], np.zeros(18)), "the reward gives rewards that are no numbers"),
+        (Rewarded(np.ones((17, 1)), np.zeros(18)), r"the reward gives rewards of the shape \(17, 1\); it has"),
+        (Rewarded(1.0, np.zeros(18)), r"the reward gives rewards of the shape \(\); it has"),
+        (Rewarded(np.ones(17), None), r"the reward gives potentials of the shape \(\); it has"),
+        (Rewarded(np.array(["1"] * 17), np.zeros(18)), "the reward gives rewards that are no numbers"),
+        (Rewarded([[1.0], [2.0, 3.0]], np.zeros(18)), "the reward gives rewards that are no numbers"),
     ],
 )
 def test_a_reward_of_another_form_ends_the_run_in_one_line(run, make_race, rewarded, message):
@@ -230,8 +229,8 @@ def test_a_reward_of_another_form_ends_the_run_in_one_line(run, make_race, rewar
 
 def test_refused_races_in_a_row_end_the_run(run, make_race, caplog):
     broken = make_race(17, True)
-    BROKEN["state_float"](broken.rollout_results)
-    most = race_stream.MOST_REFUSED_IN_A_ROW
+    BROKEN["state_float"](broken.columns)
+    most = learner.MOST_REFUSED_IN_A_ROW
     run.train_on([broken] * (most - 1) + [make_race(21, False)] + [broken] * (most - 1))
     with pytest.raises(UserError, match=rf"^{most} races in a row are refused, the last one on valley since its state"):
         run.train_on([broken])

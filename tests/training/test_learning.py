@@ -19,9 +19,10 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.snapshot import write_changes
+from trackmania_rl.training.hooks.checkpoints import load_state
 from trackmania_rl.training.hooks.figures import LearningFigures
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.hooks.updates import PublishRunState
+from trackmania_rl.training.updates import publish_settings
 
 from .conftest import edit, fragments_of, n_stored
 
@@ -32,13 +33,13 @@ class NoteUpdates(Hook):
     def __init__(self):
         self.noted = []
 
-    def post_loss(self, batch):
+    def on_update(self, batch, losses):
         self.noted.append((len(batch), float(self.run.agent.optimizer.learning_rate)))
 
 
 def resume(run, other):
     """Load into a run what a checkpoint of another one holds."""
-    run.trainer.load_state_dict(load_checkpoint(other.trainer.save_checkpoint()).state)
+    load_state(run.context, load_checkpoint(other.save()).state)
 
 
 def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_published(live, make_run, make_race):
@@ -50,11 +51,11 @@ def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_pu
     assert run.agent.updates == 0, "too little is stored to learn yet"
     for n_actions in (37, 23):
         run.put(make_race(n_actions, False))
-    run.train()  # the Trainer's own loop, until there is no race
+    run.train()
     stored = 31 + 37 + 23
     assert n_stored(run) == stored
     assert run.agent.updates == stored * 2 // 13
-    assert run.trainer.collected_frames == run.run_state.frames_total == stored
+    assert run.frames_total == run.run_state.frames_total == stored
     versions = [run.run_state.pull_weights(kind, one, 0) for kind, one in zip(WEIGHTS_KINDS, networks, strict=True)]
     assert min(versions) > before
     exploring, evaluating = (packed(network) for network in networks)
@@ -65,7 +66,7 @@ def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_pu
     assert set(means) == {"loss", "grad_norm", "mean_q"}
     assert all(np.isfinite(value) for value in means.values())
     run.train_on([make_race(31, True, fill_buffer=False, is_explo=False)])
-    assert (n_stored(run), run.trainer.collected_frames) == (stored, stored + 31), "not learned from, only counted"
+    assert (n_stored(run), run.frames_total) == (stored, stored + 31), "not learned from, only counted"
     assert run.context.statistics.maps["valley"].history(is_explo=False).n_finished == 1
 
 
@@ -90,7 +91,7 @@ def test_a_resumed_learner_goes_on_to_the_same_bytes(live, make_run, make_race, 
     for run in (straight, resumed):
         run.train_on(races[2:])
     assert resumed.agent.updates == straight.agent.updates
-    assert resumed.trainer.collected_frames == straight.trainer.collected_frames
+    assert resumed.frames_total == straight.frames_total
     weights = [run.agent.loss_module.online.state_dict() for run in (straight, resumed)]
     for name, weight in weights[0].items():
         assert torch.equal(weight, weights[1][name]), name
@@ -108,8 +109,8 @@ def test_races_are_stored_while_a_thread_compiles_and_the_first_update_waits_for
 
     hook = EndOfCompilation()
     run = hook.run_under_test = make_run([hook], should_stop=lambda: stopped.is_set() or run.rollouts.is_empty)
-    run.trainer.compilation = threading.Thread(target=compiled.wait)
-    run.trainer.compilation.start()
+    run.compilation = threading.Thread(target=compiled.wait)
+    run.compilation.start()
     for _ in range(2):
         run.put(make_race(30, False))
     run.train()
@@ -143,7 +144,7 @@ def test_an_edit_reaches_collectors_and_the_updates_after_the_next_race(live, ma
     updates.noted.clear()
     run.run_state.pull()
     write_changes(live._file, {"running_speed": 7.0, "batch_size": 7, "evaluation_weights_decay": 0.8})
-    run.hook(PublishRunState).tick()
+    publish_settings(run.context)
     assert run.run_state.pull()
     assert run.run_state.settings.game.running_speed == 7
     run.train_on([make_race(23, False)])
@@ -156,7 +157,7 @@ def test_rewards_follow_their_schedules_at_the_frames_before_the_race(live, make
     run = make_run()
     races = [make_race(50, False), make_race(37, True)]
     reward = RaceReward(live.current, race_spaces(live.current), SeedTree(0))
-    rewarded = [reward(race.rollout_results, live.current, n) for race, n in zip(races, (0, 50), strict=True)]
+    rewarded = [reward(race.rollout_results(), live.current, n) for race, n in zip(races, (0, 50), strict=True)]
     expected = [race.rewards for race in rewarded]
     assert expected[1].max() > 20 > expected[0].max()
     run.train_on(races)
@@ -185,7 +186,7 @@ def test_a_memory_that_cannot_grow_stays_as_it_is(live, make_run, make_race, mon
 def test_resets_come_at_their_interval_also_when_they_are_switched_on_late(live, make_run, make_race, monkeypatch):
     run = make_run()
     reset_at_frames = []
-    monkeypatch.setattr(run.agent, "reset_partially", lambda: reset_at_frames.append(run.trainer.collected_frames))
+    monkeypatch.setattr(run.agent, "reset_partially", lambda: reset_at_frames.append(run.frames_total))
     run.train_on([make_race(61, False), make_race(43, False)])
     edit(live, **RESETS | {"reset_every_n_frames_generated": 100})
     run.train_on([make_race(43, False)])
@@ -231,45 +232,43 @@ def test_the_test_loss_is_of_transitions_that_are_never_trained_on(live, make_ru
 
 
 class Seen(Hook):
-    """Notes how many actions it is given, how many of them are new, and where."""
+    """Notes the actions of races and fragments, and how many of them are new."""
 
-    def __init__(self, *, takes_fragments):
-        self.takes_fragments = takes_fragments
+    def __init__(self):
         self.seen = []
 
-    def batch_process(self, race):
-        self._note("batch_process", race)
+    def on_fragment(self, race):
+        self._note("on_fragment", race)
 
-    def post_steps(self):
-        self.seen.append(("post_steps", 0, 0))
+    def on_race(self, race):
+        self._note("on_race", race)
 
-    def post_steps_log(self, race):
-        self._note("post_steps_log", race)
+    def after_updates(self):
+        self.seen.append(("after_updates", 0, 0))
 
     def _note(self, point, race):
-        is_new = race.get(("collector", "mask"), torch.ones(len(race), dtype=torch.bool))
-        self.seen.append((point, len(race), int(is_new.sum())))
+        self.seen.append((point, race.n_actions, race.n_actions - race.facts.new.n_actions_before))
 
 
 def test_actions_of_fragments_count_as_they_come_and_a_race_when_it_ends(make_run, make_race):
-    at_ends, seen = Seen(takes_fragments=False), Seen(takes_fragments=True)
+    seen = Seen()
     race = make_race(60, True)
-    whole, run = make_run(name="whole"), make_run([at_ends, seen], name="in fragments")
+    whole, run = make_run(name="whole"), make_run([seen], name="in fragments")
     whole.train_on([race])
     fragments = fragments_of(race, n_steps=3, n_actions=20)
-    assert [fragment.is_under_way for fragment in fragments] == [True, True, False]
+    assert [fragment.facts.is_under_way for fragment in fragments] == [True, True, False]
     for fragment, n_frames, stored in zip(fragments, (20, 40, 60), (18, 38, 60), strict=True):
         run.train_on([fragment])
-        assert run.run_state.frames_total == run.trainer.collected_frames == n_frames
+        assert run.run_state.frames_total == run.frames_total == n_frames
         assert n_stored(run) == stored
         assert run.context.statistics.races_total == (n_frames == 60)
     assert whole.agent.updates - 1 <= run.agent.updates <= whole.agent.updates
-    of_fragments = [
-        [("batch_process", n_actions, 20), ("post_steps", 0, 0), ("post_steps_log", n_actions, 20)]
-        for n_actions in (20, 22, 60)  # the second one brings the last two actions again, which n steps need
+    points = ("on_fragment", "on_fragment", "on_race")
+    assert [call for call in seen.seen if call[1]] == [
+        (point, n_actions, 20)  # the second one brings the last two actions again, which n steps need
+        for point, n_actions in zip(points, (20, 22, 60), strict=True)
     ]
-    assert seen.seen == [call for calls in of_fragments for call in calls]
-    assert at_ends.seen == [("post_steps", 0, 0)] * 2 + of_fragments[2]
+    assert len(seen.seen) == 6
     lines = [json.loads(one.context.folder.races.read_text()) | {"wall_s": 0} for one in (whole, run)]
     assert lines[0] == lines[1]
     for one in (whole, run):

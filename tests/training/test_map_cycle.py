@@ -80,7 +80,9 @@ def test_the_cycle_continues_from_a_place_and_may_leave_entries_out(three_maps, 
 
 
 def test_progress_takes_races_in_any_order_and_is_checked_when_it_is_read():
-    races = [RacePosition(number, number % 3, "g", number, {"s": str(number)}) for number in range(4)]
+    races = [
+        RacePosition(number=n, place=n % 3, generator="g", generator_number=n, streams={"s": str(n)}) for n in range(4)
+    ]
     progress = CollectorProgress()
     for race in (races[1], races[0], races[3], races[2]):
         progress = progress.after(race)

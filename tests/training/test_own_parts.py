@@ -31,9 +31,9 @@ from trackmania_rl.training.hooks.hook import Hook
 
 class LogSpeed(Hook):
     n_races = 0
-    def post_steps_log(self, race):
+    def on_race(self, race):
         self.n_races += 1
-        return {"mine/speed": race["speed"].mean(), "mine/races": self.n_races}
+        return {"mine/speed": race.columns["speed"].mean(), "mine/races": self.n_races}
     def state_dict(self):
         return {"n_races": self.n_races}
     def load_state_dict(self, state):
@@ -123,7 +123,7 @@ def test_a_hook_of_ten_lines_logs_and_is_resumed(write_parts, live, make_run, ma
     edit(live, hooks=("my_parts:LogSpeed",), tensorboard_interval_s=1e-9)
     races = [make_race(17, True), make_race(23, False), make_race(31, True)]
     for race in races:
-        race.rollout_results["speed"] = np.full(len(race.rollout_results["actions"]), 40.0, dtype=np.float32)
+        race.columns["speed"] = np.full(len(race.columns["actions"]), 40.0, dtype=np.float32)
     run = make_run(make_hooks(live.current))
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert warnings == ["the checkpoint has no hook LogSpeed, which starts with an empty state"]
@@ -142,19 +142,12 @@ def test_a_hook_of_ten_lines_logs_and_is_resumed(write_parts, live, make_run, ma
 
 
 class AtEveryPoint(Hook):
-    """Counts its calls, and looks at what it is given."""
+    """Counts its calls, and checks the arguments."""
 
     def __init__(self, floats, frames):
         self.calls = Counter()
         self.floats, self.frames = floats, frames
         self.batch_size = 13
-
-    def _check_race(self, point, race):
-        self.calls[point] += 1
-        assert race.batch_size == (len(self.floats) - 1,)
-        np.testing.assert_array_equal(race["state_float"].numpy(), self.floats[:-1])
-        np.testing.assert_array_equal(race["next", "state_float"].numpy(), self.floats[1:])
-        assert race["actions"].shape == race["action_was_greedy"].shape == race.batch_size
 
     def _n_stored(self):
         memory = self.run.memory
@@ -166,69 +159,52 @@ class AtEveryPoint(Hook):
         assert batch["state_float"].shape == (self.batch_size, self.floats.shape[1])
         assert batch["action"].shape == batch["reward"].shape == (self.batch_size,)
 
-    def batch_process(self, race):
-        self._check_race("batch_process", race)
-        np.testing.assert_array_equal(race["frames"].numpy(), self.frames[:-1])
-        assert self.run.race.end_race_stats["map_name"] == "valley"
-        assert self._n_stored() == 60 * (self.calls["batch_process"] - 1), "what this returns will be stored"
+    def on_race(self, race):
+        self.calls["on_race"] += 1
+        np.testing.assert_array_equal(race.columns["state_float"], self.floats)
+        np.testing.assert_array_equal(race.columns["frames"], self.frames)
+        assert race.rewards.shape == (race.n_actions,)
+        assert race.potentials.shape == (race.n_actions + 1,)
+        assert race.facts.map_name == "valley"
+        assert self._n_stored() == 60 * (self.calls["on_race"] - 1), "the race is stored afterwards"
 
-    def pre_steps_log(self, race):
-        self._check_race("pre_steps_log", race)
-        assert self._n_stored() == 60 * self.calls["pre_steps_log"]
-        assert "frames" not in race
-        race["state_float"].zero_()  # a copy of its own
-        race["state_float"] = torch.from_numpy(self.floats[:-1])
+    def before_updates(self):
+        self.calls["before_updates"] += 1
+        assert self._n_stored() == 60 * self.calls["on_race"]
 
-    def pre_optim_steps(self):
-        self.calls["pre_optim_steps"] += 1
+    def on_batch(self, batch):
+        self._check_batch("on_batch", batch)
 
-    def process_optim_batch(self, batch):
-        self._check_batch("process_optim_batch", batch)
-
-    def post_loss(self, batch):
-        self._check_batch("post_loss", batch)
+    def on_update(self, batch, losses):
+        self._check_batch("on_update", batch)
         assert batch["td_error"].shape == (self.batch_size,)
         assert bool((batch["td_error"] > 0).any())
-
-    def optimizer(self, losses, *_):
-        self.calls["optimizer"] += 1
-        assert {"loss", "grad_norm"} <= set(losses.keys())
         assert 0 < losses["loss"].detach().item() < np.inf
         assert 0 < losses["grad_norm"].item() < np.inf
-
-    def post_optim(self):
-        self.calls["post_optim"] += 1
-
-    def post_optim_log(self, batch):
-        self._check_batch("post_optim_log", batch)
         return {"mine/error": batch["td_error"].mean()}
 
-    def post_steps(self):
-        self.calls["post_steps"] += 1
-
-    def post_steps_log(self, race):
-        self._check_race("post_steps_log", race)
+    def after_updates(self):
+        self.calls["after_updates"] += 1
 
 
-def test_a_hook_sees_what_there_is_at_each_point(make_run, make_race):
+def test_hook_receives_the_values_of_each_point(make_run, make_race):
     race = make_race(60, True)
-    hook = AtEveryPoint(race.rollout_results["state_float"], race.rollout_results["frames"])
+    hook = AtEveryPoint(race.columns["state_float"], race.columns["frames"])
     run = make_run([hook])
     run.train_on([race, race])
     updates = run.agent.updates
     assert updates > 5
-    of_races = ("batch_process", "pre_steps_log", "pre_optim_steps", "post_steps", "post_steps_log")
-    of_updates = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log")
-    assert hook.calls == dict.fromkeys(of_races, 2) | dict.fromkeys(of_updates, updates)
+    of_races = ("on_race", "before_updates", "after_updates")
+    assert hook.calls == dict.fromkeys(of_races, 2) | dict.fromkeys(("on_batch", "on_update"), updates)
 
 
 class LacksAnArgument(Hook):
-    def post_loss(self):
+    def on_race(self):
         pass
 
 
 def test_a_hook_that_lacks_an_argument_is_refused_in_one_line(make_run):
-    with pytest.raises(UserError, match=r"hooks: LacksAnArgument\.post_loss cannot be called with \(batch\): too many"):
+    with pytest.raises(UserError, match=r"hooks: LacksAnArgument\.on_race cannot be called with \(race\): too many"):
         make_run([LacksAnArgument()])
 
 
@@ -243,7 +219,7 @@ def make_memory_of(settings):
 @pytest.mark.parametrize(
     ("setting", "make", "name", "message"),
     [
-        ("hooks", make_hooks, "NoHook", r"hooks = 'my_parts:NoHook' made a NoHook; derive it from Hook \(trackm"),
+        ("hooks", make_hooks, "NoHook", r"hooks: a NoHook is no hook; derive it from Hook \(trackm"),
         ("hooks", make_hooks, "Greedy", r"'my_parts:Greedy' cannot be called without arguments: .*wants_an_argument"),
         ("network", make_network_of, "NoQuantileNetwork", r"network = .* made a NoQuantileNetwork; derive it from"),
         ("network", make_network_of, "Needy", r"Needy' cannot be called with \(settings, sizes, generator\): "),

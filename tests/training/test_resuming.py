@@ -9,9 +9,8 @@ import pytest
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.runs import CheckpointError, find_manifests
 from trackmania_rl.telemetry.terminal_view import plain_line
-from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoints
-from trackmania_rl.training.hooks.status import TellStatus
-from trackmania_rl.training.trainer import score_of
+from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoints, score_of
+from trackmania_rl.training.hooks.status import WriteStatus
 
 from .conftest import edit
 
@@ -32,7 +31,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(make_run, make_rac
     run = make_run()
     run.train_on([make_race(17, True)])
     save(run)
-    run.hook(TellStatus).end()
+    run.hook(WriteStatus).end()
     folder = run.context.folder
     away = folder.checkpoints.rename(folder.path / "away")
     assert re.search(r"checkpoint 0:\d\d:\d\d ago$", plain_line(run.context.statistics))
@@ -51,7 +50,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(make_run, make_rac
         (folder.checkpoints.rmdir if lost == "an empty folder" else folder.checkpoints.unlink)()
     away.rename(folder.checkpoints)
     resumed = make_run()
-    assert resumed.trainer.collected_frames == 17
+    assert resumed.frames_total == 17
     assert run.context.heartbeat.saved >= 17, "as --supervised reads it"
     assert resumed.context.heartbeat.saved == 0, "a resumed checkpoint is no progress"
     assert re.search(r"checkpoint 0:\d\d:\d\d ago$", plain_line(resumed.context.statistics))
@@ -59,7 +58,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(make_run, make_rac
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(make_run, make_race):
     make_run().train_on([make_race(17, True)])
-    assert make_run().trainer.collected_frames == 0
+    assert make_run().frames_total == 0
 
 
 def test_a_change_of_what_was_learned_is_refused_until_it_is_accepted(live, make_run, caplog):
@@ -130,13 +129,13 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(make_run, make
     newest = folder.checkpoints / "000002"
     (newest / "weights.safetensors").unlink()
     resumed = make_run()
-    assert resumed.trainer.collected_frames == 60
+    assert resumed.frames_total == 60
     assert f"cannot read the checkpoint {newest}: weights.safetensors: cannot be read: No such file" in caplog.text
     assert "; resuming from" in caplog.text
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["000001", "000002.damaged", "memory"]
     resumed.train_on([make_race(60, True)])
     save(resumed)
-    assert make_run().trainer.collected_frames == 120
+    assert make_run().frames_total == 120
 
 
 def test_an_end_that_is_not_saved_is_an_error_that_names_the_last_good_one(live, make_run, make_race):

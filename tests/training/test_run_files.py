@@ -14,7 +14,8 @@ import torch
 from trackmania_rl.agents.builder import IQN
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import own_folder
-from trackmania_rl.race.progress import CollectorProgress, RacePosition
+from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.race.race import RacePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import _logging_to
 from trackmania_rl.runs import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
@@ -26,10 +27,10 @@ from trackmania_rl.telemetry.page.curves import LineTail
 from trackmania_rl.telemetry.race_record import UNDONE_FILE
 from trackmania_rl.telemetry.run_status import STATUS_FILE, read_status
 from trackmania_rl.training.hooks import hook as hook_module
-from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
-from trackmania_rl.training.hooks.races import WriteRaceLog
-from trackmania_rl.training.hooks.status import TellStatus
-from trackmania_rl.training.race_stream import race_columns
+from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
+from trackmania_rl.training.hooks.race_log import WriteLog
+from trackmania_rl.training.hooks.status import WriteStatus
+from trackmania_rl.training.learner import reward_race
 
 from .conftest import edit
 
@@ -52,16 +53,18 @@ def begin_run(live, make_run, logger):
 def _tick(run, now_s):
     """Let all hooks tick after `now_s` of training at 100 frames a second."""
     run.now.s = now_s
-    run.context.statistics.frames_total = run.trainer.collected_frames = int(100 * now_s)
-    for hook in run.trainer.hooks:
+    run.context.statistics.frames_total = int(100 * now_s)
+    for hook in run.hooks:
         hook.tick()
 
 
 def _take(run, race):
     """Let a race come in."""
-    run.context.race = race
-    rewarded = run.context.reward(race.rollout_results, run.context.settings, 0)
-    run.trainer._process_batch_hook(race_columns(race, rewarded))
+    assert reward_race(run.context, race)
+    run.context.statistics.add(race)
+    run.context.progress.add(race.facts)
+    for hook in run.hooks:
+        hook.on_race(race)
 
 
 def _drivers(run):
@@ -70,7 +73,7 @@ def _drivers(run):
 
 def test_a_full_disk_costs_lines_but_not_the_run(begin_run, make_race, logger, monkeypatch, caplog):
     run = begin_run(tensorboard_interval_s=1e-9, minimum_free_disk_mb=1)  # each race is written
-    race_log = run.hook(WriteRaceLog)._log
+    race_log = run.hook(WriteLog)._log
     _take(run, make_race(17, True))
     with monkeypatch.context() as full, caplog.at_level(logging.ERROR):
         full.setattr(race_log, "write", _no_space)
@@ -97,7 +100,7 @@ def test_pipes_and_devices_in_a_runs_folder_are_not_opened(begin_run, live, make
         make(file)
     _take(run, make_race(17, True, race_time_ms=3100))
     _tick(run, 1.0)
-    run.hook(TellStatus).end()
+    run.hook(WriteStatus).end()
     assert read_status(folder.path) is None
     assert LineTail(folder.races).read() == []
     for read in (lambda: list(iterate_races(folder.races)), lambda: own_folder(folder).__enter__()):
@@ -156,11 +159,11 @@ def test_a_new_run_has_checkpoints_soon_after_its_first_finish(begin_run, make_r
 def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_run, make_race):
     run = begin_run()
     for n_actions in (100, 90):
-        _take(run, make_race(n_actions, True, position=RacePosition(n_actions, 3)))
+        _take(run, make_race(n_actions, True, position=RacePosition(number=n_actions, place=3)))
     assert run.hook(SaveCheckpoints).try_to_save()
     known = run.context.folder.races.read_text()
     for n_actions in (60, 80):
-        _take(run, make_race(n_actions, True, position=RacePosition(200 + n_actions, 4)))
+        _take(run, make_race(n_actions, True, position=RacePosition(number=200 + n_actions, place=4)))
     run.close_files()  # as if it was killed
     best_runs = run.context.folder.best_runs
 
@@ -205,12 +208,12 @@ def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_with
 
     run = begin_run(checkpoint_holds_replay=True)
     assert run.hook(SaveCheckpoints).try_to_save()
-    full, without = (run.trainer.state_dict() for _ in range(2))
-    without["hooks"]["StoreRaces"]["buffers"] = None
+    full, without = (state_of(run.context) for _ in range(2))
+    without["replay"]["memory"] = None
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=(bytes_of(full) + bytes_of(without)) // 2))
     assert run.hook(SaveCheckpoints).try_to_save()
     state = load_checkpoint(run.context.folder.path).state
-    assert state["hooks"]["StoreRaces"]["buffers"] is None
+    assert state["replay"]["memory"] is None
     assert "is written without it" in caplog.text
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=bytes_of(without) // 2))
     assert not run.hook(SaveCheckpoints).try_to_save()
@@ -265,8 +268,8 @@ def test_a_new_run_begins_with_a_driver_and_refuses_what_does_not_fit(live, make
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         make_run(name="new", weights_from=other.path)
     networks = {name: {"weight": torch.zeros(3)} for name in ("online", "averaged")}
-    hooks = {"CountRaces": {"frames_total": 1, "training_s": 2.0}}
-    save_checkpoint(other.path, {"agent": networks, "hooks": hooks}, 0)
+    statistics = {"frames_total": 1, "training_s": 2.0}
+    save_checkpoint(other.path, {"agent": networks, "statistics": statistics}, 0)
     with pytest.raises(CheckpointError, match="does not fit this configuration"):
         make_run(name="new", weights_from=other.path)
     trained = make_run(name="trained", seed=1)

@@ -16,11 +16,12 @@ from trackmania_rl.multiprocess.collector_process import CollectorTask, make_beg
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.runs import RunFolder, load_checkpoint
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.training.building import make_trainer
+from trackmania_rl.training.building import begin_run
 from trackmania_rl.training.collector import TurnTakingCollector
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.hooks.races import WriteRaceLog
+from trackmania_rl.training.hooks.race_log import WriteLog
+from trackmania_rl.training.learner import learn
 
 from .conftest import edit, make_context, open_channels_here
 
@@ -51,9 +52,10 @@ class KillAfter(Hook):
     def __init__(self, n_races):
         self._left = n_races
 
-    def post_optim_complete_log(self, *_):
-        if not self.run.race.is_under_way:
-            self._left -= 1
+    def on_race(self, race):
+        self._left -= 1
+
+    def after_updates(self):
         if self._left < 0:
             raise KilledError
 
@@ -65,11 +67,8 @@ class Session:
         settings, seeds = live.current, SeedTree(live.current.run.seed)
         self.channels = open_channels_here(settings, Rollouts)
         self.run = make_context(live, seeds, folder, self.channels, lambda: 0.0, session=session)
-        self.trainer = make_trainer(
-            self.run,
-            [KillAfter(killed_after_races)],
-            should_stop=lambda: self.run.statistics.frames_total >= n_frames,
-        )
+        self.hooks = begin_run(self.run, [KillAfter(killed_after_races)])
+        self._should_stop = lambda: self.run.statistics.frames_total >= n_frames
         tasks = [
             CollectorTask(
                 index=index,
@@ -97,14 +96,14 @@ class Session:
         """Play; where it is broken off, but is not killed, its hooks end as ever."""
         for thread in self._threads:
             thread.start()
-        ending = self.trainer.hooks
+        ending = self.hooks
         try:
-            self.trainer.train()
+            learn(self.run, self.hooks, self._should_stop)
         except KilledError:
             ending = (
-                self.trainer.hooks
+                self.hooks
                 if not is_killed
-                else [hook for hook in self.trainer.hooks if isinstance(hook, WriteFigures | WriteRaceLog)]
+                else [hook for hook in self.hooks if isinstance(hook, WriteFigures | WriteLog)]
             )
         finally:
             self.channels.run_state.publish(stop=True)
@@ -161,7 +160,7 @@ def play_run(live, tmp_path, repository_root):
         for session, until in enumerate(n_frames, start=1 + len(killed_after_races)):
             Session(live, folder, maps_folder, session, until).play()
         state = load_checkpoint(folder.path).state
-        if (ring := state["hooks"]["StoreRaces"]["buffers"].get("ring")) is not None:
+        if (ring := state["replay"]["memory"].get("ring")) is not None:
             ring["columns"] = rows_of_state(ring)
         return races_of(folder.races), digest_of(state)
 
@@ -216,7 +215,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_was_not(play_run, variant):
 def test_a_run_with_its_memory_on_disk_is_the_same_run_also_when_it_was_killed(play_run, caplog):
     settings = {"memory_size_schedule": ((0, 120), (150, 300))}
     races, state = play_run("in RAM", 450, **settings)
-    ring = state["hooks"]["StoreRaces"]["buffers"]["ring"]
+    ring = state["replay"]["memory"]["ring"]
     assert ring["end_row"] > 380, "the ring begins again"
     on_disk = play_run("on disk", 450, killed_after_races=(5, 4), replay_storage="disk", **settings)
     assert on_disk == (races, state)

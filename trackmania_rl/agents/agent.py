@@ -79,7 +79,7 @@ class Agent(ABC):
         share = max(1 - self.settings.evaluation_weights_decay, share_early_on)
         move_weights(self.averaged_network, self.exploration_network, share)
 
-    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
+    def apply_settings(self, settings: AgentSettings, learning_rate: float) -> None:
         """Apply the settings of the next updates, sizes excepted."""
         self.settings = settings
 

@@ -445,7 +445,7 @@ class IQNAgent(Agent):
             copy.deepcopy(self).update(batch)
 
     @override
-    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
+    def apply_settings(self, settings: AgentSettings, learning_rate: float) -> None:
         self.settings = self.loss_module.settings = settings
         self.optimizer.learning_rate = learning_rate
         self.optimizer.betas = settings.adam_beta1, settings.adam_beta2
@@ -530,7 +530,7 @@ class IQNAgent(Agent):
         self.optimizer.n_steps = int(step["optimizer"]["step"])
         if step["scaler"] and self.scaler.is_enabled():  # empty where the loss is not scaled
             self.scaler.load_state_dict(step["scaler"])
-        self._transitions_due = step.get("transitions_due", 0)  # checkpoints of earlier versions have none
+        self._transitions_due = step["transitions_due"]
         loss.scaling.load_state_dict(state["scaling"])
         if state["device_type"] == loss.device.type:  # random states of another type are of another form
             loss.generator.set_state(state["generator"])

@@ -383,8 +383,8 @@ class TorchRLLearner(Agent):
         self._transitions_due = 0
 
     @override
-    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
-        super().follow(settings, learning_rate)
+    def apply_settings(self, settings: AgentSettings, learning_rate: float) -> None:
+        super().apply_settings(settings, learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
             group["eps"] = settings.adam_epsilon
@@ -472,7 +472,7 @@ class TorchRLLearner(Agent):
         self.optimizer.load_state_dict(state["optimizer"])
         if len(state["random_state"]) == len(self.loss_module.random_state.state):  # else of another type of device
             self.loss_module.random_state.state = list(state["random_state"])
-        self._transitions_due = state.get("transitions_due", 0)  # checkpoints of earlier versions have none
+        self._transitions_due = state["transitions_due"]
 
 
 class OnPolicyLearner(TorchRLLearner):

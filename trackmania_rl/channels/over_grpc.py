@@ -2,8 +2,8 @@
 
 A message is JSON that pydantic validates, and arrays as safetensors, in one zstandard frame with a checksum. Its
 content is the length of the JSON (4 bytes, little-endian), the JSON and the arrays. A worker opens the call, receives a
-`Description` and then `News`, and sends packets of races (`RaceHeader`). `multiprocess.serving` is the learner's end,
-`multiprocess.worker` the other one.
+`Description` and then `News`, and sends packets of races (`RaceFacts` and columns). `multiprocess.serving` is the
+learner's end, `multiprocess.worker` the other one.
 """
 
 from __future__ import annotations
@@ -20,23 +20,20 @@ import numpy.typing as npt
 import safetensors.numpy
 import zstandard
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     JsonValue,
     ValidationError,
-    field_validator,
-    model_validator,
 )
 from safetensors import SafetensorError
 
-from trackmania_rl.channels.rollouts import ReceivedRollout, RolloutBounds
+from trackmania_rl.channels.rollouts import RolloutBounds
 from trackmania_rl.channels.run_state import WeightsKind
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.files import check_file_name, check_name, parse_json, read_bounded
-from trackmania_rl.race.progress import Fragment, RacePosition
+from trackmania_rl.files import check_name, parse_json, read_bounded
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.snapshot import paths_cut
@@ -71,9 +68,6 @@ NEEDED_COLUMNS: Final = frozenset({"frames", "state_float", "actions", "action_w
 """Columns that the learner reads of each race."""
 PROGRESS: Final = ("meters_advanced_along_centerline", "rewards")
 """Column of a race, or of an episode of an own environment, that rewards are computed from."""
-OF_ENDED_RACES: Final = frozenset({"race_finished", "race_time_ms", "meters", "cutoff_reason", "inputs"})
-"""Names of `end_race_stats` that the learner reads of each ended race."""
-
 Arrays = dict[str, npt.NDArray[Any]]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 COMPRESSION_LEVEL: Final = 1
@@ -113,53 +107,10 @@ class News(Message):
     versions: dict[WeightsKind, Count] = {}
 
 
-class RaceStats(Message):
-    """`end_race_stats` of a race or fragment, without the state of the collector's random streams."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
-
-    map_name: Annotated[str, AfterValidator(check_file_name)]
-    is_explo: bool
-    fill_buffer: bool
-    race_finished: bool = False
-    race_time_ms: int | float = 0
-    meters: int | float = 0
-    cutoff_reason: str | None = None
-    inputs: str = ""
-    track: str = ""
-    checkpoint_times_ms: list[int] = []
-    weights_age_s: float | None = None
-    position: Annotated[RacePosition, AfterValidator(lambda position: replace(position, streams={}))] | None = None
-    fragment: Fragment | None = None
-
-    @model_validator(mode="after")
-    def _is_complete(self) -> RaceStats:
-        is_under_way = self.fragment is not None and not self.fragment.is_last
-        if not is_under_way and (missing := OF_ENDED_RACES - self.model_fields_set):
-            raise ValueError(f"an ended race has no {min(missing)}")
-        return self
+AMessage = TypeVar("AMessage", bound=BaseModel)
 
 
-class RaceHeader(Message):
-    """A race or fragment besides its arrays."""
-
-    sequence: Annotated[Count, Field(gt=0)]  # number among the races of this worker
-    results: dict[str, JsonValue]
-    stats: RaceStats
-
-    @field_validator("results")
-    @classmethod
-    def _are_whole(cls, results: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        if not isinstance(results.get("furthest_zone_idx", 0), int):
-            raise ValueError("its furthest_zone_idx is no number")
-        return results
-
-
-AMessage = TypeVar("AMessage", bound=Message)
-
-
-def encode(header: Message, arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> bytes:
+def encode(header: BaseModel, arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> bytes:
     """Encode a message."""
     text = json.dumps(header.model_dump(exclude_unset=True)).encode()
     columns = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
@@ -190,33 +141,29 @@ def decode(data: bytes, kind: type[AMessage], most_bytes: int) -> tuple[AMessage
         raise MessageError(f"a {kind.__name__} message is refused: {one_line(error, 200)}") from error
 
 
-def encode_race(rollout: ReceivedRollout, sequence: int, compress: Callable[[Arrays], Arrays]) -> bytes:
+def encode_race(race: Race, sequence: int, compress: Callable[[Arrays], Arrays]) -> bytes:
     """Encode a race under a number; `compress` maps the columns to those that are sent.
 
     Raises:
         MessageError: if it holds objects that are no plain values.
     """
-    results, stats = rollout.rollout_results, rollout.end_race_stats
-    columns = {name: value for name, value in results.items() if isinstance(value, np.ndarray)}
-    others = {name: _plain(value) for name, value in results.items() if name not in columns}
+    position = race.facts.position
+    if position is not None:
+        position = position.model_copy(update={"streams": {}})
+    facts = race.facts.with_changes(sequence=sequence, position=position)
     try:
-        plain_stats = RaceStats(**{name: _plain(value) for name, value in stats.items()})
-        return encode(RaceHeader(sequence=sequence, results=others, stats=plain_stats), compress(columns))
-    except (ValidationError, SafetensorError, TypeError, KeyError) as error:
-        raise MessageError(
-            f"a race cannot be sent, as its columns or values are neither numbers nor texts: {one_line(error)}"
-        ) from error
+        return encode(facts, compress(race.columns))
+    except (SafetensorError, TypeError, KeyError) as error:
+        raise MessageError(f"a race cannot be sent, as its columns are no numbers: {one_line(error)}") from error
 
 
-def decode_race(
-    data: bytes, bounds: RolloutBounds, spaces: Spaces
-) -> tuple[RaceHeader, dict[str, Any], dict[str, Any]]:
-    """Decode a race; return its header, `rollout_results` and `end_race_stats`. Half floats become float32.
+def decode_race(data: bytes, bounds: RolloutBounds, spaces: Spaces) -> Race:
+    """Decode a race. Half floats become float32.
 
     Raises:
         MessageError: if it is damaged, larger than `bounds`, or its columns do not fit the spaces.
     """
-    header, columns = decode(data, RaceHeader, bounds.slot_bytes)
+    facts, columns = decode(data, RaceFacts, bounds.slot_bytes)
     n_actions = len(columns.get("actions", ()))
     states = (n_actions, n_actions + 1)
     wanted = {
@@ -225,13 +172,15 @@ def decode_race(
         "frames": (1, *spaces.image_size_px),
         "q_values": (bounds.n_values,),
     }
+    if facts.sequence == 0:
+        raise MessageError("a race is refused: it has no number")
     if missing := NEEDED_COLUMNS - columns.keys():
         raise MessageError(f"a race is refused: it has no {min(missing)}")
     if columns.keys().isdisjoint(PROGRESS):
         raise MessageError("a race is refused: it has neither meters nor rewards")
     if not 0 < n_actions <= bounds.max_actions:
         raise MessageError(f"a race is refused: it has {n_actions} actions")
-    for name in (*columns, *header.results, *header.stats.model_fields_set):
+    for name in columns:
         try:
             check_name(name)
         except ValueError as error:
@@ -244,13 +193,8 @@ def decode_race(
     if actions.dtype != spaces.action_dtype or not are_known:
         raise MessageError("a race is refused: its actions are none of this run's")
     half = np.dtype(np.float16)
-    results = {name: column.astype(np.float32) if column.dtype == half else column for name, column in columns.items()}
-    stats = {name: getattr(header.stats, name) for name in header.stats.model_fields_set}
-    return header, {**header.results, **results}, stats
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    columns = {name: column.astype(np.float32) if column.dtype == half else column for name, column in columns.items()}
+    return Race(columns, facts)
 
 
 def join_messages(messages: Iterable[bytes]) -> bytes:

@@ -2,15 +2,15 @@
 
 The learner opens a sink for each collector, and receives::
 
-    with rollouts.get(timeout_s=60) as rollout:      # its arrays are valid in here
-        memory.extend(rollout.rollout_results)
+    with rollouts.get(timeout_s=60) as race:      # its arrays are valid in here
+        memory.extend(race)
 
 A collector drives until the run ends::
 
     while (frames := sink.acquire_frames(game)) is not None:
         run_state.pull()
         version = run_state.pull_weights("exploration", network, version)
-        sink.put(game, *play(frames, run_state.settings, run_state.frames_total, sink.beat))
+        sink.put(game, play(frames, run_state.settings, run_state.frames_total, sink.beat))
 
 With synchronous sampling the learner calls `give_turn` and receives until no collector `is_at_turn`; a collector plays
 from `await_turn` to `end_turn`.
@@ -48,7 +48,7 @@ import numpy.typing as npt
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.errors import UserError
 from trackmania_rl.processes import PipeEnd
-from trackmania_rl.race.progress import Fragment, RacePosition
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import GameSettings
 
@@ -93,7 +93,7 @@ class RolloutBounds:
     def of_game(cls, game: GameSettings, spaces: Spaces) -> RolloutBounds:
         """Derive the bounds from the longest race that is not cut off."""
         return cls(
-            max_actions=game.cutoff_race_longer_than_ms // game.ms_per_action + 2,
+            max_actions=game.most_states,
             image_height_px=spaces.image_size_px[0],
             image_width_px=spaces.image_size_px[1],
             n_floats=spaces.n_own_floats,
@@ -125,7 +125,7 @@ class _Link:
     bounds: RolloutBounds
     n_games: int
     memory: BufferWrapper  # all slots
-    headers: PipeEnd  # of (slot, places of buffers, waited_s, elapsed_s): the learner's end
+    headers: PipeEnd  # of (slot, places of buffers): the learner's end
     headers_in: PipeEnd  # the collector's end
     free: PipeEnd  # numbers of free slots: the collector's end
     free_in: PipeEnd  # the learner's end
@@ -144,58 +144,6 @@ class _Link:
         """Return a slot to the collector."""
         with contextlib.suppress(OSError):  # the collector is closed
             self.free_in.send(slot)
-
-
-@dataclass
-class ReceivedRollout:
-    """Finished race, or a fragment of one, as the learner receives it; a context manager that releases it.
-
-    Attributes:
-        rollout_results: arrays and plain values by name; the arrays are read-only and valid until `release`.
-        waited_s: mean time that the collector's games waited for room since its last rollout.
-        elapsed_s: time since the collector's last rollout.
-        give_back: called once by `release`, to free the arrays' memory.
-    """
-
-    collector: int
-    rollout_results: dict[str, Any]
-    end_race_stats: dict[str, Any]
-    waited_s: float = 0.0
-    elapsed_s: float = 0.0
-    give_back: Callable[[], None] | None = None
-
-    @property
-    def fragment(self) -> Fragment | None:
-        """New part of the race; None for a whole race."""
-        return self.end_race_stats.get("fragment")
-
-    @property
-    def position(self) -> RacePosition | None:
-        """Position among the races of its collector; None for a race outside the map cycle."""
-        return self.end_race_stats.get("position")
-
-    @property
-    def weights_age_s(self) -> float | None:
-        """Age of the weights that drove the race; None without weights."""
-        return self.end_race_stats.get("weights_age_s")
-
-    @property
-    def is_under_way(self) -> bool:
-        """Return whether this is a fragment of a race that continues."""
-        return self.fragment is not None and not self.fragment.is_last
-
-    def release(self) -> None:
-        """Drop the arrays and free their memory. A second call has no effect."""
-        give_back, self.give_back = self.give_back, None
-        if give_back is not None:
-            self.rollout_results = {}
-            give_back()
-
-    def __enter__(self) -> ReceivedRollout:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class RolloutSink:
@@ -234,8 +182,8 @@ class RolloutSink:
         memory = self._link.slot(self._slots[game])
         return np.ndarray(self._link.bounds.frames_shape, dtype=np.uint8, buffer=memory)
 
-    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        """Send a finished race to the learner, with the game's slot.
+    def put(self, game: int, race: Race) -> None:
+        """Send a finished race, or a fragment of one, to the learner, with the game's slot.
 
         Raises:
             ChannelError: if the race is larger than the slot, which the game keeps.
@@ -243,12 +191,16 @@ class RolloutSink:
         """
         if game not in self._slots:
             raise ValueError(f"game {game} holds no slot: acquire_frames comes before each put")
-        places = self._write(self._link.slot(self._slots[game]), rollout_results, end_race_stats)
         with self._lock:
             now_s = time.monotonic()
-            waited_s, elapsed_s = self.waited_s - self._waited_until_last_put_s, now_s - (self._last_put_s or now_s)
-            self._waited_until_last_put_s, self._last_put_s = self.waited_s, now_s
-            self._link.headers_in.send((self._slots.pop(game), places, waited_s, elapsed_s))
+            waited_s = self.waited_s - self._waited_until_last_put_s
+            elapsed_s = now_s - (self._last_put_s or now_s)
+            self._waited_until_last_put_s = self.waited_s
+            self._last_put_s = now_s
+        facts = race.facts.with_changes(waited_s=waited_s, elapsed_s=elapsed_s)
+        places = self._write(self._link.slot(self._slots[game]), race.columns, facts)
+        with self._lock:
+            self._link.headers_in.send((self._slots.pop(game), places))
 
     def beat(self) -> None:
         """Send a heartbeat; cheap enough between any two actions. Waits of the sink send their own."""
@@ -271,13 +223,11 @@ class RolloutSink:
                 return None
             return int(self._link.free.recv())
 
-    def _write(
-        self, slot: memoryview, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]
-    ) -> list[tuple[int, int]]:
+    def _write(self, slot: memoryview, columns: Mapping[str, Any], facts: RaceFacts) -> list[tuple[int, int]]:
         """Write a race to a slot; return offset and length of the pickle and of each buffer."""
         buffers: list[pickle.PickleBuffer] = []
-        race = pickle.dumps((dict(rollout_results), dict(end_race_stats)), 5, buffer_callback=buffers.append)
-        views = [memoryview(race), *(buffer.raw() for buffer in buffers)]
+        pickled = pickle.dumps((dict(columns), facts), 5, buffer_callback=buffers.append)
+        views = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
         frames_at = np.asarray(slot).ctypes.data
         in_place = [view.nbytes > 0 and np.asarray(view).ctypes.data == frames_at for view in views]
         next_offset = self._link.bounds.frames_bytes if any(in_place) else 0
@@ -379,7 +329,7 @@ class Rollouts:
             for pipe in (link.headers, link.headers_in, link.free, link.free_in, link.turns, link.turns_in):
                 pipe.close()
 
-    def get(self, timeout_s: float) -> ReceivedRollout | None:
+    def get(self, timeout_s: float) -> Race | None:
         """Return the next rollout, of each collector in turn; None after the time-out."""
         began_s = time.monotonic()
         try:
@@ -419,17 +369,17 @@ class Rollouts:
         for collector in tuple(self._links):
             self.close_collector(collector)
 
-    def _take_one(self) -> ReceivedRollout | None:
+    def _take_one(self) -> Race | None:
         for collector, link in tuple(self._links.items()):
             if link.headers.poll():
-                number, places, waited_s, elapsed_s = link.headers.recv()
+                number, places = link.headers.recv()
                 self._n_received[collector] += 1
                 self._links[collector] = self._links.pop(collector)  # to the end of the row: collectors take turns
                 slot = link.slot(number).toreadonly()
-                race, *buffers = [slot[offset : offset + n_bytes] for offset, n_bytes in places]
-                results, stats = pickle.loads(race, buffers=buffers)
+                pickled, *buffers = [slot[offset : offset + n_bytes] for offset, n_bytes in places]
+                columns, facts = pickle.loads(pickled, buffers=buffers)
                 give_back = functools.partial(link.release, number)
-                return ReceivedRollout(collector, results, stats, waited_s, elapsed_s, give_back)
+                return Race(columns, facts.with_changes(collector=collector), give_back=give_back)
         return None
 
     def _require_memory(self) -> None:

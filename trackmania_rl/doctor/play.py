@@ -17,7 +17,8 @@ from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
-from trackmania_rl.race.races import Observation, RaceEnd
+from trackmania_rl.race.race import Race
+from trackmania_rl.race.races import Observation
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.settings.game import VALLEY
 from trackmania_rl.tmi_interaction.launchers import make_launcher
@@ -57,7 +58,7 @@ def check_play(context: Context, picture_file: Path) -> Iterator[Finding]:
         game_map = replace(game_map, path=launcher.map_argument(game_map.path))
         game = game.model_copy(update=IMAGE | NO_CUTOFF)
         layout = ObservationLayout(context.settings.observation, game.actions)
-        compile_ahead(game, layout, game_map)
+        compile_ahead(game, layout, entry, game_map)
         launcher.start()
         launcher.wait_until_connectable(LISTENS_WITHIN_S)
         with contextlib.closing(TMInterface(launcher.port, SILENT_FOR_S, launcher.show_window)) as transport:
@@ -65,14 +66,14 @@ def check_play(context: Context, picture_file: Path) -> Iterator[Finding]:
             stage = Check.PLAY_MAP
             machine = RaceMachine(transport, game, layout, launcher.commands_on_connect)
             launcher.show_window()
-            start = machine.reset(game_map)
+            start = machine.reset(entry, game_map)
             launcher.focus_window()
             yield ok(stage, f"{game_map.path} is loaded, and a race has begun")
             if not is_simulated:
                 yield _check_plugin_version(transport.plugin_version())
             stage = Check.PLAY_DRIVE
-            last, race_time_ms, speed = _drive(machine, start)
-            yield _check_way(start, last, race_time_ms)
+            last, speed = _drive(machine, start)
+            yield _check_way(start, last)
             yield _check_picture(last, picture_file)
             yield _check_speed(speed, is_simulated=is_simulated)
     except PlainError as error:
@@ -81,19 +82,20 @@ def check_play(context: Context, picture_file: Path) -> Iterator[Finding]:
         launcher.kill()
 
 
-def _drive(machine: RaceMachine, start: Observation) -> tuple[Observation, int, float]:
-    """Drive forward; return the last observation, its race time, and race time per time spent waiting for the game."""
+def _drive(machine: RaceMachine, start: Observation) -> tuple[Observation, float]:
+    """Drive forward; return the last observation, and race time per time spent waiting for the game."""
     actions = actions_of_game(machine.settings)
     forward = PolicyDecision(actions.forward, True, np.zeros(actions.n_values, dtype=np.float32))
-    last, seen, warm_ms, waited_before_s = start, machine.step(forward), 0, 0.0
-    while not isinstance(seen, RaceEnd) and seen.race_time_ms < DRIVE_MS:
-        last = seen
-        if warm_ms == 0 and seen.race_time_ms >= WARM_UP_MS:
-            warm_ms, waited_before_s = seen.race_time_ms, machine.timings.wait_game_s
-        seen = machine.step(forward)
+    last = start
+    warm_ms = 0
+    waited_before_s = 0.0
+    while last.race_time_ms < DRIVE_MS and not isinstance(reached := machine.step(forward), Race):
+        last = reached
+        if warm_ms == 0 and last.race_time_ms >= WARM_UP_MS:
+            warm_ms = last.race_time_ms
+            waited_before_s = machine.timings.wait_game_s
     waited_s = machine.timings.wait_game_s - waited_before_s
-    speed = (seen.race_time_ms - warm_ms) / 1000 / max(waited_s, 1e-9)
-    return (last if isinstance(seen, RaceEnd) else seen), seen.race_time_ms, speed
+    return last, (last.race_time_ms - warm_ms) / 1000 / max(waited_s, 1e-9)
 
 
 def _check_plugin_version(version: int) -> Finding:
@@ -105,9 +107,11 @@ def _check_plugin_version(version: int) -> Finding:
     return warning(Check.PLUGIN, f"the game runs {runs}, not version {LINK_VERSION}: {remedy}")
 
 
-def _check_way(first: Observation, last: Observation, race_time_ms: int) -> Finding:
+def _check_way(first: Observation, last: Observation) -> Finding:
     way_m = float(np.linalg.norm(last.position_m - first.position_m))
-    text = f"{race_time_ms / 1000:g} s forward took the car {way_m:.0f} m from its start, at {last.speed_m_s:.0f} m/s"
+    text = (
+        f"{last.race_time_ms / 1000:g} s forward took the car {way_m:.0f} m from its start, at {last.speed_m_s:.0f} m/s"
+    )
     if way_m < MOVED_M:
         text += ": it does not drive; is action_forward_idx an action that accelerates?"
         return problem(Check.PLAY_DRIVE, text)

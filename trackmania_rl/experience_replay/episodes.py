@@ -13,7 +13,8 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
-from trackmania_rl.race.rewards import RewardedRace, as_stored, is_finite_as_stored
+from trackmania_rl.race.race import Race, RaceFacts
+from trackmania_rl.race.rewards import Rewarded, as_stored, is_finite_as_stored
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.game import RACES
@@ -25,10 +26,10 @@ METERS: Final = "meters_advanced_along_centerline"
 RACE_TIME: Final = "race_time_ms"
 GREEDY: Final = "action_was_greedy"
 POTENTIALS: Final = "potentials"
-OF_ACTIONS: Final = (GREEDY, "position_m")
+OF_ACTIONS: Final = (GREEDY,)
 """Columns of a race without a row for its last state; episodes have a row of zeros there."""
-OF_STATES: Final = (METERS, "current_zone_idx", "car_gear_and_wheels")
-"""Columns of a race from which its reward may be computed, see `Races.rollout_results`."""
+OF_STATES: Final = (METERS, "current_zone_idx", "car_gear_and_wheels", "position_m")
+"""Columns of a race from which its reward may be computed, see `Race`."""
 COLUMNS: Final = (*OF_STATES, *OF_ACTIONS, RACE_TIME, POTENTIALS)
 """Infos of an episode that are used; there may be others."""
 
@@ -83,25 +84,19 @@ class Episode:
         return self.observations[FLOATS] if isinstance(self.observations, dict) else self.observations
 
 
-def episode_of_race(
-    rollout_results: Mapping[str, Any],
-    rewards: npt.NDArray[np.float32],
-    race_time_ms: int,
-    form: EpisodeForm,
-    ms_per_action: int,
-    about: Mapping[str, Any],
-) -> Episode:
-    """Make an episode of a rollout (`Races.rollout_results`) and its rewards (T,); copies."""
-    n_actions = len(rollout_results["actions"])
-    infos = {name: np.array(rollout_results[name]) for name in OF_STATES}
-    infos |= {name: _with_last(np.asarray(rollout_results[name])) for name in OF_ACTIONS}
-    infos[RACE_TIME] = np.append(np.arange(n_actions) * ms_per_action, race_time_ms)
-    frames, floats = np.asarray(rollout_results["frames"]), np.array(rollout_results["state_float"], dtype=np.float32)
+def episode_of_race(race: Race, form: EpisodeForm, ms_per_action: int, about: Mapping[str, Any]) -> Episode:
+    """Make an episode of a rewarded race; copies."""
+    assert race.rewards is not None, "the race is not rewarded"
+    columns = race.columns
+    infos = {name: np.array(columns[name]) for name in OF_STATES}
+    infos |= {name: _with_last(np.asarray(columns[name])) for name in OF_ACTIONS}
+    infos[RACE_TIME] = np.append(np.arange(race.n_actions) * ms_per_action, race.facts.race_time_ms)
+    floats = np.array(columns["state_float"], dtype=np.float32)
     return Episode(
-        observations=_observations(frames, floats, np.asarray(rollout_results["actions"]), form),
-        actions=_numbered(rollout_results["actions"], form),
-        rewards=rewards,
-        is_finished="race_time" in rollout_results,
+        observations=_observations(np.asarray(columns["frames"]), floats, np.asarray(columns["actions"]), form),
+        actions=_numbered(columns["actions"], form),
+        rewards=race.rewards,
+        is_finished=race.facts.race_finished,
         infos=infos,
         about=about,
     )
@@ -131,8 +126,8 @@ def episodes_of_memory(columns: Mapping[str, Array], form: EpisodeForm, source: 
         )
 
 
-def rollout_of_episode(episode: Episode, form: EpisodeForm) -> dict[str, Any]:
-    """Return the `rollout_results` of an episode, as far as there are columns.
+def race_of_episode(episode: Episode, form: EpisodeForm) -> Race:
+    """Return the race of an episode, as far as there are columns.
 
     Raises:
         UserError: if columns do not fit the form or one another, or hold invalid values.
@@ -141,32 +136,38 @@ def rollout_of_episode(episode: Episode, form: EpisodeForm) -> dict[str, Any]:
     n_actions = len(episode.actions)
     observations = episode.observations
     images = observations[IMAGE] if isinstance(observations, dict) else np.empty((n_actions + 1, 1, 0, 0), np.uint8)
-    results: dict[str, Any] = {
+    columns: dict[str, Array] = {
         "frames": images[:, -1:],
         "state_float": _with_elapsed(episode.floats, form),
         "actions": (episode.actions - form.first_action).astype(form.spaces.action_dtype),
         GREEDY: np.ones(n_actions, dtype=np.bool_),
-        "terminated": episode.is_finished,
     }
-    results |= {name: episode.infos[name] for name in OF_STATES if name in episode.infos}
-    results |= {name: episode.infos[name][:-1] for name in OF_ACTIONS if name in episode.infos}
-    if episode.is_finished and RACE_TIME in episode.infos:
-        results["race_time"] = int(episode.infos[RACE_TIME][-1])
-    return results
+    columns |= {name: episode.infos[name] for name in OF_STATES if name in episode.infos}
+    columns |= {name: episode.infos[name][:-1] for name in OF_ACTIONS if name in episode.infos}
+    facts = RaceFacts(
+        map_name="data_set",
+        is_explo=True,
+        fill_buffer=True,
+        n_actions=n_actions,
+        race_finished=episode.is_finished and RACE_TIME in episode.infos,
+        race_time_ms=int(episode.infos[RACE_TIME][-1]) if RACE_TIME in episode.infos else 0,
+        terminated=episode.is_finished,
+    )
+    return Race(columns, facts)
 
 
-def recorded_reward(episode: Episode) -> RewardedRace | None:
+def recorded_reward(episode: Episode) -> Rewarded | None:
     """Return an episode's own rewards; None if it has the columns to compute those of another configuration."""
     if METERS in episode.infos and RACE_TIME in episode.infos:
         return None
     none = np.zeros(len(episode.actions) + 1, dtype=np.float32)
-    return RewardedRace(as_stored(episode.rewards), as_stored(episode.infos.get(POTENTIALS, none)))
+    return Rewarded(as_stored(episode.rewards), as_stored(episode.infos.get(POTENTIALS, none)))
 
 
 def _observations(frames: Array, floats: Array, actions: Array, form: EpisodeForm) -> Array | dict[str, Array]:
     """Return the states as agents observe them: floats, and with an image (T + 1, S, H, W)."""
     rows = np.arange(len(floats))
-    images, seen = form.spaces.views.look(frames[None], floats[None], actions[None], np.zeros_like(rows), rows)
+    images, seen = form.spaces.views.of_states(frames[None], floats[None], actions[None], np.zeros_like(rows), rows)
     if not form.has_elapsed:
         seen = np.delete(seen, ELAPSED_ACTIONS_FLOAT, axis=1)
     return {IMAGE: images, FLOATS: seen} if form.spaces.has_image else seen

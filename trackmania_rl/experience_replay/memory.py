@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -14,7 +13,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from typing_extensions import override
 
-from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_rollout
+from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_race
 from trackmania_rl.buffer_utilities import (
     MiniRaceReplayBuffer,
     MiniRaceRules,
@@ -24,8 +23,7 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.experience_replay.transitions import Transitions, TransitionStorage
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
-from trackmania_rl.race.progress import Fragment
-from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.schedules import linear, staircase
 from trackmania_rl.settings import Settings, SettingsError
@@ -36,39 +34,32 @@ SHARE_OF_FREE_MEMORY: Final = 0.7
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RewardedRollout:
-    """A race, or a fragment of one, with its rewards, as `Memory.extend` takes it.
+def transitions_of_race(race: Race, index: torch.Tensor, settings: Settings, spaces: Spaces) -> Transitions:
+    """Return the transitions from some states (B,) of a rewarded race, in host memory."""
+    rows = rows_of_race(race, settings)
+    ring = RingBuffer(len(rows), spaces.n_own_floats, spaces.image_size_px, "cpu", spaces.action_shape)
+    ring.append(rows)
+    return TransitionStorage(ring, settings.replay.n_steps, spaces.views).get(index)
 
-    Attributes:
-        results: `rollout_results` of T actions: `actions` (T, ...), `action_was_greedy` (T,), `state_float` (T + 1, F),
-            `frames` (T + 1, 1, H, W), and `race_time` (or `terminated`) if the race was finished. Valid in `extend`.
+
+def mini_races_of_race(
+    race: Race, settings: Settings, frames_total: int, spaces: Spaces, generator: torch.Generator
+) -> TensorDict:
+    """Return the new transitions (n,) of a rewarded race as a batch of `buffer_collate_function`, in host memory.
+
+    Args:
+        race: with rewards and potentials.
+        settings: of the run.
+        frames_total: actions of the run so far, for the schedule of the discount.
+        spaces: of the run.
+        generator: draws the places in the mini-races.
     """
-
-    results: Mapping[str, Any]
-    rewarded: RewardedRace
-    settings: Settings
-    frames_total: int  # actions of the run so far
-    fragment: Fragment | None = None  # the part that was not stored before; None for all
-
-    def new(self) -> Fragment:
-        """Return the part that was not stored before."""
-        return self.fragment or Fragment.whole(len(self.results["actions"]))
-
-    def transitions(self, index: torch.Tensor, spaces: Spaces) -> Transitions:
-        """Return the transitions from some states (B,) of the rollout, in host memory."""
-        replay, soft_horizon_actions = self.settings.replay, self.settings.game.soft_horizon_actions
-        rows = rows_of_rollout(self.results, self.rewarded, replay, self.new().race_row, soft_horizon_actions)
-        ring = RingBuffer(len(rows), spaces.n_own_floats, spaces.image_size_px, "cpu", spaces.action_shape)
-        ring.append(rows)
-        return TransitionStorage(ring, replay.n_steps, spaces.views).get(index)
-
-    def mini_races(self, spaces: Spaces, generator: torch.Generator) -> TensorDict:
-        """Return the new transitions (n,) as a batch of `buffer_collate_function`; all in host memory."""
-        new, gamma = self.new(), linear(self.settings.agent.gamma_schedule, self.frames_total)
-        transitions = self.transitions(torch.arange(new.first_transition, new.end_transition), spaces)
-        rules = MiniRaceRules.from_settings(self.settings.replay, gamma)
-        return buffer_collate_function(transitions, rules=rules, generator=generator)
+    new = race.facts.new
+    gamma = linear(settings.agent.gamma_schedule, frames_total)
+    index = torch.arange(new.first_transition, new.end_transition)
+    transitions = transitions_of_race(race, index, settings, spaces)
+    rules = MiniRaceRules.from_settings(settings.replay, gamma)
+    return buffer_collate_function(transitions, rules=rules, generator=generator)
 
 
 @runtime_checkable
@@ -82,8 +73,11 @@ class Memory(Protocol):
     capacity: int | None = None
 
     @abstractmethod
-    def extend(self, rollout: RewardedRollout) -> int:
-        """Store a race, or a fragment of one; return the number of transitions added."""
+    def extend(self, race: Race, settings: Settings, frames_total: int) -> int:
+        """Store a rewarded race, or a fragment of one; return the number of transitions added.
+
+        The arrays are valid within the call. `frames_total` is the number of actions of the run so far.
+        """
 
     @abstractmethod
     def sample(self, n: int) -> TensorDictBase:
@@ -93,10 +87,10 @@ class Memory(Protocol):
     def __len__(self) -> int:
         """Return the size, in the unit of `memory_size_start_learn_schedule`; 0 if nothing can be drawn."""
 
-    def follow(self, settings: Settings, frames_total: int) -> None:
+    def apply_settings(self, settings: Settings, frames_total: int) -> None:
         """Apply the settings in force; called before each round of updates."""
 
-    def keep_in(self, folder: Path) -> None:
+    def use_folder(self, folder: Path) -> None:
         """Use a folder of the run, which may not exist yet, for files. Called once, before all other methods."""
 
     def update_priority(self, batch: TensorDictBase) -> None:
@@ -151,21 +145,13 @@ class MiniRaceMemory(Memory):
         return len(self.buffer.ring) if len(self.buffer) > 0 else 0
 
     @override
-    def keep_in(self, folder: Path) -> None:
+    def use_folder(self, folder: Path) -> None:
         if self._settings.replay.replay_storage == "disk":
-            self.buffer.ring.folder = folder  # the next call of `follow` or `load_state_dict` makes the files
+            self.buffer.ring.folder = folder  # the next call of `apply_settings` or `load_state_dict` makes the files
 
     @override
-    def extend(self, rollout: RewardedRollout) -> int:
-        return fill_buffer_from_rollout_with_n_steps_rule(
-            self.buffer,
-            self.buffer_test,
-            rollout.results,
-            rollout.rewarded,
-            rollout.settings.replay,
-            fragment=rollout.fragment,
-            soft_horizon_actions=rollout.settings.game.soft_horizon_actions,
-        )
+    def extend(self, race: Race, settings: Settings, frames_total: int) -> int:
+        return fill_buffer_from_rollout_with_n_steps_rule(self.buffer, self.buffer_test, race, settings)
 
     @override
     def sample(self, n: int) -> TensorDictBase:
@@ -181,7 +167,7 @@ class MiniRaceMemory(Memory):
         return self.buffer.blank_batch()
 
     @override
-    def follow(self, settings: Settings, frames_total: int) -> None:
+    def apply_settings(self, settings: Settings, frames_total: int) -> None:
         self._settings = settings
         replay, rules = settings.replay, self.buffer.rules
         rules.gamma = linear(settings.agent.gamma_schedule, frames_total)

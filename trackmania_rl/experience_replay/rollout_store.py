@@ -10,7 +10,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from typing_extensions import override
 
-from trackmania_rl.experience_replay.memory import Memory, RewardedRollout
+from trackmania_rl.experience_replay.memory import Memory, mini_races_of_race
+from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
@@ -50,16 +51,16 @@ class RolloutStore(Memory):
         return sum(map(len, self._rollouts))
 
     @override
-    def extend(self, rollout: RewardedRollout) -> int:
-        new, results = rollout.new(), rollout.results
+    def extend(self, race: Race, settings: Settings, frames_total: int) -> int:
+        new = race.facts.new
         decided = slice(new.first_transition, new.end_transition)
-        q_values = np.asarray(results["q_values"][decided], dtype=np.float32)
-        was_explored = not np.any(results["action_was_greedy"][decided]) and np.isfinite(q_values).all()
+        q_values = np.asarray(race.columns["q_values"][decided], dtype=np.float32)
+        was_explored = not np.any(race.columns["action_was_greedy"][decided]) and np.isfinite(q_values).all()
         if len(q_values) == 0 or not was_explored:
             return 0
         if self._order is not None:
             self._rollouts, self._order = [], None
-        transitions = rollout.mini_races(self._spaces, self._generator)
+        transitions = mini_races_of_race(race, settings, frames_total, self._spaces, self._generator)
         transitions["q_values"] = torch.from_numpy(q_values.copy())
         transitions["done"] = torch.arange(len(q_values)) == len(q_values) - 1
         self._rollouts.append(transitions)

@@ -18,9 +18,10 @@ from typing_extensions import override
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
-from trackmania_rl.race.observation_kernel import GOING_ON, NOT_FINITE
+from trackmania_rl.race.observation_kernel import FINISHED, GOING_ON, NOT_FINITE
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.races import EndedRace, GameTimings, RaceEnd, Races
+from trackmania_rl.race.race import Race
+from trackmania_rl.race.races import Draw, GameTimings, Races
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
@@ -61,12 +62,13 @@ class InProcessGames(Games):
         self._actions = actions_of_game(game)
         self._cars = RaceBatch(n_games)
         self._waits = np.zeros(n_games, dtype=np.bool_)  # for a decision
-        self._ended: dict[int, EndedRace] = {}  # since the last `recv`
+        self._ended: dict[int, Race] = {}  # since the last `recv`
         self._maps: dict[tuple[str, str], _Map] = {}  # the map begun last is last
         self._map_of_game = np.full(n_games, None, dtype=object)
         self._n_gates = np.zeros(n_games, dtype=np.int64)
         self._clock = GameTimings()  # one game's share of each step
         self._clock_at_begin = [GameTimings()] * n_games
+        self._drawing_s = 0.0  # of the newest step
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InProcessGames:
         """Return independent games in the same states; share constants, above all maps."""
@@ -86,16 +88,15 @@ class InProcessGames(Games):
         self._cars.begin(game, map_.track)
         self._clock_at_begin[game] = replace(self._clock)
         ids = np.array([game])
-        self.races.begin(game, map_.map.zones, map_.map.road, self.game)
+        self.races.begin(game, map_entry, map_.map.zones, map_.map.road, self.game)
         self.races.observe(ids, 0, self._cars.heads)
-        self._take_pictures([game])
-        self.races.add_extra_floats(ids)
+        self.races.complete(ids, ids, self._draw)
         self._waits[game] = True
 
     @override
     def recv(self) -> Received:
         ids = np.flatnonzero(self._waits)
-        images, floats = self.races.look(ids)
+        images, floats = self.races.agent_states(ids)
         ended, self._ended = self._ended, {}
         return Received(ids, images, floats, self.races.rows[ids] == 0, ended)
 
@@ -103,15 +104,30 @@ class InProcessGames(Games):
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
         if len(ids) == 0:
             return
-        for game, end in self._step(ids, decision, policy_s).items():
-            began = self._clock_at_begin[game]
-            timings = GameTimings(*(now - then for now, then in zip(astuple(self._clock), astuple(began), strict=True)))
+        began_s = time.perf_counter()
+        self._drive(ids, decision)
+        driven_s = time.perf_counter()
+        self._drawing_s = 0.0
+        verdicts = self.races.step(
+            ids,
+            decision,
+            self._cars.heads,
+            is_due=self._cars.ticks[ids] == self.game.engine_ticks_per_action,
+            is_finished=self._cars.passed_count[ids] == self._n_gates[ids],
+            draw=self._draw,
+        )
+        observed_s = time.perf_counter() - driven_s - self._drawing_s
+        self._clock.wait_game_s += (driven_s - began_s + self._drawing_s) / len(ids)
+        self._clock.features_s += observed_s / len(ids)
+        self._clock.policy_s += policy_s / len(ids)
+        for place in np.flatnonzero(verdicts != GOING_ON).tolist():
+            game = int(ids[place])
             self._waits[game] = False
-            self._ended[game] = self.races.ended(game, end, timings)
+            self._ended[game] = self._end(game, int(verdicts[place]))
 
     @override
-    def under_way(self, game: int, states: range) -> dict[str, Any]:
-        return self.races.rollout_results(game, states)
+    def under_way(self, game: int, states: range) -> Race:
+        return self.races.under_way(game, states)
 
     @override
     def motion(self, ids: GameIds) -> Motion:
@@ -136,65 +152,36 @@ class InProcessGames(Games):
         )
         return np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1])
 
-    def _step(self, games: GameIds, decision: BatchDecision, policy_s: float) -> dict[int, RaceEnd]:
-        began_s = time.perf_counter()
-        self.races.act(games, decision.actions, decision.is_greedy, decision.q_values)
-        by_map = self._by_map(games)
+    def _drive(self, games: GameIds, decision: BatchDecision) -> None:
+        """Hold each decision for the ticks of an action, or until the finish."""
         controls = self._actions.controls(decision.actions)
-        n_ticks = self.game.engine_ticks_per_action
-        for map_, places in by_map:
-            self._cars.advance(games[places], map_.track, controls[places], n_ticks)
+        for places in self.races.by_map(games):
+            of_map = games[places]
+            track = self._map_of_game[of_map[0]].track
+            self._cars.advance(of_map, track, controls[places], self.game.engine_ticks_per_action)
         self._cars.write_heads()
-        driven_s = time.perf_counter()
-        due_ms = self.races.rows[games] * self.game.ms_per_action
-        for _, places in by_map:
-            self.races.observe(games[places], due_ms[places], self._cars.heads)
-        looked_s = time.perf_counter()
-        ends = self._ends(games, is_due=self._cars.ticks[games] == n_ticks)
-        self._take_pictures([game for game in games.tolist() if game not in ends or not ends[game].is_finished])
-        self.races.add_extra_floats(games)
-        drawn_s = time.perf_counter()
-        self._clock.wait_game_s += (driven_s - began_s + drawn_s - looked_s) / len(games)
-        self._clock.features_s += (looked_s - driven_s) / len(games)
-        self._clock.policy_s += policy_s / len(games)
-        return ends
 
-    def _by_map(self, games: GameIds) -> list[tuple[_Map, Any]]:
-        """Return the maps of some games, each with its games' indices in `games`."""
-        maps = self._map_of_game[games]
-        if (maps == maps[0]).all():
-            return [(maps[0], slice(None))]
-        return [(map_, np.flatnonzero(maps == map_)) for map_ in dict.fromkeys(maps.tolist())]
+    def _end(self, game: int, verdict: int) -> Race:
+        if verdict == NOT_FINITE:
+            name = self._map_of_game[game].map.name
+            raise FloatingPointError(f"the simulated car on {name} left the world of finite numbers")
+        now, began = astuple(self._clock), astuple(self._clock_at_begin[game])
+        timings = GameTimings(*(passed_s - before_s for passed_s, before_s in zip(now, began, strict=True)))
+        times_ms = self._cars.checkpoint_times_ms(game)
+        if verdict == FINISHED:
+            return self.races.finish(game, times_ms[-1], times_ms, timings)
+        return self.races.cut_off(game, times_ms, timings)
 
-    def _ends(self, games: GameIds, is_due: npt.NDArray[np.bool_]) -> dict[int, RaceEnd]:
-        """Return the ends of races; a cut-off at a decision precedes a finish at the same time.
+    @property
+    def _draw(self) -> Draw | None:
+        return self._draw_pictures if self.game.image_width_px > 0 else None
 
-        Without a decision `is_due` (n,), the finish came before it.
-        """
-        verdicts = self.races.verdicts[games]
-        verdicts = np.where(is_due | (verdicts == NOT_FINITE), verdicts, GOING_ON)
-        is_finished = self._cars.passed_count[games] == self._n_gates[games]
-        ends = {}
-        for place in np.flatnonzero((verdicts != GOING_ON) | is_finished).tolist():
-            game = int(games[place])
-            if verdicts[place] == NOT_FINITE:
-                name = self._map_of_game[game].map.name
-                raise FloatingPointError(f"the simulated car on {name} left the world of finite numbers")
-            times_ms = self._cars.checkpoint_times_ms(game)
-            if verdicts[place] == GOING_ON:
-                ends[game] = self.races.finish(game, times_ms[-1], times_ms)
-            else:
-                ends[game] = self.races.cut_off(game, times_ms)
-        return ends
-
-    def _take_pictures(self, games: list[int]) -> None:
-        if not games or self.game.image_width_px == 0:
-            return
-        ids = np.array(games)
-        pictures, rows = self.races.pictures()
-        for map_, places in self._by_map(ids):
-            self._cars.render_gray(ids[places], map_.track, pictures, rows)
-        self.races.measure_pictures(games)
+    def _draw_pictures(self, games: GameIds, pictures: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64]) -> None:
+        began_s = time.perf_counter()
+        for places in self.races.by_map(games):
+            of_map = games[places]
+            self._cars.render_gray(of_map, self._map_of_game[of_map[0]].track, pictures, rows)
+        self._drawing_s = time.perf_counter() - began_s
 
     def _map(self, entry: MapEntry) -> _Map:
         key = (entry.map_path, entry.reference_line)

@@ -8,7 +8,7 @@ One loop plays both::
         received = games.recv()
         games.send(received.ids, decide(received.images, received.floats))
         for game, race in received.ended.items():
-            keep(race.rollout_results, race.end_race_stats)
+            keep(race)
             games.begin(game, map_entry)
 """
 
@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.race.policy import BatchDecision, Policy
-from trackmania_rl.race.races import EndedRace
+from trackmania_rl.race.race import Race
 from trackmania_rl.settings import GameSettings, MapEntry
 
 GameIds = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ class Received:
     images: npt.NDArray[np.uint8]  #: (n, S, H, W), the last S frames; a race's first frame is repeated before it
     floats: npt.NDArray[np.float32]  #: (n, F), see `ObservationLayout`
     is_first: npt.NDArray[np.bool_]  #: (n,) whether it is a race's first state, also after a restart
-    ended: Mapping[int, EndedRace]  #: by game; the game's next race may overwrite the arrays
+    ended: Mapping[int, Race]  #: by game; the game's next race may overwrite the arrays
     lost: tuple[int, ...] = ()  #: games that could not play their race
 
 
@@ -85,8 +85,8 @@ class Games(Protocol):
         """Answer some waiting games (n,) with n decisions; `policy_s` is the wall-clock time of deciding."""
         ...
 
-    def under_way(self, game: int, states: range) -> dict[str, Any]:
-        """Return some decided states of a waiting game's race as `rollout_results`; arrays may be views."""
+    def under_way(self, game: int, states: range) -> Race:
+        """Return some decided states of a waiting game's race; arrays may be views."""
         ...
 
     def motion(self, ids: GameIds) -> Motion:
@@ -114,7 +114,7 @@ class Listener(Protocol):
         ...
 
     def received(self, received: Received) -> None:
-        """Called after `Games.recv`; may add columns to the `rollout_results` of ended races."""
+        """Called after `Games.recv`; may add columns to ended races."""
         ...
 
     def decided(self, ids: GameIds, decision: BatchDecision) -> None:
@@ -128,7 +128,7 @@ def rollout(
     make_policy: Callable[[], Policy],
     frames: FramesRoom | None = None,
     listeners: Sequence[Listener] = (),
-) -> EndedRace:
+) -> Race:
     """Play one race in the first game, with no other race in progress. Errors are as of `Games`.
 
     Args:

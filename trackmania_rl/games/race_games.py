@@ -21,6 +21,7 @@ from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Rec
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError, SyncSettings
 
@@ -211,7 +212,7 @@ class AlternatingGames(Games):
                 self._sent[number] = self._executor.submit(half.send, ids[of_half] - begins_at, own, policy_s)
 
     @override
-    def under_way(self, game: int, states: range) -> dict[str, Any]:
+    def under_way(self, game: int, states: range) -> Race:
         half, own = self._at(game)
         return half.under_way(own, states)
 

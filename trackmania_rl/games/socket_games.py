@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,8 @@ from typing_extensions import override
 
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
-from trackmania_rl.race.races import EndedRace, Observation
+from trackmania_rl.race.race import Race
+from trackmania_rl.race.races import Observation
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager, GameKeepsFailingError
 
@@ -42,7 +43,7 @@ class _Interrupted(Exception):  # noqa: N818  # not an error
 
 
 @dataclass(frozen=True, slots=True)
-class _Race:
+class _Order:
     """Order to play a race; `number` counts its game's races."""
 
     number: int
@@ -57,8 +58,9 @@ class _Message:
 
     game: int
     race: int
-    seen: tuple[npt.NDArray[np.uint8], Observation] | None = None  # image and state that wait for a decision
-    ended: EndedRace | None = None
+    #: image, floats and state that wait for a decision
+    seen: tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], Observation] | None = None
+    ended: Race | None = None
     failed: GameKeepsFailingError | None = None  # the game pauses now
 
 
@@ -81,7 +83,7 @@ class SocketGames(Games):
         self.game = drivers[0].game
         self._drivers = drivers
         self._inbox: queue.SimpleQueue[_Message | Exception] = queue.SimpleQueue()
-        self._orders: list[queue.SimpleQueue[_Race | PolicyDecision | None]] = [queue.SimpleQueue() for _ in drivers]
+        self._orders: list[queue.SimpleQueue[_Order | PolicyDecision | None]] = [queue.SimpleQueue() for _ in drivers]
         self._threads = [
             threading.Thread(target=self._play_races, args=(game,), name=f"game {game}", daemon=True)
             for game in range(len(drivers))
@@ -103,7 +105,7 @@ class SocketGames(Games):
         self._on_time.discard(game)
         self._driving.add(game)
         self._said.pop(game, None)
-        self._orders[game].put(_Race(self._race_numbers[game], map_entry, self.game, frames))
+        self._orders[game].put(_Order(self._race_numbers[game], map_entry, self.game, frames))
         if len(self._unstarted) == self.n_games:
             self._began_s = time.monotonic()
             self._start(self._threads[game])
@@ -116,15 +118,15 @@ class SocketGames(Games):
                 self._start(thread)
         waiting = [(message.game, *message.seen) for message in messages if message.seen is not None]
         over = [message for message in messages if message.seen is None]
-        for game, _, seen in waiting:
+        for game, _, _, seen in waiting:
             self._seen[game] = seen
         self._failing -= {message.game for message in over if message.ended is not None}
         image_shape = self.game.image_shape
         return Received(
-            ids=np.array([game for game, _, _ in waiting], dtype=np.int64),
-            images=np.array([image for _, image, _ in waiting], dtype=np.uint8).reshape(len(waiting), *image_shape),
-            floats=np.array([seen.floats for _, _, seen in waiting], dtype=np.float32),
-            is_first=np.array([seen.race_time_ms == 0 for _, _, seen in waiting], dtype=np.bool_),
+            ids=np.array([game for game, *_ in waiting], dtype=np.int64),
+            images=np.array([image for _, image, _, _ in waiting], dtype=np.uint8).reshape(len(waiting), *image_shape),
+            floats=np.array([floats for _, _, floats, _ in waiting], dtype=np.float32),
+            is_first=np.array([seen.race_time_ms == 0 for *_, seen in waiting], dtype=np.bool_),
             ended={message.game: message.ended for message in over if message.ended is not None},
             lost=tuple(message.game for message in over if message.ended is None),
         )
@@ -140,7 +142,7 @@ class SocketGames(Games):
             self._orders[game].put(PolicyDecision(action, is_greedy, q_values))
 
     @override
-    def under_way(self, game: int, states: range) -> dict[str, Any]:
+    def under_way(self, game: int, states: range) -> Race:
         return self._drivers[game].under_way(states)
 
     @override
@@ -230,17 +232,18 @@ class SocketGames(Games):
         try:
             while not self._is_closed.is_set():
                 order = self._orders[game].get()
-                while isinstance(order, _Race):
+                while isinstance(order, _Order):
                     order = self._play_race(game, order)
         finally:
             self._drivers[game].close()
 
-    def _play_race(self, game: int, race: _Race) -> _Race | None:
-        next_race: _Race | None = None
+    def _play_race(self, game: int, race: _Order) -> _Order | None:
+        driver = self._drivers[game]
+        next_race: _Order | None = None
 
-        def decide(image: npt.NDArray[np.uint8], seen: Observation) -> PolicyDecision:
+        def ask(image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
             nonlocal next_race
-            self._inbox.put(_Message(game, race.number, seen=(image, seen)))
+            self._inbox.put(_Message(game, race.number, seen=(image, floats, driver.newest)))
             order = self._orders[game].get()
             if isinstance(order, PolicyDecision):
                 return order
@@ -250,9 +253,9 @@ class SocketGames(Games):
         frames = None if race.frames is None else race.frames()
         if race.frames is not None and frames is None:
             return None
-        self._drivers[game].game = race.settings
+        driver.game = race.settings
         try:
-            ended = self._drivers[game].play(race.map_entry, decide, frames)
+            rollout_results, end_race_stats = driver.rollout(race.map_entry, ask, frames)
         except _Interrupted:
             return next_race
         except GameKeepsFailingError as error:
@@ -262,9 +265,10 @@ class SocketGames(Games):
             except queue.Empty:
                 self._inbox.put(_Message(game, race.number))
             else:
-                return order if isinstance(order, _Race) else None
+                return order if isinstance(order, _Order) else None
         except Exception as error:  # raised again by `recv`
             self._inbox.put(error)
         else:
+            ended = Race.of_rollout(rollout_results, end_race_stats)
             self._inbox.put(_Message(game, race.number, ended=ended))
         return None

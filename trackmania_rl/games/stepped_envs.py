@@ -19,7 +19,7 @@ from typing_extensions import override
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.races import EndedRace
+from trackmania_rl.race.race import POINTS, TERMINATED, Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.race.views import Views
 from trackmania_rl.settings import GameSettings, MapEntry
@@ -34,9 +34,10 @@ class EnvironmentFaultError(UserError):
 
 
 @dataclass
-class Episode:
-    """An episode of T actions and T + 1 states."""
+class History:
+    """States and decisions of an episode so far."""
 
+    entry: MapEntry | None = None
     frames: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     floats: list[npt.NDArray[np.float32]] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)
@@ -52,7 +53,7 @@ class Episode:
         floats, frames = (np.stack(states[-views.rows_back - 1 :]) for states in (self.floats, self.frames))
         actions = np.array([*self.actions[len(self.actions) + 1 - len(floats) :], views.action_before])
         last = np.array([len(floats) - 1])
-        images, seen = views.look(frames[None], floats[None], actions[None], np.zeros_like(last), last)
+        images, seen = views.of_states(frames[None], floats[None], actions[None], np.zeros_like(last), last)
         return images[0], seen[0]
 
 
@@ -73,8 +74,8 @@ class SteppedEnvs(Games):
         self._spaces = spaces
         self._info = info
         self._seeds: list[int | None] = [int(seed) for seed in rng.integers(2**31, size=len(envs))]
-        self._episodes: dict[int, Episode] = {}
-        self._ended: dict[int, EndedRace] = {}
+        self._episodes: dict[int, History] = {}
+        self._ended: dict[int, Race] = {}
 
     @override
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
@@ -83,7 +84,7 @@ class SteppedEnvs(Games):
         with self._unpacking("reset()", result, "info"):
             observation, _ = result
             frame, floats = own_state(self._spaces, observation)
-        self._episodes[game] = Episode([frame], [floats])
+        self._episodes[game] = History(map_entry, [frame], [floats])
 
     @override
     def recv(self) -> Received:
@@ -103,8 +104,8 @@ class SteppedEnvs(Games):
             self._add(game, decision, row, made)
 
     @override
-    def under_way(self, game: int, states: range) -> dict[str, Any]:
-        return self._columns(self._episodes[game], states)
+    def under_way(self, game: int, states: range) -> Race:
+        return self._race(self._episodes[game], states)
 
     @override
     def motion(self, ids: GameIds) -> Motion:
@@ -169,10 +170,11 @@ class SteppedEnvs(Games):
                 "(gymnasium.utils.env_checker.check_env tests it)"
             ) from error
 
-    def _columns(self, episode: Episode, states: range) -> dict[str, Any]:
+    def _race(self, episode: History, states: range, **facts: Any) -> Race:
+        """Return some states of an episode and the actions between them."""
         decided = slice(states.start, states.stop - 1)
         infos = {f"info_{name}": np.array([info[name] for info in episode.infos[decided]]) for name in self._info}
-        return infos | {
+        columns = infos | {
             "frames": np.array(episode.frames[states.start : states.stop], dtype=np.uint8),
             "state_float": np.array(episode.floats[states.start : states.stop], dtype=np.float32),
             "actions": np.array(episode.actions[decided], dtype=self._spaces.action_dtype),
@@ -180,21 +182,22 @@ class SteppedEnvs(Games):
             "q_values": np.array(episode.q_values[decided], dtype=np.float32),
             "rewards": np.array(episode.rewards[decided], dtype=np.float32),
         }
+        assert episode.entry is not None
+        return Race(columns, RaceFacts.of_entry(episode.entry, n_actions=len(columns["actions"]), **facts))
 
-    def _ended_race(self, episode: Episode, terminated: bool) -> EndedRace:
+    def _ended_race(self, episode: History, terminated: bool) -> Race:
         n_actions = len(episode.actions)
-        rollout_results = self._columns(episode, range(n_actions + 1)) | {"terminated": terminated}
-        end_race_stats = {
-            "race_finished": False,
-            "race_time_ms": n_actions * self.game.ms_per_action,
-            "cutoff_reason": "terminated" if terminated else "truncated",
-            "meters": float(sum(episode.rewards)),
-            "progress_unit": "points",
-            "fraction_greedy": float(np.mean(episode.is_greedy)),
-            "first_value": float(episode.q_values[0].max()),
-            "inputs": "",
-        }
-        return EndedRace(None, rollout_results, end_race_stats)
+        return self._race(
+            episode,
+            range(n_actions + 1),
+            race_time_ms=n_actions * self.game.ms_per_action,
+            cutoff_reason=TERMINATED if terminated else "truncated",
+            terminated=terminated,
+            meters=float(sum(episode.rewards)),
+            progress_unit=POINTS,
+            fraction_greedy=float(np.mean(episode.is_greedy)),
+            first_value=float(episode.q_values[0].max()),
+        )
 
 
 class SteppedVectorEnv(SteppedEnvs):

@@ -24,7 +24,7 @@ from trackmania_rl.migration import linesight_files as files
 from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
 from trackmania_rl.migration.timed_reading import require_bounded
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs import CHECKPOINTS, OLD_FILES, RunFolder, load_checkpoint, save_checkpoint
+from trackmania_rl.runs import CHECKPOINTS, RunFolder, load_checkpoint, save_checkpoint
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
@@ -81,9 +81,8 @@ def import_linesight_run(
     """
     if output.parent.name != "save":
         raise UserError(f"--output {output}: a run lies in save/RUN_NAME, below the project or an output folder")
-    for path in (output / CHECKPOINTS, *(output / name for name in OLD_FILES)):
-        if path.exists():
-            raise UserError(f"{output} holds a run already ({path.name}); choose another --output")
+    if (output / CHECKPOINTS).exists():
+        raise UserError(f"{output} holds a run already ({CHECKPOINTS}); choose another --output")
     overrides = (*overrides, f"run_name={output.name!r}")
     settings = load_settings(config_file, overrides)
     network = _network_for(settings)
@@ -110,7 +109,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     if loaded is None:
         raise UserError(f"{run_folder} holds no checkpoint")
     network, state = _network_for(settings), loaded.state
-    agent, hooks = state["agent"], state["hooks"]
+    agent = state["agent"]
     try:
         network.load_state_dict(agent["online"])
     except RuntimeError as error:
@@ -125,7 +124,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     files.write_weights(output / files.ONLINE_WEIGHTS, agent["online"])
     files.write_weights(output / files.TARGET_WEIGHTS, agent["target"])
     statistics = TrainingStatistics(clock=lambda: 0.0)  # nothing is trained here
-    statistics.load_state_dict(hooks["CountRaces"])
+    statistics.load_state_dict(state["statistics"])
     optimizer = agent["step"]["optimizer"]
     if optimizer["step"] > 0:
         moments = files.Moments(
@@ -136,7 +135,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
         files.write_moments(
             output / files.OPTIMIZER,
             moments,
-            learning_rate=exponential(settings.agent.lr_schedule, state["frames"]),
+            learning_rate=exponential(settings.agent.lr_schedule, statistics.frames_total),
             betas=(settings.agent.adam_beta1, settings.agent.adam_beta2),
             eps=settings.agent.adam_epsilon,
         )
@@ -145,7 +144,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
         output / files.STATISTICS,
         files.LinesightStatistics(
             frames=statistics.frames_total,
-            transitions=hooks["StoreRaces"]["transitions_stored"],
+            transitions=state["replay"]["transitions_stored"],
             batches=agent["updates"],
             training_hours=statistics.training_s / 3600,
             best_times_ms={
@@ -225,7 +224,7 @@ def _network_for(settings: Settings) -> QuantileNetwork:
 
 
 def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwork) -> dict[str, Any]:
-    """Return a checkpoint's state. Hooks that count nothing are left out."""
+    """Return a checkpoint's state."""
     seed = SeedTree(settings.run.seed).integer("learner")
     agent = IQNAgent(network, settings.agent, device=torch.device("cpu"), seed=seed)
     agent.load_weights(run.online)
@@ -239,36 +238,32 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
             "exp_avg_sq": _as_vector(run.moments.mean_square),
         }
     state["step"]["scaler"] = torch.amp.GradScaler("cpu").state_dict() | dict(run.loss_scale)
-    frames, transitions = run.statistics.frames, run.statistics.transitions
     return {
         "agent": state,
-        "frames": frames,
-        "optim_count": run.statistics.batches,
         "n_turns": 0,
-        "hooks": {
-            "CountRaces": _statistics(run.statistics, settings).state_dict(),
-            "ResetPeriodically": {"counted_from_frames": frames},
-            # The same number in both, so that no updates are due.
-            "StoreRaces": {"transitions_stored": transitions, "buffers": None},
-            "SampleAtReplayRatio": {"stored_before": transitions, "transitions_due": 0},
-            "FollowCollectors": {"collectors": {}},
-            "RecordEvaluations": {"since_last": {}, "kept_at_s": {}},
+        "statistics": _statistics(run.statistics, settings).state_dict(),
+        "collectors": {"collectors": {}},
+        "replay": {
+            "transitions_stored": run.statistics.transitions,
+            "transitions_drawn": 0,
+            "transitions_due": 0.0,
+            "memory": None,
         },
+        "resets": {"counted_from_frames": run.statistics.frames},
+        "hooks": {},
     }
 
 
 def _statistics(counters: files.LinesightStatistics, settings: Settings) -> TrainingStatistics:
     """Return the run's statistics. Leave out best times of unfinished races, which are at the cut-off."""
     statistics = TrainingStatistics(clock=lambda: 0.0)
-    maps = {}
+    statistics.frames_total = counters.frames
     for name, time_ms in counters.best_times_ms.items():
         if time_ms < settings.game.cutoff_race_longer_than_ms:
-            of_map = MapStatistics()
-            of_map.explored.best_time_ms = time_ms
-            maps[name] = {"explored": of_map.explored.state_dict(), "evaluated": of_map.evaluated.state_dict()}
-    seconds = counters.training_hours * 3600
-    counts = {"frames_total": counters.frames, "races_total": 0, "training_s": seconds, "maps": maps}
-    statistics.load_state_dict(counts)
+            statistics.maps[name] = MapStatistics()
+            statistics.maps[name].explored.best_time_ms = time_ms
+    state = statistics.state_dict() | {"training_s": counters.training_hours * 3600}
+    statistics.load_state_dict(state)
     return statistics
 
 

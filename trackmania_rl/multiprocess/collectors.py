@@ -26,6 +26,7 @@ from trackmania_rl.multiprocess.spawning import UNGUARDED, spawn
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.processes import PipeEnd
 from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
@@ -213,6 +214,11 @@ class CollectorSupervisor(Supervisor[CollectorJob]):
     def n_alive(self) -> int:
         """Number of running collectors."""
         return sum(job.is_alive for job in self.jobs)
+
+    def count(self, facts: RaceFacts) -> None:
+        """Count a race or fragment of a collector; those of workers do not count."""
+        if facts.collector < len(self.jobs):
+            self.jobs[facts.collector].n_delivered += 1
 
     def stop(self, within_s: float = ENDS_WITHIN_S) -> None:
         """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Protocol
 
-from tensordict import TensorDictBase
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.multiprocess.collectors import CollectorJob, CollectorSupervisor
 from trackmania_rl.multiprocess.signals import end_thread
-from trackmania_rl.multiprocess.supervisor import AJob, Supervisor
-from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.trainer import RunTrainer
+from trackmania_rl.race.race import Race, RaceFacts
+from trackmania_rl.training.hooks.hook import Hook, RunContext
+from trackmania_rl.training.learner import learn
 
 log = logging.getLogger(__name__)
 
@@ -25,78 +24,109 @@ class BeatForSupervisor(Hook):
 
     Args:
         heartbeat: in shared memory.
-        because: end of the training before this one; empty for the first one.
+        restart_reason: end of the training before this one; empty for the first one.
     """
 
-    def __init__(self, heartbeat: Heartbeat, because: str) -> None:
+    def __init__(self, heartbeat: Heartbeat, restart_reason: str) -> None:
         self._heartbeat = heartbeat
-        self._because = because
+        self._restart_reason = restart_reason
 
+    @override
     def begin(self) -> None:
         """Replace the heartbeat."""
         self._heartbeat.progress(self.run.heartbeat.silence_s, self.run.heartbeat.stall_s)
         self.run.heartbeat = self._heartbeat
-        if self._because:
-            log.warning("started again by --supervised, since the training %s", self._because)
-        self._because = ""  # a next stage is no restart
+        if self._restart_reason:
+            log.warning("started again by --supervised, since the training %s", self._restart_reason)
+        self._restart_reason = ""  # a next stage is no restart
 
 
-class CollectorsHook(Supervisor[AJob], Hook):
-    """Supervisor of a run's collectors; a hook of the training loop. A subclass counts their races."""
+class RunCollectors(Protocol):
+    """Collectors of a run, on this machine or on a cluster."""
 
-    takes_fragments = True
+    restarts: int  #: starts beyond the first ones
 
     @property
     def n_alive(self) -> int:
         """Number of running collectors besides connected workers."""
-        return 0
+        ...
 
-    def stop(self) -> None:
-        """Ask every collector to end, and kill those that are busy."""
-        raise NotImplementedError
+    def start(self) -> None:
+        """Start every collector."""
+        ...
 
-    @override
-    def tick(self) -> None:
+    def check(self) -> None:
         """Restart failed collectors.
 
         Raises:
             KeepsFailingError: if no collector can be kept running.
         """
-        self.check()
-        self.run.statistics.collector_restarts = self.restarts
-        self.run.statistics.collectors_alive = self.n_alive + (self.run.n_workers or 0)
+        ...
+
+    def count(self, facts: RaceFacts) -> None:
+        """Count a race or fragment of a collector, which has then succeeded."""
+        ...
+
+    def stop(self) -> None:
+        """Ask every collector to end, and kill those that are busy."""
+        ...
 
 
-class Collectors(CollectorSupervisor, CollectorsHook[CollectorJob]):
-    """The collectors of this machine."""
+class WatchCollectors(Hook):
+    """Supervises the collectors of the run while it trains."""
+
+    def __init__(self, collectors: RunCollectors) -> None:
+        self._collectors = collectors
 
     @override
-    def batch_process(self, _: TensorDictBase) -> None:
-        if (collector := self.run.race.collector) < len(self.jobs):  # and no worker's
-            self.jobs[collector].n_delivered += 1
+    def on_fragment(self, race: Race) -> None:
+        self._collectors.count(race.facts)
+
+    @override
+    def on_race(self, race: Race) -> None:
+        self._collectors.count(race.facts)
+
+    @override
+    def tick(self) -> None:
+        self._collectors.check()
+        statistics = self.run.statistics
+        statistics.collector_restarts = self._collectors.restarts
+        statistics.collectors_alive = self._collectors.n_alive + (self.run.n_workers or 0)
 
 
-def learner_process_fn(trainer: RunTrainer, collectors: CollectorsHook[Any]) -> None:
+def learner_process_fn(
+    run: RunContext, hooks: Sequence[Hook], collectors: RunCollectors, should_stop: Callable[[], bool]
+) -> None:
     """Learn until the run ends; then end the collectors and write a last checkpoint.
+
+    Args:
+        run: has begun.
+        hooks: of the run.
+        collectors: of the run, not started yet.
+        should_stop: returns whether the run ends.
 
     Raises:
         KeepsFailingError: if no collector can be kept running; what was learned is saved first.
         UserError: if the weights are no longer finite numbers; earlier checkpoints stay as they are.
     """
-    run = trainer.run
+    watch = WatchCollectors(collectors)
+    watch.attach(run)
+    compilation = threading.Thread(target=_compile_update, args=(run,), name="compilation")
     with ExitStack() as at_end:  # entered last is done first, and everything is done whatever fails
-        at_end.callback(lambda: end_thread(trainer.compilation))
+        at_end.callback(lambda: end_thread(compilation))
         at_end.callback(run.channels.rollouts.close)
         at_end.callback(collectors.stop)
-        for hook in trainer.hooks:
+        for hook in hooks:
             at_end.callback(hook.end)
         at_end.callback(run.channels.run_state.publish, stop=True)  # collectors end meanwhile
-        collectors.register(trainer, "WatchCollectors")  # as earlier versions named it
         collectors.start()
-        if run.settings.run.use_torch_compile and (batch := run.memory.blank_batch()) is not None:
-            log.info("compiling the update")
-            trainer.compilation = threading.Thread(target=run.agent.compile_update, args=(batch,), name="compilation")
-            trainer.compilation.start()  # races arrive meanwhile
+        compilation.start()  # races arrive meanwhile
         if run.has_collectors:
             log.info("waiting for the first race", extra={"phase": "waiting for the first race"})
-        trainer.train()
+        learn(run, [*hooks, watch], should_stop, compilation)
+
+
+def _compile_update(run: RunContext) -> None:
+    if run.settings.run.use_torch_compile and (batch := run.memory.blank_batch()) is not None:
+        log.info("compiling the update")
+        run.agent.compile_update(batch)

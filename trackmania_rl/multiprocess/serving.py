@@ -16,10 +16,9 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import grpc
-from tensordict import TensorDictBase
 from torch import nn
 from typing_extensions import override
 
@@ -31,6 +30,7 @@ from trackmania_rl.channels.run_state import NO_WEIGHTS, WeightsKind
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.places import program_version
 from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.race.race import Race
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.training.hooks.hook import Hook
@@ -52,14 +52,6 @@ OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
 )
 Code = grpc.StatusCode
-
-
-@dataclass(frozen=True)
-class SentBy:
-    """Origin of a worker's race, `end_race_stats["sent_by"]`."""
-
-    worker: str
-    sequence: int
 
 
 @dataclass
@@ -88,7 +80,7 @@ class ServeWorkers(Hook):
         port: of the address, from `begin` on.
     """
 
-    takes_fragments = True
+    section: ClassVar[str] = "workers"
 
     def __init__(self, access: WorkerAccess, networks: Mapping[WeightsKind, nn.Module]) -> None:
         self.access, self._networks = access, networks
@@ -139,12 +131,19 @@ class ServeWorkers(Hook):
             receiver.join(ENDS_WITHIN_S)
 
     @override
-    def batch_process(self, _: TensorDictBase) -> None:
+    def on_fragment(self, race: Race) -> None:
+        self.on_race(race)
+
+    @override
+    def on_race(self, race: Race) -> None:
         """Count a worker's race."""
-        sent_by = self.run.race.end_race_stats.get("sent_by")
-        if sent_by is not None:
-            worker = self._workers[sent_by.worker]
-            worker.counted = max(worker.counted, sent_by.sequence)
+        if race.facts.sequence > 0:
+            worker = self._workers[self.worker_of(race.facts.collector)]
+            worker.counted = max(worker.counted, race.facts.sequence)
+
+    def worker_of(self, collector: int) -> str:
+        """Return the id of the worker with a number among the collectors."""
+        return next(name for name, worker in self._workers.items() if worker.number == collector)
 
     @override
     def tick(self) -> None:
@@ -190,7 +189,7 @@ class ServeWorkers(Hook):
             yield encode(description)
             return
         log.info("worker %d has joined (%s)", worker.number, context.peer())
-        arguments, thread_name = (name, worker, call, requests, context), f"worker {worker.number}"
+        arguments, thread_name = (worker, call, requests, context), f"worker {worker.number}"
         try:
             yield encode(description)
             receiver = threading.Thread(target=self._receive, args=arguments, name=thread_name, daemon=True)
@@ -219,24 +218,22 @@ class ServeWorkers(Hook):
             worker.n_calls, worker.is_connected = worker.n_calls + 1, True
             return worker, worker.n_calls
 
-    def _receive(
-        self, name: str, worker: _Worker, call: int, requests: Iterator[bytes], context: grpc.ServicerContext
-    ) -> None:
+    def _receive(self, worker: _Worker, call: int, requests: Iterator[bytes], context: grpc.ServicerContext) -> None:
         """Put the races of a call into the worker's sink, except repeated ones."""
         assert worker.sink is not None
         try:
             for data in chain.from_iterable(map(over_grpc.split_messages, requests)):
-                header, results, stats = over_grpc.decode_race(data, self._bounds, self.run.spaces)
+                race = over_grpc.decode_race(data, self._bounds, self.run.spaces)
                 with worker.lock:
                     while worker.sink.acquire_frames(0, LOOK_EVERY_S) is None:
                         if not context.is_active() or self._ends:
                             return
                     if worker.n_calls != call:
                         return
-                    if header.sequence > worker.received:
+                    if race.facts.sequence > worker.received:
                         worker.n_put += 1
-                        worker.received = header.sequence  # before the learner has it
-                        worker.sink.put(0, results, {**stats, "sent_by": SentBy(name, header.sequence)})
+                        worker.received = race.facts.sequence  # before the learner has it
+                        worker.sink.put(0, race)
         except (MessageError, ChannelError) as error:
             log.warning("worker %d is refused: %s", worker.number, error)
             context.set_details(str(error))

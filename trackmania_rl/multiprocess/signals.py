@@ -76,7 +76,7 @@ class StopConditions:
             self.is_requested
             or self._clock() > self._max_wall_s
             or self._counts.frames_total >= self._max_frames
-            or self._counts.batches_total >= self._max_updates
+            or self._counts.updates_total >= self._max_updates
         )
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:

@@ -32,7 +32,7 @@ from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.agents.weights import unpack
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import MOST_SETUP_BYTES, Description, MessageError, News, decode
-from trackmania_rl.channels.rollouts import ROLLOUT_SLOTS_PER_COLLECTOR, ReceivedRollout
+from trackmania_rl.channels.rollouts import ROLLOUT_SLOTS_PER_COLLECTOR
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, open_channels
 from trackmania_rl.cli import is_loopback
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem
@@ -43,6 +43,7 @@ from trackmania_rl.multiprocess.collectors import ENDS_WITHIN_S, CollectorSetup,
 from trackmania_rl.parts import load_part
 from trackmania_rl.places import program_version
 from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.race.race import Race
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, UserSettings
 from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, groups
@@ -340,9 +341,9 @@ class Worker:
             is_full = False
             while self._is_to_play(WAIT_S if is_full else 0.0):
                 supervisor.check()
-                if not is_full and (rollout := rollouts.get(POLL_S)) is not None:
-                    with rollout:
-                        run.keep(rollout)
+                if not is_full and (race := rollouts.get(POLL_S)) is not None:
+                    with race:
+                        run.keep(race)
                     supervisor.jobs[0].n_delivered += 1
                 is_full = self._spool.is_full(self._is_connected, run.least_actions)
         finally:
@@ -456,18 +457,18 @@ class _Run:
         self._spool.taken = max(self._spool.taken, news.taken)  # 0 in news of weights
         self._spool.acknowledge(news.acknowledged)
 
-    def keep(self, rollout: ReceivedRollout) -> None:
+    def keep(self, race: Race) -> None:
         """Write a race of the collector to disk, to be sent.
 
         Raises:
             PassingError: if there is no room on the disk.
         """
-        if rollout.position is not None:
-            self._progress[0] = self._progress[0].after(rollout.position)
+        if race.facts.position is not None:
+            self._progress[0] = self._progress[0].after(race.facts.position)
         self._sequence += 1
-        message = over_grpc.encode_race(rollout, self._sequence, self._compress)
+        message = over_grpc.encode_race(race, self._sequence, self._compress)
         try:
-            self._spool.add(self._sequence, len(rollout.rollout_results["actions"]), message)
+            self._spool.add(self._sequence, race.n_actions, message)
         except OSError as error:
             raise PassingError(f"{self._machine.folder} takes no more races: {error.strerror}") from error
 

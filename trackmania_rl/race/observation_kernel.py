@@ -62,7 +62,7 @@ _FREEWHEELING_COLUMN = CAR_COLUMNS.index("is_freewheeling")
 _TOUCHES_WALL_COLUMN = CAR_COLUMNS.index("touches_wall")
 
 BEFORE_FIRST_STATE: Final = -1.0
-"""`RaceMemory.actions_since_gear_change` before a race's first state."""
+"""`ObserverState.actions_since_gear_change` before a race's first state."""
 
 CutoffReason = Literal["no_progress", "too_long", "horizon"]
 
@@ -71,6 +71,7 @@ GOING_ON: Final = 0
 NO_PROGRESS: Final = 1
 TOO_LONG: Final = 2
 HORIZON: Final = 3
+FINISHED: Final = 4
 REASON_OF_VERDICT: Final[dict[int, CutoffReason]] = {
     NO_PROGRESS: "no_progress",
     TOO_LONG: "too_long",
@@ -94,7 +95,7 @@ class RaceColumns(NamedTuple):
     q_values: npt.NDArray[np.float32]  # (T, A) values of the actions; (T, 1) of an analog one
 
 
-class RaceMemory(NamedTuple):
+class ObserverState(NamedTuple):
     """State that K races carry from row to row, beside their N rows."""
 
     zone_idx: npt.NDArray[np.int64]  # (K,)
@@ -297,7 +298,7 @@ def _fill_features(
 
 @_compiled
 def _progress(
-    race: int, row: int, head_f32: npt.NDArray[Any], zones: VirtualCheckpoints, memory: RaceMemory
+    race: int, row: int, head_f32: npt.NDArray[Any], zones: VirtualCheckpoints, memory: ObserverState
 ) -> tuple[int, float]:
     position_m = head_f32[_POSITION : _POSITION + 3]
     zone_idx = move_zone(memory.zone_idx[race], position_m, zones)
@@ -346,7 +347,7 @@ def observe(
     zones: VirtualCheckpoints,
     road: KnownRoad,
     layout: KernelLayout,
-    memory: RaceMemory,
+    memory: ObserverState,
     columns: RaceColumns,
     verdicts: npt.NDArray[np.int64],
 ) -> None:

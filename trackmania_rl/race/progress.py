@@ -8,29 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
+
+from trackmania_rl.race.race import Fragment, RaceFacts, RacePosition
+from trackmania_rl.seeds import set_stream_state
 from trackmania_rl.settings import Settings, shifts_of
 
 
-class Fragment(NamedTuple):
-    """New part of a rollout. Rows count from 0 in the rollout. A race's last rollout contains the whole race."""
-
-    is_last: bool  # the race has ended
-    race_row: int  # the race's state in row 0
-    n_actions_before: int  # its actions in earlier rollouts
-    first_row: int  # first row needed
-    first_transition: int  # earlier transitions are in earlier rollouts
-    end_transition: int  # transitions from this row on come later, with all of their actions
-
-    @classmethod
-    def whole(cls, n_actions: int) -> Fragment:
-        """Return the fragment of a race that was not sent in parts."""
-        return cls(True, 0, 0, 0, 0, n_actions)
-
-
 @dataclass
-class RaceInFragments:
+class FragmentCutter:
     """Counts of a race in progress that is sent in fragments.
 
     A fragment begins with the rows needed by its first transition and ends with the next state of its last one.
@@ -43,7 +31,7 @@ class RaceInFragments:
     n_transitions: int = 0  # sent
 
     @classmethod
-    def of_settings(cls, settings: Settings) -> RaceInFragments:
+    def of_settings(cls, settings: Settings) -> FragmentCutter:
         """Return the counts at a race's beginning."""
         views = (shifts_of(view.shift) for view in settings.observation.views.values())
         shifts = [*settings.game.frame_shifts, *(shift for view in views for shift in view)]
@@ -93,17 +81,6 @@ class RaceInFragments:
 
 
 @dataclass(frozen=True, slots=True)
-class RacePosition:
-    """Place of a race in its collector's sequence."""
-
-    number: int  # in the whole run, from 0
-    place: int  # in the map cycle, repeats counted
-    generator: str = ""  # `generator_key` of its track, if any
-    generator_number: int = 0  # among the races of the generator
-    streams: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class CollectorProgress:
     """Position from which a collector continues, after the races received by the learner."""
 
@@ -140,3 +117,29 @@ class CollectorProgress:
         if not all(isinstance(count, int) and count >= 0 for count in counts.values()):
             raise ValueError(f"a collector's progress has the counts {counts}")
         return cls(state["n_races"], state["place"], dict(state["of_generators"]), dict(state["streams"]))
+
+
+class CollectorsProgress(dict[int, CollectorProgress]):
+    """Progress of each collector by its number, for restarts of collectors and in checkpoints."""
+
+    def add(self, facts: RaceFacts) -> None:
+        """Note the position of a race or fragment. A demonstration has none."""
+        if facts.position is not None:
+            before = self.get(facts.collector, CollectorProgress())
+            self[facts.collector] = before.after(facts.position)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the progress as plain values."""
+        return {"collectors": {collector: progress.state_dict() for collector, progress in self.items()}}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a state.
+
+        Raises:
+            KeyError or ValueError: if it is malformed.
+        """
+        self.clear()
+        for collector, state in state_dict["collectors"].items():
+            self[int(collector)] = progress = CollectorProgress.of_state(state)
+            for stream in progress.streams.values():
+                set_stream_state(np.random.default_rng(), stream)

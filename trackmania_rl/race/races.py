@@ -1,4 +1,4 @@
-"""Arrays of K races in progress, the ends of races, and their rollouts.
+"""Arrays of K races in progress, and the race values made of them.
 
 Games in this process share one `Races`; behind sockets each has one (K = 1).
 """
@@ -6,8 +6,8 @@ Games in this process share one `Races`; behind sockets each has one (K = 1).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,20 +19,27 @@ from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import (
     BEFORE_FIRST_STATE,
     CAR_COLUMNS,
+    FINISHED,
+    GOING_ON,
+    NOT_FINITE,
     REASON_OF_VERDICT,
     CutoffReason,
+    ObserverState,
     RaceColumns,
-    RaceMemory,
     cutoff_rules,
     observe,
 )
+from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.road import KnownRoad
 from trackmania_rl.race.spaces import race_views
 from trackmania_rl.race.zones import VirtualCheckpoints
-from trackmania_rl.settings import RANGE_FINDER, GameSettings
+from trackmania_rl.settings import RANGE_FINDER, GameSettings, MapEntry
 
 RaceIds = npt.NDArray[np.int64]
 """(n,) distinct numbers of races."""
+Draw = Callable[[RaceIds, npt.NDArray[np.uint8], npt.NDArray[np.int64]], object]
+"""Draws the newest pictures of some races (n,) into pictures (K, R, H, W), each at the row (K,) of its race."""
 
 DECISION_COLUMNS: Final = ("actions", "is_greedy", "q_values")
 """Columns without a row for the race's last state."""
@@ -51,24 +58,6 @@ class Observation(NamedTuple):
     speed_m_s: float
 
 
-@dataclass(frozen=True)
-class RaceEnd:
-    """End of a race."""
-
-    cutoff_reason: CutoffReason | None  #: None if the race was finished
-    race_time_ms: int
-    furthest_zone_idx: int  #: highest zone reached, or the finish's own index
-    furthest_m: float  #: metres along the line at the furthest point
-    checkpoint_times_ms: tuple[int, ...]  #: passed, the finish included
-    #: After the last action. At a finish, a socket gives no picture; the one before is repeated.
-    last: Observation = field(compare=False, repr=False)
-
-    @property
-    def is_finished(self) -> bool:
-        """True if the finish was reached."""
-        return self.cutoff_reason is None
-
-
 @dataclass
 class GameTimings:
     """Wall-clock time of a race in seconds, by activity."""
@@ -77,15 +66,6 @@ class GameTimings:
     answer_game_s: float = 0.0
     features_s: float = 0.0
     policy_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class EndedRace:
-    """A race that has ended."""
-
-    end: RaceEnd | None  #: None of a user's own environment
-    rollout_results: dict[str, Any]  #: see `Races.rollout_results`
-    end_race_stats: dict[str, Any]  #: see `Races.ended`
 
 
 class Races:
@@ -115,13 +95,15 @@ class Races:
         self._kernel_layout = layout.for_kernel()
         self._views = race_views(layout, game)
         self._picture_range_finder = layout.picture_range_finder(game.image_width_px, game.image_height_px)
-        n_states = game.cutoff_race_longer_than_ms // game.ms_per_action + 2
+        n_states = game.most_states
         self.columns = self._room(n_races, n_states, frames)
         self.rows = np.zeros(n_races, dtype=np.int64)
         self.verdicts = np.zeros(n_races, dtype=np.int64)
+        self._entries: dict[int, MapEntry] = {}
         self._maps: dict[int, tuple[VirtualCheckpoints, KnownRoad]] = {}
+        self._map_numbers = np.zeros(n_races, dtype=np.int64)  # equal for races on the same map
         self._unseen_pictures = np.empty((n_races, 1, game.image_height_px, game.image_width_px), dtype=np.uint8)
-        self._memory = RaceMemory(
+        self._memory = ObserverState(
             zone_idx=np.zeros(n_races, dtype=np.int64),
             furthest_zone_idx=np.zeros(n_races, dtype=np.int64),
             furthest_m=np.empty((n_races, n_states)),
@@ -133,7 +115,8 @@ class Races:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Races:
         """Copy the rows written so far; share constants."""
-        for shared in (self.layout, self._actions, self._views, self._picture_range_finder, *self._maps.values()):
+        of_maps = (*self._entries.values(), *self._maps.values())
+        for shared in (self.layout, self._actions, self._views, self._picture_range_finder, *of_maps):
             memo[id(shared)] = shared
         n_rows = int(self.rows.max()) + 1
 
@@ -148,11 +131,15 @@ class Races:
         vars(races).update(copy.deepcopy(vars(self), memo))
         return races
 
-    def begin(self, race: int, zones: VirtualCheckpoints, road: KnownRoad | None, game: GameSettings) -> None:
+    def begin(
+        self, race: int, entry: MapEntry, zones: VirtualCheckpoints, road: KnownRoad | None, game: GameSettings
+    ) -> None:
         """Begin a race on a map with the cut-offs of `game`; `observe` its first state next."""
         if road is None and self.layout.needs_road:
             raise ValueError("the observation needs the map's road")
+        self._entries[race] = entry
         self._maps[race] = zones, road or KnownRoad.nowhere()
+        self._map_numbers[race] = id(zones)
         self.rows[race] = 0
         memory = self._memory
         memory.zone_idx[race] = memory.furthest_zone_idx[race] = zones.first_zone_idx
@@ -183,7 +170,7 @@ class Races:
     def observe(
         self, races: RaceIds, race_times_ms: int | npt.NDArray[np.int64], heads: npt.NDArray[np.uint32]
     ) -> None:
-        """Write the newest states and verdicts of some races on one map.
+        """Write the newest states and verdicts of some races.
 
         Args:
             races: (n,).
@@ -191,22 +178,68 @@ class Races:
             heads: (K, words) heads of the state blobs.
         """
         self.columns.race_time_ms[races, self.rows[races]] = race_times_ms
-        observe(
-            races,
-            self.rows,
-            heads.view(np.float32),
-            heads.view(np.int32),
-            *self._maps[int(races[0])],
-            self._kernel_layout,
-            self._memory,
-            self.columns,
-            self.verdicts,
-        )
+        for places in self.by_map(races):
+            of_map = races[places]
+            observe(
+                of_map,
+                self.rows,
+                heads.view(np.float32),
+                heads.view(np.int32),
+                *self._maps[int(of_map[0])],
+                self._kernel_layout,
+                self._memory,
+                self.columns,
+                self.verdicts,
+            )
 
-    def look(self, races: RaceIds) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    def step(
+        self,
+        races: RaceIds,
+        decision: BatchDecision,
+        heads: npt.NDArray[np.uint32],
+        is_due: npt.NDArray[np.bool_],
+        is_finished: npt.NDArray[np.bool_],
+        draw: Draw | None,
+    ) -> npt.NDArray[np.int64]:
+        """Record the decisions of some races (n,), and write the states that they led to.
+
+        Args:
+            races: (n,).
+            decision: of these races.
+            heads: (K, words) heads of the state blobs.
+            is_due: (n,) whether the state is one action later; else the finish came before.
+            is_finished: (n,) whether the car has passed the finish.
+            draw: draws the pictures of the states; None without pictures.
+
+        Returns:
+            (n,) verdicts. A cut-off at a decision precedes a finish at the same time.
+        """
+        self.act(races, decision.actions, decision.is_greedy, decision.q_values)
+        self.observe(races, self.rows[races] * self._game.ms_per_action, heads)
+        verdicts = self.verdicts[races]
+        verdicts = np.where(is_due | (verdicts == NOT_FINITE), verdicts, GOING_ON)
+        verdicts[(verdicts == GOING_ON) & is_finished] = FINISHED
+        self.complete(races, races[verdicts != FINISHED], draw)
+        return verdicts
+
+    def complete(self, races: RaceIds, drawn: RaceIds, draw: Draw | None) -> None:
+        """Add pictures, those of `drawn` only, and the user's own floats to the newest states of some races."""
+        if draw is not None and len(drawn) > 0:
+            draw(drawn, *self.pictures())
+            self.measure_pictures(drawn.tolist())
+        self.add_extra_floats(races)
+
+    def by_map(self, races: RaceIds) -> list[Any]:
+        """Return indices of some races (n,), one index for the races on each map."""
+        numbers = self._map_numbers[races]
+        if (numbers == numbers[0]).all():
+            return [slice(None)]
+        return [np.flatnonzero(numbers == number) for number in dict.fromkeys(numbers.tolist())]
+
+    def agent_states(self, races: RaceIds) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
         """Return the newest states for agents: images (n, S, H, W) and floats (n, F)."""
         columns = self.columns
-        return self._views.look(columns.frames, columns.floats, columns.actions, races, self.rows[races])
+        return self._views.of_states(columns.frames, columns.floats, columns.actions, races, self.rows[races])
 
     def newest(self, race: int) -> Observation:
         """Return a race's newest state as views of the columns."""
@@ -253,83 +286,95 @@ class Races:
         broken = [block.name for block in self.layout.own_blocks if not np.isfinite(floats[block.slice]).all()]
         return ", ".join(broken) or "the car's place or motion"
 
-    def cut_off(self, race: int, checkpoint_times_ms: tuple[int, ...]) -> RaceEnd:
-        """End a race in its newest state for the reason in its verdict."""
+    def cut_off(self, race: int, checkpoint_times_ms: tuple[int, ...], timings: GameTimings) -> Race:
+        """Return a race that ends in its newest state for the reason in its verdict; see `ended`."""
         row = self.rows[race]
-        return RaceEnd(
+        return self._ended(
+            race,
+            timings,
             cutoff_reason=REASON_OF_VERDICT[int(self.verdicts[race])],
             race_time_ms=int(self.columns.race_time_ms[race, row]),
             furthest_zone_idx=int(self._memory.furthest_zone_idx[race]),
             furthest_m=float(self._memory.furthest_m[race, row]),
             checkpoint_times_ms=checkpoint_times_ms,
-            last=self.newest(race),
         )
 
-    def finish(self, race: int, race_time_ms: int, checkpoint_times_ms: tuple[int, ...]) -> RaceEnd:
-        """End a race in its newest state, the finish. Drop a decision at that time."""
-        columns, row = self.columns, self.rows[race]
+    def finish(self, race: int, race_time_ms: int, checkpoint_times_ms: tuple[int, ...], timings: GameTimings) -> Race:
+        """Return a race that ends in its newest state, the finish; see `ended`. Drop a decision at that time."""
+        columns = self.columns
+        row = self.rows[race]
         columns.race_time_ms[race, row] = race_time_ms
         if columns.race_time_ms[race, row - 1] < race_time_ms:
-            columns.frames[race, row] = columns.frames[race, row - 1]  # see `RaceEnd.last`
+            columns.frames[race, row] = columns.frames[race, row - 1]  # see `Race`
         else:
             self._copy_state(race, row, row - 1)
             self.rows[race] -= 1
         zones, _ = self._maps[race]
-        return RaceEnd(
+        return self._ended(
+            race,
+            timings,
             cutoff_reason=None,
             race_time_ms=race_time_ms,
             furthest_zone_idx=zones.finish_zone_idx,
             furthest_m=zones.finish_m,
             checkpoint_times_ms=checkpoint_times_ms,
-            last=self.newest(race),
         )
 
     def stand_still(self, race: int) -> None:
         """Repeat the state before the last decision as the one after it."""
         self._copy_state(race, self.rows[race] - 1, self.rows[race])
 
-    def ended(self, race: int, end: RaceEnd, timings: GameTimings) -> EndedRace:
-        """Return an ended race; its arrays are views of the columns.
-
-        In `end_race_stats`, `meters` are to the furthest point, `first_value` is the first state's highest Q value,
-        `timings_ms` are per action, and `inputs` is the script.
-        """
-        states = range(int(self.rows[race]) + 1)
+    def under_way(self, race: int, states: range) -> Race:
+        """Return some states of a race under way and the actions between them, as views of the columns."""
         columns = self._of_race(race, states)
-        zones, _ = self._maps[race]
-        ms_per_action = 1000.0 / len(columns.actions)
-        end_race_stats = {
-            "race_finished": end.is_finished,
-            "race_time_ms": end.race_time_ms,
-            "cutoff_reason": end.cutoff_reason,
-            "checkpoint_times_ms": list(end.checkpoint_times_ms),
-            "meters": max(end.furthest_m - zones.start_m, 0.0),
-            "mean_speed_m_s": float(columns.speed_m_s[:-1].mean()),
-            "fraction_greedy": float(columns.is_greedy.mean()),
-            "first_value": float(columns.q_values[0].max()),
-            "timings_ms": {name.removesuffix("_s"): spent_s * ms_per_action for name, spent_s in vars(timings).items()},
-            "inputs": write_input_script(self._actions.events(columns.race_time_ms[:-1], columns.actions)),
-        }
-        return EndedRace(end, self.rollout_results(race, states, end), end_race_stats)
+        facts = RaceFacts.of_entry(
+            self._entries[race], n_actions=len(columns.actions), furthest_zone_idx=int(columns.zone_idx.max())
+        )
+        return Race(self._race_columns(columns), facts)
 
-    def rollout_results(self, race: int, states: range, end: RaceEnd | None = None) -> dict[str, Any]:
-        """Return T + 1 states of a race, all or a part, and the T actions between them, as views.
-
-        Returns:
-            Of the states: `frames` (T + 1, 1, H, W) uint8, `state_float` (T + 1, F) float32, `car_gear_and_wheels`
-            (T + 1, 22) float32, `current_zone_idx` (T + 1,) int64 and `meters_advanced_along_centerline` (T + 1,)
-            float64, at the finish those of the finish line. Of the decisions: `actions` (T,) int64 or (T, 3) float32,
-            `action_was_greedy` (T,) bool, `input_w` (T,) bool (accelerating), `q_values` (T, A) or (T, 1) float32,
-            `position_m` (T, 3) float32. Of the race: `furthest_zone_idx`, and if finished `race_time` in ms. The last
-            frame of a finished race repeats the one before, see `RaceEnd.last`.
-        """
-        columns = self._of_race(race, states)
+    def _ended(
+        self,
+        race: int,
+        timings: GameTimings,
+        *,
+        cutoff_reason: CutoffReason | None,
+        race_time_ms: int,
+        furthest_zone_idx: int,
+        furthest_m: float,
+        checkpoint_times_ms: tuple[int, ...],
+    ) -> Race:
+        """Return an ended race as views of the columns, whose last state may still be completed."""
+        columns = self._of_race(race, range(int(self.rows[race]) + 1))
         zones, _ = self._maps[race]
-        zone_idx, meters = columns.zone_idx, columns.meters
-        if end is not None and end.is_finished:
-            zone_idx = np.append(zone_idx[:-1], zones.finish_zone_idx)
-            meters = np.append(meters[:-1], zones.finish_m)
-        results = {
+        n_actions = len(columns.actions)
+        is_finished = cutoff_reason is None
+        facts = RaceFacts.of_entry(
+            self._entries[race],
+            n_actions=n_actions,
+            race_finished=is_finished,
+            race_time_ms=race_time_ms,
+            cutoff_reason=cutoff_reason,
+            terminated=is_finished,
+            meters=max(furthest_m - zones.start_m, 0.0),
+            furthest_zone_idx=furthest_zone_idx,
+            checkpoint_times_ms=checkpoint_times_ms,
+            mean_speed_m_s=float(columns.speed_m_s[:-1].mean()),
+            fraction_greedy=float(columns.is_greedy.mean()),
+            first_value=float(columns.q_values[0].max()),
+            timings_ms={
+                name.removesuffix("_s"): 1000.0 * spent_s / n_actions for name, spent_s in vars(timings).items()
+            },
+            inputs=write_input_script(self._actions.events(columns.race_time_ms[:-1], columns.actions)),
+        )
+        if is_finished:
+            zone_idx = np.append(columns.zone_idx[:-1], zones.finish_zone_idx)
+            meters = np.append(columns.meters[:-1], zones.finish_m)
+            columns = columns._replace(zone_idx=zone_idx, meters=meters)
+        return Race(self._race_columns(columns), facts)
+
+    def _race_columns(self, columns: RaceColumns) -> dict[str, npt.NDArray[Any]]:
+        """Return columns by the names of `Race`."""
+        return {
             "frames": columns.frames,
             "state_float": columns.floats,
             "actions": columns.actions,
@@ -337,14 +382,11 @@ class Races:
             "input_w": self._actions.presses_gas(columns.actions),
             "q_values": columns.q_values,
             "car_gear_and_wheels": columns.car,
-            "position_m": columns.position_m[:-1],
-            "current_zone_idx": zone_idx,
-            "meters_advanced_along_centerline": meters,
-            "furthest_zone_idx": int(zone_idx.max()) if end is None else end.furthest_zone_idx,
+            "position_m": columns.position_m,
+            "speed_m_s": columns.speed_m_s,
+            "current_zone_idx": columns.zone_idx,
+            "meters_advanced_along_centerline": columns.meters,
         }
-        if end is not None and end.is_finished:
-            results["race_time"] = end.race_time_ms
-        return results
 
     def _of_race(self, race: int, states: range) -> RaceColumns:
         return RaceColumns(

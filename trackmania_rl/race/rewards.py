@@ -39,8 +39,8 @@ SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S = np.array([8.0, 8.0, 7.5, 6.7, 6.0, 5.5])
 S is the side friction limit, 80 m/s^2, falling to 55 at 500 km/h."""
 
 
-class RewardedRace(NamedTuple):
-    """Rewards and potentials of a race of T actions."""
+class Rewarded(NamedTuple):
+    """Result of the part `reward` for a race of T actions."""
 
     rewards: npt.NDArray[np.float32]  #: (T,)
     potentials: npt.NDArray[np.float32]  #: (T + 1,) shaping potential of each state
@@ -50,8 +50,8 @@ class RewardedRace(NamedTuple):
 class Reward(Protocol):
     """The part `reward`, made by a class or function of (settings, spaces, seeds)."""
 
-    def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
-        """Reward a race (`Races.rollout_results`); `frames_total` is the run's number of actions, for schedules."""
+    def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> Rewarded:
+        """Reward a race (`Race.rollout_results`); `frames_total` is the run's number of actions, for schedules."""
         ...
 
 
@@ -84,23 +84,23 @@ def is_finite_as_stored(column: Any) -> bool:
         return False
 
 
-def reward_as_stored(rewarded: object, n_actions: int) -> RewardedRace:
+def reward_as_stored(rewarded: object, n_actions: int) -> Rewarded:
     """Return the validated result of a reward. Raise `UserError` unless it has a number per action and state."""
     form = (
-        f"a RewardedRace (trackmania_rl/race/rewards.py) of ({n_actions},) rewards and ({n_actions + 1},) potentials "
+        f"a Rewarded (trackmania_rl/race/rewards.py) of ({n_actions},) rewards and ({n_actions + 1},) potentials "
         f"for a race of {n_actions} actions"
     )
-    if not isinstance(rewarded, tuple) or len(rewarded) != len(RewardedRace._fields):
+    if not isinstance(rewarded, tuple) or len(rewarded) != len(Rewarded._fields):
         raise UserError(f"the reward gives a {type(rewarded).__name__}; it has to give {form}")
     columns = {}
-    for name, column, n_rows in zip(RewardedRace._fields, rewarded, (n_actions, n_actions + 1), strict=True):
+    for name, column, n_rows in zip(Rewarded._fields, rewarded, (n_actions, n_actions + 1), strict=True):
         try:
             columns[name] = as_stored(column)
         except ValueError as error:
             raise UserError(f"the reward gives {name} that are no numbers ({error}); it has to give {form}") from error
         if columns[name].shape != (n_rows,):
             raise UserError(f"the reward gives {name} of the shape {columns[name].shape}; it has to give {form}")
-    return RewardedRace(**columns)
+    return Rewarded(**columns)
 
 
 class StepReward(Reward):
@@ -114,7 +114,7 @@ class StepReward(Reward):
         self.settings = settings
 
     @override
-    def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
+    def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> Rewarded:
         """Reward a race, or keep the `rewards` (T,) of a user's own environment among its columns.
 
         Raises:
@@ -122,7 +122,7 @@ class StepReward(Reward):
         """
         if "rewards" in rollout_results:
             rewards = as_stored(rollout_results["rewards"])
-            return RewardedRace(rewards, np.zeros(len(rewards) + 1, dtype=np.float32))
+            return Rewarded(rewards, np.zeros(len(rewards) + 1, dtype=np.float32))
         self.settings = settings
         states = np.asarray(rollout_results["state_float"], dtype=np.float32)
         meters = np.asarray(rollout_results["meters_advanced_along_centerline"], dtype=np.float64)
@@ -137,7 +137,7 @@ class StepReward(Reward):
                 )
             race_m = meters[-1] - meters[0]
             rewards[-1] = self.of_arrival(Arrival(advanced_m[-1], last_duration_ms, race_m, race_time_ms))
-        return RewardedRace(rewards.astype(np.float32), self.potentials(states))
+        return Rewarded(rewards.astype(np.float32), self.potentials(states))
 
     @abstractmethod
     def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:

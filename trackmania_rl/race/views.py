@@ -1,8 +1,8 @@
 """Views: values of the rows around a state's own, for agents or training batches.
 
-`Views.look` reads them from races in progress, `experience_replay/transitions.py` from the replay memory, with equal
-bytes. Before a race's first row, that row is repeated; actions there are straight ahead, and rewards 0. After the last
-row, that one is repeated.
+`Views.of_states` reads them from races in progress, `experience_replay/transitions.py` from the replay memory, with
+equal bytes. Before a race's first row, that row is repeated; actions there are straight ahead, and rewards 0. After the
+last row, that one is repeated.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Views:
         """Number of earlier rows that an agent needs."""
         return -min(self.frame_shifts + tuple(shift for view in self.inputs for shift in view.shifts))
 
-    def look(self, frames: Array, floats: Array, actions: Array, races: Array, rows: Array) -> tuple[Array, Array]:
+    def of_states(self, frames: Array, floats: Array, actions: Array, races: Array, rows: Array) -> tuple[Array, Array]:
         """Return images (n, S, H, W) and floats (n, F + n_input_floats) of the states in `rows` (n,) of `races` (n,).
 
         Args:
@@ -83,11 +83,11 @@ class Views:
             [own, *(self._shown(view, floats, actions, races, rows) for view in self.inputs)], axis=1
         )
 
-    def look_at_last(self, rollout_results: Mapping[str, Any]) -> tuple[Array, Array]:
+    def last_state(self, columns: Mapping[str, Any]) -> tuple[Array, Array]:
         """Return the last state of an ended race: image (S, H, W), floats (F + n_input_floats,)."""
-        frames, floats, actions = (rollout_results[name][None] for name in ("frames", "state_float", "actions"))
+        frames, floats, actions = (columns[name][None] for name in ("frames", "state_float", "actions"))
         last = np.array([actions.shape[1]])
-        images, floats = self.look(frames, floats, actions, np.zeros(1, dtype=np.int64), last)
+        images, floats = self.of_states(frames, floats, actions, np.zeros(1, dtype=np.int64), last)
         return images[0], floats[0]
 
     def _shown(self, view: View, floats: Array, actions: Array, races: Array, rows: Array) -> Array:

@@ -33,7 +33,6 @@ from typing import Final
 
 from trackmania_rl.runs.manifest import CheckpointError as CheckpointError
 from trackmania_rl.runs.manifest import DiskTooFullError as DiskTooFullError
-from trackmania_rl.runs.reading import OLD_FILES as OLD_FILES
 from trackmania_rl.runs.reading import LoadedCheckpoint as LoadedCheckpoint
 from trackmania_rl.runs.reading import find_manifests as find_manifests
 from trackmania_rl.runs.reading import load_checkpoint as load_checkpoint

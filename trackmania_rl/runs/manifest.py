@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trackmania_rl.errors import UserError, one_line
 
-FORMAT_VERSION: Final = 4
-READ_VERSIONS: Final = (3, FORMAT_VERSION)
+FORMAT_VERSION: Final = 5
 MANIFEST_FILE: Final = "manifest.json"
 STATE_FILE: Final = "state.pt"
 WEIGHTS_FILE: Final = "weights.safetensors"
@@ -22,8 +21,8 @@ MEMORY_FOLDER: Final = "memory"
 """Folder beside the checkpoints with the files of rows that they share."""
 
 Count = Annotated[int, Field(ge=0)]
-FileName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}\.(safetensors|pt|json)$")]
-SegmentName = Annotated[str, Field(pattern=r"^[0-9]{12,19}-[0-9]{12,19}-[0-9a-f]{16}\.(rows|npz)$")]
+FileName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}\.(safetensors|pt)$")]
+SegmentName = Annotated[str, Field(pattern=r"^[0-9]{12,19}-[0-9]{12,19}-[0-9a-f]{16}\.npz$")]
 
 
 class CheckpointError(UserError):
@@ -50,13 +49,12 @@ class FileEntry(_Frozen):
 
 
 class Segment(_Frozen):
-    """File in `MEMORY_FOLDER` with the rows from `first_row` to before `end_row`. An `.npz` has its own CRC-32."""
+    """File in `MEMORY_FOLDER` with the rows from `first_row` to before `end_row`. The archive has its own CRC-32."""
 
     file: SegmentName
     first_row: Count
     end_row: Count
     bytes: Count
-    crc32: Count | None = None
 
 
 class RowsEntry(_Frozen):
@@ -64,7 +62,6 @@ class RowsEntry(_Frozen):
 
     Attributes:
         segments: files that hold them without a gap; in the first one, rows before `first_row` are not valid.
-        columns: dtype and shape of a row by column, in format 3.
         files: folder in `RunFolder.replay` with the `RowFiles` that hold them instead; None for segments.
     """
 
@@ -72,7 +69,6 @@ class RowsEntry(_Frozen):
     end_row: Count
     segments: tuple[Segment, ...]
     files: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
-    columns: dict[str, Any] = {}
 
 
 class Manifest(_Frozen):
@@ -82,7 +78,7 @@ class Manifest(_Frozen):
         number: of the checkpoint in its run; the newest has the largest.
         written: time in UTC.
         session: number of starts of the run.
-        score: of the evaluation races, see `training.trainer`. None before the first.
+        score: of the evaluation races, see `training.hooks.checkpoints.score_of`. None before the first.
         written_bytes: size of what was new in it.
         files: of its folder, by name.
         rows: of the replay memory; None without it.
@@ -135,7 +131,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         known = json.loads((folder / MANIFEST_FILE).read_bytes())
         values = known["manifest"]
-        if values["format_version"] not in READ_VERSIONS:
+        if values["format_version"] != FORMAT_VERSION:
             raise DamagedError(
                 f"{MANIFEST_FILE}: its format is {values['format_version']!r:.20}, this program reads format "
                 f"{FORMAT_VERSION}"

@@ -26,7 +26,6 @@ SEGMENT_BYTES: Final = 64 << 20
 SMALL_SEGMENT_BYTES: Final = 2 << 20
 """Size below which a file's rows are written again, together with the next ones."""
 ENDING: Final = ".npz"
-OLD_ENDING: Final = ".rows"
 NAME: Final = "file_name"
 """Array with a file's own name: files of equal size may be swapped."""
 
@@ -142,7 +141,7 @@ def bytes_of_others(folder: Path, named: Collection[str]) -> int:
 
 def _files_in(folder: Path) -> Iterator[Path]:
     if folder.is_dir():
-        yield from (file for file in folder.iterdir() if file.suffix in (ENDING, OLD_ENDING, ".tmp"))
+        yield from (file for file in folder.iterdir() if file.suffix in (ENDING, ".tmp"))
 
 
 def _size(file: Path) -> int:

@@ -18,7 +18,6 @@ import torch
 
 from trackmania_rl.errors import one_line
 from trackmania_rl.experience_replay.row_files import RowFiles
-from trackmania_rl.runs import format_3
 from trackmania_rl.runs.manifest import (
     MANIFEST_FILE,
     MEMORY_FOLDER,
@@ -32,8 +31,6 @@ from trackmania_rl.runs.manifest import (
 from trackmania_rl.runs.memory_rows import check_sizes, open_files, read_rows
 from trackmania_rl.settings.run_folder import CHECKPOINTS, REPLAY
 
-OLD_FILES: Final = ("checkpoint.pt", "checkpoint.previous.pt")
-"""Checkpoints of versions before format 3."""
 FOLDER_NAME: Final = re.compile(r"[0-9]{6,18}")
 NETWORKS: Final = ("online", "target", "averaged")
 """Entries of an agent's state whose tensors are in `WEIGHTS_FILE`."""
@@ -104,9 +101,6 @@ def load_checkpoint(path: Path, with_rows: bool = True) -> LoadedCheckpoint | No
         return _load_one(path, with_rows)
     folders = find_folders(path)
     if not folders:
-        for old in (path / name for name in OLD_FILES):
-            if old.exists():
-                return _load_one(old, with_rows)
         return None
     problems: dict[Path, DamagedError] = {}
     for reads_rows in (True, False) if with_rows else (False,):
@@ -127,11 +121,6 @@ def load_checkpoint(path: Path, with_rows: bool = True) -> LoadedCheckpoint | No
 
 
 def _load_one(folder: Path, with_rows: bool) -> LoadedCheckpoint:
-    if folder.is_file():
-        raise CheckpointError(
-            f"cannot read the checkpoint {folder}: an older version wrote it, and this version's are folders, "
-            f"save/RUN/checkpoints/NUMBER; {ANOTHER_RUN}, or go on with the older version"
-        )
     try:
         return _read(folder, with_rows)
     except DamagedError as error:
@@ -167,7 +156,6 @@ def _read(folder: Path, with_rows: bool) -> LoadedCheckpoint:
     manifest = read_manifest(folder)
     memory = folder.parent / MEMORY_FOLDER
     has_rows = with_rows and manifest.rows is not None
-    is_old = manifest.format_version == 3
     try:
         if has_rows and manifest.rows is not None:
             check_sizes(memory, manifest.rows)
@@ -179,8 +167,8 @@ def _read(folder: Path, with_rows: bool) -> LoadedCheckpoint:
         if has_rows and manifest.rows is not None and manifest.rows.files is not None:
             rows = open_files(folder.parent.parent / REPLAY, manifest.rows)
         elif has_rows and manifest.rows is not None:
-            rows = (format_3.read_rows if is_old else read_rows)(memory, manifest.rows)
-        state = format_3.read_state(contents, rows) if is_old and isinstance(rows, dict) else _state(contents)
+            rows = read_rows(memory, manifest.rows)
+        state = _state(contents)
         _put_rows(state, rows if has_rows else None, had_rows=manifest.rows is not None)
     except DamagedError:
         raise
@@ -218,8 +206,8 @@ def _state(contents: Mapping[str, bytes]) -> dict[str, Any]:
 def _put_rows(state: dict[str, Any], rows: dict[str, torch.Tensor] | RowFiles | None, *, had_rows: bool) -> None:
     """Put the rows where the ring buffer was. A state without rows is as one of a run that saves no replay memory."""
     if had_rows:
-        of_hook = state["hooks"]["StoreRaces"]
+        replay = state["replay"]
         if rows is None:
-            of_hook["buffers"] = None
+            replay["memory"] = None
         else:
-            of_hook["buffers"]["ring"]["columns"] = rows
+            replay["memory"]["ring"]["columns"] = rows

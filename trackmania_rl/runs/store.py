@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import safetensors.torch
 import torch
 
@@ -24,8 +23,8 @@ from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.experience_replay.row_files import delete_other_files
 from trackmania_rl.files import replace_patiently, whole_folder
 from trackmania_rl.places import git_revision, program_version
+from trackmania_rl.race.race import Race
 from trackmania_rl.runs.manifest import (
-    FORMAT_VERSION,
     MANIFEST_FILE,
     MEMORY_FOLDER,
     STATE_FILE,
@@ -70,7 +69,7 @@ class CheckpointStore:
         self._segments: tuple[Segment, ...] = ()  # hold rows of the ring of this origin
         self._origin: object = None
 
-    def go_on_from(self, loaded: LoadedCheckpoint, ring: RingBuffer | None) -> None:
+    def continue_from(self, loaded: LoadedCheckpoint, ring: RingBuffer | None) -> None:
         """Use a checkpoint as the one before the next: its files of rows hold those of the ring, if there is one.
 
         Damaged newer ones get another name, so that they are not tried again.
@@ -79,7 +78,7 @@ class CheckpointStore:
             with contextlib.suppress(OSError):
                 replace_patiently(folder, folder.with_name(f"{folder.name}{DAMAGED}"))
         manifest = loaded.manifest
-        if ring is not None and loaded.has_rows and manifest.rows and manifest.format_version == FORMAT_VERSION:
+        if ring is not None and loaded.has_rows and manifest.rows:
             self._segments, self._origin = manifest.rows.segments, ring.origin
 
     def save(
@@ -204,22 +203,12 @@ def save_checkpoint(run_folder: Path, state: Mapping[str, Any], minimum_free_dis
     return CheckpointStore(run_folder).save(state, minimum_free_disk_mb, keep=keep)
 
 
-def save_best_run(
-    best_runs_folder: Path,
-    map_name: str,
-    race_time_ms: int,
-    input_script: str,
-    q_values: npt.NDArray[np.float32],
-    settings: Settings,
-) -> Path:
+def save_best_run(best_runs_folder: Path, race: Race, settings: Settings) -> Path:
     """Write a record: `{map}_{time}/` with `{map}_{time}.inputs`, `q_values.npy` and `settings.toml`.
 
     Args:
         best_runs_folder: `RunFolder.best_runs`.
-        map_name: of the map cycle.
-        race_time_ms: finish time.
-        input_script: inputs as TMInterface's `load` command reads them.
-        q_values: (T, A) float32, values of all actions at each decision.
+        race: finished.
         settings: in force; written without this machine's paths and names.
 
     Returns:
@@ -228,14 +217,14 @@ def save_best_run(
     Raises:
         CheckpointError: if the disk is full or fails.
     """
-    name = f"{map_name}_{race_time_ms}"
+    name = f"{race.facts.map_name}_{race.facts.race_time_ms}"
     folder = best_runs_folder / name
     try:
         if folder.exists():
             return folder
         with whole_folder(folder, best_runs_folder / f".{name}.tmp") as temporary:
-            (temporary / f"{name}.inputs").write_text(input_script, encoding="utf-8")
-            np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
+            (temporary / f"{name}.inputs").write_text(race.facts.inputs, encoding="utf-8")
+            np.save(temporary / "q_values.npy", race.columns["q_values"], allow_pickle=False)
             text = handed_on_text(settings, f"Settings of the race {name}")
             (temporary / SETTINGS_FILE).write_text(text, encoding="utf-8")
             for written in temporary.iterdir():
@@ -260,8 +249,8 @@ def require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> 
 def state_files(state: Mapping[str, Any]) -> tuple[dict[str, bytes], RingBuffer | None]:
     """Return the files of a state by name, and the rows of its replay memory, which are in none of them."""
     state = dict(state)
-    rows = state.get("hooks", {}).get("StoreRaces", {}).get("buffers") if "hooks" in state else None
-    rows = rows["ring"]["columns"] if isinstance(rows, Mapping) and "ring" in rows else None
+    memory = state.get("replay", {}).get("memory")
+    rows = memory["ring"]["columns"] if isinstance(memory, Mapping) and "ring" in memory else None
     if not isinstance(rows, RingBuffer):
         rows = None
     weights: dict[str, torch.Tensor] = {}

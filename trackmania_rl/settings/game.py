@@ -200,6 +200,11 @@ class GameSettings(Group):
         return self.horizon if self.soft_horizon else None
 
     @property
+    def most_states(self) -> int:
+        """Number of states of the longest race."""
+        return self.cutoff_race_longer_than_ms // self.ms_per_action + 2
+
+    @property
     def has_image(self) -> bool:
         """True if the observation holds pictures."""
         return self.image_width_px > 0 and self.frames_per_state != 0

@@ -56,6 +56,8 @@ class RunFolder:
     def make(self) -> None:
         """Make the folders that do not exist. Raise `UserError` if that fails."""
         for path in (self.path, self.best_runs, self.tensorboard, self.checkpoints):
+            if path.is_symlink():  # leads to a disk that may not be mounted, which the check of checkpoints names
+                continue
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:

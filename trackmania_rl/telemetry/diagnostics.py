@@ -38,8 +38,8 @@ from PIL import Image
 from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
+from trackmania_rl.race.race import RACE_KINDS
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
-from trackmania_rl.telemetry.race_record import RACE_KINDS
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and a learner draws nothing
     from matplotlib.axes import Axes

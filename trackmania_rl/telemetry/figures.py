@@ -19,9 +19,9 @@ import torch
 from pydantic import BaseModel
 
 from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import MapEntry, Settings, UserSettings
 from trackmania_rl.settings.snapshot import paths_cut
-from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
 
 HISTOGRAM_VALUES = 200_000
@@ -83,7 +83,7 @@ _S_PER_H = 3600.0
 
 
 def race_figures(
-    race: RaceRecord,
+    race: RaceFacts,
     history: RaceHistory,
     reference_times: Mapping[str, MedalTimes] | None = None,
     q_values: npt.NDArray[np.float32] | None = None,
@@ -95,7 +95,7 @@ def race_figures(
         "median_time_s": history.median_time_ms,
     }
     values = {name: time_ms / _MS_PER_S for name, time_ms in times_ms.items() if time_ms is not None}
-    values |= {"meters": race.meters, "zone_reached": float(race.furthest_zone)} | dict(race.figures)
+    values |= {"meters": race.meters, "zone_reached": float(race.furthest_zone_idx)} | race.numbers()
     reference = (reference_times or {}).get(race.map_name)
     if reference is not None:
         values |= _compared_with(history, reference)
@@ -138,12 +138,18 @@ def quantile_figures(name: str, values: torch.Tensor, which: Iterable[str] = QUA
     return {f"{name}_{quantile}": value for quantile, value in zip(wanted, of_values, strict=True)}
 
 
-def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]) -> dict[str, float]:
+def progress_figures(
+    run: TrainingStatistics, settings: Settings, learner_means: Mapping[str, float]
+) -> dict[str, float]:
     """Return the figures of intervals, with means of the learner since the last call."""
     rates = run.rates()
     values = {f"train/{name}": value for name, value in learner_means.items()}
     values |= {f"train/schedule/{name}": value for name, value in run.current_values.items()}
+    game = settings.game
+    values |= cycle_figures(run, game.map_cycle)
     values |= {
+        "train/speed/times_real_time": rates.actions_per_s * game.ms_per_action / 1000,
+        "train/speed/transitions_per_s": rates.batches_per_s * settings.replay.batch_size,
         "train/speed/actions_per_s": rates.actions_per_s,
         "train/speed/races_per_s": rates.races_per_s,
         "train/speed/batches_per_s": rates.batches_per_s,
@@ -152,7 +158,9 @@ def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]
         "train/total/frames": float(run.frames_total),
         "train/total/races": float(run.races_total),
         "train/total/races_finished": float(run.races_finished_total),
-        "train/total/updates": float(run.batches_total),
+        "train/total/races_refused": float(run.races_refused),
+        "train/total/updates": float(run.updates_total),
+        "train/total/updates_not_finite": float(run.updates_not_finite),
         "train/total/training_h": run.training_s / _S_PER_H,
     }
     shares = run.waiting_shares

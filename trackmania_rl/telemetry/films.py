@@ -76,7 +76,7 @@ _OTHER: Final = (190, 190, 190)
 
 
 @dataclass(frozen=True)
-class RaceColumns:
+class FilmData:
     """Columns of a race's T actions beside its inputs; unknown columns are None.
 
     Attributes:
@@ -96,7 +96,7 @@ class RaceColumns:
     frames: npt.NDArray[np.uint8] | None = None
 
     @classmethod
-    def of_game(cls, game: GameSettings, q_values: npt.NDArray[np.float32] | None) -> RaceColumns:
+    def of_game(cls, game: GameSettings, q_values: npt.NDArray[np.float32] | None) -> FilmData:
         """Return the columns of a race by its Q values."""
         keys = np.array(key_states(game.inputs)) if game.actions == "keys" else None
         return cls(game.ms_per_action, q_values, keys)
@@ -106,7 +106,7 @@ class RaceColumns:
         np.savez(file, **{name: value for name, value in vars(self).items() if value is not None})
 
     @classmethod
-    def load(cls, file: Path) -> RaceColumns:
+    def load(cls, file: Path) -> FilmData:
         """Read the file of `save`.
 
         Raises:
@@ -123,7 +123,7 @@ class RaceColumns:
 class RaceOverlay:
     """Overlay of a race, with inputs and Q values if they are known."""
 
-    def __init__(self, timeline: InputTimeline | None = None, columns: RaceColumns | None = None) -> None:
+    def __init__(self, timeline: InputTimeline | None = None, columns: FilmData | None = None) -> None:
         self._timeline = timeline
         self._columns = columns
 
@@ -258,7 +258,7 @@ def film_script(
     video: Path,
     size_px: tuple[int, int],
     frames_per_s: int,
-    columns: RaceColumns | None = None,
+    columns: FilmData | None = None,
     has_overlay: bool = True,
     on_race_time_ms: Callable[[int], object] = lambda _: None,
     **how: Any,
@@ -316,7 +316,7 @@ def driven_states(track: Track, events: list[InputEvent], until_ms: int, every_m
             race.advance((ends_ms - race.tick_time_ms) // TICK_MS)
 
 
-def film_frames(columns: RaceColumns) -> Iterator[Shot]:
+def film_frames(columns: FilmData) -> Iterator[Shot]:
     """Yield a race's frames, enlarged to at least `LEAST_HEIGHT_PX`."""
     assert columns.frames is not None
     for number, frame in enumerate(columns.frames):
@@ -376,7 +376,7 @@ def main() -> None:
     process = psutil.Process()
     process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else NICENESS)
     events = [] if asked.inputs is None else read_input_script(asked.inputs)
-    columns = None if asked.columns is None else RaceColumns.load(asked.columns)
+    columns = None if asked.columns is None else FilmData.load(asked.columns)
     overlay = RaceOverlay(None if asked.inputs is None else InputTimeline(events), columns)
     if asked.track is not None:
         shots, ms_per_shot = film_inputs(track_of(asked.track), events, asked.until_ms), FRAME_MS

@@ -1,4 +1,4 @@
-"""Record of a race, and the file with one line for each race."""
+"""Clock of the command, and the file with one line for each race."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ import json
 import mmap
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import psutil
+
+from trackmania_rl.race.race import RaceFacts
 
 UNDONE_FILE: Final = "races.undone.jsonl"
 """Lines of races that a resumed run does not know."""
-
-RACE_KINDS: Final = {"explored": "exploration", "evaluated": "evaluation"}
-"""Displayed names of the two kinds of races, by the kinds in the names of figures."""
 
 
 class CommandClock:
@@ -34,106 +31,23 @@ class CommandClock:
         return time.monotonic() - self._started_s
 
 
-@dataclass(frozen=True)
-class RaceRecord:
-    """Race as statistics, loggers and plots need it.
-
-    Attributes:
-        is_explo: exploration race, or else evaluation race.
-        race_time_ms: time of the finish or of the cut-off.
-        meters: distance along the reference line; in an own environment, the sum of its rewards.
-        furthest_zone: index of the furthest virtual checkpoint.
-        cutoff_reason: reason of the end of an unfinished race.
-        track: name of the map's file without its ending, or `TrackRecipe.name`.
-        progress_unit: of `meters`: "m", or "points" of an own environment.
-        checkpoint_times_ms: race times at the checkpoints of all laps, the finish included.
-        figures: all other numbers of `end_race_stats`; those in a dict are named `{name}/{key}`.
-    """
-
-    map_name: str
-    is_explo: bool
-    collector: int
-    race_finished: bool
-    race_time_ms: int
-    meters: float
-    furthest_zone: int
-    n_actions: int
-    cutoff_reason: str | None
-    is_demonstration: bool = False
-    track: str = ""
-    is_generated: bool = False
-    progress_unit: str = "m"
-    checkpoint_times_ms: tuple[int, ...] = ()
-    figures: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of_rollout(
-        cls,
-        map_name: str,
-        is_explo: bool,
-        collector: int,
-        rollout_results: Mapping[str, Any],
-        end_race_stats: Mapping[str, Any],
-    ) -> RaceRecord:
-        """Return the record of what `GameInstanceManager.rollout()` returned."""
-        named = {"race_finished", "race_time_ms", "meters", "cutoff_reason", "n_actions"}
-        others = {name: value for name, value in end_race_stats.items() if name not in named}
-        return cls(
-            map_name=map_name,
-            is_explo=is_explo,
-            collector=collector,
-            race_finished=bool(end_race_stats["race_finished"]),
-            race_time_ms=int(end_race_stats["race_time_ms"]),
-            meters=float(end_race_stats["meters"]),
-            furthest_zone=int(rollout_results.get("furthest_zone_idx", 0)),
-            n_actions=len(rollout_results["actions"]),
-            cutoff_reason=end_race_stats["cutoff_reason"],
-            is_demonstration=bool(end_race_stats.get("is_demonstration", False)),
-            track=end_race_stats.get("track", ""),
-            is_generated=bool(end_race_stats.get("is_generated", False)),
-            progress_unit=end_race_stats.get("progress_unit", "m"),
-            checkpoint_times_ms=tuple(end_race_stats.get("checkpoint_times_ms", ())),
-            figures=dict(_numbers(others)),
-        )
-
-    @classmethod
-    def of_line(cls, line: Mapping[str, Any]) -> RaceRecord:
-        """Return the record of a line of `RaceLog`."""
-        return cls(
-            map_name=str(line["map"]),
-            is_explo=bool(line["is_explo"]),
-            collector=int(line.get("collector", 0)),
-            race_finished=bool(line["race_finished"]),
-            race_time_ms=int(line["race_time_ms"]),
-            meters=float(line.get("meters", 0.0)),
-            furthest_zone=0,
-            n_actions=int(line.get("n_actions", 0)),
-            cutoff_reason=line.get("cutoff_reason"),
-            is_demonstration=bool(line.get("is_demonstration", False)),
-            track=str(line.get("track", "")),
-            is_generated="track" in line,
-            progress_unit=str(line.get("progress_unit", "m")),
-        )
-
-    @property
-    def is_own(self) -> bool:
-        """True if this is an episode of an own environment."""
-        return self.progress_unit == "points"
-
-    @property
-    def counts(self) -> bool:
-        """True if this is a result of the agent."""
-        return not self.is_demonstration
-
-    @property
-    def split_times_ms(self) -> tuple[int, ...]:
-        """Times from checkpoint to checkpoint."""
-        return tuple(np.diff(self.checkpoint_times_ms, prepend=0).tolist())
-
-    @property
-    def kind(self) -> str:
-        """`explored` or `evaluated`, as in the names of figures."""
-        return "explored" if self.is_explo else "evaluated"
+def facts_of_line(line: Mapping[str, Any]) -> RaceFacts:
+    """Return the facts of a race that a line of `RaceLog` holds."""
+    return RaceFacts(
+        map_name=str(line["map"]),
+        track=str(line.get("track", "")),
+        is_explo=bool(line["is_explo"]),
+        fill_buffer=True,
+        is_generated="track" in line,
+        is_demonstration=bool(line.get("is_demonstration", False)),
+        collector=int(line.get("collector", 0)),
+        n_actions=int(line.get("n_actions", 0)),
+        race_finished=bool(line["race_finished"]),
+        race_time_ms=int(line["race_time_ms"]),
+        cutoff_reason=line.get("cutoff_reason"),
+        meters=float(line.get("meters", 0.0)),
+        progress_unit=str(line.get("progress_unit", "m")),
+    )
 
 
 class RaceLog:
@@ -156,7 +70,7 @@ class RaceLog:
         cut_off_torn_line(path)
         self.n_undone = 0 if frames_total is None else _move_away_after(path, frames_total)
 
-    def write(self, race: RaceRecord, frames_total: int, learning: Mapping[str, float] | None = None) -> None:
+    def write(self, race: RaceFacts, frames_total: int, learning: Mapping[str, float] | None = None) -> None:
         """Add a race, and figures of learning if they have changed. A file that was deleted is made again."""
         line = {
             "session": self._session,
@@ -174,7 +88,7 @@ class RaceLog:
         }
         if race.is_generated:
             line["track"] = race.track
-        if race.is_own:
+        if race.is_of_environment:
             line |= {"progress_unit": race.progress_unit, "n_actions": race.n_actions}
         if learning and learning != self._learning:
             self._learning = dict(learning)
@@ -245,11 +159,3 @@ def _is_beyond(line: bytes, frames_total: int) -> bool:
         return bool(json.loads(line)["frames_total"] > frames_total)
     except (ValueError, KeyError, TypeError):
         return False
-
-
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float | np.number) and not isinstance(value, bool):
-            yield f"{prefix}{name}", float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import time
@@ -10,8 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.telemetry.race_record import RaceRecord
+from trackmania_rl.race.race import Race, RaceFacts
+
+log = logging.getLogger(__name__)
 
 RECENT_RACES = 10
 RETURN_RACES = 100
@@ -51,7 +56,7 @@ class Returns:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the races."""
         self._recent.clear()
-        self._recent.extend((float(value), int(n_actions)) for value, n_actions in state.get("recent", ()))
+        self._recent.extend((float(value), int(n_actions)) for value, n_actions in state["recent"])
 
 
 @dataclass
@@ -59,7 +64,7 @@ class RaceHistory:
     """Exploration or evaluation races of one map.
 
     Times are those of finishes, and None without one. Best times are of a single track. Distances (`furthest_m`,
-    `last_m`) are in `progress_unit`, see `RaceRecord`.
+    `last_m`) are in `progress_unit`, see `RaceFacts`.
 
     Attributes:
         recent: returns and lengths of the last `RECENT_RACES` episodes of an own environment.
@@ -78,7 +83,7 @@ class RaceHistory:
     returns: Returns = field(default_factory=Returns)
     _recent_times_ms: deque[int | None] = field(default_factory=lambda: deque(maxlen=RECENT_RACES))
 
-    def add(self, race: RaceRecord) -> bool:
+    def add(self, race: RaceFacts) -> bool:
         """Add a race; return whether it is the fastest finish so far."""
         self.n_races += 1
         self.is_one_track = not race.is_generated
@@ -134,12 +139,12 @@ class RaceHistory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a history; earlier versions have fewer values."""
+        """Load a history."""
         for name in _HISTORY:
-            setattr(self, name, state.get(name, getattr(self, name)))
+            setattr(self, name, state[name])
         self._recent_times_ms = deque(state["recent_times_ms"], maxlen=RECENT_RACES)
-        self.recent.load_state_dict(state.get("recent", {}))
-        self.returns.load_state_dict(state.get("returns", {}))
+        self.recent.load_state_dict(state["recent"])
+        self.returns.load_state_dict(state["returns"])
 
 
 _HISTORY: Final = tuple(item.name for item in fields(RaceHistory)[:8])
@@ -187,6 +192,7 @@ class TrainingStatistics:
 
     Attributes:
         clock: seconds since the start of the command, also of `ends_at_s` and `checkpoint_time_s`.
+        count_updates: returns the agent's number of updates.
         updates_not_finite: updates with an infinite or NaN loss or gradient; `_in_a_row`: the newest ones.
         races_refused: races or fragments with infinite or NaN numbers, likewise.
         weights_age_s: by collector, age of the weights at the end of its last race.
@@ -201,7 +207,7 @@ class TrainingStatistics:
     ends_at_s: float = math.inf
     frames_total: int = 0
     races_total: int = 0
-    batches_total: int = 0
+    count_updates: Callable[[], int] = lambda: 0
     updates_not_finite: int = 0
     updates_not_finite_in_a_row: int = 0
     races_refused: int = 0
@@ -229,6 +235,11 @@ class TrainingStatistics:
         return self.clock()
 
     @property
+    def updates_total(self) -> int:
+        """Updates of the agent."""
+        return self.count_updates()
+
+    @property
     def left_s(self) -> float:
         """Time until the latest end of the run."""
         return max(0.0, self.ends_at_s - self.clock())
@@ -248,32 +259,32 @@ class TrainingStatistics:
         """Time of the whole run, earlier sessions included."""
         return self._earlier_sessions_s + self.clock()
 
-    def add_race(self, race: RaceRecord, n_counted_actions: int = 0) -> bool:
-        """Add a race; return whether it is the fastest finish of its map.
+    def add(self, race: Race) -> None:
+        """Count the new actions of a rewarded race or fragment, and a race and its return when it has ended.
 
-        A race that is no result (`RaceRecord.counts`) adds to the totals only. `frames_total` already has
-        `n_counted_actions` of its fragments.
+        A race that is no result (`RaceFacts.counts`) adds to the totals only.
         """
-        self.frames_total += race.n_actions - n_counted_actions
+        facts = race.facts
+        if facts.collector not in self._collector_times_s:
+            log.info("collector %d: the first race has arrived", facts.collector)
+        self._add_collector_time(facts)
+        if facts.weights_age_s is not None:
+            self.weights_age_s[facts.collector] = facts.weights_age_s
+        self.frames_total += race.n_actions - facts.new.n_actions_before
+        if facts.is_under_way:
+            return
         self.races_total += 1
-        if not race.counts:
-            return False
-        of_map = self.maps.setdefault(race.map_name, MapStatistics())
-        best_before_ms = of_map.best_time_ms
-        is_best_of_kind = of_map.history(race.is_explo).add(race)
-        return is_best_of_kind and (best_before_ms is None or race.race_time_ms < best_before_ms)
-
-    def add_return(self, map_name: str, is_explo: bool, sum_of_rewards: float, n_actions: int) -> None:
-        """Add the sum of rewards and the length of a race."""
-        history = self.maps.setdefault(map_name, MapStatistics()).history(is_explo)
+        if not facts.counts:
+            return
+        assert race.rewards is not None
+        history = self.maps.setdefault(facts.map_name, MapStatistics()).history(facts.is_explo)
+        history.add(facts)
+        sum_of_rewards = float(race.rewards.sum(dtype=np.float64))
         for returns in (self.returns, history.returns):
-            returns.add(sum_of_rewards, n_actions)
+            returns.add(sum_of_rewards, race.n_actions)
 
-    def observe(
-        self, *, batches_total: int, learner_waited_s: float, replay_transitions: int, replay_capacity: int
-    ) -> None:
+    def observe(self, *, learner_waited_s: float, replay_transitions: int, replay_capacity: int) -> None:
         """Note the learner's counts, at least every few seconds."""
-        self.batches_total = batches_total
         self.replay_transitions = replay_transitions
         self.replay_capacity = replay_capacity
         self._learner_waited_s = learner_waited_s
@@ -283,10 +294,10 @@ class TrainingStatistics:
         while len(self._samples) > 1 and now[0] - self._samples[0][0] > RATE_WINDOW_S:
             self._samples.popleft()
 
-    def add_collector_time(self, collector: int, waited_s: float, elapsed_s: float) -> None:
-        """Add the time between two rollouts, and its part of waiting for a free slot."""
-        times_s = self._collector_times_s.setdefault(collector, deque(maxlen=RECENT_RACES))
-        times_s.append((waited_s, elapsed_s))
+    def _add_collector_time(self, facts: RaceFacts) -> None:
+        """Add the time between two races, and its part of waiting for a free slot."""
+        times_s = self._collector_times_s.setdefault(facts.collector, deque(maxlen=RECENT_RACES))
+        times_s.append((facts.waited_s, facts.elapsed_s))
 
     @property
     def waiting_shares(self) -> dict[int, float]:
@@ -335,11 +346,11 @@ class TrainingStatistics:
         self._earlier_sessions_s = figures.get("training_seconds_total", 0.0)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the figures; earlier versions have fewer values."""
+        """Load the figures."""
         for name in _SAVED:
-            setattr(self, name, state.get(name, 0))
+            setattr(self, name, state[name])
         self._earlier_sessions_s = state["training_s"]
-        self.returns.load_state_dict(state.get("returns", {}))
+        self.returns.load_state_dict(state["returns"])
         maps = {}
         for name, kinds in state["maps"].items():
             of_map = maps[name] = MapStatistics()
@@ -352,7 +363,7 @@ class TrainingStatistics:
         return [history for of_map in self.maps.values() for history in of_map.kinds.values()]
 
     def _counts(self) -> _Counts:
-        return self.clock(), self.frames_total, self.races_total, self.batches_total, self._learner_waited_s
+        return self.clock(), self.frames_total, self.races_total, self.updates_total, self._learner_waited_s
 
 
 _SAVED: Final = ("frames_total", "races_total", "updates_not_finite", "races_refused")

@@ -26,7 +26,8 @@ from rich.text import Text
 from typing_extensions import override
 
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.telemetry.race_record import RACE_KINDS, CommandClock
+from trackmania_rl.race.race import RACE_KINDS
+from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, TrainingStatistics
 from trackmania_rl.telemetry.tables import PlainConsole
 
@@ -286,7 +287,7 @@ def _overview(figures: TrainingStatistics, phases: Mapping[int | None, tuple[str
             "waiting": _percent(figures.collectors_waiting_share),
         },
         "learning": {
-            "batches": f"{figures.batches_total:,}",
+            "batches": f"{figures.updates_total:,}",
             "batches/s": f"{rates.batches_per_s:.1f}",
             "waiting": _percent(rates.learner_waiting_share),
         }

@@ -19,8 +19,9 @@ import psutil
 
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
-from trackmania_rl.race.policy import Policy, PolicyDecision
-from trackmania_rl.race.races import EndedRace, Observation, RaceEnd
+from trackmania_rl.race.policy import Policy
+from trackmania_rl.race.race import Race
+from trackmania_rl.race.races import Observation
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings, Settings
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher
@@ -41,8 +42,6 @@ RACES_AVERAGED: Final = 5
 
 Connect = Callable[[int, float, Callable[[], None]], TMInterface]
 """(port, timeout in seconds, callback during silence) -> a connected game."""
-Decide = Callable[[npt.NDArray[np.uint8], Observation], PolicyDecision]
-"""(image (S, H, W), observation with the floats of views) -> action."""
 
 
 class GameKeepsFailingError(GameError):
@@ -100,21 +99,15 @@ class GameInstanceManager:
         policy: Policy,
         frames: npt.NDArray[np.uint8] | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Play one race with a policy, like `play`.
-
-        Returns:
-            `(rollout_results, end_race_stats)`, see `Races.rollout_results` and `Races.ended`.
-        """
-        race = self.play(map_entry, lambda image, seen: policy(image, seen.floats), frames)
-        return race.rollout_results, race.end_race_stats
-
-    def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None = None) -> EndedRace:
-        """Play one race. If the game fails, restart it and repeat the race.
+        """Play one race with a policy. If the game fails, restart it and repeat the race.
 
         Args:
             map_entry: the map.
-            decide: chooses each action. Its errors end the race and propagate.
+            policy: chooses each action. Its errors end the race and propagate.
             frames: (n, 1, H, W) uint8 storage, see `Races`.
+
+        Returns:
+            `(rollout_results, end_race_stats)`, see `Race.rollout_results` and `RaceFacts`.
 
         Raises:
             UserError: if map, line or port can't be used.
@@ -122,10 +115,11 @@ class GameInstanceManager:
         """
         game_map = self._map(map_entry)
         if self._machine is None:
-            compile_ahead(self._game, self.layout, game_map)
+            compile_ahead(self._game, self.layout, map_entry, game_map)
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                return self._play(game_map, self.ensure_running(), decide, frames)
+                race = self._play(map_entry, game_map, self.ensure_running(), policy, frames)
+                return race.rollout_results(), race.end_race_stats()
             except GameError as error:
                 log.warning("race on %s lost (attempt %d of %d): %s", game_map.name, attempt, MAX_ATTEMPTS, error)
                 self.close()
@@ -134,10 +128,16 @@ class GameInstanceManager:
             f"{MAX_ATTEMPTS} game instances in a row failed on map {game_map.name}: {last_error}"
         ) from last_error
 
-    def under_way(self, states: range) -> dict[str, Any]:
+    @property
+    def newest(self) -> Observation:
+        """Newest state of the current race, as views."""
+        assert self._machine is not None, "no race is under way"
+        return self._machine.races.newest(0)
+
+    def under_way(self, states: range) -> Race:
         """Return some states of the current race, see `Games.under_way`."""
         assert self._machine is not None, "no race is under way"
-        return self._machine.races.rollout_results(0, states)
+        return self._machine.races.under_way(0, states)
 
     def ensure_running(self) -> RaceMachine:
         """Return the machine of a running game; start one if there is none, or if it is old or slow.
@@ -185,22 +185,27 @@ class GameInstanceManager:
         return True
 
     def _play(
-        self, game_map: GameMap, machine: RaceMachine, decide: Decide, frames: npt.NDArray[np.uint8] | None
-    ) -> EndedRace:
+        self,
+        entry: MapEntry,
+        game_map: GameMap,
+        machine: RaceMachine,
+        policy: Policy,
+        frames: npt.NDArray[np.uint8] | None,
+    ) -> Race:
         self._launcher.show_window()
-        seen: Observation | RaceEnd = machine.reset(game_map, frames)
+        reached: Observation | Race = machine.reset(entry, game_map, frames)
         self._launcher.focus_window()
         machine.races.add_extra_floats(ONLY_RACE)
-        while not isinstance(seen, RaceEnd):
+        while not isinstance(reached, Race):
             began_s = time.perf_counter()
-            images, floats = machine.races.look(ONLY_RACE)
-            decision = decide(images[0], seen._replace(floats=floats[0]))
+            images, floats = machine.races.agent_states(ONLY_RACE)
+            decision = policy(images[0], floats[0])
             machine.timings.policy_s += time.perf_counter() - began_s
-            seen = machine.step(decision)
+            reached = machine.step(decision)
             machine.races.add_extra_floats(ONLY_RACE)
         if psutil.cpu_percent() < BUSY_PERCENT:  # since the last race; on a busy machine all games are slow
-            self._speed.add_race(seen.race_time_ms / 1000, machine.timings.wait_game_s)
-        return machine.races.ended(0, seen, machine.timings)
+            self._speed.add_race(reached.facts.race_time_ms / 1000, machine.timings.wait_game_s)
+        return reached
 
     def _map(self, entry: MapEntry) -> GameMap:
         if entry not in self._maps:

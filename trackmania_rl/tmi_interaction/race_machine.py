@@ -28,8 +28,9 @@ from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import GOING_ON, NOT_FINITE
 from trackmania_rl.race.policy import PolicyDecision
-from trackmania_rl.race.races import GameTimings, Observation, RaceEnd, Races
-from trackmania_rl.settings import GameSettings
+from trackmania_rl.race.race import Race
+from trackmania_rl.race.races import GameTimings, Observation, Races
+from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.tminterface2 import GameEvent, GameProtocolError, GameTimeoutError, TMInterface
 from trackmania_rl.track.game_map import GameMap
 
@@ -67,10 +68,10 @@ def finish_time_ms(state: StateView) -> int:
     return int(times_ms[-1]) if len(times_ms) > 0 and times_ms[-1] >= 0 else state.race_time_ms
 
 
-def compile_ahead(settings: GameSettings, layout: ObservationLayout, game_map: GameMap) -> None:
+def compile_ahead(settings: GameSettings, layout: ObservationLayout, entry: MapEntry, game_map: GameMap) -> None:
     """Compile a decision's functions, which takes seconds; a waiting game drops its client after 10 s."""
     races = Races(1, settings, layout)
-    races.begin(0, game_map.zones, game_map.road, settings)
+    races.begin(0, entry, game_map.zones, game_map.road, settings)
     races.observe(ONLY_RACE, 0, np.zeros((1, HEAD_WORDS), dtype=np.uint32))
 
 
@@ -109,10 +110,11 @@ class RaceMachine:
         self._seen_row = 0  # of the newest observed state
         self._n_decisions = 0  # since the connection
 
-    def reset(self, game_map: GameMap, frames: npt.NDArray[np.uint8] | None = None) -> Observation:
+    def reset(self, entry: MapEntry, game_map: GameMap, frames: npt.NDArray[np.uint8] | None = None) -> Observation:
         """Bring the car to the start of a map at race time 0, even during a race.
 
         Args:
+            entry: of the map cycle.
             game_map: the map.
             frames: storage, see `Races`.
 
@@ -126,13 +128,13 @@ class RaceMachine:
             held, blob = self._start.reach(game_map.path, self._held, self.settings)
             self._held = held
             self.races = Races(1, self.settings, self._layout, frames)
-            self.races.begin(0, game_map.zones, game_map.road, self.settings)
+            self.races.begin(0, entry, game_map.zones, game_map.road, self.settings)
             observation = self._arrive(held, 0, StateView(blob))
         assert isinstance(observation, Observation), "no race ends in its first state"
         self._limit_silence_if_warm()
         return observation
 
-    def step(self, decision: PolicyDecision) -> Observation | RaceEnd:
+    def step(self, decision: PolicyDecision) -> Observation | Race:
         """Hold an action until the next decision or the end of the race.
 
         Raises:
@@ -180,7 +182,7 @@ class RaceMachine:
         # An unexpected step may follow an unreported finish.
         return event.id == MessageId.RUN_STEP and self._transport.is_race_finished()
 
-    def _arrive(self, event: GameEvent, clock_ms: int, state: StateView) -> Observation | RaceEnd:
+    def _arrive(self, event: GameEvent, clock_ms: int, state: StateView) -> Observation | Race:
         """Observe a state with a decision due, while its step is held."""
         self._held = event
         self._clock_ms = clock_ms
@@ -192,7 +194,7 @@ class RaceMachine:
         if not is_cut_off:
             return self.races.newest(0)
         self._leave_waiting()
-        return self.races.cut_off(0, state.times_passed_ms)
+        return self.races.cut_off(0, state.times_passed_ms, self.timings)
 
     def _observe(self, clock_ms: int, state: StateView) -> bool:
         """Write the race's newest state; return whether the race is cut off."""
@@ -238,7 +240,7 @@ class RaceMachine:
             self._answer(event)
         raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports at race time {self._clock_ms} ms, but no frame")
 
-    def _finish(self, event: GameEvent) -> RaceEnd:
+    def _finish(self, event: GameEvent) -> Race:
         """End a finished race. Undo the finish, so that the game stays in the race."""
         self._held = event
         blob = event.state or self._transport.get_state()
@@ -258,7 +260,7 @@ class RaceMachine:
         elif self._seen_row < n_actions:
             self.races.stand_still(0)
         self._leave_waiting()
-        return self.races.finish(0, clock_ms, state.times_passed_ms)
+        return self.races.finish(0, clock_ms, state.times_passed_ms, self.timings)
 
     def _leave_waiting(self) -> None:
         self._transport.set_timeout(self.settings.timeout_between_races_ms)

@@ -1,14 +1,13 @@
-"""Parts of a run, made from its settings, and the Trainer with its hooks."""
+"""Parts of a run, made from its settings, and its beginning."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
-from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.buffer_utilities import make_buffers
@@ -23,14 +22,15 @@ from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.checkpoints import KeepDrivers, KeepRecords, SaveCheckpoints
+from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.figures import LearningFigures, WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, RunContext
-from trackmania_rl.training.hooks.races import CountRaces, FollowCollectors, WriteRaceLog
+from trackmania_rl.training.hooks.race_log import WriteLog
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations
-from trackmania_rl.training.hooks.replay import LearnFromDataSets, SampleAtReplayRatio, StoreRaces
-from trackmania_rl.training.hooks.status import ProfileRounds, ShowInTerminal, TellStatus
-from trackmania_rl.training.hooks.updates import FollowSchedules, PublishRunState, ResetPeriodically, WatchNumbers
-from trackmania_rl.training.trainer import RunTrainer
+from trackmania_rl.training.hooks.resets import ResetPeriodically
+from trackmania_rl.training.hooks.status import ProfileRounds, ShowInTerminal, WriteStatus
+from trackmania_rl.training.replay import Replay
+from trackmania_rl.training.updates import NumbersWatch, apply_schedules, publish_settings, publish_weights
 
 MakeMemory = Callable[[Settings, Spaces, SeedTree], Memory]
 """The part `memory`."""
@@ -76,81 +76,101 @@ def make_configured_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) 
     return memory
 
 
-def make_hooks(settings: Settings) -> list[TrainerHookBase]:
+def make_hooks(settings: Settings) -> list[Hook]:
     """Make the hooks of the setting `hooks`, or raise a `SettingsError`."""
-    return [make_part(part, "hooks", kinds=(Hook, TrainerHookBase)) for part in settings.run.hooks]
+    return [as_hook(make_part(part, "hooks")) for part in settings.run.hooks]
 
 
-def make_trainer(
+def as_hook(hook: Any) -> Hook:
+    """Return a hook of the training loop; one of torchrl's is adapted. Raise `SettingsError` for anything else."""
+    if isinstance(hook, Hook):
+        return hook
+    if not hasattr(hook, "register"):
+        raise SettingsError(
+            f"hooks: a {type(hook).__name__} is no hook; derive it from Hook (trackmania_rl/training/hooks/hook.py) or "
+            "from torchrl's TrainerHookBase"
+        )
+    from trackmania_rl.training.torchrl_hooks import TorchrlHook  # few runs have any
+
+    return TorchrlHook(hook)
+
+
+def begin_run(
     run: RunContext,
-    hooks: Sequence[TrainerHookBase] = (),
+    hooks: Sequence[Hook] = (),
     *,
-    should_stop: Callable[[], bool] = lambda: False,
     clock: CommandClock | None = None,
     view: TerminalView | None = None,
     weights_from: Path | None = None,
     datasets: Sequence[DataSet] = (),
     accepted_changes: Collection[str] = (),
-) -> RunTrainer:
-    """Make the Trainer with its hooks, and load the run's checkpoint, if it has one.
+) -> list[Hook]:
+    """Make all hooks of a run, load the run's checkpoint, if it has one, and begin.
 
     Args:
         run: parts of the run.
-        hooks: a user's hooks. They come after those that ship, except `StoreRaces`.
-        should_stop: returns whether the run ends.
+        hooks: a user's hooks. They come after those that ship.
         clock: seconds since the start of the command.
         view: the view in the terminal.
         weights_from: see `SaveCheckpoints`.
         datasets: races in the memory before the first race, see `open_datasets`.
         accepted_changes: see `SaveCheckpoints`.
 
+    Returns:
+        The hooks in their order.
+
     Raises:
-        CheckpointError: see `SaveCheckpoints.take_up`.
+        CheckpointError: see `SaveCheckpoints.load_newest`.
         UserError: if a data set is damaged, or the memory does not fit the agent.
     """
-    settings = run.settings
     _connect(run)
-    trainer = RunTrainer(run, should_stop)
-    store = StoreRaces()
-    # A run that takes turns ends between two of them.
-    sampling = SampleAtReplayRatio(store, (lambda: False) if settings.takes_turns else should_stop)
-    numbers = WatchNumbers()
-    figures = LearningFigures()
-    trainer.logger = loggers = WriteFigures(figures)
-    checkpoints = SaveCheckpoints(numbers, weights_from, accepted_changes)
-    in_order: list[TrainerHookBase] = [  # at each point of the loop
-        FollowCollectors(),
-        CountRaces(),
-        WriteRaceLog(clock or CommandClock()),
+    run.replay = Replay(run)
+    run.numbers = NumbersWatch(run)
+    run.statistics.count_updates = lambda: run.agent.updates
+    in_order: list[Hook] = []  # at each point of the loop
+    learning = LearningFigures()
+    run.figures = WriteFigures(learning, in_order)
+    checkpoints = SaveCheckpoints(weights_from, accepted_changes)
+    in_order += [
+        WriteLog(clock or CommandClock()),
         KeepRecords(),
-        FollowSchedules(),
-        *([LearnFromDataSets(datasets, store)] if datasets else []),
-        ResetPeriodically(sampling),
-        sampling,
-        numbers,
-        PublishRunState(numbers),
-        figures,
-        loggers,
+        *([LearnFromDataSets(datasets)] if datasets else []),
+        ResetPeriodically(),
+        learning,
+        run.figures,
         RecordEvaluations(),
         DrawDiagnostics(),
         checkpoints,
-        KeepDrivers(numbers),
+        KeepDrivers(),
         ShowInTerminal(view or TerminalView()),
-        *([ProfileRounds()] if settings.run.profile else []),
-        TellStatus(),
+        *([ProfileRounds()] if run.settings.run.profile else []),
+        WriteStatus(),
         *hooks,
-        store,  # stores a race as all other hooks returned it
     ]
-    n_of_name: Counter[str] = Counter()
+    run.sections = {"statistics": run.statistics, "collectors": run.progress, "replay": run.replay}
     for hook in in_order:
-        name = type(hook).__name__
-        n_of_name[name] += 1
-        hook.register(trainer, name if n_of_name[name] == 1 else f"{name} {n_of_name[name]}")
-    run.memory.keep_in(run.folder.replay)
-    checkpoints.take_up()
-    for hook in trainer.hooks:
+        hook.attach(run)
+        if hook.section:
+            run.sections[hook.section] = hook
+    run.user_hooks = _by_name(hook for hook in hooks if not hook.section)
+    run.memory.use_folder(run.folder.replay)
+    checkpoints.load_newest()
+    apply_schedules(run)
+    for hook in in_order:
         hook.begin()
-    return trainer
+    publish_weights(run)
+    publish_settings(run)
+    return in_order
+
+
+def _by_name(hooks: Iterable[Hook]) -> dict[str, Hook]:
+    """Return hooks by the names of their classes, with numbers from the second one of a class on."""
+    by_name: dict[str, Hook] = {}
+    n_of_name: Counter[str] = Counter()
+    for hook in hooks:
+        n_of_name[hook.name] += 1
+        by_name[hook.name if n_of_name[hook.name] == 1 else f"{hook.name} {n_of_name[hook.name]}"] = hook
+    return by_name
 
 
 def _connect(run: RunContext) -> None:

@@ -10,9 +10,8 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,8 @@ from trackmania_rl.agents.inference import Actor, Exploration
 from trackmania_rl.channels.rollouts import RolloutSink
 from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
-from trackmania_rl.race.progress import CollectorProgress, Fragment, RaceInFragments, RacePosition
+from trackmania_rl.race.progress import CollectorProgress, FragmentCutter
+from trackmania_rl.race.race import Fragment, Race, RacePosition
 from trackmania_rl.seeds import stream_state
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
@@ -79,8 +79,8 @@ class CollectorParts:
     listeners: Sequence[Listener] = ()
 
 
-class RaceOfCycle(NamedTuple):
-    """A race of the map cycle. If it `is_generated`, a generator makes many tracks under its map's name."""
+class CycleEntry(NamedTuple):
+    """An entry of the map cycle to play. If it `is_generated`, a generator makes many tracks under its map's name."""
 
     entry: MapEntry
     is_generated: bool
@@ -88,23 +88,13 @@ class RaceOfCycle(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
-    """A race under way. `in_fragments` counts what was sent already; None if it is sent as a whole."""
+class _UnderWay:
+    """A race under way. `cutter` counts what was sent already; None if the race is sent as a whole."""
 
-    of_cycle: RaceOfCycle
+    cycle_entry: CycleEntry
     puller: WeightPuller
     exploration: Exploration
-    in_fragments: RaceInFragments | None
-
-
-def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
-    """Return the map and kind of a race, for its `end_race_stats`."""
-    return {
-        "map_name": entry.map_name,
-        "track": Path(entry.map_path.replace("\\", "/")).stem,  # also of Windows
-        "is_explo": entry.is_explo,
-        "fill_buffer": entry.fill_buffer,
-    }
+    cutter: FragmentCutter | None
 
 
 def map_cycle(
@@ -112,7 +102,7 @@ def map_cycle(
     generated_maps: GeneratedMaps | None = None,
     progress: CollectorProgress = FROM_THE_BEGINNING,
     n_entries_left_out: int = 0,
-) -> Iterator[RaceOfCycle]:
+) -> Iterator[CycleEntry]:
     """Yield the races in order. An edited map cycle begins when the old one has ended.
 
     A place beyond the end of a shorter cycle wraps around. Entries that are left out include the rest of the current
@@ -131,19 +121,20 @@ def map_cycle(
             first = next((place for place in range(first, len(entries)) if entries[place][0] != of_this_one), 0)
         n_entries_left_out = 0
         for place in range(first, len(entries)):
-            yield _race_of_entry(entries[place][1], RacePosition(number, place), generated_maps)
+            yield _race_of_entry(entries[place][1], RacePosition(number=number, place=place), generated_maps)
             number += 1
         first = 0
 
 
-def _race_of_entry(entry: MapEntry, position: RacePosition, generated_maps: GeneratedMaps | None) -> RaceOfCycle:
+def _race_of_entry(entry: MapEntry, position: RacePosition, generated_maps: GeneratedMaps | None) -> CycleEntry:
     if entry.generator is None:
-        return RaceOfCycle(entry, False, position)
+        return CycleEntry(entry, False, position)
     if generated_maps is None:
         raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
     generator = generator_key(entry.generator)
-    position = replace(position, generator=generator, generator_number=generated_maps.n_begun(entry.generator))
-    return RaceOfCycle(generated_maps.draw(entry), not entry.generator.is_one_track, position)
+    number = generated_maps.n_begun(entry.generator)
+    position = position.model_copy(update={"generator": generator, "generator_number": number})
+    return CycleEntry(generated_maps.draw(entry), not entry.generator.is_one_track, position)
 
 
 class Collector:
@@ -158,7 +149,7 @@ class Collector:
         self._parts = parts
         self._games = games
         self._cycle = map_cycle(parts.run_state, parts.generated_maps, parts.progress, parts.n_entries_left_out)
-        self._races: dict[int, Race] = {}
+        self._races: dict[int, _UnderWay] = {}
         self._has_answered = False
         self._fragment_length_actions = settings.sync.fragment_length_actions
 
@@ -193,9 +184,9 @@ class Collector:
             listener.received(received)
         if self._fragment_length_actions is not None:
             for game in received.ids[received.is_first].tolist():
-                in_fragments = self._races[game].in_fragments
-                if in_fragments is not None:
-                    in_fragments.begin_again()
+                cutter = self._races[game].cutter
+                if cutter is not None:
+                    cutter.begin_again()
         return received
 
     def _answer(self, received: Received) -> None:
@@ -216,8 +207,8 @@ class Collector:
         explorations = [race.exploration for race in races]
         decision = puller.actor.act_batch(received.images[rows], received.floats[rows], explorations)
         for race in races:
-            if race.in_fragments is not None:
-                race.in_fragments.n_decided += 1
+            if race.cutter is not None:
+                race.cutter.n_decided += 1
         for listener in self._parts.listeners:
             listener.decided(ids, decision)
         self._games.send(ids, decision, policy_s=time.perf_counter() - began_s)
@@ -225,12 +216,12 @@ class Collector:
     def _hand_on_fragment(self, game: int, at_least_actions: int) -> bool:
         """Send the new part of a race under way if it is large enough; False if the run ends."""
         race = self._races[game]
-        if race.in_fragments is None or race.in_fragments.n_to_hand_on < at_least_actions:
+        if race.cutter is None or race.cutter.n_to_hand_on < at_least_actions:
             return True
         if self._parts.rollouts.acquire_frames(game) is None:
             return False
-        states, fragment = race.in_fragments.cut()
-        self._parts.rollouts.put(game, self._games.under_way(game, states), self._stats(race, {}, fragment))
+        states, fragment = race.cutter.cut()
+        self._put(game, race, self._games.under_way(game, states), fragment)
         return True
 
     def _hand_on_ended(self, received: Received) -> bool:
@@ -239,41 +230,41 @@ class Collector:
             if self._parts.rollouts.acquire_frames(game) is None:  # its frames may be there already
                 return False
             race = self._races.pop(game)
-            n_actions = len(ended.rollout_results["actions"])
-            fragment = None if race.in_fragments is None else race.in_fragments.end(n_actions)
-            self._parts.rollouts.put(game, ended.rollout_results, self._stats(race, ended.end_race_stats, fragment))
+            fragment = None if race.cutter is None else race.cutter.end(ended.n_actions)
+            self._put(game, race, ended, fragment)
         for game in received.lost:  # the game may be unable to play this race, so the next one begins there
             del self._races[game]
         return True
 
-    def _stats(self, race: Race, end_race_stats: Mapping[str, Any], fragment: Fragment | None) -> dict[str, Any]:
-        """Return `end_race_stats` with map, position, age of the weights and fragment, for the learner."""
-        entry, is_generated, position = race.of_cycle
+    def _put(self, game: int, race: _UnderWay, driven: Race, fragment: Fragment | None) -> None:
+        """Send a race, with its place in the map cycle, the age of its weights and its new part."""
         streams = {name: stream_state(stream) for name, stream in self._parts.streams.items()}
-        of_learner = {
-            "is_generated": is_generated,
-            "position": replace(position, streams=streams),
-            "weights_age_s": time.monotonic() - race.puller.came_s,
-        }
-        of_fragment = {} if fragment is None else {"fragment": fragment}
-        return {**end_race_stats, **stats_of_entry(entry), **of_learner, **of_fragment}
+        driven.facts = driven.facts.with_changes(
+            is_generated=race.cycle_entry.is_generated,
+            position=race.cycle_entry.position.model_copy(update={"streams": streams}),
+            weights_age_s=time.monotonic() - race.puller.came_s,
+            fragment=fragment,
+        )
+        self._parts.rollouts.put(game, driven)
 
     def _begin_race(self, game: int) -> None:
         """Begin the map cycle's next race by the settings in force."""
         run_state = self._parts.run_state
         run_state.pull()
-        settings, of_cycle = run_state.settings, next(self._cycle)
-        entry = of_cycle.entry
+        settings = run_state.settings
+        cycle_entry = next(self._cycle)
+        entry = cycle_entry.entry
         puller = self._parts.explorer if entry.is_explo else self._parts.evaluator
         puller.pull_at_next_pass()
         puller.actor.exploration_settings = settings.exploration
         exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=run_state.frames_total)
-        in_fragments, frames = None, None
+        cutter: FragmentCutter | None = None
+        frames = None
         if self._fragment_length_actions is None:
             frames = functools.partial(self._parts.rollouts.acquire_frames, game)
         else:  # a fragment takes the room while the race continues, so frames are not written there
-            in_fragments = RaceInFragments.of_settings(settings)
-        self._races[game] = Race(of_cycle, puller, exploration, in_fragments)
+            cutter = FragmentCutter.of_settings(settings)
+        self._races[game] = _UnderWay(cycle_entry, puller, exploration, cutter)
         for listener in self._parts.listeners:
             listener.begins(game, entry)
         self._games.game = settings.game

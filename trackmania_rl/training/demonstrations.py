@@ -11,7 +11,7 @@ import functools
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ from trackmania_rl.protocol.input_script import InputEvent, read_input_script
 from trackmania_rl.protocol.state_blob import InputSlot
 from trackmania_rl.race.actions import Action, ActionKind, actions_of_game
 from trackmania_rl.race.policy import Policy, PolicyDecision
+from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.settings.game import MS_PER_ENGINE_TICK
 from trackmania_rl.simulator.inputs import RaceInputs
-from trackmania_rl.training.collector import CollectorParts, stats_of_entry
+from trackmania_rl.training.collector import CollectorParts
 
 log = logging.getLogger(__name__)
 
@@ -106,9 +107,9 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, 
             return
         make_policy = functools.partial(replayed, demonstration.actions, n_values)
         race = rollout(games, demonstration.entry, make_policy, room, parts.listeners)
-        _log_result(demonstration, race.end_race_stats)
-        stats = {**race.end_race_stats, **stats_of_entry(demonstration.entry), "is_demonstration": True}
-        parts.rollouts.put(0, race.rollout_results, stats)
+        race.facts = race.facts.with_changes(is_demonstration=True)
+        _log_result(demonstration, race.facts)
+        parts.rollouts.put(0, race)
 
 
 def replayed(actions: npt.NDArray[Any], n_values: int, n_exploratory: int = sys.maxsize) -> Policy:
@@ -127,15 +128,15 @@ def replayed(actions: npt.NDArray[Any], n_values: int, n_exploratory: int = sys.
     return policy
 
 
-def _log_result(demonstration: Demonstration, stats: Mapping[str, Any]) -> None:
-    seconds, is_finished = stats["race_time_ms"] / 1000, stats["race_finished"]
-    cut_off = f"cut off ({stats['cutoff_reason']}) after {seconds:.2f} s and {stats['meters']:.0f} m"
+def _log_result(demonstration: Demonstration, facts: RaceFacts) -> None:
+    seconds = facts.race_time_ms / 1000
+    cut_off = f"cut off ({facts.cutoff_reason}) after {seconds:.2f} s and {facts.meters:.0f} m"
     log.log(
-        logging.INFO if is_finished else logging.WARNING,
+        logging.INFO if facts.race_finished else logging.WARNING,
         "demonstration %s on %s: %s; %d of its %d actions are exactly its inputs",
         demonstration.name,
         demonstration.entry.map_name,
-        f"finished in {seconds:.2f} s" if is_finished else cut_off,
+        f"finished in {seconds:.2f} s" if facts.race_finished else cut_off,
         demonstration.n_exact,
         len(demonstration.actions),
     )

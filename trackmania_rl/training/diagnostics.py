@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -22,22 +22,22 @@ from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.inference import Actor
 from trackmania_rl.buffer_utilities import MiniRaceRules, cut_to_mini_races
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.experience_replay.memory import RewardedRollout
+from trackmania_rl.experience_replay.memory import transitions_of_race
 from trackmania_rl.experience_replay.transitions import Transitions
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
-from trackmania_rl.race.rewards import Reward, RewardedRace
+from trackmania_rl.race.race import Race
+from trackmania_rl.race.rewards import Reward, Rewarded
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import CheckpointError
 from trackmania_rl.schedules import linear
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, settings_from_flat
-from trackmania_rl.telemetry.diagnostics import Array, Data, Section, key_action_name, speeds_m_s
+from trackmania_rl.telemetry.diagnostics import Array, Data, Section, key_action_name
 from trackmania_rl.track.reference_line import load_reference_line
-from trackmania_rl.training.collector import stats_of_entry
 from trackmania_rl.training.driver_loading import load_learned
 from trackmania_rl.training.evaluation import FORCED_START_ACTIONS, forced_starts, greedy_after
 
@@ -49,13 +49,6 @@ APART_S: Final = 1.0
 """Shortest time between two of the largest errors of one race. Neighbours are nearly the same."""
 N_SAMPLED: Final = 1024
 N_SAMPLED_WITH_IMAGE: Final = 256
-
-
-class RecentRace(NamedTuple):
-    """A race: copies of its columns (`Races.rollout_results`) and its `end_race_stats`."""
-
-    columns: dict[str, Any]
-    stats: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -82,47 +75,49 @@ class Subject:
         return self.settings.game.ms_per_action / 1000
 
 
-class _Race:
+class _Analysis:
     """A race of T actions with its rewards. Positions and distances are NaN without a map."""
 
-    def __init__(self, subject: Subject, race: RecentRace) -> None:
-        self.subject, self.columns, self.stats = subject, race.columns, race.stats
-        self.n_actions = len(race.columns["actions"])
+    def __init__(self, subject: Subject, race: Race) -> None:
+        self.subject = subject
+        self.columns = race.columns
+        self.facts = race.facts
+        self.n_actions = race.n_actions
         self.has_map = "position_m" in race.columns
-        self.kind = "explored" if race.stats["is_explo"] else "evaluated"
+        self.kind = race.facts.kind
         nowhere = np.full((self.n_actions, 3), np.nan)
-        self.position_m = np.asarray(race.columns.get("position_m", nowhere))  # (T, 3)
+        self.position_m = nowhere  # (T, 3)
         self.meters = nowhere[:, 0]
+        self.speed_m_s = nowhere[:, 0]
         if self.has_map:
-            meters = race.columns["meters_advanced_along_centerline"][: self.n_actions]
-            self.meters = np.asarray(meters, dtype=np.float64)
-        self.rewarded = subject.reward(race.columns, subject.settings, subject.frames_total)
-        is_finished = "race_time" in race.columns or bool(race.columns.get("terminated", False))
-        is_terminal = is_finished and not subject.settings.replay.no_done_at_end
+            self.position_m = np.asarray(race.columns["position_m"][: self.n_actions])
+            self.speed_m_s = np.asarray(race.columns["speed_m_s"][: self.n_actions])
+            self.meters = np.asarray(race.columns["meters_advanced_along_centerline"][: self.n_actions], np.float64)
+        self.rewarded = subject.reward(race.rollout_results(), subject.settings, subject.frames_total)
+        self._race = Race(race.columns, race.facts, *self.rewarded)
+        is_terminal = race.facts.terminated and not subject.settings.replay.no_done_at_end
         self.realised = realised_returns(self.rewarded, subject.rules, is_terminal=is_terminal)
 
     def transitions(self, index: Array) -> Transitions:
         """Return the transitions at states (B,), as the replay memory gathers them."""
-        subject = self.subject
-        rollout = RewardedRollout(self.columns, self.rewarded, subject.settings, subject.frames_total)
-        return rollout.transitions(torch.as_tensor(index, dtype=torch.int64), subject.spaces)
+        of_states = torch.as_tensor(index, dtype=torch.int64)
+        return transitions_of_race(self._race, of_states, self.subject.settings, self.subject.spaces)
 
     def places(self, index: Array) -> dict[str, Array]:
         """Return times, distances, positions and speeds at states (B,)."""
-        s_per_action = self.subject.s_per_action
         return {
-            "time_s": index * s_per_action,
+            "time_s": index * self.subject.s_per_action,
             "meters": self.meters[index],
             "position_m": self.position_m[index],
-            "speed_km_h": 3.6 * speeds_m_s(self.position_m, s_per_action)[index],
+            "speed_km_h": 3.6 * self.speed_m_s[index],
         }
 
 
 def gather(
     subject: Subject,
-    newest: RecentRace,
-    evaluated: Sequence[RecentRace],
-    explored: RecentRace | None,
+    newest: Race,
+    evaluated: Sequence[Race],
+    explored: Race | None,
 ) -> Data:
     """Gather the data of all plots.
 
@@ -132,12 +127,12 @@ def gather(
         evaluated: recent evaluation races, including the newest; those on other maps are left out.
         explored: recent exploration race of the same map, with its frames.
     """
-    race, map_name = _Race(subject, newest), newest.stats["map_name"]
-    races = [race] if explored is None else [race, _Race(subject, explored)]
+    race, map_name = _Analysis(subject, newest), newest.facts.map_name
+    races = [race] if explored is None else [race, _Analysis(subject, explored)]
     data = {"about": _about(race)}
     names = data["about"].action_names
     if (expectations := _expectations(race)) is not None:
-        of_map = [_Race(subject, one) for one in evaluated if one.stats["map_name"] == map_name]
+        of_map = [_Analysis(subject, one) for one in evaluated if one.facts.map_name == map_name]
         data |= {"expectations": expectations, "comparison": _comparison(of_map)}
     if (errors := _errors(races, names, at_all_horizons=False)) is not None:
         data["largest"] = Section(**_largest(errors))
@@ -146,7 +141,7 @@ def gather(
     return data
 
 
-def realised_returns(rewarded: RewardedRace, rules: MiniRaceRules, *, is_terminal: bool) -> Array:
+def realised_returns(rewarded: Rewarded, rules: MiniRaceRules, *, is_terminal: bool) -> Array:
     """Return (T,) the returns of the mini-races that begin at a race's T actions; NaN where the race was cut off.
 
     `is_terminal` tells that nothing comes after the race's last action.
@@ -163,15 +158,15 @@ def realised_returns(rewarded: RewardedRace, rules: MiniRaceRules, *, is_termina
     return returns
 
 
-def _about(race: _Race) -> Section:
+def _about(race: _Analysis) -> Section:
     subject, game, n_actions = race.subject, race.subject.settings.game, race.subject.spaces.n_values
     names, controls = [f"action {action}" for action in range(n_actions)], np.zeros((0, 3))
     if race.has_map and game.actions == "keys":
         controls = actions_of_game(game).controls(np.arange(n_actions))
         names = [key_action_name(*row) for row in controls.tolist()]
     return Section(
-        map_name=str(race.stats["map_name"]),
-        track=str(race.stats.get("track", "")),
+        map_name=race.facts.map_name,
+        track=race.facts.track,
         frames_total=subject.frames_total,
         training_s=subject.training_s,
         s_per_action=subject.s_per_action,
@@ -183,7 +178,7 @@ def _about(race: _Race) -> Section:
     )
 
 
-def _expectations(race: _Race) -> Section | None:
+def _expectations(race: _Analysis) -> Section | None:
     """Return the expectations in states evenly spread over a race; None for an agent without values of actions."""
     agent, duration = race.subject.agent, race.subject.rules.duration_actions
     n_states = min(N_STATES, race.n_actions)
@@ -211,7 +206,7 @@ def _expectations(race: _Race) -> Section | None:
     )
 
 
-def _comparison(races: Sequence[_Race]) -> Section:
+def _comparison(races: Sequence[_Analysis]) -> Section:
     parts = []
     for number, race in enumerate(races):
         actions = np.asarray(race.columns["actions"])
@@ -223,7 +218,7 @@ def _comparison(races: Sequence[_Race]) -> Section:
     return Section(**_joined(parts))
 
 
-def _errors(races: Sequence[_Race], action_names: Array, *, at_all_horizons: bool) -> dict[str, Array] | None:
+def _errors(races: Sequence[_Analysis], action_names: Array, *, at_all_horizons: bool) -> dict[str, Array] | None:
     """Return errors of the transitions (B,) of races, with the whole mini-race ahead or at all horizons.
 
     The loss stands in for an error that the agent does not give. None if it gives neither.
@@ -323,17 +318,10 @@ def drive_and_gather(subject: Subject, actor: Actor, entry: MapEntry, n_races: i
     with contextlib.closing(make_games_builder(settings).make_games(0, maps_folder, rng)) as games:
         for forced in forced_starts(settings, subject.spaces, entry, n_races, FORCED_START_ACTIONS):
             ended = rollout(games, entry, functools.partial(greedy_after, forced, actor))
-            stats = ended.end_race_stats | stats_of_entry(entry) | {"is_explo": False}
-            races.append(copy_of_race(ended.rollout_results, stats))
+            ended.facts = ended.facts.with_changes(is_explo=False)
+            races.append(ended.copy())
     if "position_m" in races[0].columns:
         with contextlib.suppress(UserError):  # a generated track has no file
             line_m = load_reference_line(maps_folder / entry.reference_line)
             subject = dataclasses.replace(subject, line_m=line_m)
     return gather(subject, races[0], races, None)
-
-
-def copy_of_race(columns: Mapping[str, Any], stats: Mapping[str, Any], *, with_frames: bool = True) -> RecentRace:
-    """Copy a race out of memory that the next race overwrites."""
-    kept = {name: value for name, value in columns.items() if with_frames or name != "frames"}
-    copies = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in kept.items()}
-    return RecentRace(copies, dict(stats))

@@ -128,7 +128,7 @@ def load_weights(source: Path, settings: Settings) -> Learned:
         )
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
     try:
-        agent, known = loaded.state["agent"], loaded.state["hooks"]["CountRaces"]
+        agent, known = loaded.state["agent"], loaded.state["statistics"]
         counts = {"frames_total": int(known["frames_total"]), "training_s": float(known["training_s"])}
         return Learned(settings, agent[kind], {**known, **counts}, loaded.folder, loaded.manifest.settings, agent)
     except (KeyError, TypeError) as error:

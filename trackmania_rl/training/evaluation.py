@@ -11,7 +11,7 @@ import functools
 import os
 import statistics
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,9 +27,10 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.protocol import GameIds, Games, Received, rollout
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.games.stepped_envs import Episode, own_action, own_state
+from trackmania_rl.games.stepped_envs import History, own_action, own_state
 from trackmania_rl.race.actions import FORWARD, PEDALS
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, BatchDecision, Policy, PolicyDecision
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs.driver_file import DriverFileError, is_driver_file
 from trackmania_rl.seeds import SeedTree
@@ -40,7 +41,15 @@ from trackmania_rl.training.driver_loading import Learned, fill_network, load_le
 FORCED_START_ACTIONS: Final = 10
 """Default number of forced actions: half a second."""
 _NO_IMAGE: Final = np.empty((1, 0, 0), dtype=np.uint8)
-_OF_STATS: Final = ("race_finished", "race_time_ms", "cutoff_reason", "meters", "mean_speed_m_s", "inputs")
+_OF_RACES: Final = (
+    "race_finished",
+    "race_time_ms",
+    "cutoff_reason",
+    "meters",
+    "mean_speed_m_s",
+    "checkpoint_times_ms",
+)
+"""Facts of a race in `MapEvaluation.figures`."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,7 @@ class TrainedDriver:
 
     def begin_episode(self) -> Callable[[Any], int | npt.NDArray[np.float32]]:
         """Return `act` for one episode, which keeps the earlier states and actions that views show."""
-        episode = Episode()
+        episode = History()
         if self.spaces.own_observation is None:  # observations of races have their views
             return self.act
 
@@ -139,56 +148,37 @@ class TrainedDriver:
 
 
 @dataclass(frozen=True)
-class EvaluatedRace:
-    """One race."""
-
-    n_forced_actions: int
-    race_finished: bool
-    race_time_ms: int  #: finish time, or time until the cut-off
-    cutoff_reason: str | None  #: None for a finished race
-    meters: float  #: distance reached along the reference line
-    mean_speed_m_s: float
-    checkpoint_times_ms: tuple[int, ...]  #: of the checkpoints passed, the finish included
-    inputs: str  #: input script
-    q_values: npt.NDArray[np.float32] = field(compare=False, repr=False)  #: (T, A); (T, 1) of analog actions
-
-
-@dataclass(frozen=True)
-class EvaluatedEpisode:
-    """One episode of a user's own environment."""
-
-    episode_return: float  #: undiscounted
-    length: int
-    end: str  #: "terminated" or "truncated"
-
-
-@dataclass(frozen=True)
 class MapEvaluation:
-    """One or more races on a map."""
+    """One or more races on a map.
+
+    Attributes:
+        races: without frames; race k of `n_forced_actions[k]` forced actions.
+    """
 
     map_entry: MapEntry
-    races: tuple[EvaluatedRace, ...]
+    races: tuple[Race, ...]
+    n_forced_actions: tuple[int, ...]
 
     @property
-    def best_race(self) -> EvaluatedRace:
+    def best_race(self) -> Race:
         """The fastest finished race; without a finish the one that came furthest."""
-        finished = [race for race in self.races if race.race_finished]
+        finished = [race for race in self.races if race.facts.race_finished]
         if finished:
-            return min(finished, key=lambda race: race.race_time_ms)
-        return max(self.races, key=lambda race: race.meters)
+            return min(finished, key=lambda race: race.facts.race_time_ms)
+        return max(self.races, key=lambda race: race.facts.meters)
 
     @property
     def best_race_name(self) -> str:
         """Name of the best race's files: `{map}_{time}`, or `{map}_unfinished_{meters}m`."""
-        best = self.best_race
+        best = self.best_race.facts
         result = str(best.race_time_ms) if best.race_finished else f"unfinished_{best.meters:.0f}m"
         return f"{self.map_entry.map_name}_{result}"
 
     def figures(self) -> dict[str, Any]:
         """Return all figures as plain values for JSON. Times are None without a finish."""
-        finish_ms = [race.race_time_ms for race in self.races if race.race_finished]
-        meters = [race.meters for race in self.races]
-        left_out = ("inputs", "q_values")
+        facts = [race.facts for race in self.races]
+        finish_ms = [race.race_time_ms for race in facts if race.race_finished]
+        meters = [race.meters for race in facts]
         return {
             "map": self.map_entry.map_name,
             "n_races": len(self.races),
@@ -198,7 +188,10 @@ class MapEvaluation:
             "mean_ms": statistics.fmean(finish_ms) if finish_ms else None,
             "best_meters": max(meters),
             "mean_meters": statistics.fmean(meters),
-            "races": [{k: value for k, value in vars(race).items() if k not in left_out} for race in self.races],
+            "races": [
+                {"n_forced_actions": n_forced} | {name: getattr(race, name) for name in _OF_RACES}
+                for n_forced, race in zip(self.n_forced_actions, facts, strict=True)
+            ],
         }
 
 
@@ -257,17 +250,15 @@ def evaluate_map(
         GameKeepsFailingError: if the game keeps failing.
     """
     races = []
+    n_forced = []
     for forced in forced_starts(driver.settings, driver.spaces, map_entry, n_races, n_forced_actions):
-        driven = rollout(games, map_entry, functools.partial(greedy_after, forced, driver.actor))
-        stats = driven.end_race_stats
-        named = {name: stats[name] for name in _OF_STATS}
-        times_ms = tuple(stats["checkpoint_times_ms"])
-        q_values = driven.rollout_results["q_values"].copy()
-        races.append(EvaluatedRace(len(forced), checkpoint_times_ms=times_ms, q_values=q_values, **named))
-    return MapEvaluation(map_entry, tuple(races))
+        race = rollout(games, map_entry, functools.partial(greedy_after, forced, driver.actor))
+        races.append(race.copy(with_frames=False))
+        n_forced.append(len(forced))
+    return MapEvaluation(map_entry, tuple(races), tuple(n_forced))
 
 
-def evaluate_environment(driver: TrainedDriver, n_episodes: int, film: Path | None) -> list[EvaluatedEpisode]:
+def evaluate_environment(driver: TrainedDriver, n_episodes: int, film: Path | None) -> list[RaceFacts]:
     """Drive a user's own environment greedily. The same arguments give the same episodes.
 
     Args:
@@ -294,8 +285,7 @@ def evaluate_environment(driver: TrainedDriver, n_episodes: int, film: Path | No
                     video = closing.enter_context(VideoFile(film, builder.frames_per_s))
                     listeners.append(_Filming(video, games, builder.name))
                 driven = rollout(games, settings.game.map_cycle[0], make_policy, listeners=listeners)
-            stats, n_actions = driven.end_race_stats, len(driven.rollout_results["actions"])
-            episodes.append(EvaluatedEpisode(stats["meters"], n_actions, stats["cutoff_reason"]))
+            episodes.append(driven.facts)
     return episodes
 
 

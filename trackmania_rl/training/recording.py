@@ -57,11 +57,10 @@ def record_races(
     """Drive a race with each policy in the first game, and yield its episode; `source` names the driver."""
     for make_policy in policies:
         race = rollout(games, map_entry, make_policy)
-        results, stats = race.rollout_results, race.end_race_stats
-        about = {"source": source, "map": map_entry.map_name, "meters": float(stats["meters"])}
-        about |= {name: stats[name] for name in ("race_time_ms", "race_finished")}
-        rewards, race_time_ms = reward(results, settings, 0).rewards, stats["race_time_ms"]
-        yield episode_of_race(results, rewards, race_time_ms, form, settings.game.ms_per_action, about)
+        about = {"source": source, "map": map_entry.map_name}
+        about |= {name: getattr(race.facts, name) for name in ("meters", "race_time_ms", "race_finished")}
+        race.rewards, _ = reward(race.rollout_results(), settings, 0)
+        yield episode_of_race(race, form, settings.game.ms_per_action, about)
 
 
 def episodes_of_run(run_folder: Path, form: EpisodeForm) -> Iterator[Episode]:
@@ -83,7 +82,7 @@ def rows_of_run(run_folder: Path) -> dict[str, torch.Tensor]:
     loaded = load_checkpoint(run_folder)
     if loaded is None:
         raise UserError(f"{run_folder} holds no checkpoint yet")
-    memory = loaded.state["hooks"].get("StoreRaces", {}).get("buffers")
+    memory = loaded.state.get("replay", {}).get("memory")
     if memory is None:
         raise UserError(
             f"{run_folder}: its checkpoint holds no replay memory; set checkpoint_holds_replay = True in "

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer, make_buffers
 from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
-from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.race.views import View, Views
 from trackmania_rl.settings import ReplaySettings, Settings, load_settings
@@ -56,25 +56,20 @@ def small_form(*, has_image: bool = False, is_analog: bool = False, has_views: b
     return EpisodeForm(spaces)
 
 
-def random_rollout(n_actions: int, seed: int, spaces: Spaces, *, is_finished: bool) -> dict[str, Any]:
-    """The part of a race that a memory keeps."""
+def random_race(n_actions: int, seed: int, spaces: Spaces, *, is_finished: bool) -> Race:
+    """A rewarded race with the columns that a memory keeps."""
     rng = np.random.default_rng(seed)
     is_choice = isinstance(spaces.action, Discrete)
     actions = rng.integers(0, N_ACTIONS, n_actions) if is_choice else rng.uniform(-1, 1, (n_actions, 2))
-    return {
+    columns: dict[str, Any] = {
         "frames": rng.integers(0, 256, (n_actions + 1, 1, *spaces.image_size_px), dtype=np.uint8),
         "state_float": rng.standard_normal((n_actions + 1, spaces.n_own_floats)).astype(np.float32),
         "actions": actions.astype(spaces.action_dtype),
         "action_was_greedy": rng.random(n_actions) < 0.7,
-        "terminated": is_finished,
     }
-
-
-def random_rewards(n_actions: int, seed: int) -> RewardedRace:
-    rng = np.random.default_rng(seed + 1000)
-    return RewardedRace(
-        rng.standard_normal(n_actions).astype(np.float32), rng.standard_normal(n_actions + 1).astype(np.float32)
-    )
+    facts = RaceFacts(map_name="a", is_explo=True, fill_buffer=True, n_actions=n_actions, terminated=is_finished)
+    rewards, potentials = (rng.standard_normal(n).astype(np.float32) for n in (n_actions, n_actions + 1))
+    return Race(columns, facts, rewards, potentials)
 
 
 @pytest.fixture
@@ -90,8 +85,8 @@ def replay_settings(default_settings: Settings) -> ReplaySettings:
 
 
 @pytest.fixture
-def fill_memory(replay_settings: ReplaySettings) -> FillMemory:
-    """`fill_memory(spaces, rollouts and what they are worth)` makes a memory that holds them."""
+def fill_memory(default_settings: Settings, replay_settings: ReplaySettings) -> FillMemory:
+    """`fill_memory(spaces, races)` makes a memory that holds them."""
 
     def make(spaces: Spaces) -> MiniRaceReplayBuffer:
         buffer, _ = make_buffers(
@@ -105,11 +100,12 @@ def fill_memory(replay_settings: ReplaySettings) -> FillMemory:
         )
         return buffer
 
-    def fill(spaces: Spaces, races: list[tuple[dict[str, Any], RewardedRace]]) -> MiniRaceReplayBuffer:
+    def fill(spaces: Spaces, races: list[Race]) -> MiniRaceReplayBuffer:
         buffer, test_side = make(spaces), make(spaces)  # the test share is 0
         test_side.storage.ring = buffer.ring
-        for rollout_results, rewarded in races:
-            fill_buffer_from_rollout_with_n_steps_rule(buffer, test_side, rollout_results, rewarded, replay_settings)
+        settings = default_settings.model_copy(update={"replay": replay_settings})
+        for race in races:
+            fill_buffer_from_rollout_with_n_steps_rule(buffer, test_side, race, settings)
         return buffer
 
     return fill

@@ -17,8 +17,8 @@ from trackmania_rl.experience_replay.episodes import (
     EpisodeForm,
     episode_of_race,
     episodes_of_memory,
+    race_of_episode,
     recorded_reward,
-    rollout_of_episode,
 )
 from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.games.in_process import InProcessGames
@@ -29,7 +29,7 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, settings_from_flat
 
-from .conftest import N_ACTIONS, FillMemory, random_rewards, random_rollout, short_episode, small_form
+from .conftest import N_ACTIONS, FillMemory, random_race, short_episode, small_form
 
 
 @pytest.mark.parametrize("has_views", [False, True], ids=["", "views"])
@@ -41,16 +41,16 @@ def test_a_memory_that_went_through_a_file_has_the_same_bytes(
 ) -> None:
     form = small_form(has_image=has_image, is_analog=is_analog, has_views=has_views)
     spaces = form.spaces
-    races = [
-        (random_rollout(13 + k, k, spaces, is_finished=k % 2 == 0), random_rewards(13 + k, k)) for k in range(n_races)
-    ]
+    races = [random_race(13 + k, k, spaces, is_finished=k % 2 == 0) for k in range(n_races)]
     before = fill_memory(spaces, races).ring.state_dict()["columns"]
     columns = {name: column.numpy() for name, column in before.items()}
     dataset = write_dataset(
         "tested/memory-v0", episodes_of_memory(columns, form, "a run"), form, None, "tested", tmp_path
     )
     read = list(dataset.episodes())
-    again = [(rollout_of_episode(episode, form), recorded_reward(episode)) for episode in read]
+    again = [race_of_episode(episode, form) for episode in read]
+    for race, episode in zip(again, read, strict=True):
+        race.rewards, race.potentials = recorded_reward(episode)
     assert {about["source"] for about in dataset.data.storage.get_episode_metadata(range(len(read)))} == {"a run"}
     after = fill_memory(spaces, again).ring.state_dict()["columns"]
     n_rows = len(after["actions"])  # where the oldest race has lost all but its end, that is left out
@@ -85,23 +85,23 @@ def test_a_driven_race_is_rewarded_by_the_configuration_that_learns(driven: Any,
     settings, race = driven
     form = EpisodeForm(race_spaces(settings))
     reward = RaceReward(settings, form.spaces, SeedTree(0))
-    rewarded = reward(race.rollout_results, settings, 0)
-    stats = race.end_race_stats
-    episode = episode_of_race(
-        race.rollout_results, rewarded.rewards, stats["race_time_ms"], form, 50, {"map": "valley"}
-    )
+    rewarded = reward(race.rollout_results(), settings, 0)
+    race.rewards, race.potentials = rewarded
+    episode = episode_of_race(race, form, 50, {"map": "valley"})
     dataset = write_dataset("tested/driven-v0", [episode], form, None, "tested", tmp_path)
     [read] = dataset.episodes()
     assert read.rewards.tobytes() == rewarded.rewards.tobytes()
     assert recorded_reward(read) is None, "it has the columns"
-    results = rollout_of_episode(read, form)
+    again = race_of_episode(read, form)
     for name in ("state_float", "actions", GREEDY, METERS, "car_gear_and_wheels", "position_m", "current_zone_idx"):
-        assert results[name].tobytes() == np.asarray(race.rollout_results[name]).tobytes(), name
-    assert "race_time" not in results
+        assert again.columns[name].tobytes() == np.asarray(race.columns[name]).tobytes(), name
+    assert not again.facts.race_finished
     others = settings_from_flat(settings.flat() | {"reward_per_m_advanced_along_centerline": 1.0})
-    assert (reward(results, settings, 0).rewards == rewarded.rewards).all()
-    assert (reward(results, others, 0).rewards == reward(race.rollout_results, others, 0).rewards).all()
-    assert read.infos[RACE_TIME][-1] == stats["race_time_ms"]
+    assert (reward(again.rollout_results(), settings, 0).rewards == rewarded.rewards).all()
+    assert (
+        reward(again.rollout_results(), others, 0).rewards == reward(race.rollout_results(), others, 0).rewards
+    ).all()
+    assert read.infos[RACE_TIME][-1] == race.facts.race_time_ms
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_a_driven_race_is_rewarded_by_the_configuration_that_learns(driven: Any,
 )
 def test_what_no_race_can_hold_is_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        rollout_of_episode(short_episode(4, **changes), small_form())
+        race_of_episode(short_episode(4, **changes), small_form())
 
 
 def test_without_columns_actions_and_rewards_are_those_of_the_environment() -> None:
     spaces = dataclasses.replace(small_form().spaces, action=Discrete(N_ACTIONS, start=3))
     form = EpisodeForm(spaces)
     episode = short_episode(4, actions=np.array([3, 9, 4, 5]))
-    assert rollout_of_episode(episode, form)["actions"].tolist() == [0, 6, 1, 2]
+    assert race_of_episode(episode, form).columns["actions"].tolist() == [0, 6, 1, 2]
     with pytest.raises(UserError, match="its actions are not all from 3 to 9"):
-        rollout_of_episode(short_episode(4, actions=np.array([3, 9, 4, 10])), form)
+        race_of_episode(short_episode(4, actions=np.array([3, 9, 4, 10])), form)
     rewarded = recorded_reward(episode)
     assert rewarded is not None
     assert rewarded.rewards.tolist() == episode.rewards.tolist()

@@ -58,7 +58,7 @@ def test_a_race_is_the_trainers_race(make_env, tracks, wandering, repository_roo
     no_values = np.zeros(len(settings.game.inputs), dtype=np.float32)
     entry = map_entries(settings, repository_root / "maps", [tracks["straight"]])[0]
     ended = rollout(games, entry, lambda: lambda frame, floats: PolicyDecision(next(upcoming), True, no_values))
-    race, stats = ended.rollout_results, ended.end_race_stats
+    race, stats = ended.rollout_results(), ended.end_race_stats()
     expected = RaceReward(settings, race_spaces(settings), SeedTree(0))(race, settings, 0).rewards
     assert race["race_time"] % settings.game.ms_per_action != 0, "else the socket's game asks once more at the finish"
     np.testing.assert_allclose(rewards, expected, rtol=1e-5)

@@ -60,9 +60,10 @@ def write_figures(run):
     statistics = TrainingStatistics()
     statistics.current_values = {"epsilon": 0.5}
     means = {"loss": 1.0, "test_loss": 2.0, "mean_q": 3.0, "grad_norm": 4.0}
-    (writer,) = open_loggers(load_settings(PROJECT_FOLDER / "config_files" / "config.py"), run)
+    settings = load_settings(PROJECT_FOLDER / "config_files" / "config.py")
+    (writer,) = open_loggers(settings, run)
     for frames in (100, 200):
-        writer.do("figures", progress_figures(statistics, means), frames)
+        writer.do("figures", progress_figures(statistics, settings, means), frames)
     writer.close()
 
 

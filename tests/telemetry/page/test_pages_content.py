@@ -107,7 +107,10 @@ def test_new_races_are_added_and_a_second_session_continues(page, run):
 
 def test_a_log_of_days_is_read_in_pieces_and_bounded(run, monkeypatch):
     monkeypatch.setattr(curves_module, "MOST_MAPS", 3)
-    races = [race_line(number, map=f"map {number}" if number % 100 == 0 else "valley") for number in range(1, 5001)]
+    races = [
+        race_line(number, map=f"map {number}" if number % 100 == 0 else "valley", race_time_ms=30_000 - number)
+        for number in range(1, 5001)
+    ]
     run.races.write_text("".join(races))
     run.log.write_text("".join(f"2026-11-24 02:33:42 INFO message {k} {'x' * 200}\n" for k in range(3000)))
     whole = RunPage(run, PROJECT_FOLDER)

@@ -19,7 +19,7 @@ from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.progress_reward import ProgressReward
-from trackmania_rl.race.races import RaceEnd
+from trackmania_rl.race.race import Race
 from trackmania_rl.race.rewards import Arrival, RaceReward, StepReward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
@@ -139,7 +139,7 @@ class EnvRaces:
         """Wait for the states of races that have begun."""
         self._take(self._wait())
 
-    def advance(self, games: GameIds, actions: Array) -> tuple[Array, dict[int, RaceEnd]]:
+    def advance(self, games: GameIds, actions: Array) -> tuple[Array, dict[int, Race]]:
         """Make an action, (n,) or (n, 3), in some games; wait for their states and those of begun races.
 
         Returns:
@@ -164,16 +164,20 @@ class EnvRaces:
         rewards[some] = self._reward.of_actions(
             before[some], self.floats[some], self.meters[some] - before_m[some], self._n_actions_made
         )
-        ends = {game: race.end for game, race in received.ended.items() if race.end is not None}
-        for game, end in ends.items():
+        for game, race in received.ended.items():
             self.is_under_way[game] = False
-            if end.is_finished:
-                advanced_m, duration_ms = end.furthest_m - before_m[game], end.race_time_ms - before_ms[game]
-                race_m = end.furthest_m - self._began_m[game]
+            if race.facts.race_finished:
+                finish_m = race.columns["meters_advanced_along_centerline"][-1]
+                race_time_ms = race.facts.race_time_ms
                 rewards[game] = self._reward.of_arrival(
-                    Arrival(float(advanced_m), int(duration_ms), float(race_m), end.race_time_ms)
+                    Arrival(
+                        advanced_m=float(finish_m - before_m[game]),
+                        duration_ms=int(race_time_ms - before_ms[game]),
+                        race_m=float(finish_m - self._began_m[game]),
+                        race_time_ms=race_time_ms,
+                    )
                 )
-        return rewards, ends
+        return rewards, dict(received.ended)
 
     def show(self, games: int | slice = slice(None)) -> Shown:
         """Return the observation of one game, or of all, as new arrays."""
@@ -193,16 +197,18 @@ class EnvRaces:
             "cutoff_reason": np.full(self.n_games, "", dtype=object),
         }
 
-    def info_of_end(self, game: int, end: RaceEnd) -> dict[str, Any]:
-        """Return the entries of `info` that a race's end changes."""
+    def info_of_end(self, race: Race) -> dict[str, Any]:
+        """Return the entries of `info` that the end of a race changes."""
+        facts = race.facts
+        meters = race.columns["meters_advanced_along_centerline"]
         return {
-            "meters": float(end.furthest_m - self._began_m[game]),
-            "race_time_ms": end.race_time_ms,
-            "race_finished": end.is_finished,
-            "cutoff_reason": end.cutoff_reason or "",
+            "meters": float(meters.max() - meters[0]),
+            "race_time_ms": facts.race_time_ms,
+            "race_finished": facts.race_finished,
+            "cutoff_reason": facts.cutoff_reason or "",
         }
 
-    def infos(self, ends: Mapping[int, RaceEnd], **more: Array) -> list[dict[str, Any]]:
+    def infos(self, ends: Mapping[int, Race], **more: Array) -> list[dict[str, Any]]:
         """Return the `info` of every game.
 
         Args:
@@ -212,8 +218,8 @@ class EnvRaces:
         columns = self.columns() | more
         values = [list(column) if column.dtype == np.float32 else column.tolist() for column in columns.values()]
         infos = [dict(zip(columns, of_game, strict=True)) for of_game in zip(*values, strict=True)]
-        for game, end in ends.items():
-            infos[game] |= self.info_of_end(game, end)
+        for game, race in ends.items():
+            infos[game] |= self.info_of_end(race)
         return infos
 
     def check_open(self) -> None:
@@ -250,11 +256,11 @@ class EnvRaces:
             begun = ids[received.is_first]
             self._began_m[begun] = self.meters[begun]
         for game, race in received.ended.items():
-            assert race.end is not None
-            last = race.end.last
-            self.images[game], self.floats[game] = self._views.look_at_last(race.rollout_results)
-            self.meters[game], self.race_time_ms[game] = last.meters, last.race_time_ms
-            self.position_m[game], self.speed_m_s[game] = last.position_m, last.speed_m_s
+            self.images[game], self.floats[game] = self._views.last_state(race.columns)
+            self.meters[game] = race.columns["meters_advanced_along_centerline"][-1]
+            self.race_time_ms[game] = race.facts.race_time_ms
+            self.position_m[game] = race.columns["position_m"][-1]
+            self.speed_m_s[game] = race.columns["speed_m_s"][-1]
 
 
 def _maps_by_name(maps: Sequence[MapEntry], weights: Sequence[float]) -> tuple[dict[str, MapEntry], Array]:

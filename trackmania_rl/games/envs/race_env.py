@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.env_races import Array, EnvRaces, Shown
-from trackmania_rl.race.races import RaceEnd
+from trackmania_rl.race.race import Race
 from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 GAME_LOST: Final = "game_lost"
@@ -102,7 +102,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         except GameError:
             races.is_under_way[0] = False
             return races.show(0), 0.0, False, True, races.infos({})[0] | {"cutoff_reason": GAME_LOST}
-        terminated = 0 in ends and ends[0].is_finished
+        terminated = 0 in ends and ends[0].facts.race_finished
         truncated = 0 in ends and not terminated
         return races.show(0), float(rewards[0]), terminated, truncated, races.infos(ends)[0]
 
@@ -203,7 +203,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         *made, ends = self.advance(actions)
         return *made, self._infos(ends)  # type: ignore[return-value]  # mypy loses count
 
-    def advance(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, Mapping[int, RaceEnd]]:
+    def advance(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, Mapping[int, Race]]:
         """Step like `step`, but return the ends of races in place of infos."""
         races = self.races
         races.check_open()
@@ -222,8 +222,8 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             checked = checked[driven]
         rewards, ends = races.advance(driven, checked)
         terminated, truncated = np.zeros((2, self.num_envs), dtype=np.bool_)
-        for game, end in ends.items():
-            terminated[game], truncated[game] = end.is_finished, not end.is_finished
+        for game, race in ends.items():
+            terminated[game], truncated[game] = race.facts.race_finished, not race.facts.race_finished
         return races.show(), rewards, terminated, truncated, ends
 
     def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
@@ -250,11 +250,11 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             )
         return mask
 
-    def _infos(self, ends: Mapping[int, RaceEnd]) -> dict[str, Any]:
+    def _infos(self, ends: Mapping[int, Race]) -> dict[str, Any]:
         columns = self.races.columns()
         infos: dict[str, Any] = columns | {f"_{name}": np.ones(self.num_envs, dtype=np.bool_) for name in columns}
-        for game, end in ends.items():
-            infos = self._add_info(infos, self.races.info_of_end(game, end), game)
+        for game, race in ends.items():
+            infos = self._add_info(infos, self.races.info_of_end(race), game)
         return infos
 
 

@@ -19,7 +19,6 @@ from typing import Any, Final
 import ray
 import ray.util
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
-from tensordict import TensorDictBase
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
@@ -29,11 +28,11 @@ from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.multiprocess.cluster.connecting import RESOURCE, environment, n_places, uses_tls
 from trackmania_rl.multiprocess.collector_process import send_logs_to
 from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, CollectorSetup
-from trackmania_rl.multiprocess.learner_process import CollectorsHook
 from trackmania_rl.multiprocess.serving import ServeWorkers
-from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits
+from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, Supervisor
 from trackmania_rl.multiprocess.worker import Machine, Server, Spool, Worker
 from trackmania_rl.places import SHIPPED_FOLDER
+from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -197,7 +196,7 @@ class WorkerJob(Job):
         self._logs = self._actor.take_logs.remote()
 
 
-class ClusterWorkers(CollectorsHook[WorkerJob]):
+class ClusterWorkers(Supervisor[WorkerJob]):
     """The workers of a run on the machines of a cluster.
 
     Args:
@@ -227,17 +226,23 @@ class ClusterWorkers(CollectorsHook[WorkerJob]):
             )
             jobs.append(WorkerJob(index, server, own, setup.channels.run_state))
         super().__init__(jobs, COLLECTOR_POLICY)
+        self._serving = serving
         self._job_of_worker = {job.worker: job for job in jobs}
         self._has_said_that_some_wait = False
         self._head_answered_s, self._n_places = time.monotonic(), n_places()
         threading.Thread(target=self._ask_head, name="head", daemon=True).start()  # a call does not return without it
 
-    @override
-    def batch_process(self, _: TensorDictBase) -> None:
-        self._job_of_worker[self.run.race.end_race_stats["sent_by"].worker].n_delivered += 1
+    @property
+    def n_alive(self) -> int:
+        """Return 0: connected workers are counted by `ServeWorkers`."""
+        return 0
+
+    def count(self, facts: RaceFacts) -> None:
+        """Count a race or fragment of a worker."""
+        self._job_of_worker[self._serving.worker_of(facts.collector)].n_delivered += 1
 
     @override
-    def tick(self) -> None:
+    def check(self) -> None:
         """Restart failed workers.
 
         Raises:
@@ -249,7 +254,7 @@ class ClusterWorkers(CollectorsHook[WorkerJob]):
                 f"the head of the Ray cluster has not answered for {HEAD_LOST_AFTER_S:.0f} s: start it again, and then "
                 "repeat the command, which resumes from the last checkpoint"
             )
-        super().tick()
+        super().check()
         if not self._has_said_that_some_wait and (n_waiting := len(self.jobs) - self._n_places) > 0:
             self._has_said_that_some_wait = True
             log.warning(
@@ -259,8 +264,8 @@ class ClusterWorkers(CollectorsHook[WorkerJob]):
                 RESOURCE,
             )
 
-    @override
     def stop(self) -> None:
+        """Ask every worker to end, and kill those that are busy."""
         ends = [end for job in self.jobs for end in job.ask_to_end()]
         if ends:
             ray.wait(ends, num_returns=len(ends), timeout=ENDS_WITHIN_S)

@@ -18,7 +18,7 @@ from trackmania_rl.games.protocol import GameIds, Games, Received
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.races import EndedRace
+from trackmania_rl.race.race import Race
 from trackmania_rl.race.zones import ZONE_SPACING_M
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.telemetry.live.feed import (
@@ -95,7 +95,7 @@ class LiveMirror:
             return
         for game, race in received.ended.items():
             entry = self._entries[game]
-            if entry is None or race.end is None:
+            if entry is None or race.facts.is_of_environment:
                 continue
             for name in [EVALUATED] * (not entry.is_explo) + [game] * (game in self._watched):
                 if now_s >= self._next_race_s.get(name, -math.inf):
@@ -175,25 +175,23 @@ class LiveMirror:
                     **{name: values[place] for name, values in lists.items()},
                 )
 
-    def _write_race(self, name: int | str, game: int, entry: MapEntry, race: EndedRace) -> None:
-        end, results = race.end, race.rollout_results
-        assert end is not None
-        settings, n_actions = self._games.game, len(results["actions"])
+    def _write_race(self, name: int | str, game: int, entry: MapEntry, race: Race) -> None:
+        results = race.columns
+        settings = self._games.game
+        n_actions = race.n_actions
         decided = np.append(np.arange(n_actions), n_actions - 1)
-        time_ms = np.append(np.arange(n_actions) * settings.ms_per_action, end.race_time_ms).astype(np.int32)
-        position_m = np.concatenate((results["position_m"], end.last.position_m[None]))
-        steps_m = np.linalg.norm(np.diff(position_m, axis=0), axis=1)
-        speed_m_s = np.append(1000 * steps_m / np.maximum(np.diff(time_ms), 1), end.last.speed_m_s)
+        time_ms = np.append(np.arange(n_actions) * settings.ms_per_action, race.facts.race_time_ms).astype(np.int32)
         gas, brake, steer = actions_of_game(settings).controls(results["actions"][decided]).T
         meters = results["meters_advanced_along_centerline"]
-        every, frames = 1, None
+        every = 1
+        frames = None
         if self._writes_frames:
             every = -(-results["frames"].nbytes // MOST_FRAME_BYTES)
             frames = results["frames"][::every, 0]
         columns: dict[str, Any] = {
             "time_ms": time_ms,
-            "position": position_m.astype(np.float32),
-            "speed_mps": speed_m_s.astype(np.float32),
+            "position": results["position_m"].astype(np.float32),
+            "speed_mps": results["speed_m_s"].astype(np.float32),
             "steer": steer.astype(np.float32),
             "gas": gas > 0,
             "brake": brake > 0,
@@ -212,8 +210,8 @@ class LiveMirror:
                 map_name=entry.map_name,
                 track=_track(entry),
                 is_explo=entry.is_explo,
-                race_finished=bool(end.is_finished),
-                race_time_ms=int(end.race_time_ms),
+                race_finished=race.facts.race_finished,
+                race_time_ms=race.facts.race_time_ms,
                 told_s=self._clock(),
                 map_file=str(map_file(entry, self._maps_folder).resolve()),
                 **columns,

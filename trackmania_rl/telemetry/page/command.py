@@ -149,7 +149,7 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     from trackmania_rl.runs import save_best_run
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.settings.snapshot import already_stretched, write_settings
-    from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
+    from trackmania_rl.telemetry.race_record import CommandClock, RaceLog
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.evaluation import greedy_after, load_driver
 
@@ -164,14 +164,10 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     with contextlib.closing(games), contextlib.closing(log):
         for entry in map_entries(settings, maps_folder, tracks_folder=run.path / "generated_tracks"):
             driven = rollout(games, entry, lambda: greedy_after(np.empty(0), driver.actor))
-            stats = driven.end_race_stats
-            record = RaceRecord.of_rollout(entry.map_name, False, 0, driven.rollout_results, stats)
-            log.write(record, driver.frames_total)
-            if record.race_finished:
-                q_values = driven.rollout_results["q_values"]
-                kept = save_best_run(
-                    run.best_runs, entry.map_name, record.race_time_ms, stats["inputs"], q_values, settings
-                )
+            driven.facts = driven.facts.with_changes(is_explo=False)
+            log.write(driven.facts, driver.frames_total)
+            if driven.facts.race_finished:
+                kept = save_best_run(run.best_runs, driven, settings)
                 shutil.copyfile(file, kept / f"{kept.name}{DRIVER_ENDING}")
 
 

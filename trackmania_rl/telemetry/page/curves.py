@@ -18,7 +18,8 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 
-from trackmania_rl.telemetry.race_record import RACE_KINDS, RaceRecord
+from trackmania_rl.race.race import RACE_KINDS
+from trackmania_rl.telemetry.race_record import facts_of_line
 from trackmania_rl.telemetry.statistics import RECENT_RACES, RaceHistory
 
 MOST_POINTS: Final = 2000
@@ -228,7 +229,7 @@ class RaceCurves:
         self._add_rate(frames, wall_s, new)
         for name, value in race.get("learning", {}).items():
             add_figure(self.figures, name, frames, float(value), self.new_figures)
-        record = RaceRecord.of_line(race)
+        record = facts_of_line(race)
         name = f"{record.map_name}/{record.kind}"
         if not record.counts or (name not in self.curves and len(self._histories) >= 2 * MOST_MAPS):
             return

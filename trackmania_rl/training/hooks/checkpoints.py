@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Collection, Sequence
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
-from tensordict import TensorDictBase
 from torch import nn
+from typing_extensions import override
 
 from trackmania_rl.errors import ExitCode, UserError, one_line
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.runs import (
     FIRST_CHECKPOINT_AFTER_S,
     CheckpointError,
+    CheckpointFacts,
+    CheckpointStore,
     DiskTooFullError,
     LoadedCheckpoint,
     RunFolder,
@@ -29,20 +33,71 @@ from trackmania_rl.runs.changes import changes_of_meaning, changes_since, differ
 from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.loading import stored_settings
+from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.telemetry.race_record import last_session
 from trackmania_rl.telemetry.run_status import read_status
+from trackmania_rl.telemetry.statistics import RECENT_RACES, TrainingStatistics
 from trackmania_rl.training.driver_loading import first_weights, load_weights, tracks_of
 from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.training.hooks.hook import Hook, Interval, RunContext
-from trackmania_rl.training.hooks.updates import WatchNumbers
 
 log = logging.getLogger(__name__)
+
+
+HOOKS: Final = "hooks"
+"""Section of the states of a user's hooks, by name."""
+ENOUGH_RACES: Final = RECENT_RACES // 2
+"""Evaluation races of a map that a score needs."""
 
 
 class NotSavedError(CheckpointError):
     """The training has ended, but its last checkpoint cannot be written."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.NOT_SAVED
+
+
+def state_of(run: RunContext) -> dict[str, Any]:
+    """Return the state that a resumed run needs, by section, in plain values and tensors.
+
+    In place of the replay memory's rows is the `RingBuffer`, so that they are not copied.
+    """
+    return {
+        "agent": run.agent.state_dict(),
+        "n_turns": run.n_turns,
+        **{key: section.state_dict() for key, section in run.sections.items()},
+        HOOKS: {name: hook.state_dict() for name, hook in run.user_hooks.items()},
+    }
+
+
+def load_state(run: RunContext, state: Mapping[str, Any]) -> None:
+    """Load the state. Log a warning for a user's hook without one."""
+    run.agent.load_state_dict(state["agent"])
+    run.n_turns = state["n_turns"]
+    for key, section in run.sections.items():
+        if key in state:  # a hook that another setting brings has none
+            section.load_state_dict(state[key])
+    for name, hook in run.user_hooks.items():
+        if name in state[HOOKS]:
+            hook.load_state_dict(state[HOOKS][name])
+        elif hook.state_dict():
+            log.warning("the checkpoint has no hook %s, which starts with an empty state", name)
+
+
+def score_of(figures: TrainingStatistics) -> tuple[float, ...] | None:
+    """Return a comparable score of the run's recent evaluation races; larger is better.
+
+    Returns:
+        The share that finished, the negative mean of the maps' median times (s; 0 for a map without one), and the mean
+        of the last distances (m). None before each map has `ENOUGH_RACES`.
+    """
+    histories = [of_map.evaluated for of_map in figures.maps.values() if of_map.evaluated.n_races > 0]
+    if not histories or any(history.n_recent < ENOUGH_RACES for history in histories):
+        return None
+    return (
+        statistics.fmean(history.recent_finish_rate or 0.0 for history in histories),
+        -statistics.fmean((history.median_time_ms or 0) / 1000 for history in histories),
+        statistics.fmean(history.last_m for history in histories),
+    )
 
 
 class SaveCheckpoints(Hook):
@@ -52,22 +107,23 @@ class SaveCheckpoints(Hook):
     that double up to the interval.
 
     Args:
-        numbers: checks the weights.
         weights_from: run, checkpoint or driver whose networks a new run begins with; None for random ones.
         accepted_changes: settings that may differ from the checkpoint although they change its meaning.
     """
 
-    def __init__(
-        self, numbers: WatchNumbers, weights_from: Path | None = None, accepted_changes: Collection[str] = ()
-    ) -> None:
-        self._numbers = numbers
+    def __init__(self, weights_from: Path | None = None, accepted_changes: Collection[str] = ()) -> None:
         self._weights_from = weights_from
         self._accepted_changes = accepted_changes
         self._is_due = Interval()
         self._waits_for_finish = False
         self._saved_settings: Settings | None = None
 
-    def take_up(self) -> None:
+    @override
+    def attach(self, run: RunContext) -> None:
+        super().attach(run)
+        self._store = CheckpointStore(run.folder.path)
+
+    def load_newest(self) -> None:
         """Load the run's newest complete checkpoint, if it has any. Call it before any hook's `begin`.
 
         Raises:
@@ -106,9 +162,9 @@ class SaveCheckpoints(Hook):
 
     def end(self) -> None:
         """Write the last checkpoint, unless an error ended a run of synchronous sampling within a turn."""
-        if self._saved_settings is None or self.trainer.is_within_turn:
+        if self._saved_settings is None or self.run.is_within_turn:
             return
-        self._numbers.require_sound()
+        self.run.numbers.require_sound()
         try:
             self._save()
         except CheckpointError as error:
@@ -116,7 +172,7 @@ class SaveCheckpoints(Hook):
 
     def try_to_save(self) -> bool:
         """Write a checkpoint, without the replay memory if the disk is too full for it. Log errors."""
-        self._numbers.require_sound()
+        self.run.numbers.require_sound()
         try:
             self._save()
         except CheckpointError as error:
@@ -125,20 +181,33 @@ class SaveCheckpoints(Hook):
         return True
 
     def _save(self) -> None:
-        run, state = self.run, self.trainer.state_dict()
+        run = self.run
+        state = state_of(run)
         with contextlib.suppress(UserError):  # which the checkpoint names
             run.folder.make()  # it may have been deleted
         try:
-            self.trainer.save_checkpoint(state)
+            self._write(state)
         except DiskTooFullError:
-            memory = state["hooks"]["StoreRaces"]
-            if memory["buffers"] is None:
+            replay = state["replay"]
+            if replay["memory"] is None:
                 raise
-            memory["buffers"] = None
-            self.trainer.save_checkpoint(state)
+            replay["memory"] = None
+            self._write(state)
             log.warning("the disk is too full for the replay memory: the checkpoint is written without it")
         run.statistics.checkpoint_written()
-        run.heartbeat.saved = run.n_saved_before + run.statistics.frames_total + run.statistics.batches_total
+        run.heartbeat.saved = run.n_saved_before + run.statistics.frames_total + run.agent.updates
+
+    def _write(self, state: Mapping[str, Any]) -> Path:
+        """Write a state as a checkpoint; return its folder."""
+        run = self.run
+        facts = CheckpointFacts(
+            session=run.session,
+            frames=run.statistics.frames_total,
+            updates=run.agent.updates,
+            score=score_of(run.statistics),
+            settings=stored_settings(run.settings),
+        )
+        return self._store.save(state, run.settings.run.minimum_free_disk_mb, facts, KEPT_CHECKPOINTS)
 
     def _last_good_one(self) -> str:
         for folder, manifest in find_manifests(self.run.folder.path).items():
@@ -170,14 +239,14 @@ class SaveCheckpoints(Hook):
     def _resume(self, loaded: LoadedCheckpoint) -> None:
         folder, state = self.run.folder, loaded.state
         changes = changes_since(loaded.manifest.settings, self.run.settings)
-        if names := not_finite_tensors(state.get("hooks", {}).get("StoreRaces")):
+        if names := not_finite_tensors(state.get("replay")):
             raise CheckpointError(
                 f"{loaded.folder}: the replay memory to begin with holds numbers that are not finite "
                 f"({in_few_words(names)}); move it away to go on from the one before it, if that one is sound, "
                 "or begin a new run"
             )
         try:
-            self.trainer.load_state_dict(state)
+            load_state(self.run, state)
         except torch.OutOfMemoryError:  # is a RuntimeError
             raise
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
@@ -193,7 +262,7 @@ class SaveCheckpoints(Hook):
             log.info("changed since the checkpoint: %s", change)
         memory = self.run.memory
         ring = memory.buffer.ring if isinstance(memory, MiniRaceMemory) else None
-        self.trainer.checkpoints.go_on_from(loaded, ring)
+        self._store.continue_from(loaded, ring)
         self.run.statistics.checkpoint_written(loaded.manifest.age_s)
         log.info("resumed %s at frame %s", folder.path, f"{self.run.statistics.frames_total:,}")
 
@@ -239,29 +308,30 @@ class KeepRecords(Hook):
             if time_ms.isdecimal():
                 self._kept_ms[map_name] = min(int(time_ms), self._kept_ms.get(map_name, int(time_ms)))
 
-    def batch_process(self, _: TensorDictBase) -> None:
+    @override
+    def on_race(self, race: Race) -> None:
         """Save the race if it is a record. Log I/O errors."""
-        race, record, best_runs = self.run.race, self.run.record, self.run.folder.best_runs
-        name, time_ms = record.map_name, record.race_time_ms
-        is_result = record.race_finished and record.counts and not record.is_generated
+        facts = race.facts
+        name = facts.map_name
+        time_ms = facts.race_time_ms
+        is_result = facts.race_finished and facts.counts and not facts.is_generated
         if not is_result or time_ms >= self._kept_ms.get(name, time_ms + 1):
             return
         self._kept_ms[name] = time_ms
-        inputs, q_values = race.end_race_stats["inputs"], race.rollout_results["q_values"]
         try:
-            self._keep_driver(save_best_run(best_runs, name, time_ms, inputs, q_values, self.run.settings))
+            self._keep_driver(save_best_run(self.run.folder.best_runs, race, self.run.settings), facts)
         except UserError as error:
             log.error("%s", error)
 
-    def _keep_driver(self, folder: Path) -> None:
-        run, record = self.run, self.run.record
-        entry = next((entry for entry in run.settings.game.map_cycle if entry.map_name == record.map_name), None)
+    def _keep_driver(self, folder: Path, facts: RaceFacts) -> None:
+        run = self.run
+        entry = next((entry for entry in run.settings.game.map_cycle if entry.map_name == facts.map_name), None)
         if entry is None:  # an edit removed the map during the race
             return
-        network = run.agent.exploration_network if record.is_explo else run.agent.evaluation_network
-        track = DriverTrack.of_entry(entry, record.race_time_ms)
+        network = run.agent.exploration_network if facts.is_explo else run.agent.evaluation_network
+        track = DriverTrack.of_entry(entry, facts.race_time_ms)
         _write_driver(folder / f"{folder.name}{ENDING}", folder.name, run, network, [track])
-        of_map = re.compile(rf"{re.escape(record.map_name)}_\d+")
+        of_map = re.compile(rf"{re.escape(facts.map_name)}_\d+")
         for older in folder.parent.glob(f"*/*{ENDING}"):
             if older.parent != folder and of_map.fullmatch(older.stem):
                 older.unlink(missing_ok=True)
@@ -270,8 +340,7 @@ class KeepRecords(Hook):
 class KeepDrivers(Hook):
     """Keeps the network that evaluates in drivers/, once each full `keep_driver_every_s` of training."""
 
-    def __init__(self, numbers: WatchNumbers) -> None:
-        self._numbers = numbers
+    def __init__(self) -> None:
         self._ticked_s = 0.0
 
     def begin(self) -> None:
@@ -283,7 +352,7 @@ class KeepDrivers(Hook):
         every_s = settings.run.keep_driver_every_s
         if every_s == 0 or self._ticked_s // every_s == before_s // every_s:
             return
-        self._numbers.require_sound()
+        self.run.numbers.require_sound()
         tracks = tracks_of(settings, {name: of.best_time_ms for name, of in statistics.maps.items()})
         file = self.run.folder.drivers / f"{statistics.frames_total:012d}{ENDING}"
         try:

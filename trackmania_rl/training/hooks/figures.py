@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from typing_extensions import override
 
 from trackmania_rl.agents.weights import evaluation_mode
+from trackmania_rl.race.race import Race
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
 from trackmania_rl.telemetry.figures import progress_figures, quantile_figures, race_figures, weight_samples
@@ -22,14 +25,17 @@ RARE_INTERVAL_S: Final = 120.0
 
 
 class WriteFigures(Hook):
-    """The Trainer's logger. Writes the run's settings, figures, histograms of weights and pictures of other hooks.
+    """Writes the run's settings, figures, histograms of weights and pictures of other hooks.
 
     Args:
         figures: means of recent updates.
+        hooks: all hooks of the run, for their figures.
     """
 
-    def __init__(self, figures: LearningFigures) -> None:
+    def __init__(self, figures: LearningFigures, hooks: Sequence[Hook]) -> None:
         self._figures = figures
+        self._hooks = hooks
+        self._hook_figure_due: defaultdict[str, Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
         self._loggers: list[BackgroundLogger] = []
         self._race_due: defaultdict[tuple[str, bool], Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
         self._best_written_ms: dict[tuple[str, bool], int | None] = {}
@@ -43,23 +49,24 @@ class WriteFigures(Hook):
         self._loggers = open_loggers(run.settings, run.folder, statistics.frames_total, statistics.reference_times)
         self._write_settings()
 
-    def batch_process(self, _: TensorDictBase) -> None:
+    @override
+    def on_race(self, race: Race) -> None:
         """Write a race's figures if it is the fastest of its map and kind, or if `tensorboard_interval_s` has passed.
 
         A run may drive several races a second for weeks: all of them would fill the disk.
         """
-        record, statistics = self.run.record, self.run.statistics
-        if not record.counts:
+        facts = race.facts
+        statistics = self.run.statistics
+        if not facts.counts:
             return
-        of_kind = record.map_name, record.is_explo
-        history = statistics.maps[record.map_name].history(record.is_explo)
+        of_kind = facts.map_name, facts.is_explo
+        history = statistics.maps[facts.map_name].history(facts.is_explo)
         is_due = self._race_due[of_kind].is_due(self.run.settings.telemetry.tensorboard_interval_s)
         is_fastest = history.best_time_ms != self._best_written_ms.get(of_kind)
         if not (is_due or is_fastest):
             return
         self._best_written_ms[of_kind] = history.best_time_ms
-        q_values = self.run.race.rollout_results["q_values"]
-        self._log_figures(race_figures(record, history, statistics.reference_times, q_values))
+        self.log_figures(race_figures(facts, history, statistics.reference_times, race.columns["q_values"]))
 
     def tick(self) -> None:
         if self._figures_due.is_due(self.run.settings.telemetry.tensorboard_interval_s):
@@ -75,17 +82,21 @@ class WriteFigures(Hook):
             logger.close()
         self._loggers = []
 
-    def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
-        """Write a figure, as torchrl's loggers do."""
-        self._log_figures({name: value}, step)
+    def log_hook_figures(self, values: Mapping[str, float]) -> None:
+        """Write figures that hooks return, each at most every `tensorboard_interval_s`."""
+        every_s = self.run.settings.telemetry.tensorboard_interval_s
+        due = {name: value for name, value in values.items() if self._hook_figure_due[name].is_due(every_s)}
+        if due:
+            self.log_figures(due)
 
     def log(self, kind: str, *record: object) -> None:
         """Write a record of a kind that `BackgroundLogger.do` takes."""
         for logger in self._loggers:
             logger.do(kind, *record)
 
-    def _log_figures(self, values: dict[str, float], frames: int | None = None) -> None:
-        self.log("figures", values, self.run.statistics.frames_total if frames is None else frames)
+    def log_figures(self, values: Mapping[str, float]) -> None:
+        """Write figures now."""
+        self.log("figures", values, self.run.statistics.frames_total)
 
     def _write_figures(self) -> None:
         means = self._figures.take_means()
@@ -93,10 +104,10 @@ class WriteFigures(Hook):
             means["test_loss"] = self._figures.test_loss
         self.run.statistics.last_metrics |= means
         self._write_settings()
-        values = progress_figures(self.run.statistics, means)
-        for hook in self.trainer.hooks:
+        values = progress_figures(self.run.statistics, self.run.settings, means) | self.run.replay.figures()
+        for hook in self._hooks:
             values |= hook.interval_figures()
-        self._log_figures(values)
+        self.log_figures(values)
         self.log("flush")
 
     def _write_settings(self) -> None:
@@ -112,10 +123,10 @@ class WriteFigures(Hook):
     def _write_rare_figures(self) -> None:
         if not self._loggers:
             return
-        figures: dict[str, float] = {}
-        for hook in self.trainer.hooks:
+        figures = self.run.replay.priority_figures()
+        for hook in self._hooks:
             figures |= hook.rare_figures()
-        self._log_figures(figures)
+        self.log_figures(figures)
         frames = self.run.statistics.frames_total
         for name, values in weight_samples(self.run.agent.exploration_network.named_parameters()):
             self.log("histogram", name, values, frames)
@@ -146,21 +157,32 @@ class LearningFigures(Hook):
         self._n_timed = 0
         self._reported_at_s = time.perf_counter()
 
-    def begin(self) -> None:
+    @override
+    def before_updates(self) -> None:
+        self._updates_begin_s = time.perf_counter()
         self._updates_before = self.run.agent.updates
 
-    def pre_optim_steps(self) -> None:
-        self._updates_begin_s = time.perf_counter()
-
-    def optimizer(self, losses: TensorDictBase, *_: object) -> None:
+    @override
+    def on_update(self, batch: TensorDictBase, losses: TensorDictBase) -> None:
+        """Add losses and norm. Measure the test loss every `TEST_LOSS_EVERY_N_BATCHES` updates."""
         grad_norm = losses.get("grad_norm", None)
         if grad_norm is not None:
             self._grad_norms.append(grad_norm)
+        for name, value in losses.items():
+            if value.ndim == 0:
+                self._sums[name] = self._sums.get(name, 0.0) + value
+        self._n_summed += 1
+        if self.run.agent.updates % TEST_LOSS_EVERY_N_BATCHES == 0:
+            self._measure_test_loss()
 
-    def post_optim(self) -> None:
-        """Measure the test loss every `TEST_LOSS_EVERY_N_BATCHES` updates."""
-        if self.run.agent.updates % TEST_LOSS_EVERY_N_BATCHES != 0:
-            return
+    @override
+    def after_updates(self) -> None:
+        n_updates = self.run.agent.updates - self._updates_before
+        if n_updates > 0:
+            self._spent_s["updates"] += time.perf_counter() - self._updates_begin_s
+            self._n_timed += n_updates
+
+    def _measure_test_loss(self) -> None:
         began_s = time.perf_counter()
         batch = self.run.memory.sample_test(self.run.settings.replay.batch_size)
         if batch is None:
@@ -172,37 +194,27 @@ class LearningFigures(Hook):
         self.test_loss = float(total) / _transitions_in_loss(loss_module, len(batch))
         self._spent_s["test_loss"] += time.perf_counter() - began_s
 
-    def post_optim_complete_log(self, _: int, mean_losses: TensorDictBase | None) -> None:
-        """Add the figures of a race's updates that are single numbers."""
-        n_updates = self.run.agent.updates - self._updates_before
-        self._updates_before = self.run.agent.updates
-        if mean_losses is None or n_updates == 0:
-            return
-        self._spent_s["updates"] += time.perf_counter() - self._updates_begin_s
-        self._n_timed += n_updates
-        self._n_summed += n_updates
-        for name, mean in mean_losses.items():
-            if mean.ndim == 0:
-                self._sums[name] = self._sums.get(name, 0.0) + n_updates * mean
-
     def take_means(self) -> dict[str, float]:
         """Return mean losses per transition, gradient norm, Q and the like since the last call, if there were any."""
         n_transitions = _transitions_in_loss(self.run.agent.loss_module, self.run.settings.replay.batch_size)
         means = {name: float(total) / self._n_summed for name, total in self._sums.items()}
-        self._sums, self._n_summed = {}, 0
+        self._sums = {}
+        self._n_summed = 0
         return {name: mean / n_transitions if name.startswith("loss") else mean for name, mean in means.items()}
 
     def interval_figures(self) -> dict[str, float]:
         """Return quantiles of gradient norms, the update time and shares of the learner's time since the last call."""
         now_s = time.perf_counter()
-        passed_s, self._reported_at_s = max(now_s - self._reported_at_s, 1e-9), now_s
+        passed_s = max(now_s - self._reported_at_s, 1e-9)
+        self._reported_at_s = now_s
         figures = {f"train/learner_time/{of}": min(s / passed_s, 1.0) for of, s in self._spent_s.items()}
         if self._n_timed > 0:
             figures["train/update_ms"] = 1000 * self._spent_s["updates"] / self._n_timed
         if self._grad_norms:
             norms = torch.stack(list(self._grad_norms))
             figures |= quantile_figures("train/grad_norm", norms, ("q1", "median", "q3", "d9", "c98", "max"))
-        self._spent_s, self._n_timed = dict.fromkeys(self._spent_s, 0.0), 0
+        self._spent_s = dict.fromkeys(self._spent_s, 0.0)
+        self._n_timed = 0
         self._grad_norms.clear()
         return figures
 

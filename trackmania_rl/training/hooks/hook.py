@@ -1,58 +1,92 @@
-"""Base class of the hooks of the training loop, and the parts of a run that hooks share."""
+"""Base class of the hooks of the training loop, and the parts of a run that loop and hooks share."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.agent import Agent
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.rollouts import ReceivedRollout
 from trackmania_rl.channels.run_state import Channels
 from trackmania_rl.experience_replay.memory import Memory
-from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.race.progress import CollectorsProgress
+from trackmania_rl.race.race import Race
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.settings.snapshot import LiveSettings
-from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
 if TYPE_CHECKING:
-    from trackmania_rl.training.trainer import RunTrainer
+    from tensordict import TensorDictBase
+
+    from trackmania_rl.training.hooks.figures import WriteFigures
+    from trackmania_rl.training.replay import Replay
+    from trackmania_rl.training.updates import NumbersWatch
+
+log = logging.getLogger(__name__)
+
+Figures = Mapping[str, float]
+"""Figures by name. With the entry `log_pbar` they are also shown in the terminal."""
 
 POINTS: Final = {
-    "batch_process": ("race",),
-    "pre_steps_log": ("race",),
-    "pre_optim_steps": (),
-    "process_optim_batch": ("batch",),
-    "process_loss": ("batch", "losses"),
-    "post_loss": ("batch",),
-    "optimizer": ("losses", "clip_grad_norm", "clip_norm", "number"),
-    "post_optim": (),
-    "post_optim_log": ("batch",),
-    "post_optim_complete_log": ("updates", "mean_losses"),
-    "post_steps": (),
-    "post_steps_log": ("race",),
+    "on_fragment": ("race",),
+    "on_race": ("race",),
+    "before_updates": (),
+    "on_batch": ("batch",),
+    "on_losses": ("batch", "losses"),
+    "on_update": ("batch", "losses"),
+    "after_updates": (),
 }
-"""Points of torchrl's Trainer at which a hook may act, in the order of one race, with their arguments."""
-OF_RACES: Final = ("batch_process", "pre_steps_log", "post_steps_log")
-"""Points at which a hook receives a race."""
+"""Points of the training loop at which a hook may act, in the order of one race, with their arguments."""
+DISK_ERROR_EVERY_S: Final = 60.0
+"""Shortest time between two messages about a disk that fails."""
+
+
+class Interval:
+    """Clock of a repeated action."""
+
+    def __init__(self, *, is_due_at_first: bool = False) -> None:
+        self._last_s = -math.inf if is_due_at_first else time.monotonic()
+        self._gap_s = math.inf
+
+    def hurry(self, first_s: float) -> None:
+        """Be due `first_s` from now, and then at distances that double up to the interval itself."""
+        self._last_s = time.monotonic()
+        self._gap_s = first_s
+
+    def is_due(self, every_s: float) -> bool:
+        """Return whether `every_s` seconds have passed since it was due last, or since it was made."""
+        now_s = time.monotonic()
+        if now_s - self._last_s < min(every_s, self._gap_s):
+            return False
+        self._last_s = now_s
+        self._gap_s *= 2
+        return True
+
+
+class Section(Protocol):
+    """Part of a run with a state in checkpoints: tensors, numbers, texts, lists and dicts of these."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object: ...
 
 
 @dataclass
 class RunContext:
-    """Parts of one run."""
+    """Parts of one run. `learn` puts them together."""
 
     live: LiveSettings
     spaces: Spaces
@@ -68,11 +102,18 @@ class RunContext:
     #: (N, 3) points of each map's reference line, for pictures; none for generators
     reference_lines_m: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     maps_folder: Path = Path("maps")
-    progress: dict[int, CollectorProgress] = field(default_factory=dict)  #: by the collector's number
+    progress: CollectorsProgress = field(default_factory=CollectorsProgress)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)  #: of this process
-    #: the newest race, whose arrays are valid at the point `batch_process` only; missing without collectors
-    race: ReceivedRollout = field(init=False, repr=False)
-    record: RaceRecord = field(init=False, repr=False)  #: the newest race that has ended, in figures
+    n_turns: int = 0  #: turns of synchronous sampling
+    is_within_turn: bool = False  #: an error or a second Ctrl-C ended the run within a turn of synchronous sampling
+    stop_reason: str | None = None  #: set by `request_stop`
+    newest_figures: dict[str, float] = field(default_factory=dict)  #: that hooks returned, by name
+    sections: dict[str, Section] = field(default_factory=dict)  #: of checkpoints, by key
+    user_hooks: dict[str, Hook] = field(default_factory=dict)  #: by their name in checkpoints
+    replay: Replay = field(init=False)
+    numbers: NumbersWatch = field(init=False)
+    figures: WriteFigures = field(init=False)
+    _disk_error_due: Interval = field(default_factory=lambda: Interval(is_due_at_first=True))
 
     @property
     def settings(self) -> Settings:
@@ -84,82 +125,100 @@ class RunContext:
         """True if races arrive: from collectors or from workers."""
         return self.n_workers is not None or self.settings.game.n_collectors > 0
 
+    def request_stop(self, reason: str) -> None:
+        """End the training after this race, with a checkpoint."""
+        self.stop_reason = reason
 
-class Hook(TrainerHookBase):
-    """Piece of the learner. A subclass defines a method for each point at which it acts.
+    @contextlib.contextmanager
+    def surviving_disk(self) -> Iterator[None]:
+        """Log I/O errors of the block, at most one a minute."""
+        try:
+            yield
+        except OSError as error:
+            if self._disk_error_due.is_due(DISK_ERROR_EVERY_S):
+                log.error("races.jsonl or another file cannot be written: %s; the run goes on", error.strerror)
 
-    ==================================== ===============================================================================
-    method                               called
-    ==================================== ===============================================================================
-    ``batch_process(race)``              for each race: columns and rewards as a TensorDict (T,), see `race_columns`.
-                                         The hook may change it or return another one. The replay memory stores what
-                                         the last hook returns. ``self.run.race`` holds the whole race
-    ``pre_steps_log(race)``              then, with copies of the columns (without frames); returns figures to log
-    ``pre_optim_steps()``                before the race's updates
-    ``process_optim_batch(_)``           before each update; may return another batch
-    ``process_loss(batch, losses)``      within the update, which is not compiled then; may return other losses, whose
-                                         ``loss...`` entries are summed up
-    ``post_loss(batch)``                 after the update, which has written ``td_error`` (B,) into the batch
-    ``optimizer(losses, *_)``            then, with the update's losses and ``grad_norm``
-    ``post_optim()``                     after each update
-    ``post_optim_log(batch)``            then; returns figures to log, such as ``{"mine/name": 0.5}``, also in the
-                                         terminal with ``"log_pbar": True``
-    ``post_optim_complete_log(n, mean)`` after the race's updates, with the run's number of updates and the mean losses
-                                         of these (None without an update); returns figures to log
-    ``post_steps()``                     after them
-    ``post_steps_log(race)``             then, as ``pre_steps_log``
-    ``begin()``                          once, after the run's checkpoint was loaded
-    ``begin_turn()``                     with ``sampling = "synchronous"``, before the collectors' next turn
-    ``interval_figures()``               every ``tensorboard_interval_s``; returns figures to log
-    ``rare_figures()``                   every two minutes, for figures that are many or slow
-    ``tick()``                           several times a second, also while no race arrives; must be fast
-    ``end()``                            once, at the end, also after an error
-    ==================================== ===============================================================================
 
-    With ``batch_mode = "truncate_episodes"`` fragments of a race arrive before it ends. A hook receives the whole race
-    at its end, unless the class sets ``takes_fragments = True``. ``("collector", "mask")`` is False for actions that
-    an earlier fragment held.
+class Hook:
+    """Piece of the learner. A subclass overrides the methods of the points at which it acts.
+
+    ============================== =====================================================================================
+    method                         called
+    ============================== =====================================================================================
+    ``begin()``                    once, after the run's checkpoint was loaded
+    ``begin_turn()``               with ``sampling = "synchronous"``, before the collectors' next turn
+    ``on_fragment(race)``          for each fragment of a race under way (``batch_mode = "truncate_episodes"``)
+    ``on_race(race)``              for each race that has ended, with its rewards. The replay memory stores the race as
+                                   the last hook leaves it: a hook may replace ``race.rewards``, ``race.columns[name]``
+                                   or ``race.facts``. The arrays are valid within the call
+    ``before_updates()``           before the updates after a race
+    ``on_batch(batch)``            before each update; may return another batch
+    ``on_losses(batch, losses)``   within the update, which is not compiled then; may return other losses, whose
+                                   ``loss...`` entries are summed up
+    ``on_update(batch, losses)``   after each update, with ``td_error`` (B,) in the batch, the losses and ``grad_norm``
+    ``after_updates()``            after the updates
+    ``interval_figures()``         every ``tensorboard_interval_s``
+    ``rare_figures()``             every two minutes, for figures that are many or slow
+    ``tick()``                     several times a second, also while no race arrives; must be fast
+    ``end()``                      once, at the end, also after an error
+    ============================== =====================================================================================
+
+    ``on_race``, ``on_update``, ``after_updates`` and the two last but two may return figures to log, such as
+    ``{"mine/name": 0.5}``; with ``"log_pbar": True`` they are also in the terminal.
 
     Checkpoints hold what ``state_dict`` returns (tensors, numbers, texts, lists, dicts). If a checkpoint has no state
     of this hook, the run resumes with a warning.
 
     Attributes:
         run: parts of the run.
-        trainer: torchrl's Trainer, with `collected_frames`.
+        section: key of the state in checkpoints; empty for the name of the class below "hooks".
     """
 
     run: RunContext
-    trainer: RunTrainer
-    takes_fragments: ClassVar[bool] = False
+    section: ClassVar[str] = ""
 
-    def register(self, trainer: RunTrainer, name: str = "") -> None:
-        """Register the methods of points, by default under the class's name.
+    @property
+    def name(self) -> str:
+        """Name of the hook in checkpoints and messages."""
+        return type(self).__name__
+
+    def attach(self, run: RunContext) -> None:
+        """Take the parts of the run, before everything else.
 
         Raises:
             SettingsError: if a method takes other arguments than those of its point.
         """
-        self.trainer, self.run = trainer, trainer.run
+        self.run = run
         for point, arguments in POINTS.items():
-            if (method := getattr(self, point, None)) is None:
-                continue
             try:
-                inspect.signature(method).bind(*arguments)
+                inspect.signature(getattr(self, point)).bind(*arguments)
             except TypeError as error:
                 raise SettingsError(
-                    f"hooks: {type(self).__name__}.{point} cannot be called with ({', '.join(arguments)}): {error}"
+                    f"hooks: {self.name}.{point} cannot be called with ({', '.join(arguments)}): {error}"
                 ) from error
-            trainer.register_op(point, method)
-        trainer.register_module(name or type(self).__name__, self)
-        trainer.hooks.append(self)
 
     def begin(self) -> None: ...
 
     def begin_turn(self) -> None: ...
 
-    def interval_figures(self) -> dict[str, float]:
+    def on_fragment(self, race: Race) -> Figures | None: ...
+
+    def on_race(self, race: Race) -> Figures | None: ...
+
+    def before_updates(self) -> None: ...
+
+    def on_batch(self, batch: TensorDictBase) -> TensorDictBase | None: ...
+
+    def on_losses(self, batch: TensorDictBase, losses: TensorDictBase) -> TensorDictBase | None: ...
+
+    def on_update(self, batch: TensorDictBase, losses: TensorDictBase) -> Figures | None: ...
+
+    def after_updates(self) -> Figures | None: ...
+
+    def interval_figures(self) -> Figures:
         return {}
 
-    def rare_figures(self) -> dict[str, float]:
+    def rare_figures(self) -> Figures:
         return {}
 
     def tick(self) -> None: ...
@@ -170,23 +229,3 @@ class Hook(TrainerHookBase):
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-
-class Interval:
-    """Clock of a repeated action."""
-
-    def __init__(self, *, is_due_at_first: bool = False) -> None:
-        self._last_s = -math.inf if is_due_at_first else time.monotonic()
-        self._gap_s = math.inf
-
-    def hurry(self, first_s: float) -> None:
-        """Be due `first_s` from now, and then at distances that double up to the interval itself."""
-        self._last_s, self._gap_s = time.monotonic(), first_s
-
-    def is_due(self, every_s: float) -> bool:
-        """Return whether `every_s` seconds have passed since it was due last, or since it was made."""
-        now_s = time.monotonic()
-        if now_s - self._last_s < min(every_s, self._gap_s):
-            return False
-        self._last_s, self._gap_s = now_s, 2 * self._gap_s
-        return True

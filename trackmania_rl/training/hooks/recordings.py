@@ -10,18 +10,19 @@ import time
 from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from tensordict import TensorDictBase
+from typing_extensions import override
 
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.telemetry.diagnostics import list_pictures, save_data, speeds_m_s
-from trackmania_rl.training.diagnostics import RecentRace, Subject, copy_of_race, gather
+from trackmania_rl.telemetry.diagnostics import list_pictures, save_data
+from trackmania_rl.training.diagnostics import Subject, gather
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,8 @@ class _Draws(Hook):
 
     def _finish_if_ended(self, limit_s: float = math.inf) -> None:
         if self._drawing is not None and self._drawing.has_ended(limit_s):
-            drawing, self._drawing = self._drawing, None
+            drawing = self._drawing
+            self._drawing = None
             self._finish(drawing.error())
 
     def _finish(self, error: str | None) -> None:
@@ -99,34 +101,40 @@ class RecordEvaluations(_Draws):
     A race that is due while another film is drawn is skipped.
     """
 
+    section: ClassVar[str] = "recordings"
+
     def __init__(self) -> None:
         self._since_last: Counter[str] = Counter()
         self._kept_at_s: dict[str, float] = {}  # training time, by map
         self._kept = ("", Path(), 0)  # map, path without ending, and the run's frames at that race
 
-    def batch_process(self, race: TensorDictBase) -> None:
+    @override
+    def on_race(self, race: Race) -> None:
         """Keep the race, if it is due. Log I/O errors."""
-        record = self.run.record
-        if record.is_explo or not record.counts:
+        facts = race.facts
+        if facts.is_explo or not facts.counts:
             return
-        self._since_last[record.map_name] += 1
-        telemetry, now_s = self.run.settings.telemetry, self.run.statistics.training_s
-        last_s = self._kept_at_s.setdefault(record.map_name, now_s)
+        map_name = facts.map_name
+        self._since_last[map_name] += 1
+        telemetry = self.run.settings.telemetry
+        now_s = self.run.statistics.training_s
+        last_s = self._kept_at_s.setdefault(map_name, now_s)
         is_due = (
-            0 < telemetry.record_every_n_evaluations <= self._since_last[record.map_name]
+            0 < telemetry.record_every_n_evaluations <= self._since_last[map_name]
             or 0 < telemetry.record_every_s <= now_s - last_s
         )
         if self._drawing is not None or not is_due:
             return
-        self._since_last[record.map_name] = 0
-        self._kept_at_s[record.map_name] = now_s
-        frames, recordings = self.run.statistics.frames_total, self.run.folder.recordings
-        stem = recordings / f"{frames:012d}_{record.map_name}"
-        with self.trainer.surviving_disk():
+        self._since_last[map_name] = 0
+        self._kept_at_s[map_name] = now_s
+        frames = self.run.statistics.frames_total
+        recordings = self.run.folder.recordings
+        stem = recordings / f"{frames:012d}_{map_name}"
+        with self.run.surviving_disk():
             recordings.mkdir(exist_ok=True)
-            torch.save(race.exclude("frames", ("next", "frames")).clone().to_dict(), _file(stem, "pt"))
-            self._kept = record.map_name, stem, frames
-            self.trainer.logger.log("recording", f"recording/{record.map_name}", _file(stem, "pt"), frames)
+            _save_columns(race, _file(stem, "pt"))
+            self._kept = map_name, stem, frames
+            self.run.figures.log("recording", f"recording/{map_name}", _file(stem, "pt"), frames)
             if command := self._film_command(race, stem):
                 self._drawing = Drawing("trackmania_rl.telemetry.films", *command)
             for oldest in sorted(recordings.glob("*.pt"))[:-MOST_KEPT]:
@@ -140,46 +148,46 @@ class RecordEvaluations(_Draws):
         self._since_last = Counter(state_dict["since_last"])
         self._kept_at_s = dict(state_dict["kept_at_s"])
 
-    def _film_command(self, race: TensorDictBase, stem: Path) -> list[str] | None:
+    def _film_command(self, race: Race, stem: Path) -> list[str] | None:
         """Write the data of a film; return the arguments that draw it, None if there is nothing to film.
 
         A race of the simulated game is driven again by its inputs. The film of another game consists of its frames.
         """
-        inputs, track = self.run.race.end_race_stats["inputs"], self._track()
-        command = [str(_file(stem, "mp4")), "--until-ms", str(self.run.record.race_time_ms)]
+        inputs = race.facts.inputs
+        track = self._track(race.facts)
+        command = [str(_file(stem, "mp4")), "--until-ms", str(race.facts.race_time_ms)]
         frames: npt.NDArray[np.uint8] | None = None
         if inputs:
             _file(stem, "inputs").write_text(inputs, encoding="utf-8")
             command += ["--inputs", str(_file(stem, "inputs"))]
         if inputs and track is not None:
             command += ["--track", track]
-        elif (of_race := race.get("frames", None)) is not None and of_race.numel() > 0:
-            frames = of_race.numpy()[:, 0]
+        elif race.columns["frames"].size > 0:
+            frames = race.columns["frames"][:-1, 0]
         else:
             return None
-        self._columns(frames, has_keys=bool(inputs)).save(_file(stem, "npz"))
+        self._columns(race, frames, has_keys=bool(inputs)).save(_file(stem, "npz"))
         return [*command, "--columns", str(_file(stem, "npz"))]
 
-    def _columns(self, frames: npt.NDArray[np.uint8] | None, *, has_keys: bool) -> Any:
-        """Return the `RaceColumns` of the film; the simulated game, driven again, has speed and gear itself."""
-        from trackmania_rl.telemetry.films import RaceColumns  # the renderer, which few runs need
+    def _columns(self, race: Race, frames: npt.NDArray[np.uint8] | None, *, has_keys: bool) -> Any:
+        """Return the `FilmData` of the film; the simulated game, driven again, has speed and gear itself."""
+        from trackmania_rl.telemetry.films import FilmData  # the renderer, which few runs need
 
-        results, game = self.run.race.rollout_results, self.run.settings.game
         speed_m_s = gear = None
-        if "position_m" in results:
-            speed_m_s = speeds_m_s(results["position_m"], game.ms_per_action / 1000).astype(np.float32)
-        if "car_gear_and_wheels" in results:
-            gear = results["car_gear_and_wheels"][:, CAR_COLUMNS.index("gear")].astype(np.int64)
-        columns = RaceColumns.of_game(game, results.get("q_values"))
+        if "speed_m_s" in race.columns:
+            speed_m_s = race.columns["speed_m_s"][:-1].astype(np.float32)
+        if "car_gear_and_wheels" in race.columns:
+            gear = race.columns["car_gear_and_wheels"][:, CAR_COLUMNS.index("gear")].astype(np.int64)
+        columns = FilmData.of_game(self.run.settings.game, race.columns.get("q_values"))
         keys = columns.action_keys if has_keys else None
         return replace(columns, action_keys=keys, speed_m_s=speed_m_s, gear=gear, frames=frames)
 
-    def _track(self) -> str | None:
+    def _track(self, facts: RaceFacts) -> str | None:
         """Return the simulated game's track: its file, or the name of a generated one; None for other games."""
-        game, record = self.run.settings.game, self.run.record
-        if TrackRecipe.from_name(record.track) is not None:
-            return record.track
-        entry = next((entry for entry in game.map_cycle if entry.map_name == record.map_name), None)
+        game = self.run.settings.game
+        if TrackRecipe.from_name(facts.track) is not None:
+            return facts.track
+        entry = next((entry for entry in game.map_cycle if entry.map_name == facts.map_name), None)
         if game.game != "simulated" or entry is None:
             return None
         file = (self.run.maps_folder / entry.map_path).absolute()
@@ -188,11 +196,18 @@ class RecordEvaluations(_Draws):
     def _finish(self, error: str | None) -> None:
         map_name, stem, frames = self._kept
         if error is None:
-            self.trainer.logger.log("film", f"rollout/film/{map_name}", _file(stem, "mp4"), frames)
+            self.run.figures.log("film", f"rollout/film/{map_name}", _file(stem, "mp4"), frames)
         else:
             log.warning("no film of the evaluation race %s could be made: %s", stem.name, error)
         for left_over in [_file(stem, "npz"), *self.run.folder.recordings.glob("*.part*")]:
             left_over.unlink(missing_ok=True)
+
+
+def _save_columns(race: Race, file: Path) -> None:
+    """Write the columns of a race without frames, its rewards and potentials."""
+    columns = {name: column for name, column in race.columns.items() if name != "frames"}
+    tensors = {name: torch.tensor(column) for name, column in columns.items()}
+    torch.save(tensors | {"rewards": torch.tensor(race.rewards), "potentials": torch.tensor(race.potentials)}, file)
 
 
 def _file(stem: Path, ending: str) -> Path:
@@ -210,23 +225,24 @@ class DrawDiagnostics(_Draws):
         self._interval = Interval()
         self._is_first = True
         self._is_due = False
-        self._evaluated: deque[RecentRace] = deque(maxlen=RECENT_RACES)
-        self._explored: dict[str, RecentRace] = {}  # the first of each map since a set became due
+        self._evaluated: deque[Race] = deque(maxlen=RECENT_RACES)
+        self._explored: dict[str, Race] = {}  # the first of each map since a set became due
         self._n_sets: Counter[str] = Counter()
         self._set = (0, "")
 
-    def batch_process(self, _: TensorDictBase) -> None:
+    @override
+    def on_race(self, race: Race) -> None:
         """Keep the races that plots are made of, and begin a set that is due."""
-        record, race, name = self.run.record, self.run.race, self.run.record.map_name
-        if self.run.settings.telemetry.pictures_interval_s == 0 or not record.counts:
+        name = race.facts.map_name
+        if self.run.settings.telemetry.pictures_interval_s == 0 or not race.facts.counts:
             return
-        if record.is_explo:
+        if race.facts.is_explo:
             if self._is_due and name not in self._explored:
-                self._explored[name] = copy_of_race(race.rollout_results, race.end_race_stats)
+                self._explored[name] = race.copy()
             return
-        self._evaluated.append(copy_of_race(race.rollout_results, race.end_race_stats, with_frames=False))
+        self._evaluated.append(race.copy(with_frames=False))
         if self._is_due and self._drawing is None and self._is_turn_of(name):
-            self._begin_set(RecentRace(race.rollout_results, race.end_race_stats), name)
+            self._begin_set(race, name)
 
     def tick(self) -> None:
         every_s = self.run.settings.telemetry.pictures_interval_s
@@ -235,7 +251,8 @@ class DrawDiagnostics(_Draws):
         if self.run.agent.updates == 0:
             self._interval = Interval()
         elif every_s > 0 and not self._is_due and self._interval.is_due(every_s):
-            self._is_due, self._is_first = True, False
+            self._is_due = True
+            self._is_first = False
         super().tick()
 
     def _is_turn_of(self, map_name: str) -> bool:
@@ -246,8 +263,9 @@ class DrawDiagnostics(_Draws):
         evaluated = {entry.map_name for entry in cycle if not entry.is_explo} | {map_name}
         return self._n_sets[map_name] == min(self._n_sets[name] for name in evaluated)
 
-    def _begin_set(self, newest: RecentRace, map_name: str) -> None:
-        run, statistics = self.run, self.run.statistics
+    def _begin_set(self, newest: Race, map_name: str) -> None:
+        run = self.run
+        statistics = run.statistics
         line_m = run.reference_lines_m.get(map_name)
         counts = statistics.frames_total, statistics.training_s
         subject = Subject(run.agent, run.settings, run.spaces, run.reward, *counts, line_m)
@@ -256,7 +274,7 @@ class DrawDiagnostics(_Draws):
         self._explored.clear()
         self._is_due = False
         self._set = subject.frames_total, map_name
-        with self.trainer.surviving_disk():
+        with self.run.surviving_disk():
             folder = run.folder.diagnostics.absolute()
             folder.mkdir(exist_ok=True)
             save_data(folder / "data.npz", data)
@@ -272,4 +290,4 @@ class DrawDiagnostics(_Draws):
                 with Image.open(folder / entry["file"]) as picture:
                     pixels = np.asarray(picture.convert("RGB"))
                 kind = entry["kind"] if entry["kind"] == "racing_line" else f"diagnostics/{entry['kind']}"
-                self.trainer.logger.log("picture", f"rollout/{kind}/{entry['map']}", pixels, entry["frames"])
+                self.run.figures.log("picture", f"rollout/{kind}/{entry['map']}", pixels, entry["frames"])

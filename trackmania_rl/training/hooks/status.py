@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from tensordict import TensorDictBase
+from typing_extensions import override
 
+from trackmania_rl.race.race import Race
 from trackmania_rl.telemetry.run_status import RunStatus, write_status
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.hook import Hook, Interval
@@ -31,15 +32,18 @@ LEARNER_STALL_S: Final = 900.0
 class ShowInTerminal(Hook):
     """Shows the run's figures in a view, which is open until the run ends."""
 
-    takes_fragments = True
-
     def __init__(self, view: TerminalView) -> None:
         self._view = view
 
     def begin(self) -> None:
         self._view.preview(self.run.statistics)
 
-    def batch_process(self, _: TensorDictBase) -> None:
+    @override
+    def on_fragment(self, race: Race) -> None:
+        self._view.end_start()
+
+    @override
+    def on_race(self, race: Race) -> None:
         self._view.end_start()
 
     def tick(self) -> None:
@@ -50,10 +54,8 @@ class ShowInTerminal(Hook):
         self._view.try_to_show(self.run.statistics)
 
 
-class TellStatus(Hook):
+class WriteStatus(Hook):
     """Writes the run's status file every second in a thread, because an update may take longer."""
-
-    takes_fragments = True
 
     def __init__(self) -> None:
         self._status: RunStatus | None = None
@@ -68,7 +70,12 @@ class TellStatus(Hook):
         write_status(self.run.folder.path, self._status)
         self._thread.start()
 
-    def batch_process(self, _: TensorDictBase) -> None:
+    @override
+    def on_fragment(self, race: Race) -> None:
+        self._raced_at_s = time.monotonic()
+
+    @override
+    def on_race(self, race: Race) -> None:
         self._raced_at_s = time.monotonic()
 
     def tick(self) -> None:
@@ -96,7 +103,8 @@ class TellStatus(Hook):
         self.run.heartbeat.progress(self.run.settings.run.learner_silence_s, LEARNER_STALL_S)
 
     def _status_now(self, *, is_over: bool = False) -> RunStatus:
-        statistics, now_s = self.run.statistics, time.monotonic()
+        statistics = self.run.statistics
+        now_s = time.monotonic()
         rates = statistics.rates()
         saved_s = statistics.checkpoint_time_s
         losses = [(name, value) for name, value in statistics.last_metrics.items() if math.isfinite(value)]
@@ -112,7 +120,7 @@ class TellStatus(Hook):
                 "frames_total": statistics.frames_total,
                 "races_total": statistics.races_total,
                 "races_finished_total": statistics.races_finished_total,
-                "updates_total": statistics.batches_total,
+                "updates_total": statistics.updates_total,
                 "updates_not_finite_total": statistics.updates_not_finite,
                 "races_refused_total": statistics.races_refused,
                 "collector_restarts_total": statistics.collector_restarts,
@@ -135,8 +143,6 @@ class ProfileRounds(Hook):
     A round is the wait for a race or fragment and all that is done with it.
     """
 
-    takes_fragments = True
-
     def __init__(self) -> None:
         self._is_due = Interval()
         self._n_rounds = 0
@@ -145,11 +151,13 @@ class ProfileRounds(Hook):
     def begin(self) -> None:
         self._profile.enable()
 
-    def post_steps(self) -> None:
+    @override
+    def after_updates(self) -> None:
         self._n_rounds += 1
         if self._is_due.is_due(PROFILE_EVERY_S):
             self.end()
-            self._n_rounds, self._profile = 0, cProfile.Profile()
+            self._n_rounds = 0
+            self._profile = cProfile.Profile()
             self._profile.enable()
 
     def end(self) -> None:

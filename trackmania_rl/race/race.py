@@ -1,0 +1,255 @@
+"""One race as a value: the arrays of its states and actions, and its facts.
+
+Games make it, a collector completes it, channels carry it, the learner rewards it, and the replay memory, hooks, films,
+plots and data sets read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from trackmania_rl.files import check_name
+from trackmania_rl.settings import MapEntry
+from trackmania_rl.settings.values import FileName
+
+Array = npt.NDArray[Any]
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Milliseconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Text = Annotated[str, Field(max_length=200)]
+Numbers = Mapping[Annotated[str, AfterValidator(check_name)], float]
+
+POINTS: Final = "points"
+"""Unit of `RaceFacts.meters` of an own environment: the sum of rewards."""
+TERMINATED: Final = "terminated"
+"""`RaceFacts.cutoff_reason` of an own environment's episode with a terminal state."""
+RACE_KINDS: Final = {"explored": "exploration", "evaluated": "evaluation"}
+"""Displayed names of the two kinds of races, by the kinds in the names of figures."""
+
+
+class RacePosition(BaseModel):
+    """Place of a race in the sequence of its collector."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: Count  #: in the whole run, from 0
+    place: Count  #: in the map cycle, repeats counted
+    generator: Text = ""  #: `generator_key` of its track, if any
+    generator_number: Count = 0  #: among the races of the generator
+    streams: Mapping[Text, str] = {}  #: states of the collector's random streams
+
+
+class Fragment(NamedTuple):
+    """New part of a race. Rows count from 0 in the arrays. The last fragment of a race contains the whole race."""
+
+    is_last: bool  #: the race has ended
+    race_row: int  #: the race's state in row 0
+    n_actions_before: int  #: actions that an earlier fragment held
+    first_row: int  #: first row needed
+    first_transition: int  #: earlier transitions are in earlier fragments
+    end_transition: int  #: transitions from this row on come later, with all of their actions
+
+
+class RaceFacts(BaseModel):
+    """Facts of a race or of a fragment: the schema of the log, of messages and of files.
+
+    Attributes:
+        map_name: name in the map cycle.
+        track: name of the map's file without its ending, or `TrackRecipe.name`.
+        is_explo: exploration race, or else evaluation race.
+        fill_buffer: the replay memory stores the race.
+        is_generated: a generator makes many tracks under this map's name.
+        collector: number of the collector.
+        position: place among the races of the collector; None outside the map cycle.
+        sequence: number among the races of a worker, from 1; 0 on this machine.
+        fragment: new part; None for a whole race.
+        n_actions: T.
+        race_time_ms: time of the finish or of the cut-off.
+        cutoff_reason: reason of the end of an unfinished race.
+        terminated: the last state is terminal: the finish, or the end of an own environment's episode.
+        meters: distance along the reference line to the furthest point; in an own environment the sum of rewards.
+        progress_unit: of `meters`, "m" or "points".
+        furthest_zone_idx: furthest virtual checkpoint.
+        checkpoint_times_ms: race times at the checkpoints of all laps, the finish included.
+        first_value: highest value of the first state.
+        weights_age_s: age of the weights at the end of the race; None without weights.
+        timings_ms: wall-clock time per action by activity.
+        figures: further numbers of an own part, for the loggers.
+        inputs: input script; empty without one.
+        waited_s: mean time that the collector's games waited for room since its last race.
+        elapsed_s: time since the collector's last race.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    map_name: FileName
+    track: Text = ""
+    is_explo: bool
+    fill_buffer: bool
+    is_generated: bool = False
+    is_demonstration: bool = False
+    collector: Count = 0
+    position: RacePosition | None = None
+    sequence: Count = 0
+    fragment: Fragment | None = None
+    n_actions: Count = 0
+    race_finished: bool = False
+    race_time_ms: Milliseconds = 0
+    cutoff_reason: Text | None = None
+    terminated: bool = False
+    meters: float = 0.0
+    progress_unit: Text = "m"
+    furthest_zone_idx: Count = 0
+    checkpoint_times_ms: tuple[Milliseconds, ...] = ()
+    mean_speed_m_s: float | None = None
+    fraction_greedy: float | None = None
+    first_value: float | None = None
+    weights_age_s: float | None = None
+    timings_ms: Numbers = {}
+    figures: Numbers = {}
+    inputs: str = ""
+    waited_s: float = 0.0
+    elapsed_s: float = 0.0
+
+    @classmethod
+    def of_entry(cls, entry: MapEntry, **others: Any) -> RaceFacts:
+        """Return the facts of a race on an entry of the map cycle."""
+        return cls(
+            map_name=entry.map_name,
+            track=Path(entry.map_path.replace("\\", "/")).stem,  # Windows paths, too
+            is_explo=entry.is_explo,
+            fill_buffer=entry.fill_buffer,
+            **others,
+        )
+
+    def with_changes(self, **changes: Any) -> RaceFacts:
+        """Return the facts with other values, which are not validated."""
+        return self.model_copy(update=changes)
+
+    @property
+    def kind(self) -> str:
+        """`explored` or `evaluated`, as in the names of figures."""
+        return "explored" if self.is_explo else "evaluated"
+
+    @property
+    def counts(self) -> bool:
+        """True if the race is a result of the agent."""
+        return not self.is_demonstration
+
+    @property
+    def is_of_environment(self) -> bool:
+        """True if this is an episode of an own environment."""
+        return self.progress_unit == POINTS
+
+    @property
+    def is_under_way(self) -> bool:
+        """True for a fragment of a race that continues."""
+        return self.fragment is not None and not self.fragment.is_last
+
+    @property
+    def new(self) -> Fragment:
+        """Part of the race that no earlier fragment held."""
+        return self.fragment or Fragment(True, 0, 0, 0, 0, self.n_actions)
+
+    @property
+    def split_times_ms(self) -> tuple[int, ...]:
+        """Times from checkpoint to checkpoint."""
+        return tuple(np.diff(self.checkpoint_times_ms, prepend=0).tolist())
+
+    def numbers(self) -> dict[str, float]:
+        """Return the figures of a race besides its time and distance, for the loggers."""
+        named = {
+            "mean_speed_m_s": self.mean_speed_m_s,
+            "fraction_greedy": self.fraction_greedy,
+            "first_value": self.first_value,
+            "weights_age_s": self.weights_age_s,
+        }
+        known = {name: number for name, number in named.items() if number is not None}
+        timings = {f"timings_ms/{activity}": spent_ms for activity, spent_ms in self.timings_ms.items()}
+        return {**known, **timings, **self.figures}
+
+
+@dataclass(eq=False)
+class Race:
+    """A race, or a fragment of one; a context manager that releases its memory.
+
+    ====================================== =========================== ================================================
+    column                                 shape, type                 content
+    ====================================== =========================== ================================================
+    ``frames``                             (T + 1, 1, H, W) uint8      gray pictures; H = W = 0 without an image
+    ``state_float``                        (T + 1, F) float32          floats of the observation, not normalized
+    ``actions``                            (T,) int64 or (T, D) float  index into ``inputs``; or steer, gas, brake
+    ``action_was_greedy``                  (T,) bool                   the action had the highest value
+    ``q_values``                           (T, A) float32              values of the actions; (T, 1) of an analog one
+    ``input_w``                            (T,) bool                   accelerating
+    ``car_gear_and_wheels``                (T + 1, 22) float32         see `CAR_COLUMNS`
+    ``current_zone_idx``                   (T + 1,) int64              zone on the reference line
+    ``meters_advanced_along_centerline``   (T + 1,) float64            metres along the line, the finish line's at last
+    ``position_m``                         (T + 1, 3) float32          place in the world
+    ``speed_m_s``                          (T + 1,) float64            speed
+    ``rewards``                            (T,) float32                of an own environment, in place of metres
+    ====================================== =========================== ================================================
+
+    Own environments have the columns from ``frames`` to ``q_values``, ``rewards`` and ``info_{name}``. The last frame
+    of a finished race repeats the one before, as a game behind a socket gives none at the finish.
+
+    Attributes:
+        columns: arrays by name; read-only and valid until `release` in the learner.
+        facts: everything else.
+        rewards: (T,) float32 of the actions, once the learner has rewarded the race.
+        potentials: (T + 1,) float32 shaping potential of each state, likewise.
+        give_back: called once by `release`, to free the arrays' memory.
+    """
+
+    columns: dict[str, Array]
+    facts: RaceFacts
+    rewards: npt.NDArray[np.float32] | None = None
+    potentials: npt.NDArray[np.float32] | None = None
+    give_back: Callable[[], None] | None = None
+
+    @classmethod
+    def of_rollout(cls, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> Race:
+        """Return the race of which both dictionaries were made."""
+        columns = {name: column for name, column in rollout_results.items() if isinstance(column, np.ndarray)}
+        return cls(columns, RaceFacts(**end_race_stats))
+
+    @property
+    def n_actions(self) -> int:
+        """T."""
+        return len(self.columns["actions"])
+
+    def rollout_results(self) -> dict[str, Any]:
+        """Return the columns with `furthest_zone_idx`, and `race_time` (ms) of a finished race, as one dictionary."""
+        results: dict[str, Any] = {**self.columns, "furthest_zone_idx": self.facts.furthest_zone_idx}
+        if self.facts.race_finished:
+            results["race_time"] = self.facts.race_time_ms
+        return results
+
+    def end_race_stats(self) -> dict[str, Any]:
+        """Return the facts as a dictionary of plain values."""
+        return self.facts.model_dump()
+
+    def copy(self, *, with_frames: bool = True) -> Race:
+        """Return a race with arrays of its own."""
+        kept = self.columns.items()
+        columns = {name: column.copy() for name, column in kept if with_frames or name != "frames"}
+        return Race(columns, self.facts, self.rewards, self.potentials)
+
+    def release(self) -> None:
+        """Drop the arrays and free their memory. A second call has no effect."""
+        give_back, self.give_back = self.give_back, None
+        if give_back is not None:
+            self.columns = {}
+            give_back()
+
+    def __enter__(self) -> Race:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

@@ -1,0 +1,53 @@
+"""The line of each race in races.jsonl."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from typing_extensions import override
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.race.race import Race
+from trackmania_rl.telemetry.race_record import UNDONE_FILE, CommandClock, RaceLog
+from trackmania_rl.training.hooks.hook import Hook
+
+log = logging.getLogger(__name__)
+
+
+class WriteLog(Hook):
+    """Writes a line of races.jsonl for each race."""
+
+    def __init__(self, clock: CommandClock) -> None:
+        self._clock = clock
+        self._log: RaceLog | None = None
+
+    @override
+    def begin(self) -> None:
+        """Open the file. Lines of races after the run's checkpoint are moved away."""
+        file = self.run.folder.races
+        try:
+            self._log = RaceLog(file, self._clock, self.run.session, self.run.statistics.frames_total)
+        except OSError as error:
+            raise UserError(f"{file} cannot be written to: {error.strerror}; free some space, or mend it") from error
+        if self._log.n_undone > 0:
+            log.info(
+                "%d races that came after the checkpoint are undone; their lines are in %s",
+                self._log.n_undone,
+                UNDONE_FILE,
+            )
+
+    @override
+    def on_race(self, race: Race) -> None:
+        assert self._log is not None
+        statistics = self.run.statistics
+        means = statistics.last_metrics.items()
+        learning = {f"train/{name}": value for name, value in means if math.isfinite(value)}
+        with self.run.surviving_disk():
+            self._log.write(race.facts, statistics.frames_total, learning)
+
+    @override
+    def end(self) -> None:
+        if self._log is not None:
+            with self.run.surviving_disk():
+                self._log.close()

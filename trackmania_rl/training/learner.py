@@ -1,0 +1,252 @@
+"""The training loop: from a race to gradients, new weights and figures."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from tensordict import TensorDictBase
+
+from trackmania_rl.agents.agent import ProcessLosses
+from trackmania_rl.errors import UserError
+from trackmania_rl.race.race import Race
+from trackmania_rl.race.rewards import is_finite_as_stored, reward_as_stored
+from trackmania_rl.training.hooks.hook import Figures, Hook, Interval, RunContext
+from trackmania_rl.training.updates import apply_schedules, publish_settings, publish_weights
+
+log = logging.getLogger(__name__)
+
+LEARNED_FROM: Final = ("state_float", "actions", "rewards", "meters_advanced_along_centerline")
+"""Columns of a race that reach the replay memory, or that rewards are computed from."""
+POLL_S: Final = 0.1
+"""Timeout of the wait for a race, after which the hooks tick."""
+FRAMES_PER_ROUND: Final = 500
+"""Frames of one round of the training loop without collectors."""
+MOST_REFUSED_IN_A_ROW: Final = 20
+"""Number of refused races without another one between them that ends the run."""
+
+Condition = Callable[[], bool]
+
+
+def learn(
+    run: RunContext,
+    hooks: Sequence[Hook],
+    should_stop: Condition = lambda: False,
+    compilation: threading.Thread | None = None,
+) -> None:
+    """Train until the run ends.
+
+    Args:
+        run: parts of the run, after its checkpoint was loaded.
+        hooks: act in their order at each point.
+        should_stop: returns whether the run ends.
+        compilation: thread that compiles the update; the first update waits for its end.
+    """
+    agent = run.agent
+    memory = run.memory
+    replay = run.replay
+    tick = make_tick(run, hooks)
+    changing_losses = [hook for hook in hooks if getattr(hook.on_losses, "__func__", None) is not Hook.on_losses]
+    # A run of synchronous sampling ends between two turns.
+    must_end: Condition = (lambda: False) if run.settings.takes_turns else should_stop
+
+    for race in _races(run, hooks, lambda: run.stop_reason is not None or should_stop(), tick):
+        if race is not None:  # a round without collectors has none
+            with race:
+                if not reward_race(run, race):
+                    continue
+                run.statistics.add(race)
+                run.progress.add(race.facts)
+                for hook in hooks:
+                    act = hook.on_fragment if race.facts.is_under_way else hook.on_race
+                    log_figures(run, act(race))
+                if race.facts.fill_buffer:
+                    replay.store(race)
+
+        apply_schedules(run)
+        for hook in hooks:
+            hook.before_updates()
+        while replay.is_batch_due and not must_end():
+            if compilation is not None and compilation.is_alive():
+                compilation.join(POLL_S)
+                tick()
+                continue
+            batch = replay.draw()
+            for hook in hooks:
+                changed = hook.on_batch(batch)
+                batch = batch if changed is None else changed
+            losses = agent.update(batch, _process_losses(changing_losses, batch))
+            memory.update_priority(batch)
+            run.numbers.check(losses)
+            for hook in hooks:
+                log_figures(run, hook.on_update(batch, losses))
+            if agent.updates % run.settings.sync.send_shared_network_every_n_batches == 0:
+                run.numbers.require_sound_networks()
+                agent.average_weights()
+                if not run.settings.takes_turns:
+                    publish_weights(run)
+            tick()
+        for hook in hooks:
+            log_figures(run, hook.after_updates())
+        if not run.settings.takes_turns:
+            run.channels.run_state.publish(frames_total=run.statistics.frames_total)
+        tick()
+    run.is_within_turn = False
+
+
+def reward_race(run: RunContext, race: Race) -> bool:
+    """Give a race its rewards. Refuse it, and return False, if a number of it is not finite.
+
+    Raises:
+        UserError: if the reward has another form, or `MOST_REFUSED_IN_A_ROW` races are refused in a row.
+    """
+    columns: dict[str, Any] = {name: race.columns[name] for name in LEARNED_FROM if name in race.columns}
+    q_values = race.columns.get("q_values")
+    if q_values is not None and not np.isnan(q_values).all():  # some agents have none
+        columns["q_values"] = q_values
+    columns["meters"] = race.facts.meters
+    for name, column in columns.items():
+        if not is_finite_as_stored(column):
+            _refuse(run, race, name)
+            return False
+    given = run.reward(race.rollout_results(), run.settings, run.statistics.frames_total)
+    rewarded = reward_as_stored(given, race.n_actions)
+    for name, column in rewarded._asdict().items():
+        if not is_finite_as_stored(column):
+            _refuse(run, race, name)
+            return False
+    race.rewards, race.potentials = rewarded
+    run.statistics.races_refused_in_a_row = 0
+    return True
+
+
+def make_tick(run: RunContext, hooks: Sequence[Hook]) -> Callable[[], None]:
+    """Return a function that publishes edits and calls the hooks' `tick`, at most every `POLL_S`."""
+    ticks = Interval()
+
+    def tick() -> None:
+        if not ticks.is_due(POLL_S):
+            return
+        run.statistics.observe(
+            learner_waited_s=run.channels.rollouts.waited_s,
+            replay_transitions=len(run.memory),
+            replay_capacity=run.memory.capacity or 0,
+        )
+        publish_settings(run)
+        for hook in hooks:
+            hook.tick()
+
+    return tick
+
+
+def log_figures(run: RunContext, figures: Figures | None) -> None:
+    """Log the figures that a hook returned."""
+    if figures:
+        values = {name: float(value) for name, value in figures.items() if name != "log_pbar"}
+        run.newest_figures |= values
+        run.figures.log_hook_figures(values)
+        if figures.get("log_pbar"):
+            run.statistics.hook_figures |= values
+
+
+def _process_losses(hooks: Sequence[Hook], batch: TensorDictBase) -> ProcessLosses | None:
+    """Return the function with which hooks change losses; None without one, so that the update stays compiled."""
+    if not hooks:
+        return None
+
+    def process(losses: TensorDictBase) -> TensorDictBase:
+        for hook in hooks:
+            changed = hook.on_losses(batch, losses)
+            losses = losses if changed is None else changed
+        return losses
+
+    return process
+
+
+def _refuse(run: RunContext, race: Race, what: str) -> None:
+    """Count a refused race, and log the 1st, 10th, 100th .... End the run if there are too many in a row."""
+    statistics = run.statistics
+    map_name = race.facts.map_name
+    statistics.races_refused += 1
+    statistics.races_refused_in_a_row += 1
+    if math.log10(statistics.races_refused).is_integer():
+        log.warning(
+            "a race of collector %d on %s is refused, since its %s holds numbers that are not finite; races refused so "
+            "far: %s",
+            race.facts.collector,
+            map_name,
+            what,
+            f"{statistics.races_refused:,}",
+        )
+    if statistics.races_refused_in_a_row >= MOST_REFUSED_IN_A_ROW:
+        raise UserError(
+            f"{MOST_REFUSED_IN_A_ROW} races in a row are refused, the last one on {map_name} since its {what} "
+            "holds numbers that are not finite: mend what makes them (the environment, the reward or own floats)"
+        )
+
+
+def _races(
+    run: RunContext, hooks: Sequence[Hook], should_stop: Condition, tick: Callable[[], None]
+) -> Iterator[Race | None]:
+    """Yield races until the run ends; None for each round of a run without collectors."""
+    if not run.has_collectors:
+        yield None  # updates that a resumed run has left
+        while not should_stop():
+            run.statistics.frames_total += FRAMES_PER_ROUND
+            run.replay.add_stored(FRAMES_PER_ROUND)
+            yield None
+    elif run.settings.takes_turns:
+        yield from _races_of_turns(run, hooks, should_stop, tick)
+    else:
+        while not should_stop():
+            race = run.channels.rollouts.get(POLL_S)
+            if race is None:
+                tick()
+            else:
+                yield race
+
+
+def _races_of_turns(
+    run: RunContext, hooks: Sequence[Hook], should_stop: Condition, tick: Callable[[], None]
+) -> Iterator[Race]:
+    """Yield the races of each turn in the order of the collectors, which play at the same time.
+
+    Weights and frames are published between two turns only.
+    """
+    rollouts = run.channels.rollouts
+    collectors = range(run.settings.game.n_collectors)
+    while not should_stop():
+        publish_weights(run)
+        for hook in hooks:
+            hook.begin_turn()
+        run.is_within_turn = True
+        for collector in collectors:
+            rollouts.give_turn(collector, run.n_turns)
+        early: defaultdict[int, deque[Race]] = defaultdict(deque)
+        for collector in collectors:
+            yield from _races_of_turn(run, collector, early, tick)
+        run.n_turns += 1
+        run.is_within_turn = False
+
+
+def _races_of_turn(
+    run: RunContext, collector: int, early: Mapping[int, deque[Race]], tick: Callable[[], None]
+) -> Iterator[Race]:
+    """Yield the races of one collector's turn. Races of others wait in `early`."""
+    rollouts = run.channels.rollouts
+    while True:
+        is_at_turn = rollouts.is_at_turn(collector)
+        while early[collector]:
+            yield early[collector].popleft()
+        race = rollouts.get(POLL_S if is_at_turn else 0.0)
+        if race is not None:
+            early[race.facts.collector].append(race)
+        elif is_at_turn:
+            tick()
+        else:
+            break

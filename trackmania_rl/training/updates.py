@@ -1,0 +1,136 @@
+"""Around the updates: schedules, checks for numbers that are not finite, and publishing."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Final
+
+import torch
+from tensordict import TensorDictBase
+
+from trackmania_rl.agents.weights import weights_of
+from trackmania_rl.errors import PassingError
+from trackmania_rl.schedules import exponential, linear
+from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
+
+if TYPE_CHECKING:
+    from trackmania_rl.training.hooks.hook import RunContext
+
+log = logging.getLogger(__name__)
+
+MOST_IN_A_ROW: Final = 100
+"""Number of updates in a row that are not finite that ends the training."""
+READ_EVERY_ON_GPU: Final = 32
+"""Updates between two waits for a GPU to read their losses. A CPU's losses are read at once."""
+CHECK_WEIGHTS_EVERY: Final = 1000
+"""Updates between two checks of all that the next update depends on."""
+
+
+def apply_schedules(run: RunContext) -> None:
+    """Apply settings and schedules to agent and memory."""
+    settings = run.settings
+    frames = run.statistics.frames_total
+    learning_rate = exponential(settings.agent.lr_schedule, frames)
+    run.agent.apply_settings(settings.agent, learning_rate)
+    run.memory.apply_settings(settings, frames)
+    values = {"learning_rate": learning_rate, "gamma": linear(settings.agent.gamma_schedule, frames)}
+    if run.agent.explores_by_epsilon:
+        exploration = settings.exploration
+        values["epsilon"] = exponential(exploration.epsilon_schedule, frames)
+        values["epsilon_boltzmann"] = exponential(exploration.epsilon_boltzmann_schedule, frames)
+    run.statistics.current_values = values
+
+
+class NumbersNotFiniteError(PassingError):
+    """Training diverged. The same command resumes from the last sound checkpoint."""
+
+
+class NumbersWatch:
+    """Checks each update's loss and gradient, and weights before they are saved or published.
+
+    Agents skip the step of a gradient that is not finite, so such an update is only counted. `MOST_IN_A_ROW` of them
+    end the run, as do networks or an optimizer's state that are not finite.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self.run = run
+        self._unread: list[torch.Tensor] = []
+
+    def check(self, losses: TensorDictBase) -> None:
+        """Sum an update's losses and gradient norm, which keeps NaN and infinity; sometimes check the weights, too."""
+        figures = [value for name, value in losses.items() if name.startswith("loss") or name == "grad_norm"]
+        self._unread.append(sum(figures[1:], figures[0]).detach())
+        if figures[0].device.type == "cpu" or len(self._unread) >= READ_EVERY_ON_GPU:
+            self._read()
+        if self.run.agent.updates % CHECK_WEIGHTS_EVERY == 0:
+            self.require_sound()
+
+    def require_sound(self) -> None:
+        """Check networks, target, averages and optimizer, or raise a `NumbersNotFiniteError`."""
+        self._read()
+        self._require_few_in_a_row()
+        if names := not_finite_tensors(self.run.agent.state_dict()):
+            raise self._error(
+                "the network's weights are no longer finite numbers, so the training ends without another checkpoint "
+                f"({in_few_words(names)})"
+            )
+
+    @torch.no_grad()
+    def require_sound_networks(self) -> None:
+        """Check the networks that drive, which takes a tenth of an update."""
+        networks = {self.run.agent.exploration_network, self.run.agent.evaluation_network}
+        sums = [tensor.sum() for network in networks for tensor in weights_of(network)]  # keep NaN and infinity
+        if not torch.isfinite(torch.stack(sums)).all():
+            self.require_sound()
+
+    def _read(self) -> None:
+        """Count the updates since the last call that were not finite."""
+        unread = self._unread
+        self._unread = []
+        statistics = self.run.statistics
+        for value in torch.stack(unread).tolist() if unread else ():
+            if math.isfinite(value):
+                statistics.updates_not_finite_in_a_row = 0
+                continue
+            statistics.updates_not_finite += 1
+            statistics.updates_not_finite_in_a_row += 1
+            n_updates = statistics.updates_not_finite
+            if n_updates > 1 and math.log10(n_updates).is_integer():
+                log.warning(
+                    "%s updates had a loss or a gradient that is not finite, %s of them in a row; nothing was learned "
+                    "from these",
+                    f"{n_updates:,}",
+                    f"{statistics.updates_not_finite_in_a_row:,}",
+                )
+            self._require_few_in_a_row()
+
+    def _require_few_in_a_row(self) -> None:
+        in_a_row = self.run.statistics.updates_not_finite_in_a_row
+        if in_a_row >= MOST_IN_A_ROW:
+            raise self._error(
+                f"{in_a_row:,} updates in a row had a loss or a gradient that is not finite, so the training ends "
+                "without another checkpoint"
+            )
+
+    def _error(self, text: str) -> NumbersNotFiniteError:
+        return NumbersNotFiniteError(
+            f"{text}. The last one is sound, and the same command goes on from there (or begins anew if there is "
+            "none). To prevent a repetition, lower lr_schedule, or set autocast_dtype = "
+            f'"float32", in {self.run.folder.settings}'
+        )
+
+
+def publish_weights(run: RunContext) -> None:
+    """Publish the weights that drive, and the frame count, after a check that the weights are finite."""
+    run.numbers.require_sound_networks()
+    run.channels.run_state.publish(
+        weights={"exploration": run.agent.exploration_network, "evaluation": run.agent.evaluation_network},
+        frames_total=run.statistics.frames_total,
+    )
+
+
+def publish_settings(run: RunContext) -> None:
+    """Publish edits of the run's settings."""
+    run.live.refresh()
+    run.channels.run_state.publish(settings=run.settings)
