@@ -60,4 +60,4 @@ def test_a_step_is_reported():
     road, circuit = Block("StadiumRoadMain", (5, 1, 5), 0, 3), Block("StadiumCircuitBase", (5, 0, 6), 0, 0)
     lines = report([make_challenge(road, circuit, Block("StadiumRoadMain", (5, 1, 4), 0, 3))]).splitlines()
     assert lines[0] == "1 maps, 2 joints: 50.0 % within 0.05 m"
-    assert "1.35 m  StadiumCircuitBase back - StadiumRoadMain front" in lines[1]
+    assert "1.34 m  StadiumCircuitBase back - StadiumRoadMain front" in lines[1]

@@ -117,7 +117,8 @@ def lane_points(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArr
     """Return the middle of a road in the axes of its block, whose `size` is (width, depth) in cells.
 
     Ports on neighbouring sides are joined by a quarter circle, those on opposite sides by a straight or by two arcs of
-    one radius. Heights are the cubic with the ports' heights and slopes; the bank changes linearly.
+    one radius. Heights are the cubic with the ports' heights and slopes; the bank follows the cubic as well. A road
+    that banks while it moves sideways turns about a level line at its side, and its height is the quintic.
 
     Returns:
         (K, 3) points from begin to end, at most 0.5 m apart on the plan, and (K,) rise of the road per metre to the
@@ -127,12 +128,19 @@ def lane_points(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArr
     inwards, outwards = -side_direction(lane.begin.side), side_direction(lane.end.side)
     plan_m = _plan(begin_m, inwards, end_m, outwards)
     along_m = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(plan_m, axis=0).T))))
+    share = along_m / along_m[-1]
     slopes = [float(np.dot(lane.begin.gradient, inwards)), float(np.dot(lane.end.gradient, outwards))]
     banks = [float(np.dot(lane.begin.gradient, _left(inwards))), float(np.dot(lane.end.gradient, _left(outwards)))]
     heights_m = lane.begin.height_m, lane.end.height_m
-    height_m = hermite(along_m / along_m[-1], along_m[-1], heights_m, (slopes[0], slopes[1]))
+    height_m = hermite(share, along_m[-1], heights_m, (slopes[0], slopes[1]))
+    bank = hermite(share, 1.0, (banks[0], banks[1]), (0.0, 0.0))
+    to_left_m = (plan_m - begin_m) @ _left(inwards)
+    if banks[0] == 0.0 and banks[1] != 0.0 and np.dot(inwards, outwards) > 0.5 and to_left_m[-1] != 0.0:
+        rise_m = (heights_m[1] - heights_m[0]) * share**3 * (10.0 - 15.0 * share + 6.0 * share**2)
+        height_m = heights_m[0] + rise_m
+        bank = rise_m / ((heights_m[1] - heights_m[0]) / banks[1] + to_left_m - to_left_m[-1])
     points_m = np.stack((plan_m[:, 0], height_m, plan_m[:, 1]), axis=1)
-    return points_m, np.interp(along_m, along_m[[0, -1]], banks)
+    return points_m, bank
 
 
 def port_place(port: Port, size: tuple[int, int]) -> FloatArray:

@@ -29,7 +29,7 @@ from trackmania_rl.simulator.physics.contacts import (
     touching_arm,
 )
 from trackmania_rl.simulator.physics.rigid_body import Vector, to_car, to_world
-from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
+from trackmania_rl.simulator.physics.vehicle_state import CarRecord, ParametersRecord
 from trackmania_rl.simulator.tracks.surface_mesh import (
     CORNERS,
     MOST_NEAR,
@@ -57,6 +57,14 @@ _TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surfac
 _NONE: Final = -1
 _ON_GRASS: Final = -2  # in place of a face's number
 
+# The game takes contacts by their places along the world's x, the largest first; so the order depends on whether the
+# wheels' left and right are further apart along it than front and rear are, and on the signs.
+WHEEL_ORDERS: Final = np.array(
+    [
+        [[[2, 3, 1, 0], [3, 2, 0, 1]], [[1, 0, 2, 3], [0, 1, 3, 2]]],
+        [[[2, 1, 3, 0], [3, 0, 2, 1]], [[1, 2, 0, 3], [0, 3, 1, 2]]],
+    ]
+)
 
 Faces = npt.NDArray[np.void]  # (T,) of FACE_DTYPE
 
@@ -78,7 +86,10 @@ def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, mesh: Surfac
     _see_from_car(faces, near, car, parameters)
     over_grass = position[1] - mesh.grass_height_m < REACH_M and is_over_grass(mesh, position[0], position[2])
     floor_m = mesh.grass_height_m if over_grass else -np.inf
-    for wheel in range(WHEELS):
+    points, across, along = parameters.wheel_points_m, car.rotation[0, 0], car.rotation[0, 2]
+    is_by_side = abs(across) * (points[0, 0] - points[1, 0]) > abs(along) * (points[0, 2] - points[3, 2])
+    order = WHEEL_ORDERS[int(is_by_side), int(along > 0.0), int(across > 0.0)]
+    for wheel in order:
         _collide_wheel(car, parameters, faces, near, floor_m, wheel)
     if near.n_at_body > 0 or over_grass:
         for part in range(parameters.body_centers_m.shape[0]):
