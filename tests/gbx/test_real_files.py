@@ -61,6 +61,7 @@ def test_what_a_real_map_says(
 
 def test_gates_are_told_by_their_names() -> None:
     assert Gate.of_block("StadiumRoadMainStartFinishLine") is Gate.START_AND_FINISH
+    assert Gate.of_block("StadiumPlatformMultilap") is Gate.of_block("StadiumRoadDirtMultiLap") is Gate.START_AND_FINISH
     assert Gate.of_block("StadiumCheckpointRingV") is Gate.CHECKPOINT
     assert Gate.of_block("StadiumCircuitLoopStart") is None
 

@@ -40,7 +40,7 @@ class Gate(Enum):
     @classmethod
     def of_block(cls, block_name: str) -> Gate | None:
         """Return the role of a block of this name, or None."""
-        if "StartFinishLine" in block_name:
+        if "StartFinishLine" in block_name or "multilap" in block_name.lower():
             return cls.START_AND_FINISH
         if "StartLine" in block_name:
             return cls.START
