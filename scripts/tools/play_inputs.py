@@ -3,6 +3,7 @@
 The game runs already and listens at --port, or --launch starts one and ends it afterwards. With --output the game's own
 replays are copied as well: it saves one if a race is a personal record and its result is confirmed with Enter. With
 --video the game's pictures are filmed, with time, speed, gear and keys over them, which takes longer than the race.
+--report compares the race with the same inputs on the simulated game, in a file without private data.
 
 Examples:
   python scripts/tools/play_inputs.py save/tmnf/best_runs --map "My Challenges/A01.Challenge.Gbx" --output played
@@ -12,10 +13,17 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import functools
+import hashlib
+import json
+import platform
 import shutil
 import sys
 import time
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
@@ -29,21 +37,26 @@ from trackmania_rl.cli import (
     writing,
 )
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.places import PROJECT_FOLDER, program_version
+from trackmania_rl.protocol.messages import LINK_VERSION, TICK_MS
+from trackmania_rl.protocol.state_blob import StateView
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.simulator.tracks.track_file import find_track_file
 from trackmania_rl.telemetry.films import film_script
 from trackmania_rl.telemetry.terminal_view import describe_race
 from trackmania_rl.tmi_interaction.launchers import make_launcher
-from trackmania_rl.tmi_interaction.launchers.launcher import RunningGame
+from trackmania_rl.tmi_interaction.launchers.launcher import RunningGame, SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder
 from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, replays_in
-from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
+from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer
 
 SCRIPT_NAME = "trackmania_rl_play.txt"
 """File in TMInterface's folder of scripts, for its command `load`."""
 
 POLL_INTERVAL_S = 0.2
+APART_M = (0.0, 0.001, 0.1, 1.0)
+Driven = dict[int, npt.NDArray[np.float32]]
+"""Positions (3,) by race time."""
 Fingerprint = tuple[float, int]
 """Modification time and size of a file."""
 
@@ -66,6 +79,8 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     add("--replay-wait", type=whole_number(0, 600), default=10, metavar="S", help="seconds for which a replay of the "
         "real game is waited for after each race (default: 10); Enter, in the game, confirms the result")  # fmt: skip
     add("--video", type=mp4_file, metavar="FILE.mp4", help="film the race; of several files, _{name} is added to it")
+    add("--report", type=Path, metavar="FILE.json", help="versions, times here and there, first differing tick")
+    add("--track", metavar="NAME", help="the simulated track for --report (default: the map's name)")
     add_video_options(parser)
     add(
         "--config",
@@ -80,6 +95,8 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 def play(arguments: argparse.Namespace) -> bool:
     """Play all files; return whether every race finished."""
     files = find_inputs(arguments.inputs)
+    if arguments.report is not None and (len(files) > 1 or arguments.video is not None):
+        raise UserError("--report is of one inputs file, without --video")
     settings = load_settings(arguments.config)
     is_simulated = settings.game.game == "simulated"
     map_path = str(find_track_file(arguments.map, arguments.maps_folder)) if is_simulated else arguments.map
@@ -94,7 +111,10 @@ def play(arguments: argparse.Namespace) -> bool:
         for file in files:
             before = autosaved(settings)
             load_name = None if is_simulated else offer_script(file, settings.user.trackmania_base_path)
-            how = {"speed": arguments.speed, "load_name": load_name, "ask_for_inputs": output is not None}
+            how = {"speed": arguments.speed, "load_name": load_name, "ask_for_inputs": True}
+            if arguments.report is not None:
+                driven: Driven = {}
+                how |= {"step_ms": TICK_MS, "on_state": functools.partial(_note, driven)}
             if arguments.video is None:
                 race = player.play(map_path, file, **how)
             else:
@@ -105,6 +125,8 @@ def play(arguments: argparse.Namespace) -> bool:
                 race = film_script(player, map_path, file, video, *form, has_overlay=not arguments.no_overlay, **how)
                 print(f"wrote {video}")
             print(f"{file}: {describe_race(race)}", flush=True)
+            if arguments.report is not None:
+                write_report(arguments, file, race, driven)
             all_finished = all_finished and race.is_finished
             if output is not None:
                 name = f"{file.stem}_{race.race_time_ms}"
@@ -114,6 +136,39 @@ def play(arguments: argparse.Namespace) -> bool:
                 if race.is_finished and not is_simulated:
                     keep_replay(arguments, settings, before, name)
     return all_finished
+
+
+def _note(driven: Driven, state: StateView) -> None:
+    driven[state.race_time_ms] = state.position_m.copy()
+
+
+def write_report(arguments: argparse.Namespace, file: Path, race: ScriptedRace, driven: Driven) -> None:
+    """Write how a race in the game compares with the same inputs on the simulated game, if it has the map."""
+    map_name = arguments.map.replace("\\", "/").rpartition("/")[2].partition(".")[0]
+    simulated: Driven = {}
+    here = None
+    try:
+        track = find_track_file(arguments.track or map_name, arguments.maps_folder)
+    except UserError as error:
+        print(f"  the report has no time on the simulated game: {error}")
+    else:
+        with ScriptPlayer(SimulatedGameLauncher(find_free_port(), arguments.maps_folder)) as player:
+            here = player.play(str(track), file, step_ms=TICK_MS, on_state=functools.partial(_note, simulated))
+    apart_m = {t: float(np.abs(driven[t] - simulated[t]).max()) for t in sorted(driven.keys() & simulated.keys())}
+    report = {
+        "versions": {"project": program_version(), "plugin": LINK_VERSION, "system": f"{platform.system()}"},
+        "map": map_name,
+        "inputs_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "finished": {"in the game": race.is_finished, "here": here and here.is_finished},
+        "race_time_ms": {"in the game": race.race_time_ms, "here": here and here.race_time_ms},
+        "checkpoint_times_ms": {"in the game": race.checkpoint_times_ms, "here": here and here.checkpoint_times_ms},
+        "first_tick_ms_with_positions_apart_by": {
+            f"{limit_m:g} m": next((t for t, m in apart_m.items() if m > limit_m), None) for limit_m in APART_M
+        },
+    }
+    with writing(arguments.report):
+        arguments.report.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(f"  report: {arguments.report}")
 
 
 def find_inputs(path: Path) -> list[Path]:

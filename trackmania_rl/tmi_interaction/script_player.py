@@ -114,6 +114,7 @@ class ScriptPlayer:
         speed: float = FULL_SPEED,
         load_name: str | None = None,
         ask_for_inputs: bool = False,
+        step_ms: int = FRAME_INTERVAL_MS,
     ) -> ScriptedRace:
         """Play a script to the finish.
 
@@ -127,13 +128,15 @@ class ScriptPlayer:
             speed: game speed, a factor of real time.
             load_name: argument of the game's `load` command; None for the script's absolute path.
             ask_for_inputs: whether to request the recorded inputs at the end.
+            step_ms: race time between reported steps without a film.
 
         Raises:
-            UserError: if the map or the script can't be used.
+            UserError: if the map or the script can't be used, or the game recorded no inputs that were asked for.
             GameError: if the game is gone, silent or breaks the protocol.
         """
         self._launcher.check_map(map_path)
-        last_input_ms = max((event.time_ms for event in read_input_script(script)), default=0)
+        events = read_input_script(script)
+        last_input_ms = max((event.time_ms for event in events), default=0)
         commands = (
             *self._greeting,
             "set skip_map_load_screens true",  # otherwise the real game waits for a key
@@ -144,8 +147,13 @@ class ScriptPlayer:
             until_ms = min(last_input_ms + PATIENCE_MS, LONGEST_RACE_MS)
         with contextlib.closing(TMInterface(self._launcher.port, SILENCE_S, self._launcher.show_window)) as transport:
             self._greeting = ()
-            race = _watch(transport, commands, filming, until_ms, on_state, speed)
-            return replace(race, inputs=transport.get_inputs()) if ask_for_inputs else race
+            race = _watch(transport, commands, filming, until_ms, on_state, speed, step_ms)
+            if not ask_for_inputs:
+                return race
+            inputs = transport.get_inputs()
+            if events and not inputs.strip():
+                raise UserError(f"{script}: the game did not load it, as it recorded no input; see the game's console")
+            return replace(race, inputs=inputs)
 
 
 def _watch(
@@ -155,6 +163,7 @@ def _watch(
     until_ms: int,
     on_state: Callable[[StateView], None] | None,
     speed: float,
+    step_ms: int,
 ) -> ScriptedRace:
     """Send commands, then observe the race that they begin, after its countdown."""
     has_begun = False
@@ -164,7 +173,7 @@ def _watch(
     while True:
         event = transport.next_event()
         if event.id == MessageId.ON_CONNECT:
-            transport.set_step_period(FRAME_INTERVAL_MS if filming is None else filming.interval_ms)
+            transport.set_step_period(step_ms if filming is None else filming.interval_ms)
             transport.set_speed(speed)
             for command in commands:
                 transport.command(command)
