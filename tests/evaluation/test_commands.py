@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from trackmania_rl.errors import ExitCode
+from trackmania_rl.protocol.input_script import parse_input_script, read_input_script
 from trackmania_rl.settings import DRIVER_SETTINGS, MapEntry, load_settings
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_own, write_changes
 from trackmania_rl.telemetry import diagnostics
@@ -86,8 +87,12 @@ def test_evaluate_writes_what_replay_inputs_plays_to_the_millisecond(script, run
     assert first.shape == (48, 64, 3)
     assert np.abs(first.astype(int) - last).mean() > 3
 
-    code, out, err = script("replay_inputs", figures["inputs_file"], "--map", maps_folder / "curve.npy")
+    words = ("--map", maps_folder / "curve.npy", "--export", tmp_path / "curve.txt")
+    code, out, err = script("replay_inputs", figures["inputs_file"], *words)
     assert (code, err) == (0, "")
+    exported = (tmp_path / "curve.txt").read_text()
+    assert exported.startswith("# map: curve\n# finished in ")
+    assert parse_input_script(exported) == read_input_script(Path(figures["inputs_file"]))
     assert f"({figures['best_ms']} ms)" in out
 
 

@@ -1,6 +1,7 @@
 """show_checkpoints.py, play_inputs.py and personal_record_ghost.py, on the simulated game and on made-up folders."""
 
 import contextlib
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -90,6 +91,11 @@ def test_play_in_a_running_game_keeps_the_inputs_that_it_reports_and_films_them(
     (kept,) = (tmp_path / "played").iterdir()
     time_ms = kept.stem.removeprefix(f"{kart_inputs.stem}_")
     assert f"({time_ms} ms)" in told
+    assert play(kept, "--report", tmp_path / "report.json") == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["race_time_ms"] == {"in the game": int(time_ms), "here": int(time_ms)}
+    assert set(report["first_tick_ms_with_positions_apart_by"].values()) == {None}
+    assert str(tmp_path) not in json.dumps(report)
     video = tmp_path / "fast.mp4"
     assert (
         play(kept, "--output", tmp_path / "played", "--video", video, "--video-size", "64x48", "--video-fps", 10) == 0
