@@ -47,7 +47,7 @@ def test_the_simulated_car_follows_its_own_race(tmp_path):
     assert ends_m.max() < 1.0
 
 
-@pytest.mark.parametrize(("name", "shares"), [("B13-Obstacle", (0.5, 0.7, 0.94)), ("mydli mydli", (0.6, 0.7, 0.85))])
+@pytest.mark.parametrize(("name", "shares"), [("B13-Obstacle", (0.55, 0.75, 0.95)), ("mydli mydli", (0.6, 0.7, 0.85))])
 def test_humans_are_followed_on_their_maps_blocks(shared_data, name, shares):
     ends_m = []
     for file, challenge, ghost, samples in ghosts_in(shared_data / "replays"):
