@@ -57,8 +57,8 @@ _TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surfac
 _NONE: Final = -1
 _ON_GRASS: Final = -2  # in place of a face's number
 
-# Ghosts in loops are followed best if contacts are taken by their places along the world's x, the largest first; so the
-# order depends on whether the wheels' left and right are further apart along it than front and rear are, and on the signs.
+# Ghosts in loops are followed best if contacts are taken by their places along the world's x, the largest first. So the
+# order depends on which is further apart along it, left and right or front and rear, and on the signs.
 WHEEL_ORDERS: Final = np.array(
     [
         [[[2, 3, 1, 0], [3, 2, 0, 1]], [[1, 0, 2, 3], [0, 1, 3, 2]]],
