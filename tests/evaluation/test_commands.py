@@ -196,7 +196,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(script, run_folder, driver_f
     real |= {"is_explo": False, "fill_buffer": False}
     cycle = (*read_own(run_folder).game.map_cycle, MapEntry.model_validate(real))
     write_changes(tmp_path / "real" / SETTINGS_FILE, {"game_command": "", "tmloader_path": "", "map_cycle": cycle})
-    (tmp_path / "bad.inputs").write_text("0.00 press up\n0.10 jump up\n")
+    (tmp_path / "bad.inputs").write_text("0.00 press up\n0.10 press jump\n")
     (tmp_path / "noise.inputs").write_bytes(b"\xff\x00")
     (tmp_path / "good.inputs").write_text("0.00 press up\n")
     cases = [

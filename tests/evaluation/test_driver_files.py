@@ -32,7 +32,7 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, load_settings
 from trackmania_rl.settings.groups import UserSettings
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.driver_loading import differences_of_driver, own_code
+from trackmania_rl.training.driver_loading import own_code
 from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
 
@@ -138,21 +138,6 @@ def test_drivers_of_all_that_ships_load_beside_the_default_configuration(config,
     if (config, agent) == ("config_sac.py", None):
         assert isinstance(loaded.agent.agent, NamedPart)
         assert loaded.agent.agent.keywords["alpha_init"] == 0.002, "a part's arguments come with it"
-
-
-def test_a_driver_with_settings_that_are_constants_now_is_read(driver_file, tmp_path):
-    def of_an_earlier_version(card):
-        card["settings"] |= {"road_ahead_zone_centers": 20, "ms_per_engine_tick": 10}
-        card["settings"]["state_normalization"].pop("road_ahead")
-
-    file = edited(driver_file, tmp_path / "earlier.driver", of_an_earlier_version)
-    assert load_driver(file).settings.game == load_driver(driver_file).settings.game
-    assert differences_of_driver(read_driver(file).card.settings, load_driver(driver_file).settings) == []
-    other = edited(
-        driver_file, tmp_path / "other.driver", lambda card: card["settings"].update(road_ahead_zone_centers=9)
-    )
-    with pytest.raises(UserError, match="road_ahead_zone_centers = 9: there is no such setting any more"):
-        load_driver(other)
 
 
 # ----------------------------------------------------------------------------------------------------------- bad files

@@ -11,7 +11,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.parts import load_part
 from trackmania_rl.runs.changes import changes_of_meaning, changes_since, require_accepted, require_known
 from trackmania_rl.settings import SettingsError, load_settings, settings_from_flat
-from trackmania_rl.settings.loading import removed, stored_settings
+from trackmania_rl.settings.loading import stored_settings
 from trackmania_rl.settings.snapshot import RunConfiguration, edit_setting, read_own
 
 
@@ -127,32 +127,14 @@ def test_a_difference_to_what_is_asked_for_is_told(config, tmp_path, caplog):
     assert "in: n_steps (--update-config applies that)" in caplog.text
 
 
-def test_a_run_of_an_earlier_version_is_converted_once(config, tmp_path, caplog, monkeypatch):
-    monkeypatch.setitem(removed(), "old_factor", 0.5)
-    run = tmp_path / "save" / "simulated"
-    shutil.copytree(config.parent, run / "config")
-    with (run / "config" / "config.py").open("a") as file:
-        file.write("seed = 7\nschedule_stretch = 2.0\nold_factor = 0.75\n")
-    asked = load_settings(config, ["seed=7", "schedule_stretch=2.0"])
-    assert read_own(run) == asked, "a command that only reads converts nothing"
-    assert not (run / "settings.toml").exists()
-    assert begin(config, tmp_path) == asked
-    assert re.search(r"config\.py is of an earlier version; .*settings\.toml holds the run's settings", caplog.text)
-    assert "old_factor = 0.75: there is no such setting any more; it is always 0.5" in caplog.text
-    caplog.clear()
-    assert begin(config, tmp_path) == asked
-    assert "earlier version" not in caplog.text
-
-
-def test_what_an_older_file_lacks_has_its_default_and_is_written(config, tmp_path, caplog):
+def test_settings_that_lack_one_are_restored_or_replaced(config, tmp_path):
     begin(config, tmp_path, "seed=3")
     run = tmp_path / "save" / "simulated"
     whole = (run / "settings.toml").read_text()
-    (run / "settings.toml").write_text(re.sub(r"^(pictures_interval_s|hooks) = .*$", "", whole, flags=re.MULTILINE))
-    assert read_own(run, ["pictures_interval_s=9"]).telemetry.pictures_interval_s == 9
-    begin(config, tmp_path, "seed=3")
-    assert "is of an earlier version" in caplog.text
-    assert "hooks = () is new; pictures_interval_s = 600.0 is new" in caplog.text
+    (run / "settings.toml").write_text(re.sub(r"^pictures_interval_s = .*$", "", whole, flags=re.MULTILINE))
+    with pytest.raises(SettingsError, match=r"sets no pictures_interval_s: restore the file .* --update-config"):
+        read_own(run)
+    begin(config, tmp_path, "seed=3", update=True)
     assert (run / "settings.toml").read_text() == whole
 
 

@@ -21,7 +21,6 @@ from trackmania_rl.settings import (
 )
 from trackmania_rl.settings.descriptions import settings_list, settings_rows
 from trackmania_rl.settings.groups import DEFAULTS
-from trackmania_rl.settings.loading import removed
 
 CONFIG_FILES = sorted(file.name for file in (Path(__file__).parents[2] / "config_files").glob("config*.py"))
 
@@ -118,13 +117,6 @@ def test_the_default_configuration_shows_defaults_and_every_setting_is_described
     }
     rows = settings_rows(load_settings(config), has_private=True)
     assert [row["name"] for row in rows if not row["about"].endswith(".")] == []
-
-
-def test_a_setting_of_an_earlier_version_may_only_have_the_value_that_it_always_has_now(config, monkeypatch):
-    monkeypatch.setitem(removed(), "old_factor", 0.5)
-    assert load_settings(config, ["old_factor=0.5"]) == load_settings(config)
-    with pytest.raises(SettingsError, match=r"old_factor = 0\.6: there is no such setting any more; it is always 0\.5"):
-        load_settings(config, ["old_factor=0.6"])
 
 
 @pytest.mark.parametrize(
@@ -270,7 +262,6 @@ def map_cycle(**entry):
         ),
         (["sampling=sync"], r"sampling = 'sync': input should be 'asynchronous', 'synchronous' or 'alternating'"),
         (["horizon=0"], r"horizon = 0: input should be greater than 0"),
-        (["ms_per_engine_tick=20"], r"ms_per_engine_tick = 20: there is no such setting any more; it is always 10"),
         (["running_speed=1e39"], r"running_speed = 1e\+39"),
         (["n_zone_centers_in_inputs=1", "shaped_reward_point_to_vcp_ahead=0.1"], r"of 2 or more, or leave the reward"),
         (["conv_channels=(3,)"], "have one entry for each convolution"),

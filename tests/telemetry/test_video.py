@@ -205,7 +205,7 @@ def test_keys_are_drawn_over_a_video(widget, tmp_path, capsys, error_line):
         for _ in range(20):
             video.write(np.full((200, 320, 4), 128, np.uint8))
     (tmp_path / "race.inputs").write_text(SCRIPT)
-    (tmp_path / "damaged.inputs").write_text("0.00 jump up\n")
+    (tmp_path / "damaged.inputs").write_text("0.00 press jump\n")
     race, recorded, output = (str(tmp_path / name) for name in ("race.inputs", "recorded.mp4", "keys.mp4"))
     words = [race, "--video", recorded, "--output", output, "--offset", "0.5", "--finish", "0.9"]
     assert widget.main([*words, "--corner", "top-right", "--height", "80"]) == 0

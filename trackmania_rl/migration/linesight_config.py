@@ -15,7 +15,6 @@ from typing import Any, Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_bounded_text
 from trackmania_rl.settings import Settings, SettingsError, settings_from_flat
-from trackmania_rl.settings.loading import ANY, removed
 
 NAMES_HERE: Final[Mapping[str, str]] = {
     "W_downsized": "image_width_px",
@@ -23,16 +22,9 @@ NAMES_HERE: Final[Mapping[str, str]] = {
     "tm_engine_step_per_action": "engine_ticks_per_action",
     "cutoff_rollout_if_race_not_finished_within_duration_ms": "cutoff_race_longer_than_ms",
     "cutoff_rollout_if_no_vcp_passed_within_duration_ms": "cutoff_no_progress_within_ms",
-    "margin_to_announce_finish_meters": "margin_to_announce_finish_m",
     "timeout_during_run_ms": "timeout_during_race_ms",
     "timeout_between_runs_ms": "timeout_between_races_ms",
     "game_reboot_interval": "game_reboot_interval_s",
-    "distance_between_checkpoints": "distance_between_zone_centers_m",
-    "road_width": "road_width_m",
-    "shaped_reward_min_dist_to_cur_vcp": "shaped_reward_min_dist_to_cur_vcp_m",
-    "shaped_reward_max_dist_to_cur_vcp": "shaped_reward_max_dist_to_cur_vcp_m",
-    "engineered_reward_min_dist_to_cur_vcp": "engineered_reward_min_dist_to_cur_vcp_m",
-    "engineered_reward_max_dist_to_cur_vcp": "engineered_reward_max_dist_to_cur_vcp_m",
     "gpu_collectors_count": "n_collectors",
     "additional_transition_after_reset": "additional_transitions_after_reset",
     "last_layer_reset_factor": "last_layer_reset_mul_factor",
@@ -48,7 +40,7 @@ IGNORED: Final = frozenset(
         *("ms_per_action", "temporal_mini_race_duration_ms", "global_schedule_speed"),
         *("final_speed_reward_as_if_duration_s", "float_input_dim", "conv_head_output_dim"),
         *("n_pixels_to_crop_on_each_side", "nadeo_maps_to_train_and_test", "max_rollout_queue_size"),
-        *("frames_before_save_best_runs", "tensorboard_suffix_schedule"),
+        *("frames_before_save_best_runs", "tensorboard_suffix_schedule", "min_horizon_to_update_priority_actions"),
         *("plot_race_time_left_curves", "make_highest_prio_figures", "n_transitions_to_plot_in_distribution_curves"),
     }
 )
@@ -64,6 +56,23 @@ PUBLISHED: Final[Mapping[str, Any]] = {
     "linux_launch_game_path": "path_to_be_filled_only_if_on_linux",
 }
 """Published values of names without a setting here. Other values are reported."""
+
+FIXED_HERE: Final[Mapping[str, Any]] = {
+    "distance_between_checkpoints": 0.5,
+    "road_width": 90,
+    "margin_to_announce_finish_meters": 700,
+    "n_zone_centers_extrapolate_after_end_of_map": 1000,
+    "n_zone_centers_extrapolate_before_start_of_map": 20,
+    "shaped_reward_min_dist_to_cur_vcp": 2,
+    "shaped_reward_max_dist_to_cur_vcp": 25,
+    "engineered_reward_min_dist_to_cur_vcp": 5,
+    "engineered_reward_max_dist_to_cur_vcp": 25,
+    "oversample_maximum_term_steps": 5,
+    "tau_epsilon_boltzmann": 0.01,
+    "target_self_loss_clamp_ratio": 4,
+    "update_inference_network_every_n_actions": 20,
+}
+"""Constants here that have the published values. Other values are reported."""
 
 INSTEAD: Final[Mapping[str, str]] = {
     "apply_randomcrop_augmentation": 'transforms = ("examples.image_shifts:ImageShifts",) does the same',
@@ -208,14 +217,14 @@ def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> 
     """Return a line for each name without a setting here, unless it has the published value."""
     lines = []
     for name, value in plain.items():
-        ours = NAMES_HERE.get(name, name)
-        constant = removed().get(ours, NOT_WORKED_OUT)
-        if ours in known or constant == ANY or name in IGNORED:
+        if NAMES_HERE.get(name, name) in known or name in IGNORED:
             continue
-        if value != PUBLISHED.get(name, constant):
-            has_one = constant is not NOT_WORKED_OUT
-            instead = f"here it is always {constant!r}" if has_one else "there is no such setting here"
-            instead = INSTEAD.get(name, instead)
+        if name in FIXED_HERE:
+            published, instead = FIXED_HERE[name], f"here it is always {FIXED_HERE[name]!r}"
+        else:
+            published = PUBLISHED.get(name, NOT_WORKED_OUT)
+            instead = INSTEAD.get(name, "there is no such setting here")
+        if value != published:
             text = repr(value)
             lines.append(f"{name} = {text if len(text) <= 60 else text[:57] + '...'}: {instead}")
     return lines

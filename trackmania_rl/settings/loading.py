@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import math
 import runpy
 import sys
@@ -21,15 +20,12 @@ from trackmania_rl.files import read_bounded_text
 from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER
 from trackmania_rl.settings.descriptions import describe_range, hint
 from trackmania_rl.settings.groups import FIELDS, Settings, groups
-from trackmania_rl.settings.values import NONE
 
 COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
 """Files that are read from the folder of the configuration file, or else the shipped ones, in this order, before it."""
 BASED_ON: Final = "based_on"
 SHIPPED: Final = PROJECT_FOLDER / CONFIG_FILES
 """Folder of the shipped configurations, or of the user's copies of them."""
-ANY: Final = "any"
-"""Marks a removed setting that had no effect."""
 LARGEST_FILE_BYTES: Final = 1 << 20
 
 
@@ -166,8 +162,7 @@ def settings_from_flat(values: Mapping[str, Any], source: str = "these settings"
     Raises:
         SettingsError: naming every missing, unknown or wrong setting.
     """
-    values, problems = without_removed(values)
-    problems += [f"{name} is no known setting{hint(name)}" for name in values if name not in FIELDS]
+    problems = [f"{name} is no known setting{hint(name)}" for name in values if name not in FIELDS]
     if problems:
         raise SettingsError(f"{source}: {'; '.join(problems)}")
     grouped = {
@@ -178,23 +173,6 @@ def settings_from_flat(values: Mapping[str, Any], source: str = "these settings"
         return Settings.model_validate(grouped)
     except ValidationError as error:
         raise SettingsError(f"{source}: {'; '.join(map(_one_line, error.errors()))}") from None
-
-
-@functools.cache
-def removed() -> dict[str, Any]:
-    """Return the settings of earlier versions, with the constant that each has become, or `ANY`."""
-    return tomllib.loads(Path(__file__).with_name("removed.toml").read_text(encoding="utf-8"))
-
-
-def without_removed(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Remove settings of earlier versions; list those whose value differs from the constant used now."""
-    problems = []
-    for name, constant in removed().items():
-        value = values.get(name, constant)
-        as_toml = NONE if value is None else list(value) if isinstance(value, tuple) else value
-        if constant not in (ANY, as_toml):
-            problems.append(f"{name} = {value!r}: there is no such setting any more; it is always {constant!r}")
-    return {name: value for name, value in values.items() if name not in removed()}, problems
 
 
 def _one_line(error: Any) -> str:

@@ -30,8 +30,6 @@ from trackmania_rl.settings.loading import SettingsError, changed_settings, load
 from trackmania_rl.settings.run_folder import SETTINGS_FILE, RunFolder
 from trackmania_rl.settings.values import BY_NAME_ONLY, NONE, NamedPart
 
-OLD_FILE: Final = Path("config", "config.py")
-"""Settings of a run of earlier versions: a copy of the configuration."""
 TITLE: Final = """\
 # Settings of a run. An edit is applied at the next race; that of a setting marked "restart" when the run is started
 # again. "none" is no value. A schedule is [[frame count, value], ...]."""
@@ -203,29 +201,23 @@ def _toml(value: Any, indent: int = 0) -> str:
 # Reading.
 
 
-def own_file(run_folder: Path) -> Path:
-    """Return the file with a run's settings; `OLD_FILE` for a run of an earlier version."""
-    old = run_folder / OLD_FILE
-    return old if old.is_file() and not (run_folder / SETTINGS_FILE).is_file() else run_folder / SETTINGS_FILE
-
-
 def read_own(
     run_folder: Path,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     configuration: Settings | None = None,
     *,
     is_stretched: bool = True,
-    is_complete: bool = False,
 ) -> Settings:
-    """Read the settings of a run. What an older file lacks has its default, unless `is_complete`.
+    """Read the settings of a run.
 
     Parts that the file records by name only are those of the configuration.
+
+    Raises:
+        SettingsError: if the file is missing, lacks a setting, or has a wrong one.
     """
-    file = own_file(run_folder)
-    read = loading.values_in if file.suffix == ".py" else loading.values_in_toml
-    values, _ = loading.without_removed(read(file))
-    missing = _lacking(values)
-    if "run_name" not in values or (is_complete and missing):
+    file = run_folder / SETTINGS_FILE
+    values = loading.values_in_toml(file)
+    if missing := _lacking(values):
         raise SettingsError(
             f"{file}: sets no {missing[0]}: restore the file ({file.name}{LAST_GOOD} beside it is valid), or train "
             "with --update-config"
@@ -235,19 +227,6 @@ def read_own(
         if BY_NAME_ONLY in str(values[name]) and values[name] == _plain_setting(made[name]):
             values[name] = made[name]
     return loading.settings_from_values(values, overrides, str(file), is_stretched)
-
-
-def bring_up_to_date(run_folder: Path) -> None:
-    """Convert the settings of a run of an earlier version once, and log that."""
-    file, old = run_folder / SETTINGS_FILE, own_file(run_folder)
-    values = loading.values_in(old) if old.suffix == ".py" else loading.values_in_toml(old)
-    (known, changed), lacking = loading.without_removed(values), _lacking(values)
-    if old == file and not lacking and known == values:
-        return
-    write_settings(file, read_own(run_folder, is_stretched=False))
-    news = "; ".join(changed + [f"{name} = {DEFAULTS[name]!r} is new" for name in sorted(lacking)])
-    text = "%s is of an earlier version; %s holds the run's settings from now on: %s"
-    log.warning(text, old, file, textwrap.shorten(news, 600))
 
 
 def _lacking(values: Mapping[str, Any]) -> list[str]:
@@ -304,7 +283,7 @@ class RunConfiguration:
             self._overrides = with_new_name(self.asked_for, overrides)
             self.asked_for = self._asked()
         self.folder = RunFolder.below(output_folder, self.asked_for.run.run_name)
-        self._is_new = update or not own_file(self.folder.path).is_file()
+        self._is_new = update or not self.folder.settings.is_file()
         self.read_from: Stamp | None = None
 
     def read(self) -> Settings:
@@ -317,7 +296,6 @@ class RunConfiguration:
         if self._is_new:
             write_settings(self.folder.settings, self._asked(is_stretched=False))
             return
-        bring_up_to_date(self.folder.path)
         text = _text_of(self.folder.settings)
         written = read_own(self.folder.path, (), self.asked_for, is_stretched=False)
         if changes := changed_settings(written, self._own(is_stretched=False)):
@@ -369,7 +347,7 @@ class LiveSettings:
         if stamp is None or stamp == self._seen:
             return False
         try:
-            edited = read_own(self._file.parent, (), self.current, is_complete=True)
+            edited = read_own(self._file.parent, (), self.current)
             self._check(edited)
         except (UserError, OSError) as error:
             if stamp != self._refused:

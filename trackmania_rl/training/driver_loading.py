@@ -48,8 +48,8 @@ from trackmania_rl.settings import (
     shifts_of,
 )
 from trackmania_rl.settings.groups import DEFAULTS, RewardSettings
-from trackmania_rl.settings.loading import without_removed
-from trackmania_rl.settings.snapshot import own_file, read_own
+from trackmania_rl.settings.run_folder import SETTINGS_FILE
+from trackmania_rl.settings.snapshot import read_own
 from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,8 @@ def load_run_settings(run_folder: Path) -> Settings:
     """Load a run's own settings. Raise `UserError` if the run does not exist, or they can't be used."""
     if not run_folder.is_dir():
         raise UserError(f"{run_folder}: there is no such run folder; scripts/train.py makes save/{{run_name}}")
-    if not (file := own_file(run_folder)).is_file():
+    file = run_folder / SETTINGS_FILE
+    if not file.is_file():
         raise UserError(f"{run_folder} is no run folder: {file} is missing (a training writes it in its first seconds)")
     return read_own(run_folder)
 
@@ -198,9 +199,7 @@ def require_known_code(parts: Sequence[tuple[str, str]], code: Collection[str], 
 def settings_here(file: Path, card: DriverCard) -> Settings:
     """Put a driver's settings into this machine's configuration, without importing parts that they name."""
     try:
-        values, problems = without_removed(card.settings)
-        if problems:
-            raise SettingsError(f"its settings: {'; '.join(problems)}")
+        values = card.settings
         if values.keys() != DRIVER_SETTINGS:
             lacking, unknown = sorted(DRIVER_SETTINGS - values.keys()), sorted(values.keys() - DRIVER_SETTINGS)
             raise SettingsError(

@@ -12,7 +12,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.settings.run_folder import RunFolder
-from trackmania_rl.settings.snapshot import edit_setting, own_file, read_own, stamp_of
+from trackmania_rl.settings.snapshot import edit_setting, read_own, stamp_of
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
 from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, LogMessages, Point, RaceCurves
 from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections
@@ -50,7 +50,7 @@ class RunPage:
         self._messages = LogMessages(run.log)
         self._read_settings()
         self._settings_error = ""
-        self._settings_stamp = stamp_of(own_file(run.path))
+        self._settings_stamp = stamp_of(run.settings)
         self._readers: dict[Watch, LiveReader] = {}
         self._announced: dict[Watch, str] = {}
         self._listed: dict[str, Any] = {}
@@ -188,7 +188,7 @@ class RunPage:
             self._runs = list_runs(self.run.path.parent)
             if (listed := self.files.listed()) != self._listed:
                 news["files"] = self._listed = listed
-        if (stamp := stamp_of(own_file(self.run.path))) != self._settings_stamp:
+        if (stamp := stamp_of(self.run.settings)) != self._settings_stamp:
             self._settings_stamp = stamp
             try:
                 self._read_settings()
