@@ -147,7 +147,8 @@ def test_what_published_configurations_name_is_a_setting(full_size_config, tmp_p
         "prio_beta": 0.5,
     }
     theirs |= {"prio_alpha": 0.3, "prio_epsilon": 0.1, "overall_reset_mul_factor": 0.2, "last_layer_reset_factor": 0.3}
-    theirs |= {"additional_transition_after_reset": 7}
+    theirs |= {"additional_transition_after_reset": 7, "margin_to_announce_finish_meters": 500}
+    theirs |= {"distance_between_checkpoints": 1.0, "road_width": 60}
     text = "".join(f"{name} = {value}\n" for name, value in theirs.items())
     ours = {NAMES_HERE.get(name, name): value for name, value in theirs.items()}
     assert taken_over(text, full_size_config, tmp_path) == (ours, [])

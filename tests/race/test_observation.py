@@ -50,7 +50,7 @@ def layout(settings):
 def zones(settings):
     angle = np.arange(3000) * 0.5 / 200  # a wide left-hand helix
     line = np.stack((200 * np.cos(angle), angle, 200 * np.sin(angle)), axis=1)
-    return zones_of_line(line)
+    return zones_of_line(line, settings.observation)
 
 
 @pytest.fixture
@@ -176,9 +176,11 @@ def test_actions_since_gear_change(layout, zones, race):
     assert counted == [0, 1, 0, 1, 2, 3, 0, 0, 1]
 
 
-def test_distance_to_the_finish_is_announced_from_700_m_on(layout, zones, race):
+def test_distance_to_the_finish_is_announced_from_its_margin_on(settings, zones, race):
     rng = np.random.default_rng(0)
     assert race.see(_random_blob(rng, zones)).floats[182] == 700
+    nearer = ObservationLayout(settings.observation.model_copy(update={"margin_to_announce_finish_m": 300.0}))
+    assert OneRace(settings.game, nearer, zones).see(_random_blob(rng, zones)).floats[182] == 300
     race.begin(zones._replace(first_zone_idx=zones.last_zone_idx - 100))
     here = zones.centers_m[zones.last_zone_idx - 100]
     features = race.see(_random_blob(rng, zones, position_m=here))

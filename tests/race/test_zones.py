@@ -9,7 +9,7 @@ import pytest
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.races import GameTimings
 from trackmania_rl.settings import load_settings
-from trackmania_rl.track.game_map import zones_of_line
+from trackmania_rl.track.game_map import line_begins_m, zones_of_line
 
 from .conftest import OneRace
 
@@ -89,7 +89,7 @@ def test_the_tracker_agrees_with_the_naive_reading(settings, race_on, seed, with
     rng = np.random.default_rng(seed)
     line = _winding_line()
     real = line[[150, 300, 420]] + rng.normal(0, 3, (3, 3)) if with_checkpoints else None
-    zones = zones_of_line(line, real)
+    zones = zones_of_line(line, settings, real)
     race, naive = race_on(zones), NaiveTracker(zones)
     furthest = 0
     wander = rng.normal(0, 8, 3)
@@ -108,15 +108,21 @@ def test_the_tracker_agrees_with_the_naive_reading(settings, race_on, seed, with
     assert (end.cutoff_reason, end.furthest_zone_idx) == ("horizon", furthest)
 
 
-def test_driving_down_the_line_visits_every_zone_and_all_metres(settings, race_on):
+@pytest.mark.parametrize("spacing_m", [0.5, 1.0])
+def test_driving_down_the_line_visits_every_zone_and_all_metres(settings, race_on, spacing_m):
     line = _winding_line()
-    zones = zones_of_line(line)
+    changes = {"distance_between_zone_centers_m": spacing_m, "road_width_m": 60.0}
+    zones = zones_of_line(line, settings.model_copy(update=changes), line[[200]])
     race = race_on(zones)
     centers_m = zones.centers_m[zones.first_zone_idx : zones.last_zone_idx + 1]
     states = [race.see_car_at(center_m) for center_m in centers_m]
     metres = [seen.meters for seen in states]
-    assert [seen.zone_idx for seen in states] == list(range(20, 20 + len(line)))
+    n_zones = round((len(line) - 1) * 0.5 / spacing_m) + 1
+    assert [seen.zone_idx for seen in states] == list(range(20, 20 + n_zones))
     assert np.all(np.diff(metres) > 0)
+    assert metres[0] == pytest.approx(line_begins_m(settings.model_copy(update=changes)), rel=1e-2)
     assert zones.start_m < metres[0] < metres[-1] < zones.finish_m
     assert zones.length_m == pytest.approx(0.5 * len(line), rel=0.02)
-    assert zones.finish_zone_idx == 20 + len(line)
+    assert zones.finish_zone_idx == 20 + n_zones
+    assert zones.max_center_distance_m == math.hypot(spacing_m / 2, 30)
+    assert np.flatnonzero(np.isfinite(zones.real_checkpoint_radius_m)).tolist() == [20 + round(100 / spacing_m)]

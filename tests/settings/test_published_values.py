@@ -19,6 +19,9 @@ PUBLISHED = {
     "n_prev_actions_in_inputs": 5,
     "n_zone_centers_in_inputs": 40,
     "one_every_n_zone_centers_in_inputs": 20,
+    "distance_between_zone_centers_m": 0.5,
+    "road_width_m": 90.0,
+    "margin_to_announce_finish_m": 700.0,
     # the reward
     "constant_reward_per_ms": -6 / 5000,
     "reward_per_m_advanced_along_centerline": 5 / 500,

@@ -19,6 +19,7 @@ from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.telemetry.live.feed import ASKED_FOR_S, CAR_IS_OLD_S, FOLDER
 from trackmania_rl.telemetry.live.mirror import CARS_EVERY_S, LiveMirror
 from trackmania_rl.telemetry.live.playback import RacePlayback
+from trackmania_rl.track.game_map import line_begins_m
 
 SIZE_PX = (37, 29)
 ENTRIES = (
@@ -109,7 +110,8 @@ def make_driving(tmp_path, maps_folder, repository_root, clock):
         settings = load_settings(repository_root / "config_files" / "config.py", overrides)
         games = InProcessGames(n_games, settings.game, settings.observation, maps_folder)
         has_frames = race_spaces(settings).has_image
-        mirror = LiveMirror(games, tmp_path / FOLDER, collector, maps_folder, has_frames, clock)
+        begins_m = line_begins_m(settings.observation)
+        mirror = LiveMirror(games, tmp_path / FOLDER, collector, maps_folder, has_frames, begins_m, clock)
         driving = Driving(games, mirror, settings, clock, np.random.default_rng(collector))
         for game in range(n_games):
             driving.begin(game)

@@ -22,9 +22,12 @@ NAMES_HERE: Final[Mapping[str, str]] = {
     "tm_engine_step_per_action": "engine_ticks_per_action",
     "cutoff_rollout_if_race_not_finished_within_duration_ms": "cutoff_race_longer_than_ms",
     "cutoff_rollout_if_no_vcp_passed_within_duration_ms": "cutoff_no_progress_within_ms",
+    "margin_to_announce_finish_meters": "margin_to_announce_finish_m",
     "timeout_during_run_ms": "timeout_during_race_ms",
     "timeout_between_runs_ms": "timeout_between_races_ms",
     "game_reboot_interval": "game_reboot_interval_s",
+    "distance_between_checkpoints": "distance_between_zone_centers_m",
+    "road_width": "road_width_m",
     "gpu_collectors_count": "n_collectors",
     "additional_transition_after_reset": "additional_transitions_after_reset",
     "last_layer_reset_factor": "last_layer_reset_mul_factor",
@@ -58,9 +61,6 @@ PUBLISHED: Final[Mapping[str, Any]] = {
 """Published values of names without a setting here. Other values are reported."""
 
 FIXED_HERE: Final[Mapping[str, Any]] = {
-    "distance_between_checkpoints": 0.5,
-    "road_width": 90,
-    "margin_to_announce_finish_meters": 700,
     "n_zone_centers_extrapolate_after_end_of_map": 1000,
     "n_zone_centers_extrapolate_before_start_of_map": 20,
     "shaped_reward_min_dist_to_cur_vcp": 2,

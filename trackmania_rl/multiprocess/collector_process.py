@@ -36,6 +36,7 @@ from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree, set_stream_state
 from trackmania_rl.telemetry.live.mirror import LiveMirror
 from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
+from trackmania_rl.track.game_map import line_begins_m
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import BeginTurn, Collector, CollectorParts, TurnTakingCollector, WeightPuller
 from trackmania_rl.training.demonstrations import Demonstration, drive_demonstrations
@@ -158,7 +159,8 @@ def _play(task: CollectorTask, beat: Callable[[], None]) -> None:
     rng = SeedTree(settings.run.seed).rng(f"{task.name}/games")
     parts = make_parts(task, builder.spaces, beat)
     games = builder.make_games(task.index, task.maps_folder, rng)
-    mirror = LiveMirror(games, task.live_folder, task.index, task.maps_folder, builder.spaces.has_image)
+    begins_m = line_begins_m(settings.observation)
+    mirror = LiveMirror(games, task.live_folder, task.index, task.maps_folder, builder.spaces.has_image, begins_m)
     parts = replace(parts, listeners=[mirror])
     demonstrate = functools.partial(drive_demonstrations, task.demonstrations, games, parts)
     try:

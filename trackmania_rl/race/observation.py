@@ -16,7 +16,7 @@ from trackmania_rl.race.actions import PARTS_OF_AN_ACTION, PEDALS_OF_AN_ACTION, 
 from trackmania_rl.race.observation_kernel import ABSENT, GROUND_GROUPS, N_WHEELS, FeatureOffsets, KernelLayout
 from trackmania_rl.race.road import BEAM_ANGLES_DEG, N_BEAMS, N_QUALITIES, ROAD_QUALITIES, PictureRangeFinder
 from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, REWARDS, View
-from trackmania_rl.race.zones import ZONE_SPACING_M, ZONES_AFTER_END
+from trackmania_rl.race.zones import ZONES_AFTER_END
 from trackmania_rl.settings import (
     RANGE_FINDER,
     ROAD_AHEAD,
@@ -36,8 +36,6 @@ RESERVED_NAMES: Final = frozenset(
 )
 """Entries of every training batch."""
 
-MARGIN_TO_ANNOUNCE_FINISH_M: Final = 700.0
-"""Distance from which the finish is in the observation."""
 RANGE_FINDER_REACH_M: Final = 150.0
 ROAD_AHEAD_ZONE_CENTERS: Final = 20
 """Number of zone centres in the block `road_ahead`."""
@@ -79,8 +77,8 @@ class ObservationBlock:
 
 def _block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
     n_actions, n_zones = settings.n_prev_actions_in_inputs, settings.n_zone_centers_in_inputs
-    zone_step_m = settings.one_every_n_zone_centers_in_inputs * ZONE_SPACING_M
-    margin_m = MARGIN_TO_ANNOUNCE_FINISH_M
+    zone_step_m = settings.one_every_n_zone_centers_in_inputs * settings.distance_between_zone_centers_m
+    margin_m = settings.margin_to_announce_finish_m
     wheels = "front left, front right, rear right, rear left"
     parts, unit = PARTS_OF_AN_ACTION[actions], "-1 to 1" if actions == "analog" else "0/1"
     car_frame = "in the car's frame (x left, y up, z forward)"
@@ -326,7 +324,7 @@ class ObservationLayout:
             at=FeatureOffsets(*(starts.get(name, ABSENT) for name in FeatureOffsets._fields)),
             n_zone_centers=self._settings.n_zone_centers_in_inputs,
             zone_stride=self._settings.one_every_n_zone_centers_in_inputs,
-            margin_to_announce_finish_m=MARGIN_TO_ANNOUNCE_FINISH_M,
+            margin_to_announce_finish_m=self._settings.margin_to_announce_finish_m,
             measures_on_track=self._measures_on_track,
             range_finder_reach_m=RANGE_FINDER_REACH_M,
             n_road_floats=N_QUALITIES * ROAD_AHEAD_ZONE_CENTERS,

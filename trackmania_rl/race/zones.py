@@ -18,10 +18,6 @@ from trackmania_rl.compiled import compiler_for
 _compiled = compiler_for("zones", [Path(__file__)])
 _inner = _compiled(is_inner=True)
 
-ZONE_SPACING_M: Final = 0.5
-"""Distance between neighbouring zone centres."""
-ROAD_WIDTH_M: Final = 90.0
-"""A zone further than about half of this from the car is not entered."""
 ZONES_AFTER_END: Final = 1000
 """Zones straight on beyond the line's end."""
 

@@ -142,6 +142,12 @@ class ObservationSettings(Group):
     """Number of zone centres ahead in the observation."""
     one_every_n_zone_centers_in_inputs: Driver[PositiveInt] = 20
     """Zones between two centres in the observation: 40 x 20 zones of 0.5 m are 400 m ahead."""
+    distance_between_zone_centers_m: Driver[Annotated[float, Field(ge=0.1, le=10), Unit("m")]] = 0.5
+    """Distance between neighbouring zone centres. Reference lines keep a point every 0.5 m."""
+    road_width_m: Driver[Annotated[PositiveFloat, Unit("m")]] = 90.0
+    """Twice the distance from the car beyond which a zone is not entered."""
+    margin_to_announce_finish_m: Driver[Annotated[PositiveFloat, Unit("m")]] = 700.0
+    """Distance from which the finish is in the observation."""
     fourier_wavelengths: Driver[dict[str, tuple[PositiveFloat, ...]]] = Field(
         {
             "zone_centers_m": (32.0, 16.0, 8.0, 4.0),

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
-from trackmania_rl.race.zones import ROAD_WIDTH_M, ZONE_SPACING_M
 from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
 from trackmania_rl.simulator.tracks.world import Track
@@ -46,16 +46,17 @@ def shape_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]
     Raises:
         UserError: if there is no such map, or its files cannot be used.
     """
+    facts = {"name": name, "zone_m": settings.observation.distance_between_zone_centers_m}
     if TrackRecipe.from_name(name) is not None:
-        return _of_track(track_of(name)) | {"name": name, "zone_m": ZONE_SPACING_M}
+        return _of_track(track_of(name)) | facts
     entry = next((entry for entry in settings.game.map_cycle if entry.map_name == name and entry.has_files), None)
     if entry is None:
         raise UserError(f"{name}: the run's map_cycle has no such map with files of its own")
     if settings.game.game == "simulated":
         shape = _of_track(track_of(str(map_file(entry, maps_folder))))
     else:
-        shape = _of_line(entry, maps_folder)
-    return shape | {"name": name, "zone_m": ZONE_SPACING_M}
+        shape = _of_line(entry, maps_folder, settings.observation.road_width_m / 2)
+    return shape | facts
 
 
 def _of_track(track: Track) -> dict[str, Any]:
@@ -73,11 +74,11 @@ def _of_track(track: Track) -> dict[str, Any]:
     }
 
 
-def _of_line(entry: MapEntry, maps_folder: Path) -> dict[str, Any]:
+def _of_line(entry: MapEntry, maps_folder: Path, half_width_m: float) -> dict[str, Any]:
     """Return the shape of a map of the real game."""
     line_m = load_reference_line(maps_folder / entry.reference_line)
-    stations_m, half_width_m = arc_length(line_m), ROAD_WIDTH_M / 2
-    at = np.unique(np.append(np.arange(0, len(line_m), max(1, round(SHAPE_EVERY_M / ZONE_SPACING_M))), len(line_m) - 1))
+    stations_m = arc_length(line_m)
+    at = np.unique(np.append(np.arange(0, len(line_m), max(1, round(SHAPE_EVERY_M / LINE_SPACING_M))), len(line_m) - 1))
     challenge, passed = map_file(entry, maps_folder), set[int]()
     if is_challenge_file(challenge) and challenge.is_file():
         away_m = np.linalg.norm(read_checkpoint_positions(challenge)[:, None] - line_m[None], axis=2)

@@ -21,11 +21,13 @@ from trackmania_rl.gbx.challenge import MedalTimes, is_challenge_file, read_chal
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS
 from trackmania_rl.race.road import POINT_EVERY_M, ROAD_QUALITIES, KnownRoad
-from trackmania_rl.race.zones import ROAD_WIDTH_M, ZONE_SPACING_M, ZONES_AFTER_END, VirtualCheckpoints
+from trackmania_rl.race.zones import ZONES_AFTER_END, VirtualCheckpoints
 from trackmania_rl.settings import MapEntry, ObservationSettings, Settings
 from trackmania_rl.simulator.tracks.surface_mesh import RoadProfile, measure_road
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track, read_track_settings
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Track
+from trackmania_rl.track.line_building import resample
 from trackmania_rl.track.reference_line import load_reference_line
 
 log = logging.getLogger(__name__)
@@ -44,20 +46,31 @@ NARROWEST_M: Final = 4.0
 """Lower bound of the reported half width of a way through blocks: a human's line passes close to borders."""
 
 
-def zones_of_line(line: FloatArray, real_checkpoints_m: FloatArray | None = None) -> VirtualCheckpoints:
+def line_begins_m(settings: ObservationSettings) -> float:
+    """Return the distance, along the virtual checkpoints, of the reference line's first point."""
+    return (ZONES_BEFORE_START - 0.5) * settings.distance_between_zone_centers_m
+
+
+def zones_of_line(
+    line: FloatArray, settings: ObservationSettings, real_checkpoints_m: FloatArray | None = None
+) -> VirtualCheckpoints:
     """Make the zones of a map.
 
     Args:
         line: (N, 3) reference line from `load_reference_line`.
+        settings: distance of the zones and width of the road.
         real_checkpoints_m: (C, 3) the map's own checkpoints, if known. Each belongs to the nearest zone within
             `REAL_CHECKPOINT_RADIUS_M`, once per lap.
     """
+    spacing_m = settings.distance_between_zone_centers_m
+    if spacing_m != LINE_SPACING_M:
+        line = resample(line, spacing_m)
     centers = extend_and_smooth(line, ZONES_BEFORE_START, ZONES_AFTER_END)
     border = 0.5 * (centers[:-1] + centers[1:])
     segment = np.diff(border, axis=0)
     segment_m = np.linalg.norm(segment, axis=1)
     positions, radii = _tie_real_checkpoints(
-        centers, np.empty((0, 3)) if real_checkpoints_m is None else real_checkpoints_m
+        centers, np.empty((0, 3)) if real_checkpoints_m is None else real_checkpoints_m, spacing_m
     )
     return VirtualCheckpoints(
         centers_m=centers,
@@ -66,7 +79,7 @@ def zones_of_line(line: FloatArray, real_checkpoints_m: FloatArray | None = None
         border_direction=segment / segment_m[:, None],
         first_zone_idx=ZONES_BEFORE_START,
         last_zone_idx=ZONES_BEFORE_START + len(line) - 1,
-        max_center_distance_m=math.hypot(ZONE_SPACING_M / 2, ROAD_WIDTH_M / 2),
+        max_center_distance_m=math.hypot(spacing_m / 2, settings.road_width_m / 2),
         real_checkpoint_m=positions,
         real_checkpoint_radius_m=radii,
     )
@@ -87,11 +100,13 @@ def extend_and_smooth(line: FloatArray, n_points_before: int, n_points_after: in
     return smoothed
 
 
-def _tie_real_checkpoints(centers_m: FloatArray, checkpoints_m: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _tie_real_checkpoints(
+    centers_m: FloatArray, checkpoints_m: FloatArray, spacing_m: float
+) -> tuple[FloatArray, FloatArray]:
     """Return checkpoint position (Z, 3) and radius (Z,) by zone; a checkpoint may belong to one zone of each lap."""
     positions = np.zeros_like(centers_m)
     radii = np.full(len(centers_m), np.inf)
-    same_passage_zones = math.ceil(SAME_CHECKPOINT_REACH_M / ZONE_SPACING_M)
+    same_passage_zones = math.ceil(SAME_CHECKPOINT_REACH_M / spacing_m)
     for checkpoint in checkpoints_m:
         distances_m = np.linalg.norm(centers_m - checkpoint, axis=1)
         while distances_m.min() < REAL_CHECKPOINT_RADIUS_M:
@@ -251,7 +266,7 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
         log.warning("map %s: %s", entry.map_name, lack)
     elif is_challenge_file(challenge):
         real_checkpoints_m = read_checkpoint_positions(challenge)
-    zones = zones_of_line(line, real_checkpoints_m)
+    zones = zones_of_line(line, settings, real_checkpoints_m)
     needs_road = ObservationLayout(settings).needs_road
     road = load_known_road(map_file(entry, maps_folder), zones) if needs_road else None
     return GameMap(entry.map_name, entry.map_path, zones, road)

@@ -32,10 +32,11 @@ def test_a_map_is_shown_from_above_with_its_gates(client):
 
 
 def test_a_real_map_is_shown_along_its_line(run):
-    write_changes(run.settings, {"game": "tmnf"})
+    write_changes(run.settings, {"game": "tmnf", "road_width_m": 40.0, "distance_between_zone_centers_m": 1.0})
     page = RunPage(run, PROJECT_FOLDER)
     shape = page.shape("valley")
     assert len(shape["gates"]) == 2, "start and finish: its file is not there"
+    assert (shape["points"][0][2], shape["zone_m"]) == (20.0, 1.0)
     assert shape["length_m"] == pytest.approx(978.5, abs=1.0)
     with pytest.raises(UserError, match="in the real game"):
         page.record(f"valley_{RECORD_MS}")

@@ -19,7 +19,6 @@ from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.race import Race
-from trackmania_rl.race.zones import ZONE_SPACING_M
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.telemetry.live.feed import (
     ASKED,
@@ -31,7 +30,7 @@ from trackmania_rl.telemetry.live.feed import (
     LiveRace,
 )
 from trackmania_rl.telemetry.run_status import write_record
-from trackmania_rl.track.game_map import ZONES_BEFORE_START, map_file
+from trackmania_rl.track.game_map import map_file
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +41,6 @@ MOST_FRAME_BYTES: Final = 8 << 20
 SIMULATED: Final = "simulated"
 """The game whose races are driven and drawn again by the reader."""
 
-LINE_BEGINS_M: Final = (ZONES_BEFORE_START - 0.5) * ZONE_SPACING_M
-"""Distance, along the virtual checkpoints, of the reference line's first point."""
 _GEAR: Final = CAR_COLUMNS.index("gear")
 
 
@@ -57,6 +54,7 @@ class LiveMirror:
         collector: int,
         maps_folder: Path,
         has_frames: bool,
+        line_begins_m: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._games = games
@@ -64,6 +62,7 @@ class LiveMirror:
         self._collector = collector
         self._maps_folder = maps_folder
         self._writes_frames = has_frames and games.game.game != SIMULATED
+        self._line_begins_m = line_begins_m
         self._clock = clock
         self._entries: list[MapEntry | None] = [None] * games.n_games
         self._has_motion = True
@@ -159,7 +158,7 @@ class LiveMirror:
             "brake": brake > 0,
             "gear": motion.car[:, _GEAR].astype(int),
             "zone": motion.zone_idx,
-            "meters_advanced": motion.meters - LINE_BEGINS_M,
+            "meters_advanced": motion.meters - self._line_begins_m,
         }
         lists: dict[str, list[Any]] = {name: column.tolist() for name, column in columns.items()}
         for place, game in enumerate(ids.tolist()):
@@ -198,7 +197,7 @@ class LiveMirror:
             "was_greedy": results["action_was_greedy"][decided].astype(bool),
             "gear": results["car_gear_and_wheels"][:, _GEAR].astype(np.int16),
             "zone": np.asarray(results["current_zone_idx"], np.int32),
-            "meters_advanced": (meters - LINE_BEGINS_M).astype(np.float32),
+            "meters_advanced": (meters - self._line_begins_m).astype(np.float32),
             "q_values": results["q_values"][decided].astype(np.float32),
             "frames": frames,
             "frame_time_ms": time_ms[::every][: 0 if frames is None else len(frames)],
