@@ -20,7 +20,7 @@ from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 FIRST_RACE_WITHIN_S: Final = 300.0
-ENDS_WITHIN_S: Final = 60.0
+TRAINING_ENDS_WITHIN_S: Final = 60.0
 MOST_GAMES: Final = 4
 """Games of one training, which listen at consecutive ports."""
 
@@ -167,8 +167,8 @@ class TrainCommand:
             os.killpg(self.process.pid, number)
         else:
             os.kill(self.process.pid, number)
-        self.process.wait(ENDS_WITHIN_S)
-        while self.survivors() and time.monotonic() - began_s < ENDS_WITHIN_S:
+        self.process.wait(TRAINING_ENDS_WITHIN_S)
+        while self.survivors() and time.monotonic() - began_s < TRAINING_ENDS_WITHIN_S:
             time.sleep(0.02)
         return time.monotonic() - began_s
 

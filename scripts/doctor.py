@@ -107,10 +107,10 @@ def findings_of_learner(arguments: argparse.Namespace) -> Iterator[Finding]:
 
     try:
         token = worker_token(arguments.token_file)
-        from trackmania_rl.multiprocess.worker import Server, check_server
+        from trackmania_rl.multiprocess.worker import LearnerAddress, check_learner
 
-        server = Server.of_command(arguments.connect, token, arguments.certificate, arguments.insecure)
-        yield from check_server(server)
+        learner = LearnerAddress.of_command(arguments.connect, token, arguments.certificate, arguments.insecure)
+        yield from check_learner(learner)
     except UserError as error:
         yield problem(Check.LEARNER, error)
 

@@ -30,8 +30,8 @@ from trackmania_rl.tmi_interaction.launchers.plugin_files import put_plugin_in_p
 log = logging.getLogger("keep_games")
 
 POLICY = RestartPolicy(first_delay_s=1.0, longest_delay_s=60.0)
-LOOK_EVERY_S = 1.0
-LOOK_EVERY_WHILE_STARTING_S = 0.1
+CHECK_GAMES_EVERY_S = 1.0
+CHECK_STARTING_GAMES_EVERY_S = 0.1
 
 
 def ports(text: str) -> range:
@@ -89,7 +89,7 @@ def keep(keepers: list[GameKeeper]) -> None:
                 keeper.clients = clients[keeper.port]
             supervisor.check()
             is_any_starting = any(keeper.is_starting for keeper in keepers)
-            time.sleep(LOOK_EVERY_WHILE_STARTING_S if is_any_starting else LOOK_EVERY_S)
+            time.sleep(CHECK_STARTING_GAMES_EVERY_S if is_any_starting else CHECK_GAMES_EVERY_S)
     finally:
         log.info("ending the games")
         for keeper in keepers:

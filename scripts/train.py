@@ -63,22 +63,22 @@ def main() -> int:
         if watched is not None:
             heartbeat = at_end.enter_context(watched.heartbeat())
             arguments["max_wall_s"] -= watched.elapsed_s
-            arguments["update_config"] &= not watched.because  # the run's settings may have been edited since
+            arguments["update_config"] &= not watched.restart_reason  # the run's settings may have been edited since
         elif arguments["supervised"]:
             return supervise([sys.executable, __file__, *sys.argv[1:], *arguments["resume_by"]])
         del arguments["supervised"]
         gc.disable()  # a quarter of the time of the imports that follow
-        run(arguments, heartbeat, "" if watched is None else watched.because)
+        run(arguments, heartbeat, "" if watched is None else watched.restart_reason)
     return ExitCode.DONE
 
 
-def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) -> None:
+def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, restart_reason: str) -> None:
     """Train, or print the settings.
 
     Args:
         arguments: of the command line, by name.
         heartbeat: read by a supervising process.
-        because: how the previous training ended.
+        restart_reason: how the previous training ended.
     """
     config, overrides, maps = arguments.pop("config"), arguments.pop("set"), arguments.pop("map")
     resume_by = arguments.pop("resume_by")
@@ -107,7 +107,7 @@ def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, because: str) ->
 
                 hooks.append(ServePage())
             arguments["workers"] = workers_of(arguments)
-            hooks += [BeatForSupervisor(heartbeat, because)] if heartbeat is not None else []
+            hooks += [BeatForSupervisor(heartbeat, restart_reason)] if heartbeat is not None else []
             runs = [stage.configuration.folder.path for stage in stages_of(config, folder, overrides)]
             gc.freeze()  # garbage collections skip the modules, whose objects are many
             gc.enable()

@@ -44,10 +44,10 @@ def main() -> None:
     end_in_order_when_terminated()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
     token = worker_token(arguments.token_file)
-    from trackmania_rl.multiprocess.worker import Machine, Server, Spool, Worker
+    from trackmania_rl.multiprocess.worker import LearnerAddress, Spool, Worker, WorkerConfig
 
-    server = Server.of_command(arguments.connect, token, arguments.certificate, arguments.insecure)
-    machine = Machine(
+    learner = LearnerAddress.of_command(arguments.connect, token, arguments.certificate, arguments.insecure)
+    config = WorkerConfig(
         folder=arguments.folder.absolute(),
         project_folder=PROJECT_FOLDER,
         user=load_settings(PROJECT_FOLDER / CONFIG_FILES / "config.py").user,
@@ -55,7 +55,7 @@ def main() -> None:
         code=arguments.code,
     )
     with contextlib.suppress(KeyboardInterrupt):
-        Worker(server, machine, Spool(machine.folder, arguments.spool_mb << 20)).play()
+        Worker(learner, config, Spool(config.folder, arguments.spool_mb << 20)).play()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
 
 LONGEST_FILES = (
     "end_to_end/test_run_call.py",
-    "game_ends/test_clients.py",
+    "game_protocol/test_clients.py",
     "end_to_end/test_train_command.py",
     "training/test_turns.py",
     "faults/test_fault_table.py",

@@ -16,7 +16,7 @@ PipeEnd: TypeAlias = "_ConnectionBase[Any, Any]"
 """End of a `multiprocessing` pipe: `Connection`, or `PipeConnection` on Windows."""
 
 ENDS_WITHIN_S: Final = 5.0
-LOOK_EVERY_S: Final = 0.02
+CHECK_ENDED_EVERY_S: Final = 0.02
 
 
 def is_running(process: psutil.Process) -> bool:
@@ -43,5 +43,5 @@ def end_processes(processes: Iterable[psutil.Process], within_s: float = ENDS_WI
             process.kill()
     deadline_s = time.monotonic() + within_s
     while (running := [one for one in processes if is_running(one)]) and time.monotonic() < deadline_s:
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(CHECK_ENDED_EVERY_S)
     return running

@@ -28,7 +28,7 @@ EXPLORATION_RACES: Final = 4
 """Exploration races of the map cycle for one evaluation race; as in config.py."""
 END_WITHIN_S: Final = 180.0
 """Longest time from a training's limit to its end, in which it writes a checkpoint."""
-LOOK_EVERY_S: Final = 0.2
+CHECK_RUNS_EVERY_S: Final = 0.2
 OWN_TO_EACH_RUN: Final = ("run_name", "seed", "map_cycle", "base_tmi_port", "terminal_view")
 
 
@@ -221,7 +221,7 @@ def _run_process(command: list[str], terminal_file: Path, stop: threading.Event,
         while process.poll() is None:
             if time.monotonic() - began_s > limit_s:
                 process.kill()
-            elif stop.wait(LOOK_EVERY_S):
+            elif stop.wait(CHECK_RUNS_EVERY_S):
                 process.terminate()
                 try:
                     process.wait(END_WITHIN_S)

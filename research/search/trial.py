@@ -42,7 +42,7 @@ PORTS_EACH: Final = 64
 STARTS_WITHIN_S: Final = 600.0
 END_WITHIN_S: Final = 180.0
 """Time for the last checkpoint before a training is killed."""
-LOOK_EVERY_S: Final = 0.2
+CHECK_TRIAL_EVERY_S: Final = 0.2
 LET_GO_WITHIN_S: Final = 60.0
 """Time for the end of a training whose trial was killed."""
 
@@ -204,7 +204,7 @@ def _wait_for_piece(process: subprocess.Popen[bytes], race_log: Path, piece_s: f
     before, ends_s = _last_race(race_log), math.inf
     while time.monotonic() < ends_s:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LOOK_EVERY_S)
+            process.wait(CHECK_TRIAL_EVERY_S)
             return
         if ends_s == math.inf and _last_race(race_log) > before:
             ends_s = time.monotonic() + piece_s

@@ -92,7 +92,7 @@ def view_of(channels):
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch):
     """Heartbeats of waits, and looks for the run's end, a hundred times a second."""
-    monkeypatch.setattr(rollouts, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(rollouts, "WAKE_EVERY_S", 0.01)
 
 
 @pytest.fixture

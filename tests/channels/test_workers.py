@@ -35,7 +35,7 @@ from trackmania_rl.doctor.findings import Level
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.multiprocess import serving
 from trackmania_rl.multiprocess.serving import ServeWorkers
-from trackmania_rl.multiprocess.worker import Machine, Server, Spool, check_server
+from trackmania_rl.multiprocess.worker import LearnerAddress, Spool, WorkerConfig, check_learner
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.race import Fragment, Race, RaceFacts, RacePosition
@@ -241,7 +241,7 @@ class Client:
     def __init__(self, learner, token=TOKEN_TEXT, certificate=None, worker=WORKER):
         self.sent = SimpleNamespace(items=[], changed=threading.Condition(), ends=False)
         self._closing = contextlib.ExitStack()
-        server = Server(learner.address, token, certificate)
+        server = LearnerAddress(learner.address, token, certificate)
         self.description, self.call = self._closing.enter_context(server.call(self._requests(), worker))
 
     def _requests(self):
@@ -463,7 +463,7 @@ def test_tls_needs_the_learners_certificate(learner, connect, certificate):
     client = connect(run, certificate=own)
     client.send(message_of(1, 1))
     take(run, 1)
-    without = Server(run.address, TOKEN_TEXT)
+    without = LearnerAddress(run.address, TOKEN_TEXT)
     with pytest.raises(grpc.RpcError) as caught, without.call(iter(())):
         pass
     assert "no TLS connection" in str(without.refusal(caught.value))
@@ -476,7 +476,7 @@ def test_tls_needs_the_learners_certificate(learner, connect, certificate):
 
 def test_the_doctor_checks_a_learner(learner, certificate):
     run = learner(WorkerAccess.of_command("127.0.0.1:0", TOKEN_TEXT, certificate, False))
-    right = Server(run.address, TOKEN_TEXT, certificate[0].read_bytes())
+    right = LearnerAddress(run.address, TOKEN_TEXT, certificate[0].read_bytes())
     servers = {
         "serves run simulated to this worker: a token": right,
         "the token differs": dataclasses.replace(right, token="wrong"),
@@ -484,7 +484,7 @@ def test_the_doctor_checks_a_learner(learner, certificate):
         "does not answer": dataclasses.replace(right, address="https://localhost:9"),
     }
     for text, server in servers.items():
-        [finding] = check_server(server)
+        [finding] = check_learner(server)
         assert text in finding.text
         assert (finding.level is Level.OK) == (server is right)
 
@@ -498,8 +498,8 @@ def test_beyond_this_machine_a_learner_asks_for_token_and_tls(address, certifica
     assert WorkerAccess.of_command(address, TOKEN_TEXT, certificate, False).certificate
     http = f"http://{address}"
     with pytest.raises(UserError, match="without TLS"):
-        Server.of_command(http, TOKEN_TEXT, None, False)
-    assert Server.of_command(http, TOKEN_TEXT, None, True).address == http
+        LearnerAddress.of_command(http, TOKEN_TEXT, None, False)
+    assert LearnerAddress.of_command(http, TOKEN_TEXT, None, True).address == http
 
 
 @pytest.mark.parametrize("address", ["8470", "x:99999", ":80", "h:"])
@@ -546,8 +546,8 @@ def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path, 
 def test_a_worker_that_ray_starts_tells_why_it_ended(learner, ray_here):
     from trackmania_rl.multiprocess.cluster.workers import WorkerJob
 
-    run, machine = learner(), Machine(Path("maps"), SHIPPED_FOLDER, UserSettings())
-    job = WorkerJob(5, Server(run.address, "another token"), machine, run.run_state)
+    run, config = learner(), WorkerConfig(Path("maps"), SHIPPED_FOLDER, UserSettings())
+    job = WorkerJob(5, LearnerAddress(run.address, "another token"), config, run.run_state)
     job.start()
     failures = []
     wait_until(lambda: failures.append(job.failure(0.1)) or failures[-1])

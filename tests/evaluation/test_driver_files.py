@@ -17,7 +17,7 @@ from trackmania_rl.channels.over_grpc import settings_for_workers
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.multiprocess.worker import Machine
+from trackmania_rl.multiprocess.worker import WorkerConfig
 from trackmania_rl.runs import CheckpointError, load_checkpoint
 from trackmania_rl.runs.driver_file import (
     ENTRY,
@@ -129,7 +129,7 @@ def test_drivers_of_all_that_ships_load_beside_the_default_configuration(config,
     check_decision(loaded_driver.actor, spaces)
     assert own_code(settings) == []
     of_run = json.loads(json.dumps(settings_for_workers(settings, seed=1)))
-    assert Machine(tmp_path, repository_root, UserSettings()).settings_of(of_run).agent == settings.agent
+    assert WorkerConfig(tmp_path, repository_root, UserSettings()).settings_of(of_run).agent == settings.agent
     loaded = loaded_driver.settings
     assert {name: loaded.flat()[name] for name in DRIVER_SETTINGS} == {
         name: settings.flat()[name] for name in DRIVER_SETTINGS

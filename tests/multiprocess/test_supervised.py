@@ -25,7 +25,7 @@ with (folder / "starts").open("a") as starts:
     starts.write(f"{{os.getpid()}}\\n")
 n_starts = len((folder / "starts").read_text().splitlines())
 watched = WatchedTraining.by_environment()
-(folder / "because").write_text(watched.because)
+(folder / "restart_reason").write_text(watched.restart_reason)
 """
 SUPERVISOR = """
 import signal, sys
@@ -35,7 +35,7 @@ if hasattr(signal, "SIGHUP"):
 from trackmania_rl.multiprocess import supervised
 from trackmania_rl.multiprocess.supervisor import RestartPolicy
 supervised.POLICY = RestartPolicy({delay_s}, {delay_s}, {give_up_after})
-supervised.LOOK_EVERY_S = 0.1
+supervised.CHECK_TRAINING_EVERY_S = 0.1
 code = supervised.supervise([sys.executable, {training!r}])
 assert "torch" not in sys.modules
 sys.exit(code)
@@ -103,7 +103,7 @@ def test_it_starts_a_training_again_until_it_is_done(supervise):
         f"WARNING the training ended with {how}; it starts again in 0 s"
         for how in ("SIGKILL", "exit code 1", "exit code 75")
     ]
-    assert (one.folder / "because").read_text() == "ended with exit code 75"
+    assert (one.folder / "restart_reason").read_text() == "ended with exit code 75"
     pulses = [Path((one.folder / f"pulse {number}").read_text()) for number in range(1, 5)]
     assert not any(pulse.exists() for pulse in pulses)
 

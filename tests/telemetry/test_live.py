@@ -162,7 +162,7 @@ def test_cars_are_shown_at_intervals_and_only_while_they_are_looked_at(make_driv
     shown = set()
     for _ in range(40):
         driving.drive(1, seconds_each=0.3 * CARS_EVERY_S)  # so every fourth one
-        shown |= {car.told_s for car in reader.cars()}
+        shown |= {car.timestamp_s for car in reader.cars()}
     assert len(shown) == 10
     driving.drive(1, seconds_each=ASKED_FOR_S + 0.1)
     (file,) = (tmp_path / FOLDER).glob("cars-*")

@@ -50,6 +50,8 @@ WORKER: Final = "trackmania-rl-worker"
 """Metadata of a call; `WORKER` is the id that a worker made for itself, empty in a call that only looks."""
 WORKER_ID_LETTERS: Final = 32
 KEEPALIVE_MS: Final = 10_000
+CONNECTION_ENDS_WITHIN_S: Final = 2.0
+"""Time for the threads of connections after the end of the run or worker."""
 OPTIONS: Final = (
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),

@@ -57,7 +57,9 @@ Got = TypeVar("Got")
 ROLLOUT_SLOTS_PER_COLLECTOR: Final = 4
 """Races of one collector that wait for the learner; without a free slot the collector waits."""
 WAIT_FOREVER_S: Final = float("inf")
-LOOK_EVERY_S: Final = 0.5
+POLL_S: Final = 0.1
+"""Timeout of one wait for a race, after which the receiver does its other work."""
+WAKE_EVERY_S: Final = 0.5
 """Interval of heartbeats, and of tests for the run's end, while a collector waits."""
 SHARED_MEMORY_FOLDER: Final = Path("/dev/shm")
 """Shared memory of Linux; containers often give it 64 MB."""
@@ -252,7 +254,7 @@ class RolloutSink:
             while not self._link.stop.value:
                 self.beat()
                 left_s = deadline_s - time.monotonic()
-                if (taken := take(max(0.0, min(left_s, LOOK_EVERY_S)))) is not None:
+                if (taken := take(max(0.0, min(left_s, WAKE_EVERY_S)))) is not None:
                     return taken
                 if left_s <= 0:
                     break

@@ -41,7 +41,7 @@ FIRST_RACE_LATER_S: Final = 600.0
 STARTS_OF_A_GAME: Final = 3
 """Starts of a failing game before its collector ends by itself."""
 LAST_RECORDS_WITHIN_S: Final = 3.0
-ENDS_WITHIN_S: Final = 2.0
+COLLECTOR_ENDS_WITHIN_S: Final = 2.0
 """A collector that runs so long after the end of the run is killed."""
 SLOWEST_SPEED: Final = 0.5
 """Slowest game, as a share of real time, or of `running_speed` if that is below 1."""
@@ -220,7 +220,7 @@ class CollectorSupervisor(Supervisor[CollectorJob]):
         if facts.collector < len(self.jobs):
             self.jobs[facts.collector].n_delivered += 1
 
-    def stop(self, within_s: float = ENDS_WITHIN_S) -> None:
+    def stop(self, within_s: float = COLLECTOR_ENDS_WITHIN_S) -> None:
         """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
         self._run_state.publish(stop=True)
         deadline_s = time.monotonic() + within_s

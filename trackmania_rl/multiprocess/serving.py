@@ -25,7 +25,7 @@ from typing_extensions import override
 from trackmania_rl.agents.weights import packed
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import Description, MessageError, News, WorkerAccess, encode
-from trackmania_rl.channels.rollouts import LOOK_EVERY_S, ChannelError, RolloutBounds, RolloutSink
+from trackmania_rl.channels.rollouts import WAKE_EVERY_S, ChannelError, RolloutBounds, RolloutSink
 from trackmania_rl.channels.run_state import NO_WEIGHTS, WeightsKind
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.places import program_version
@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 FIRST_NUMBER: Final = 1000
 """Number of the first worker among the run's collectors."""
 MOST_WORKERS: Final = 64
-ENDS_WITHIN_S: Final = 2.0
 NEWS_EVERY_S: Final = 0.05
 WEIGHTS_EVERY_S: Final = 0.5
 """Weights are sent at most this often."""
@@ -128,7 +127,7 @@ class ServeWorkers(Hook):
         self._ends = True
         self._server.stop(grace=1.0).wait()
         for receiver in self._receivers:
-            receiver.join(ENDS_WITHIN_S)
+            receiver.join(over_grpc.CONNECTION_ENDS_WITHIN_S)
 
     @override
     def on_fragment(self, race: Race) -> None:
@@ -225,7 +224,7 @@ class ServeWorkers(Hook):
             for data in chain.from_iterable(map(over_grpc.split_messages, requests)):
                 race = over_grpc.decode_race(data, self._bounds, self.run.spaces)
                 with worker.lock:
-                    while worker.sink.acquire_frames(0, LOOK_EVERY_S) is None:
+                    while worker.sink.acquire_frames(0, WAKE_EVERY_S) is None:
                         if not context.is_active() or self._ends:
                             return
                     if worker.n_calls != call:

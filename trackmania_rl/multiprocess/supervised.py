@@ -42,7 +42,7 @@ DEFAULT_SILENCE_S: Final = 300.0
 """Until the training sets its limits: it loads its libraries."""
 DEFAULT_STALL_S: Final = 3600.0
 """Until the training loop begins: it reads a checkpoint, and compiles."""
-LOOK_EVERY_S: Final = 0.5
+CHECK_TRAINING_EVERY_S: Final = 0.5
 FINAL: Final = (ExitCode.DONE, ExitCode.MISUSED, ExitCode.NOT_SAVED, ExitCode.NEEDS_A_PERSON, ExitCode.INTERRUPTED)
 """Exit codes after which a training is not started again."""
 SHOW_CURSOR: Final = "\x1b[?25h"
@@ -59,7 +59,7 @@ class WatchedTraining:
 
     heartbeat_file: str  # see `heartbeat_file`
     elapsed_s: float = 0.0  # time since the first start of the command
-    because: str = ""  # how the training before it ended; empty for the first one
+    restart_reason: str = ""  # how the training before it ended; empty for the first one
 
     def as_environment(self) -> dict[str, str]:
         """Return the variables of the training's process."""
@@ -101,7 +101,7 @@ def supervise(command: Sequence[str]) -> int:
         try:
             supervisor.start()
             while training.exit_code is None:
-                training.wait(LOOK_EVERY_S)
+                training.wait(CHECK_TRAINING_EVERY_S)
                 supervisor.check()
         except KeepsFailingError as error:
             _say(f"error: {error}; a person is needed")
@@ -124,7 +124,7 @@ class TrainingJob(Job):
         self._heartbeat_file = contextlib.ExitStack()
         self._most_saved = 0
         self._watch = HangWatch()
-        self._because = ""
+        self._restart_reason = ""
         self._is_stopped = False
         self._began_s = time.monotonic()
 
@@ -145,7 +145,7 @@ class TrainingJob(Job):
             self._heartbeat = open_heartbeat(file)
         except OSError as error:
             raise PassingError(f"--supervised: there is no room for 64 bytes in shared memory ({error})") from error
-        watched = WatchedTraining(str(file), time.monotonic() - self._began_s, self._because)
+        watched = WatchedTraining(str(file), time.monotonic() - self._began_s, self._restart_reason)
         self._watch = HangWatch()
         self._process = subprocess.Popen(
             self._command,
@@ -169,12 +169,12 @@ class TrainingJob(Job):
         beat = self._heartbeat
         silence_s, stall_s = beat.silence_s or DEFAULT_SILENCE_S, beat.stall_s or DEFAULT_STALL_S
         limits = Limits(silence_s, stall_s, silence_s, stall_s)
-        self._because = (
+        self._restart_reason = (
             f"ended with {_exit_code_text(code)}"
             if code is not None
             else self._watch.look(beat, beat.progress_at_s, passed_s, limits) or ""
         )
-        return self._because or None
+        return self._restart_reason or None
 
     @override
     def end(self) -> None:

@@ -32,14 +32,14 @@ from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.agents.weights import unpack
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels.over_grpc import MOST_SETUP_BYTES, Description, MessageError, News, decode
-from trackmania_rl.channels.rollouts import ROLLOUT_SLOTS_PER_COLLECTOR
+from trackmania_rl.channels.rollouts import POLL_S, ROLLOUT_SLOTS_PER_COLLECTOR
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, open_channels
 from trackmania_rl.cli import is_loopback
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import write_durably
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
-from trackmania_rl.multiprocess.collectors import ENDS_WITHIN_S, CollectorSetup, CollectorSupervisor
+from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
 from trackmania_rl.parts import load_part
 from trackmania_rl.places import program_version
 from trackmania_rl.race.progress import CollectorProgress
@@ -58,7 +58,6 @@ FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 30.0
 """Backoff of connections."""
 ANSWERS_WITHIN_S: Final = 20.0
-POLL_S: Final = 0.1
 WAIT_S: Final = 0.01
 PACKET_EVERY_S: Final = 0.02
 MOST_UNDER_WAY: Final = ROLLOUT_SLOTS_PER_COLLECTOR
@@ -74,7 +73,7 @@ REFUSALS: Final = (Code.UNAUTHENTICATED, Code.FAILED_PRECONDITION, Code.INVALID_
 
 
 @dataclass(frozen=True)
-class Server:
+class LearnerAddress:
     """Address of a learner, `https://HOST:PORT`, or `http://` without TLS.
 
     Attributes:
@@ -87,8 +86,8 @@ class Server:
     certificate: bytes | None = field(default=None, repr=False)
 
     @classmethod
-    def of_command(cls, address: str, token: str, certificate: Path | None, is_insecure: bool) -> Server:
-        """Return the server by the options of a command line.
+    def of_command(cls, address: str, token: str, certificate: Path | None, is_insecure: bool) -> LearnerAddress:
+        """Return the address by the options of a command line.
 
         Raises:
             UserError: if the address is none, or is beyond loopback without TLS, or the file cannot be read.
@@ -145,19 +144,19 @@ def details_of(error: grpc.RpcError) -> str:
     return " ".join(str(error.details()).split())[:300]
 
 
-def check_server(server: Server) -> Iterator[Finding]:
+def check_learner(learner: LearnerAddress) -> Iterator[Finding]:
     """Yield findings on a learner from the worker's side: the round trip, and the first answer."""
-    parts = urlsplit(server.address)
+    parts = urlsplit(learner.address)
     try:
         began_s = time.monotonic()
         with socket.create_connection((parts.hostname or "", parts.port or 0), ANSWERS_WITHIN_S):
             round_trip_ms = 1000 * (time.monotonic() - began_s)
-        with server.call(iter(())) as (description, _):
-            how = f"{'a' if server.token else 'no'} token, round trip {round_trip_ms:.1f} ms"
-            yield ok(Check.LEARNER, f"{server.address} serves run {description.run} to this worker: {how}")
+        with learner.call(iter(())) as (description, _):
+            how = f"{'a' if learner.token else 'no'} token, round trip {round_trip_ms:.1f} ms"
+            yield ok(Check.LEARNER, f"{learner.address} serves run {description.run} to this worker: {how}")
     except (OSError, grpc.RpcError, MessageError) as error:
-        refusal = server.refusal(error) if isinstance(error, grpc.RpcError) else None
-        text = f"{server.address} does not answer ({one_line(error, 100)}): is train.py --workers running there?"
+        refusal = learner.refusal(error) if isinstance(error, grpc.RpcError) else None
+        text = f"{learner.address} does not answer ({one_line(error, 100)}): is train.py --workers running there?"
         yield problem(Check.LEARNER, refusal or text)
 
 
@@ -261,8 +260,8 @@ def _n_actions(race: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """A worker's own machine, and what its collector plays with."""
+class WorkerConfig:
+    """Folders, settings and parts of a worker on its own machine."""
 
     folder: Path  # of the spool, generated tracks and live state
     project_folder: Path  # holds the maps
@@ -297,8 +296,8 @@ class Machine:
 class Worker:
     """Supervisor of one collector, whose races are sent and whose news are received by a thread."""
 
-    def __init__(self, server: Server, machine: Machine, spool: Spool) -> None:
-        self._server, self._machine, self._spool = server, machine, spool
+    def __init__(self, learner: LearnerAddress, config: WorkerConfig, spool: Spool) -> None:
+        self._learner, self._config, self._spool = learner, config, spool
         self._run: _Run | None = None
         self._is_connected = False
         self._ends = threading.Event()
@@ -323,7 +322,7 @@ class Worker:
             self._supervise(run)
         finally:
             self._ends.set()
-            thread.join(ENDS_WITHIN_S)
+            thread.join(over_grpc.CONNECTION_ENDS_WITHIN_S)
 
     def _is_to_play(self, wait_s: float) -> bool:
         """Wait for the end. Raise the error of the connection."""
@@ -358,14 +357,14 @@ class Worker:
             try:
                 self._talk()
             except grpc.RpcError as error:
-                why, self._error = details_of(error), self._server.refusal(error)
+                why, self._error = details_of(error), self._learner.refusal(error)
             except Exception as error:  # raised in the main thread
                 self._error = error
             if self._error is not None:
                 return
             if time.monotonic() - began_s > LONGEST_DELAY_S:
                 delay_s = FIRST_DELAY_S
-            log.warning("the learner at %s is away (%s); next attempt in %.0f s", self._server.address, why, delay_s)
+            log.warning("the learner at %s is away (%s); next attempt in %.0f s", self._learner.address, why, delay_s)
             self._ends.wait(delay_s)
             delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 
@@ -373,15 +372,15 @@ class Worker:
         """Make one call, until it ends."""
         received: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # the learner's newest race; None at the end
         try:
-            with self._server.call(self._packets(received), self._spool.worker) as (description, call):
+            with self._learner.call(self._packets(received), self._spool.worker) as (description, call):
                 if (run := self._run) is None:
-                    self._run = run = _Run(description, self._machine, self._spool)
+                    self._run = run = _Run(description, self._config, self._spool)
                 else:
                     run.check(description)
                 self._spool.taken = description.received
                 received.put(description.received)
                 self._is_connected = True
-                log.info("connected to %s, run %s", self._server.address, description.run)
+                log.info("connected to %s, run %s", self._learner.address, description.run)
                 for message in call:
                     run.receive(message)
         finally:
@@ -405,15 +404,15 @@ class _Run:
         UserError: if the run cannot be played here.
     """
 
-    def __init__(self, description: Description, machine: Machine, spool: Spool) -> None:
+    def __init__(self, description: Description, config: WorkerConfig, spool: Spool) -> None:
         self.has_weights = False
-        self._machine, self._spool, self._name = machine, spool, description.name
-        self._settings = settings = machine.settings_of(description.settings)
+        self._config, self._spool, self._name = config, spool, description.name
+        self._settings = settings = config.settings_of(description.settings)
         if settings.game.game != "simulated" and not settings.game.games_are_kept:
             put_plugin_in_place(settings.user.trackmania_base_path)
-        self._maps_folder = machine.project_folder / settings.game.maps_folder
-        self._spaces = machine.games(settings).spaces
-        self._network = machine.agent(settings, self._spaces, SeedTree(settings.run.seed)).make_network()
+        self._maps_folder = config.project_folder / settings.game.maps_folder
+        self._spaces = config.games(settings).spaces
+        self._network = config.agent(settings, self._spaces, SeedTree(settings.run.seed)).make_network()
         self._compress = load_part(settings.sync.sample_compressor, "sample_compressor")
         self._progress = {0: CollectorProgress.of_state(description.progress)}
         self.check(description)
@@ -433,7 +432,7 @@ class _Run:
         Raises:
             UserError: if they differ.
         """
-        settings = self._machine.settings_of(description.settings)
+        settings = self._config.settings_of(description.settings)
         shaping = {name for group in OF_COLLECTOR for name in groups()[group].model_fields} & NEEDS_RESTART
         if changed := sorted(changed_settings(self._settings, settings).keys() & (shaping | {"run_name"})):
             raise UserError(
@@ -451,7 +450,7 @@ class _Run:
             run_state.publish(weights={kind: self._network})
             self.has_weights = True
         if news.settings is not None:
-            self._settings = self._machine.settings_of(news.settings)
+            self._settings = self._config.settings_of(news.settings)
             run_state.publish(settings=self._settings)
         run_state.publish(frames_total=news.frames_total)
         self._spool.taken = max(self._spool.taken, news.taken)  # 0 in news of weights
@@ -470,19 +469,19 @@ class _Run:
         try:
             self._spool.add(self._sequence, race.n_actions, message)
         except OSError as error:
-            raise PassingError(f"{self._machine.folder} takes no more races: {error.strerror}") from error
+            raise PassingError(f"{self._config.folder} takes no more races: {error.strerror}") from error
 
     def collector_setup(self) -> CollectorSetup:
         """Return the setup of the collector."""
-        machine = self._machine
+        config = self._config
         return CollectorSetup(
             n_collectors=1,
             session=self._name,
             channels=self.channels,
             progress=self._progress,
             maps_folder=self._maps_folder,
-            folder=machine.folder,
-            games=machine.games,
-            agent=machine.agent,
-            demonstrations=machine.demonstrations,
+            folder=config.folder,
+            games=config.games,
+            agent=config.agent,
+            demonstrations=config.demonstrations,
         )

@@ -13,6 +13,7 @@ import numpy as np
 from tensordict import TensorDictBase
 
 from trackmania_rl.agents.agent import ProcessLosses
+from trackmania_rl.channels.rollouts import POLL_S
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.rewards import is_finite_as_stored, reward_as_stored
@@ -23,8 +24,6 @@ log = logging.getLogger(__name__)
 
 LEARNED_FROM: Final = ("state_float", "actions", "rewards", "meters_advanced_along_centerline")
 """Columns of a race that reach the replay memory, or that rewards are computed from."""
-POLL_S: Final = 0.1
-"""Timeout of the wait for a race, after which the hooks tick."""
 FRAMES_PER_ROUND: Final = 500
 """Frames of one round of the training loop without collectors."""
 MOST_REFUSED_IN_A_ROW: Final = 20

@@ -30,20 +30,20 @@ from trackmania_rl.multiprocess.collector_process import send_logs_to
 from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, CollectorSetup
 from trackmania_rl.multiprocess.serving import ServeWorkers
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, Supervisor
-from trackmania_rl.multiprocess.worker import Machine, Server, Spool, Worker
+from trackmania_rl.multiprocess.worker import LearnerAddress, Spool, Worker, WorkerConfig
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import Settings
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 0.5
-"""The supervisor looks hundreds of times a second."""
+ASK_WORKER_EVERY_S: Final = 0.5
+"""The supervisor checks its jobs hundreds of times a second."""
 ASK_HEAD_EVERY_S: Final = 2.0
 HEAD_LOST_AFTER_S: Final = 15.0
 SPOOL_BYTES: Final = 1 << 28
 WEIGHTS_BYTES_PER_S: Final = 5 << 20
-ENDS_WITHIN_S: Final = 5.0
+WORKER_ENDS_WITHIN_S: Final = 5.0
 """A worker that runs so long after the end of the run is killed; it gives its collector some of this time."""
 
 
@@ -55,15 +55,15 @@ class WorkerHost:
         self._worker: Worker | None = None
         send_logs_to(self)
 
-    def play(self, server: Server, name: str, machine: Machine) -> None:
-        """Play until `end`. The machine's folders are those of the learner's one, see `_on_this_machine`.
+    def play(self, learner: LearnerAddress, name: str, config: WorkerConfig) -> None:
+        """Play until `end`. The config's folders are those of the learner's one, see `_on_this_machine`.
 
         Raises:
             UserError: see `Worker.play`.
         """
         with tempfile.TemporaryDirectory(prefix="trackmania_rl_worker_") as folder:
-            machine = _on_this_machine(machine, Path(folder))
-            self._worker = Worker(_with_certificate(server), machine, Spool(machine.folder, SPOOL_BYTES, name))
+            config = _on_this_machine(config, Path(folder))
+            self._worker = Worker(_with_certificate(learner), config, Spool(config.folder, SPOOL_BYTES, name))
             self._worker.play()
 
     def end(self) -> None:
@@ -80,12 +80,12 @@ class WorkerHost:
         return [self._logs.popleft() for _ in range(len(self._logs))]
 
 
-def _on_this_machine(machine: Machine, folder: Path) -> Machine:
+def _on_this_machine(config: WorkerConfig, folder: Path) -> WorkerConfig:
     """Replace the learner's folders by those of this machine."""
-    maps_folder = next((one for one in (machine.folder, SHIPPED_FOLDER / "maps") if one.is_dir()), None)
+    maps_folder = next((one for one in (config.folder, SHIPPED_FOLDER / "maps") if one.is_dir()), None)
     if maps_folder is None:
-        raise UserError(f"{socket.gethostname()} has no folder {machine.folder}: copy the maps there")
-    return replace(machine, folder=folder, overrides=[*machine.overrides, f"maps_folder={str(maps_folder)!r}"])
+        raise UserError(f"{socket.gethostname()} has no folder {config.folder}: copy the maps there")
+    return replace(config, folder=folder, overrides=[*config.overrides, f"maps_folder={str(maps_folder)!r}"])
 
 
 def _of_ray(variable: str) -> bytes:
@@ -93,8 +93,8 @@ def _of_ray(variable: str) -> bytes:
     return read_pem(Path(os.environ.get(variable, "")))
 
 
-def _with_certificate(server: Server) -> Server:
-    return replace(server, certificate=_of_ray("RAY_TLS_CA_CERT")) if uses_tls() else server
+def _with_certificate(learner: LearnerAddress) -> LearnerAddress:
+    return replace(learner, certificate=_of_ray("RAY_TLS_CA_CERT")) if uses_tls() else learner
 
 
 def access_on_cluster() -> WorkerAccess:
@@ -114,11 +114,11 @@ def access_on_cluster() -> WorkerAccess:
 class WorkerJob(Job):
     """A worker of the cluster as a `Job`. `n_delivered` counts the rollouts that came since its start."""
 
-    def __init__(self, index: int, server: Server, machine: Machine, run_state: RunState) -> None:
+    def __init__(self, index: int, learner: LearnerAddress, config: WorkerConfig, run_state: RunState) -> None:
         self.name = f"collector {index}"
         self.worker = f"collector-{index}"
         self.n_delivered = 0
-        self._server, self._machine, self._run_state = server, machine, run_state
+        self._learner, self._config, self._run_state = learner, config, run_state
         self._actor: Any = None
         self._answered_s = self._looked_s = 0.0
         self._watch = HangWatch()
@@ -140,14 +140,14 @@ class WorkerJob(Job):
             runtime_env={"env_vars": environment()},
         )
         self._actor = actor.remote()
-        self._end = self._actor.play.remote(self._server, self.worker, self._machine)
+        self._end = self._actor.play.remote(self._learner, self.worker, self._config)
         self._logs = self._actor.take_logs.remote()
 
     @override
     def failure(self, passed_s: float) -> str | None:
         """Return its failure; see `Job`. A worker that waits for a machine is well."""
         now_s = time.monotonic()
-        if now_s - self._looked_s >= LOOK_EVERY_S:
+        if now_s - self._looked_s >= ASK_WORKER_EVERY_S:
             self._looked_s = now_s
             try:
                 self._take_logs()
@@ -208,8 +208,8 @@ class ClusterWorkers(Supervisor[WorkerJob]):
     def __init__(self, serving: ServeWorkers, setup: CollectorSetup, settings: Settings) -> None:
         games_per_collector, port = settings.game.games_per_collector, settings.game.base_tmi_port
         access, host = serving.access, f"{serving.access.host}:{serving.port}"
-        server = Server(f"{'https' if access.certificate else 'http'}://{host}", access.token or "")
-        machine = Machine(
+        learner = LearnerAddress(f"{'https' if access.certificate else 'http'}://{host}", access.token or "")
+        config = WorkerConfig(
             folder=setup.maps_folder.absolute(),
             project_folder=SHIPPED_FOLDER,
             user=settings.user,
@@ -220,11 +220,11 @@ class ClusterWorkers(Supervisor[WorkerJob]):
         jobs = []
         for index in range(setup.n_collectors):
             own = replace(
-                machine,
+                config,
                 overrides=[f"base_tmi_port={port + index * games_per_collector}"],
                 demonstrations=setup.demonstrations[index :: setup.n_collectors],
             )
-            jobs.append(WorkerJob(index, server, own, setup.channels.run_state))
+            jobs.append(WorkerJob(index, learner, own, setup.channels.run_state))
         super().__init__(jobs, COLLECTOR_POLICY)
         self._serving = serving
         self._job_of_worker = {job.worker: job for job in jobs}
@@ -268,7 +268,7 @@ class ClusterWorkers(Supervisor[WorkerJob]):
         """Ask every worker to end, and kill those that are busy."""
         ends = [end for job in self.jobs for end in job.ask_to_end()]
         if ends:
-            ray.wait(ends, num_returns=len(ends), timeout=ENDS_WITHIN_S)
+            ray.wait(ends, num_returns=len(ends), timeout=WORKER_ENDS_WITHIN_S)
         for job in self.jobs:
             job.end()
 

@@ -47,7 +47,7 @@ class LiveCar:
         meters_advanced: along the reference line.
         is_explo: exploration race, or else evaluation race.
         q_values: value of each action, or of the action taken alone; None if unknown.
-        told_s: `time.time` of the state.
+        timestamp_s: `time.time` of the state.
     """
 
     collector: int
@@ -65,12 +65,12 @@ class LiveCar:
     meters_advanced: float
     is_explo: bool
     q_values: list[float] | None
-    told_s: float
+    timestamp_s: float
 
     @property
     def age_s(self) -> float:
         """Age of the state in seconds."""
-        return max(time.time() - self.told_s, 0.0)
+        return max(time.time() - self.timestamp_s, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class LiveRace:
     is_explo: bool
     race_finished: bool
     race_time_ms: int
-    told_s: float
+    timestamp_s: float
     map_file: str
     time_ms: npt.NDArray[np.int32]
     position: npt.NDArray[np.float32]
@@ -150,7 +150,7 @@ class LiveReader:
                 for car in json.loads(read_record(file) or "[]"):
                     cars.append(LiveCar(**car | {"position": tuple(car["position"])}))
         oldest_s = self._clock() - CAR_IS_OLD_S
-        return sorted((car for car in cars if car.told_s > oldest_s), key=lambda car: (car.collector, car.game))
+        return sorted((car for car in cars if car.timestamp_s > oldest_s), key=lambda car: (car.collector, car.game))
 
     def watch(self, collector: int, game: int) -> None:
         """Ask for the races of one game, for `WATCHED_FOR_S` seconds."""
@@ -170,7 +170,7 @@ class LiveReader:
         if found is None:
             files = self._folder.glob(RACE_FILE.format(collector="*", game=EVALUATED))
             evaluated = [race for file in files if (race := self._read_race(file)) is not None]
-            found = max(evaluated, key=lambda race: race.told_s, default=None)
+            found = max(evaluated, key=lambda race: race.timestamp_s, default=None)
         self._race = found or self._race
         return self._race
 

@@ -170,7 +170,7 @@ class LiveMirror:
                     track=_track(entry),
                     is_explo=entry.is_explo,
                     q_values=q_values[place].tolist() if np.isfinite(q_values[place]).all() else None,
-                    told_s=now_s,
+                    timestamp_s=now_s,
                     **{name: values[place] for name, values in lists.items()},
                 )
 
@@ -211,7 +211,7 @@ class LiveMirror:
                 is_explo=entry.is_explo,
                 race_finished=race.facts.race_finished,
                 race_time_ms=race.facts.race_time_ms,
-                told_s=self._clock(),
+                timestamp_s=self._clock(),
                 map_file=str(map_file(entry, self._maps_folder).resolve()),
                 **columns,
             ).save(self._folder / RACE_FILE.format(collector=self._collector, game=name))

@@ -53,7 +53,7 @@ class RacePlayback:
             position=(x_m, y_m, z_m),
             meters_advanced=float(np.interp(time_ms, race.time_ms, race.meters_advanced)),
             q_values=race.q_values[state].tolist(),
-            told_s=time.time(),
+            timestamp_s=time.time(),
         )
 
     def picture(self, time_ms: float, width_px: int = 320, height_px: int = 240) -> npt.NDArray[np.uint8] | None:

@@ -10,12 +10,12 @@ from typing import Final
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import WORKING_FOLDER, command_line_of
+from trackmania_rl.processes import ENDS_WITHIN_S
 from trackmania_rl.telemetry.page.command import FIRST_PORT, address, check_packages, listen
 from trackmania_rl.training.hooks.hook import Hook
 
 LOOPBACK: Final = "127.0.0.1"
 PORTS_TRIED: Final = 20
-ENDS_WITHIN_S: Final = 3.0
 
 log = logging.getLogger(__name__)
 

@@ -52,7 +52,7 @@ class WatchedRaces:
 
     def keep(self, race: LiveRace) -> str:
         """Keep a race of a training; return its id."""
-        return self._keep(f"live-{race.collector}-{race.game}-{int(race.told_s * 1000)}", lambda: race)
+        return self._keep(f"live-{race.collector}-{race.game}-{int(race.timestamp_s * 1000)}", lambda: race)
 
     def record(self, best: BestRun, track: str) -> str:
         """Drive a record again on the track of a file; return its id."""
@@ -151,7 +151,7 @@ def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
         is_explo=False,
         race_finished=race.is_finished,
         race_time_ms=best.race_time_ms,
-        told_s=best.driven_s,
+        timestamp_s=best.driven_s,
         map_file=track_file,
         time_ms=np.array(times_ms, np.int32),
         position=np.array(positions, np.float32),

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 ANSWERS_WITHIN_S: Final = 5.0
 """Timeout for answers of a game that has greeted."""
-POLL_S: Final = 0.02
+EVENT_WITHIN_S: Final = 0.02
 GREETS_WITHIN_S: Final = 30.0
 """Timeout for a greeting before a new connection is tried."""
 RETRY_AFTER_S: Final = 0.5
@@ -80,7 +80,7 @@ class GreetingAttempt:
             GameError: if the game is gone, drops the connection, or breaks the protocol.
         """
         try:
-            event = self._link.next_event(POLL_S)
+            event = self._link.next_event(EVENT_WITHIN_S)
         except GameTimeoutError:
             return None
         if event.id != MessageId.ON_CONNECT:

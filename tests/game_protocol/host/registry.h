@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-// One thing to register; the kinds are those of tests/game_ends/script_interface.py.
+// One thing to register; the kinds are those of tests/game_protocol/script_interface.py.
 struct Declaration {
     std::string kind, scope, text;
 };

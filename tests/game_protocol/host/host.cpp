@@ -1,4 +1,4 @@
-// Loads a plugin's script, unchanged, and calls its callbacks; a C interface for tests/game_ends/plugin_host.py.
+// Loads a plugin's script, unchanged, and calls its callbacks; a C interface for tests/game_protocol/plugin_host.py.
 
 #include "host.h"
 

@@ -9,7 +9,7 @@
 #include <map>
 #include <string>
 
-// The game, as functions of the process that loaded this library (tests/game_ends/plugin_host.py).
+// The game, as functions of the process that loaded this library (tests/game_protocol/plugin_host.py).
 struct GameFunctions {
     int32_t (*game_state)();
     void (*race_clock)(int32_t* in_race, int32_t* race_time_ms, int32_t* tick_time_ms, int32_t* is_finished,
