@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.seeds import SeedTree, read_seed, set_stream_state, stream_state
+from trackmania_rl.race.progress import set_stream_state, stream_state
+from trackmania_rl.seeds import SeedTree, read_seed
 
 
 def test_a_stream_depends_only_on_its_name_and_the_seed():

@@ -15,19 +15,6 @@ from trackmania_rl.files import parse_json, read_bounded, write_durably
 MOST_JSON_BYTES: Final = 1 << 20
 
 
-def stream_state(rng: np.random.Generator) -> str:
-    """Return a random stream's state as a text of some 200 characters."""
-    return json.dumps(rng.bit_generator.state, separators=(",", ":"))
-
-
-def set_stream_state(rng: np.random.Generator, state: str) -> None:
-    """Set a random stream to a state of `stream_state`. Raise `ValueError` for another text."""
-    try:
-        rng.bit_generator.state = json.loads(state)
-    except (TypeError, KeyError, OverflowError) as error:
-        raise ValueError(f"no state of a random stream: {state[:80]}") from error
-
-
 class SeedTree:
     """Random streams of a run, each spawned from its seed by name, once per tree.
 

@@ -1,5 +1,7 @@
 """Counts, times and rates of a run, by map and over the map cycle."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.telemetry.conftest import race_of, race_record
@@ -22,7 +24,7 @@ def race(time_ms=None, map_name="valley", **changes):
 
 
 def observe(figures, updates=0, learner_waited_s=0.0):
-    figures.count_updates = lambda: updates
+    figures.agent = SimpleNamespace(updates=updates)
     figures.observe(learner_waited_s=learner_waited_s, replay_transitions=0, replay_capacity=0)
 
 

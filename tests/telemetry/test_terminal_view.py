@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pyte
 import pytest
@@ -37,7 +38,7 @@ def make_figures():
     times_ms = {"valley": (None, 31_250, 30_999, None), "A01 Race": (None,)}
     for map_name, times in times_ms.items():
         for index, time_ms in enumerate(times):
-            figures.count_updates = lambda index=index: 50 * index
+            figures.agent = SimpleNamespace(updates=50 * index)
             figures.observe(learner_waited_s=0.5 * index, replay_transitions=1_200, replay_capacity=5_000)
             facts = race_record(time_ms, map_name=map_name, is_explo=index % 4 != 2, meters=123.4)
             figures.add(race_of(facts.with_changes(waited_s=1.0, elapsed_s=4.0)))
@@ -93,7 +94,7 @@ def test_three_maps_fit_a_small_terminal():
     figures.last_metrics |= {"mean_q": -2.862, "grad_norm": 47.24, "test_loss": 0.1353}
     for map_name in ("kart", "hills"):
         for is_explo in (False, True):
-            figures.add_race(race_record(30_000, map_name=map_name, is_explo=is_explo))
+            figures.add(race_of(race_record(30_000, map_name=map_name, is_explo=is_explo)))
     del figures.maps["A01 Race"]
     figures.reference_times = dict.fromkeys(figures.maps, MedalTimes(30_000, 31_000, 32_000, 33_000))
     messages = [("12:00:00", logging.INFO, f"message {number} " * 6) for number in range(9)]

@@ -12,9 +12,10 @@ from trackmania_rl.agents.builder import IQN
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.race.progress import stream_state
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.seeds import SeedTree, stream_state
+from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import settings_from_flat
 from trackmania_rl.training.collector import PULL_EVERY_N_ACTIONS, Collector, CollectorParts
 

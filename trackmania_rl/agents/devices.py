@@ -20,7 +20,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.places import user_folder
@@ -95,13 +95,6 @@ def why_unusable(device: str) -> str | None:
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA fails an assertion
         return str(error).splitlines()[0]
     return None
-
-
-def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device; from pinned memory, as the copy from pageable memory would synchronize with the GPU."""
-    if device.type == "cuda" and tensor.device.type == "cpu":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
 
 
 def arithmetic_dtype(device: torch.device, settings: AgentSettings, network: nn.Module) -> torch.dtype:

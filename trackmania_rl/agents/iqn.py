@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from trackmania_rl.agents.agent import Agent, Layer, ProcessLosses, TransitionErrors
-from trackmania_rl.agents.devices import arithmetic_dtype, compiled, on_device
+from trackmania_rl.agents.devices import arithmetic_dtype, compiled
 from trackmania_rl.agents.networks import (
     LEAKY_RELU_SLOPE,
     FourierFeatures,
@@ -75,7 +75,14 @@ class Transitions(NamedTuple):
     @classmethod
     def from_batch(cls, batch: TensorDictBase, device: torch.device) -> Transitions:
         """Take the tensors of these names from a batch, copied to `device` from any other."""
-        return cls(*(on_device(batch.get(name), device) for name in cls._fields))
+        return cls(*(_on_device(batch.get(name), device) for name in cls._fields))
+
+
+def _on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; from pinned memory, as the copy from pageable memory would synchronize with the GPU."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ 1. taus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trackmania_rl.experience_replay.row_files import SPARE, RowFiles, delete_other_files, pieces, read_rows
+from trackmania_rl.experience_replay.row_files import SPARE, RowFiles, delete_other_files
 
 # Rollouts are read-only arrays, which are only read.
 warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
@@ -259,3 +259,18 @@ def rows_of_state(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 def _n_positions(capacity: int) -> int:
     return capacity + max(1, capacity // SPARE)
+
+
+def pieces(rows: range, n_positions: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the positions of consecutive rows in a ring and their places in `rows`, in two pieces at the ring's end."""
+    start, n_rows = rows.start % n_positions, len(rows)
+    n_before_end = min(n_rows, n_positions - start)
+    yield slice(start, start + n_before_end), slice(0, n_before_end)
+    if n_before_end < n_rows:
+        yield slice(0, n_rows - n_before_end), slice(n_before_end, n_rows)
+
+
+def read_rows(columns: Mapping[str, torch.Tensor], rows: range) -> dict[str, torch.Tensor]:
+    """Copy rows of a ring's columns into host memory, by column."""
+    of_rows = list(pieces(rows, len(columns["actions"])))
+    return {name: torch.cat([column[there].cpu() for there, _ in of_rows]) for name, column in columns.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,21 +100,6 @@ def _allocate(file: Path) -> None:
     if hasattr(os, "posix_fallocate"):
         with file.open("rb+") as opened:
             os.posix_fallocate(opened.fileno(), 0, os.fstat(opened.fileno()).st_size)
-
-
-def pieces(rows: range, n_positions: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the positions of consecutive rows in a ring and their places in `rows`, in two pieces at the ring's end."""
-    start, n_rows = rows.start % n_positions, len(rows)
-    n_before_end = min(n_rows, n_positions - start)
-    yield slice(start, start + n_before_end), slice(0, n_before_end)
-    if n_before_end < n_rows:
-        yield slice(0, n_rows - n_before_end), slice(n_before_end, n_rows)
-
-
-def read_rows(columns: Mapping[str, torch.Tensor], rows: range) -> dict[str, torch.Tensor]:
-    """Copy rows of a ring's columns into host memory, by column."""
-    of_rows = list(pieces(rows, len(columns["actions"])))
-    return {name: torch.cat([column[there].cpu() for there, _ in of_rows]) for name, column in columns.items()}
 
 
 def delete_other_files(parent: Path, kept: RowFiles | None) -> None:

@@ -6,6 +6,7 @@ each collector (`CollectorProgress`), from which a new collector process continu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,8 +14,20 @@ from typing import Any
 import numpy as np
 
 from trackmania_rl.race.race import Fragment, RaceFacts, RacePosition
-from trackmania_rl.seeds import set_stream_state
 from trackmania_rl.settings import Settings, shifts_of
+
+
+def stream_state(rng: np.random.Generator) -> str:
+    """Return a random stream's state as a text of some 200 characters."""
+    return json.dumps(rng.bit_generator.state, separators=(",", ":"))
+
+
+def set_stream_state(rng: np.random.Generator, state: str) -> None:
+    """Set a random stream to a state of `stream_state`. Raise `ValueError` for another text."""
+    try:
+        rng.bit_generator.state = json.loads(state)
+    except (TypeError, KeyError, OverflowError) as error:
+        raise ValueError(f"no state of a random stream: {state[:80]}") from error
 
 
 @dataclass

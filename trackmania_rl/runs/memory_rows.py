@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from trackmania_rl.errors import one_line
-from trackmania_rl.experience_replay import row_files
+from trackmania_rl.experience_replay import ring_buffer, row_files
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.files import replace_patiently, sync_folder
 from trackmania_rl.runs.manifest import DamagedError, RowsEntry, Segment
@@ -66,7 +66,7 @@ def _write_segment(folder: Path, rows: RingBuffer, numbers: range) -> Segment:
     temporary = folder / f".{numbers.start}.{os.getpid()}.tmp"
     name = f"{numbers.start:012d}-{numbers.stop:012d}-{secrets.token_hex(8)}{ENDING}"
     with temporary.open("wb") as opened:
-        columns = row_files.read_rows(rows.columns.by_name(), numbers)
+        columns = ring_buffer.read_rows(rows.columns.by_name(), numbers)
         arrays = {column_name: column.numpy() for column_name, column in columns.items()}
         np.savez(opened, **arrays, **{NAME: np.array(name)})  # type: ignore[arg-type]
         opened.flush()

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -186,13 +186,19 @@ _Counts = tuple[float, int, int, int, float]
 """Time, then the counts of which `Rates` are the differences per second."""
 
 
+class CountsUpdates(Protocol):
+    """The agent, of which statistics need no more."""
+
+    updates: int
+
+
 @dataclass
 class TrainingStatistics:
     """Figures of a run.
 
     Attributes:
         clock: seconds since the start of the command, also of `ends_at_s` and `checkpoint_time_s`.
-        count_updates: returns the agent's number of updates.
+        agent: counts its updates.
         updates_not_finite: updates with an infinite or NaN loss or gradient; `_in_a_row`: the newest ones.
         races_refused: races or fragments with infinite or NaN numbers, likewise.
         weights_age_s: by collector, age of the weights at the end of its last race.
@@ -207,7 +213,7 @@ class TrainingStatistics:
     ends_at_s: float = math.inf
     frames_total: int = 0
     races_total: int = 0
-    count_updates: Callable[[], int] = lambda: 0
+    agent: CountsUpdates | None = None
     updates_not_finite: int = 0
     updates_not_finite_in_a_row: int = 0
     races_refused: int = 0
@@ -224,6 +230,7 @@ class TrainingStatistics:
     last_metrics: dict[str, float] = field(default_factory=dict)
     hook_figures: dict[str, float] = field(default_factory=dict)
     checkpoint_time_s: float | None = None
+    _updates_before: int = 0  # until there is an agent
     _earlier_sessions_s: float = 0.0
     _learner_waited_s: float = 0.0
     _collector_times_s: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
@@ -237,7 +244,7 @@ class TrainingStatistics:
     @property
     def updates_total(self) -> int:
         """Updates of the agent."""
-        return self.count_updates()
+        return self._updates_before if self.agent is None else self.agent.updates
 
     @property
     def left_s(self) -> float:
@@ -342,7 +349,7 @@ class TrainingStatistics:
         """Load the totals in a run's status file, which are shown until a checkpoint is loaded."""
         self.frames_total = int(figures.get("frames_total", 0))
         self.races_total = int(figures.get("races_total", 0))
-        self.batches_total = int(figures.get("updates_total", 0))
+        self._updates_before = int(figures.get("updates_total", 0))
         self._earlier_sessions_s = figures.get("training_seconds_total", 0.0)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

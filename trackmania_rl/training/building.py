@@ -27,10 +27,15 @@ from trackmania_rl.training.hooks.figures import LearningFigures, WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.race_log import WriteLog
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations
-from trackmania_rl.training.hooks.resets import ResetPeriodically
 from trackmania_rl.training.hooks.status import ProfileRounds, ShowInTerminal, WriteStatus
 from trackmania_rl.training.replay import Replay
-from trackmania_rl.training.updates import NumbersWatch, apply_schedules, publish_settings, publish_weights
+from trackmania_rl.training.updates import (
+    NumbersWatch,
+    PartialResets,
+    apply_schedules,
+    publish_settings,
+    publish_weights,
+)
 
 MakeMemory = Callable[[Settings, Spaces, SeedTree], Memory]
 """The part `memory`."""
@@ -126,7 +131,8 @@ def begin_run(
     _connect(run)
     run.replay = Replay(run)
     run.numbers = NumbersWatch(run)
-    run.statistics.count_updates = lambda: run.agent.updates
+    run.resets = PartialResets(run)
+    run.statistics.agent = run.agent
     in_order: list[Hook] = []  # at each point of the loop
     learning = LearningFigures()
     run.figures = WriteFigures(learning, in_order)
@@ -135,7 +141,6 @@ def begin_run(
         WriteLog(clock or CommandClock()),
         KeepRecords(),
         *([LearnFromDataSets(datasets)] if datasets else []),
-        ResetPeriodically(),
         learning,
         run.figures,
         RecordEvaluations(),
@@ -147,7 +152,12 @@ def begin_run(
         WriteStatus(),
         *hooks,
     ]
-    run.sections = {"statistics": run.statistics, "collectors": run.progress, "replay": run.replay}
+    run.sections = {
+        "statistics": run.statistics,
+        "collectors": run.progress,
+        "replay": run.replay,
+        "resets": run.resets,
+    }
     for hook in in_order:
         hook.attach(run)
         if hook.section:

@@ -19,9 +19,8 @@ from trackmania_rl.agents.inference import Actor, Exploration
 from trackmania_rl.channels.rollouts import RolloutSink
 from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
-from trackmania_rl.race.progress import CollectorProgress, FragmentCutter
+from trackmania_rl.race.progress import CollectorProgress, FragmentCutter, stream_state
 from trackmania_rl.race.race import Fragment, Race, RacePosition
-from trackmania_rl.seeds import stream_state
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
 

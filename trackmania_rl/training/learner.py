@@ -68,6 +68,7 @@ def learn(
                     replay.store(race)
 
         apply_schedules(run)
+        run.resets.reset_if_due()
         for hook in hooks:
             hook.before_updates()
         while replay.is_batch_due and not must_end():

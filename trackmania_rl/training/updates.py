@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from tensordict import TensorDictBase
@@ -40,6 +40,38 @@ def apply_schedules(run: RunContext) -> None:
         values["epsilon"] = exponential(exploration.epsilon_schedule, frames)
         values["epsilon_boltzmann"] = exponential(exploration.epsilon_boltzmann_schedule, frames)
     run.statistics.current_values = values
+
+
+class PartialResets:
+    """Mixes the network with a fresh one every `reset_every_n_frames_generated` frames.
+
+    Then trains on `additional_transitions_after_reset` more transitions than the replay ratio requires. Frames are
+    counted from the last reset, or from the moment at which resets were switched on.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self.run = run
+        self._counted_from_frames = 0
+
+    def reset_if_due(self) -> None:
+        """Reset after enough frames."""
+        settings = self.run.settings.agent
+        every_frames = settings.reset_every_n_frames_generated
+        frames = self.run.statistics.frames_total
+        if every_frames == 0:
+            self._counted_from_frames = frames
+        elif frames - self._counted_from_frames >= every_frames:
+            self._counted_from_frames = frames
+            self.run.agent.reset_partially()
+            self.run.replay.transitions_due += settings.additional_transitions_after_reset
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {"counted_from_frames": self._counted_from_frames}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._counted_from_frames = state_dict["counted_from_frames"]
 
 
 class NumbersNotFiniteError(PassingError):

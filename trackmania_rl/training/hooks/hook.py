@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from trackmania_rl.training.hooks.figures import WriteFigures
     from trackmania_rl.training.replay import Replay
-    from trackmania_rl.training.updates import NumbersWatch
+    from trackmania_rl.training.updates import NumbersWatch, PartialResets
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +112,7 @@ class RunContext:
     user_hooks: dict[str, Hook] = field(default_factory=dict)  #: by their name in checkpoints
     replay: Replay = field(init=False)
     numbers: NumbersWatch = field(init=False)
+    resets: PartialResets = field(init=False)
     figures: WriteFigures = field(init=False)
     _disk_error_due: Interval = field(default_factory=lambda: Interval(is_due_at_first=True))
 
