@@ -15,9 +15,10 @@ import logging
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -51,98 +52,145 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the command, each called as its option; `resume_by` are options that a second call needs besides."""
+
+    config: Path
+    set: Sequence[str]
+    map: Sequence[str]
+    output_folder: Path
+    update_config: bool
+    weights_from: Path | None
+    accept_change: Sequence[str]
+    max_wall_s: float
+    max_frames: int
+    max_updates: int
+    cluster: str | None
+    workers: str | None
+    worker_token_file: Path | None
+    worker_certificate: Sequence[Path] | None
+    insecure_workers: bool
+    dashboard: bool
+    supervised: bool
+    list_settings: str | None
+    resume_by: Sequence[str] = ()
+
+    def with_run_name(self) -> Arguments:
+        """Return the arguments with a name for a run that has none."""
+        overrides = with_new_name(load_settings(self.config, self.set), self.set)
+        return replace(self, set=overrides, resume_by=[f"--set={override}" for override in overrides[len(self.set) :]])
+
+    def continued_after(self, watched: WatchedTraining) -> Arguments:
+        """Return the arguments of a training that a supervisor has started."""
+        is_first = not watched.restart_reason  # later, the run's settings may have been edited
+        remaining_s = self.max_wall_s - watched.elapsed_s
+        return replace(self, max_wall_s=remaining_s, update_config=self.update_config and is_first)
+
+    def with_maps(self) -> Arguments:
+        """Return the arguments with the settings for the maps of `--map`."""
+        if not self.map:
+            return self
+        from trackmania_rl.track.named_maps import overrides_for_maps
+
+        settings = load_settings(self.config, self.set)
+        chosen = overrides_for_maps(settings, PROJECT_FOLDER / settings.game.maps_folder, self.map)
+        return replace(self, set=[*(f"{name}={value!r}" for name, value in chosen.items()), *self.set])
+
+    def worker_access(self) -> WorkerAccess | None:
+        """Return where and how workers connect; None without `--workers`."""
+        if self.workers is None:
+            return None
+        token = worker_token(self.worker_token_file)
+        from trackmania_rl.channels.over_grpc import WorkerAccess
+
+        return WorkerAccess.of_command(self.workers, token, self.worker_certificate, self.insecure_workers)
+
+
 @command
 def main() -> int:
-    arguments = vars(parse_arguments())
-    given = arguments["set"]
-    arguments["set"] = with_new_name(load_settings(arguments["config"], given), given)
-    arguments["resume_by"] = [f"--set={override}" for override in arguments["set"][len(given) :]]
+    arguments = Arguments(**vars(parse_arguments())).with_run_name()
     end_in_order_when_terminated()
-    with contextlib.ExitStack() as at_end:
-        watched, heartbeat = WatchedTraining.by_environment(), None
-        if watched is not None:
-            heartbeat = at_end.enter_context(watched.heartbeat())
-            arguments["max_wall_s"] -= watched.elapsed_s
-            arguments["update_config"] &= not watched.restart_reason  # the run's settings may have been edited since
-        elif arguments["supervised"]:
-            return supervise([sys.executable, __file__, *sys.argv[1:], *arguments["resume_by"]])
-        del arguments["supervised"]
+    watched = WatchedTraining.by_environment()
+    if watched is None and arguments.supervised:
+        return supervise([sys.executable, __file__, *sys.argv[1:], *arguments.resume_by])
+    with contextlib.nullcontext() if watched is None else watched.heartbeat() as heartbeat:
         gc.disable()  # a quarter of the time of the imports that follow
-        run(arguments, heartbeat, "" if watched is None else watched.restart_reason)
+        try:
+            if watched is None:
+                run(arguments.with_maps())
+            else:
+                run(arguments.continued_after(watched).with_maps(), heartbeat, watched.restart_reason)
+        finally:
+            gc.freeze()  # skips the last garbage collection of torch's objects, which takes seconds
     return ExitCode.DONE
 
 
-def run(arguments: dict[str, Any], heartbeat: Heartbeat | None, restart_reason: str) -> None:
+def run(arguments: Arguments, heartbeat: Heartbeat | None = None, restart_reason: str = "") -> None:
     """Train, or print the settings.
 
     Args:
-        arguments: of the command line, by name.
+        arguments: of the command line.
         heartbeat: read by a supervising process.
         restart_reason: how the previous training ended.
     """
-    config, overrides, maps = arguments.pop("config"), arguments.pop("set"), arguments.pop("map")
-    resume_by = arguments.pop("resume_by")
-    settings = load_settings(config, overrides)  # before the slow import of torch
-    if maps:
-        from trackmania_rl.track.named_maps import overrides_for_maps
+    settings = load_settings(arguments.config, arguments.set)  # before the slow import of torch
+    if arguments.list_settings is not None:
+        print(settings_list(settings, arguments.list_settings, shutil.get_terminal_size().columns))
+        return
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+    with _shown_at_once(arguments) as view:
+        from trackmania_rl.multiprocess.learner_process import BeatForSupervisor
+        from trackmania_rl.run import stages_of, train
+        from trackmania_rl.telemetry.terminal_view import closing_text
+        from trackmania_rl.training.hooks.hook import Hook
 
-        chosen = overrides_for_maps(settings, PROJECT_FOLDER / settings.game.maps_folder, maps)
-        overrides = [*(f"{name}={value!r}" for name, value in chosen.items()), *overrides]
-        settings = load_settings(config, overrides)
+        hooks: list[Hook] = []
+        if arguments.dashboard:
+            from trackmania_rl.telemetry.page.beside_training import ServePage
+
+            hooks.append(ServePage())
+        workers = arguments.worker_access()
+        if heartbeat is not None:
+            hooks.append(BeatForSupervisor(heartbeat, restart_reason))
+        stages = stages_of(arguments.config, arguments.output_folder, arguments.set)
+        gc.freeze()  # garbage collections skip the modules, whose objects are many
+        gc.enable()
+        log.info("preparing the run", extra={"phase": "preparing the run"})
+        figures = train(
+            arguments.config,
+            overrides=arguments.set,
+            output_folder=arguments.output_folder,
+            project_folder=PROJECT_FOLDER,
+            update_config=arguments.update_config,
+            weights_from=arguments.weights_from,
+            accept_change=arguments.accept_change,
+            max_wall_s=arguments.max_wall_s,
+            max_frames=arguments.max_frames,
+            max_updates=arguments.max_updates,
+            cluster=arguments.cluster,
+            workers=workers,
+            hooks=hooks,
+            view=view,
+        )
+    folders = [stage.configuration.folder.path for stage in stages]
+    folder = shown_path(next(filter(Path.exists, reversed(folders)), folders[-1]))
+    evaluation = f"{command_line_of('evaluate')} {folder}"
     try:
-        if (word := arguments.pop("list_settings")) is not None:
-            print(settings_list(settings, word, shutil.get_terminal_size().columns))
-            return
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
-        folder, update = arguments["output_folder"], arguments["update_config"]
-        with _shown_at_once(arguments, RunConfiguration(config, folder, overrides, update)) as view:
-            from trackmania_rl.multiprocess.learner_process import BeatForSupervisor
-            from trackmania_rl.run import stages_of, train
-            from trackmania_rl.telemetry.terminal_view import closing_text
-            from trackmania_rl.training.hooks.hook import Hook
-
-            hooks: list[Hook] = []
-            if arguments.pop("dashboard"):
-                from trackmania_rl.telemetry.page.beside_training import ServePage
-
-                hooks.append(ServePage())
-            arguments["workers"] = workers_of(arguments)
-            hooks += [BeatForSupervisor(heartbeat, restart_reason)] if heartbeat is not None else []
-            runs = [stage.configuration.folder.path for stage in stages_of(config, folder, overrides)]
-            gc.freeze()  # garbage collections skip the modules, whose objects are many
-            gc.enable()
-            log.info("preparing the run", extra={"phase": "preparing the run"})
-            figures = train(
-                config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, view=view, **arguments
-            )
-        folder = shown_path(next(filter(Path.exists, reversed(runs)), runs[-1]))
-        try:
-            print(closing_text(figures, folder, f"{command_line_of('evaluate')} {folder}", resume_by), flush=True)
-        except OSError:  # a closed pipe or full disk: the run itself has ended well
-            discard_output()
-    finally:
-        gc.freeze()  # skips the last garbage collection of torch's objects, which takes seconds
-
-
-def workers_of(arguments: dict[str, Any]) -> WorkerAccess | None:
-    """Take the options of workers from the arguments, and return the access."""
-    address, token_file = arguments.pop("workers"), arguments.pop("worker_token_file")
-    files, is_insecure = arguments.pop("worker_certificate"), arguments.pop("insecure_workers")
-    if address is None:
-        return None
-    token = worker_token(token_file)
-    from trackmania_rl.channels.over_grpc import WorkerAccess
-
-    return WorkerAccess.of_command(address, token, files, is_insecure)
+        print(closing_text(figures, folder, evaluation, arguments.resume_by), flush=True)
+    except OSError:  # a closed pipe or full disk: the run itself has ended well
+        discard_output()
 
 
 @contextlib.contextmanager
-def _shown_at_once(arguments: dict[str, Any], configuration: RunConfiguration) -> Iterator[TerminalView]:
+def _shown_at_once(arguments: Arguments) -> Iterator[TerminalView]:
     """Show the run in the terminal before the slow import of torch."""
+    update = arguments.update_config
+    configuration = RunConfiguration(arguments.config, arguments.output_folder, arguments.set, update)
     mode = configuration.read().telemetry.terminal_view
     with open_terminal_view(mode, configuration.folder.name) as view:
         log.info("importing torch, torchrl and numba", extra={"phase": "importing"})
-        figures = TrainingStatistics(CommandClock(), ends_at_s=arguments["max_wall_s"])
+        figures = TrainingStatistics(CommandClock(), ends_at_s=arguments.max_wall_s)
         if (status := read_status(configuration.folder.path)) is not None:
             figures.load_totals(status.figures)
         view.preview(figures)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -55,7 +56,9 @@ def script_module(repository_root):
         file = repository_root / "scripts" / f"{name}.py"
         spec = importlib.util.spec_from_file_location(file.stem, file)
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, file.stem, module)  # where dataclasses look for it
+            spec.loader.exec_module(module)
         return module
 
     return load

@@ -30,6 +30,8 @@ from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from typing_extensions import override
@@ -38,6 +40,7 @@ from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_d
 from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, WeightsKind, open_channels
 from trackmania_rl.errors import PassingError, UserError, one_line
+from trackmania_rl.experience_replay.minari_files import DataSet
 from trackmania_rl.files import require_regular
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
@@ -46,8 +49,9 @@ from trackmania_rl.multiprocess.run_setup import check_machine, count_session, j
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.multiprocess.spawning import end_if_program_has_no_guard
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs import find_manifests
+from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.runs.changes import require_known
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, parse_override
@@ -66,7 +70,7 @@ from trackmania_rl.training.building import (
     make_hooks,
     make_reward,
 )
-from trackmania_rl.training.demonstrations import load_demonstrations
+from trackmania_rl.training.demonstrations import Demonstration, load_demonstrations
 from trackmania_rl.training.hooks.datasets import open_datasets
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 
@@ -183,114 +187,173 @@ def train(
     keep_freed_memory()
     clock = CommandClock()
     require_known(accept_change)
-    settings = Path(settings) if isinstance(settings, str) else settings
-    output_folder, project_folder = Path(output_folder), Path(project_folder)
-    weights_from = None if weights_from is None else Path(weights_from)
-    if weights_from is not None and not weights_from.exists():
-        raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
-    stages = stages_of(settings, output_folder, overrides, update_config, weights_from)
+    source = Path(settings) if isinstance(settings, str) else settings
+    first_weights = None if weights_from is None else Path(weights_from)
+    if first_weights is not None and not first_weights.exists():
+        raise UserError(f"--weights-from {first_weights}: there is no such run folder or checkpoint")
+    stages = stages_of(source, Path(output_folder), overrides, update_config, first_weights)
+    order = _Order(Path(project_folder), accept_change, cluster, workers, agent, games, memory, hooks, view, clock)
     n_saved_before = 0
     for stage in stages:
-        configuration, until = stage.configuration, stage.until
-        folder = configuration.folder
+        until = stage.until
         if stage is not stages[-1] and until.is_reached(*stage.saved):
-            log.info("%s is complete", folder.path)
+            log.info("%s is complete", stage.configuration.folder.path)
             n_saved_before += sum(stage.saved)
             continue
         statistics = TrainingStatistics(clock, ends_at_s=max_wall_s)
-        frames, updates = min(max_frames, until.max_frames), min(max_updates, until.max_updates)
+        frames = min(max_frames, until.max_frames)
+        updates = min(max_updates, until.max_updates)
         should_stop = StopConditions(max_wall_s, frames, clock, statistics, updates)
-        with own_folder(folder) as begin, contextlib.ExitStack() as closing:
-            # Validate everything before writing and before starting processes.
-            settings = configuration.read()
-            require_races(settings, cluster is not None, workers is not None)
-            maps_folder = project_folder / settings.game.maps_folder
-            reference_lines_m = load_reference_lines(settings, maps_folder)
-            statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
-            demonstrations = load_demonstrations(settings.game, project_folder)
-            seeds = SeedTree(settings.run.seed)
-            games_builder = games(settings)
-            spaces = games_builder.spaces
-            torch.set_num_threads(pick_learner_threads(settings, spaces))  # threads make small operations slower
-            torch.backends.cudnn.benchmark = not settings.sync.is_synchronous  # the fastest may not be the same again
-            agent_builder = _agent_builder(agent, settings, spaces, seeds)
-            reward = make_reward(settings, spaces, seeds)
-            configured_hooks = make_hooks(settings)
-            datasets = open_datasets(settings, spaces, project_folder)
-            check_machine(settings, folder.path)
-
-            name = settings.run.run_name
-            shown = view or closing.enter_context(open_terminal_view(settings.telemetry.terminal_view, name))
-            closing.enter_context(_logging_to(folder.log))
-
-            network = agent_builder.make_network()
-            log.info(
-                "%s: seed %d, a network of %s parameters on %s, maps %s",
-                folder.path,
-                settings.run.seed,
-                f"{sum(parameter.numel() for parameter in network.parameters()):,}",
-                pick_device(settings.run.torch_device),
-                ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
-            )
-            networks = {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS}  # on the processor
-            access = workers if cluster is None else closing.enter_context(joined(cluster))
-            serving = None if access is None else _serve(access, copy.deepcopy(networks))
-            channels = open_channels(settings, spaces, networks)
-            check_edited = functools.partial(check_edited_maps, maps_folder=maps_folder)
-            run = RunContext(
-                live=LiveSettings(folder.settings, settings, check_edited, configuration.read_from),
-                spaces=spaces,
-                reward=reward,
-                agent=agent_builder.make_learner(network),
-                memory=memory(settings, spaces, seeds),
-                channels=channels,
-                folder=folder,
-                statistics=statistics,
-                session=count_session(folder),
-                reference_lines_m=reference_lines_m,
-                maps_folder=maps_folder,
-                n_workers=None if serving is None else 0,
-                n_saved_before=n_saved_before,
-            )
-            all_hooks = begin_run(
-                run,
-                [*configured_hooks, *map(as_hook, hooks), *([] if serving is None else [serving])],
-                clock=clock,
-                view=shown,
-                weights_from=stage.weights_from,
-                datasets=datasets,
-                accepted_changes=accept_change,
-            )
-            setup = CollectorSetup(
-                n_collectors=settings.game.n_collectors,
-                session=f"session-{run.session}",
-                channels=channels,
-                progress=run.progress,
-                maps_folder=maps_folder,
-                folder=folder.path,
-                games=games,
-                agent=agent,
-                demonstrations=demonstrations,
-            )
-            collectors = (
-                CollectorSupervisor(setup)
-                if cluster is None or serving is None
-                else _on_cluster(serving, setup, settings)
-            )
-
-            if n_saved_before:
-                gc.collect()  # the replay memory of the stage before, which hooks have referred to until now
-
-            configuration.write()
-            begin()
-            with contextlib.suppress(OSError):  # logged elsewhere
-                seeds.write_json(folder.seeds)  # the learner's parts have drawn their seeds
-            learner_process_fn(run, all_hooks, collectors, should_stop)
-
+        _train_stage(stage, order, statistics, should_stop, n_saved_before)
         n_saved_before += sum(stage.saved)
         if should_stop.is_requested or not until.is_reached(statistics.frames_total, statistics.updates_total):
             break
     return statistics
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Arguments of `train` that hold for each stage."""
+
+    project_folder: Path
+    accept_change: Collection[str]
+    cluster: str | None
+    workers: WorkerAccess | None
+    agent: MakeAgentBuilder
+    games: MakeGamesBuilder
+    memory: MakeMemory
+    hooks: Sequence[Hook | Any]
+    view: TerminalView | None
+    clock: CommandClock
+
+
+def _train_stage(
+    stage: Stage, order: _Order, statistics: TrainingStatistics, should_stop: StopConditions, n_saved_before: int
+) -> None:
+    if n_saved_before:
+        gc.collect()  # the replay memory of the stage before, to which hooks refer
+    configuration = stage.configuration
+    folder = configuration.folder
+    with own_folder(folder) as begin, contextlib.ExitStack() as closing:
+        settings = configuration.read()
+        parts = _checked_parts(settings, folder, order)  # before writing and before starting processes
+        statistics.reference_times = load_reference_times(settings.game.map_cycle, parts.maps_folder)
+        view = order.view or closing.enter_context(
+            open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name)
+        )
+        closing.enter_context(_logging_to(folder.log))
+
+        network = parts.agent_builder.make_network()
+        _log_beginning(folder, settings, network)
+        networks = {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS}  # on the processor
+        access = order.workers if order.cluster is None else closing.enter_context(joined(order.cluster))
+        serving = None if access is None else _serve(access, copy.deepcopy(networks))
+        channels = open_channels(settings, parts.spaces, networks)
+        check_edited = functools.partial(check_edited_maps, maps_folder=parts.maps_folder)
+        run = RunContext(
+            live=LiveSettings(folder.settings, settings, check_edited, configuration.read_from),
+            spaces=parts.spaces,
+            reward=parts.reward,
+            agent=parts.agent_builder.make_learner(network),
+            memory=order.memory(settings, parts.spaces, parts.seeds),
+            channels=channels,
+            folder=folder,
+            statistics=statistics,
+            session=count_session(folder),
+            reference_lines_m=parts.reference_lines_m,
+            maps_folder=parts.maps_folder,
+            n_workers=None if serving is None else 0,
+            n_saved_before=n_saved_before,
+        )
+        all_hooks = begin_run(
+            run,
+            [*parts.hooks, *map(as_hook, order.hooks), *([] if serving is None else [serving])],
+            clock=order.clock,
+            view=view,
+            weights_from=stage.weights_from,
+            datasets=parts.datasets,
+            accepted_changes=order.accept_change,
+        )
+        collectors = _collectors(run, parts, order, settings, serving)
+        configuration.write()
+        begin()
+        with contextlib.suppress(OSError):  # logged elsewhere
+            parts.seeds.write_json(folder.seeds)  # the learner's parts have drawn their seeds
+        learner_process_fn(run, all_hooks, collectors, should_stop)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Parts of a run that its settings name."""
+
+    maps_folder: Path
+    reference_lines_m: dict[str, npt.NDArray[np.float64]]
+    demonstrations: tuple[Demonstration, ...]
+    seeds: SeedTree
+    spaces: Spaces
+    agent_builder: AgentBuilder
+    reward: Reward
+    hooks: Sequence[Hook]
+    datasets: Sequence[DataSet]
+
+
+def _checked_parts(settings: Settings, folder: RunFolder, order: _Order) -> _Parts:
+    """Make the parts, which checks the settings, and check the machine.
+
+    Raises:
+        UserError: if the run cannot begin.
+    """
+    require_races(settings, order.cluster is not None, order.workers is not None)
+    maps_folder = order.project_folder / settings.game.maps_folder
+    reference_lines_m = load_reference_lines(settings, maps_folder)
+    demonstrations = load_demonstrations(settings.game, order.project_folder)
+    seeds = SeedTree(settings.run.seed)
+    spaces = order.games(settings).spaces
+    torch.set_num_threads(pick_learner_threads(settings, spaces))  # threads make small operations slower
+    torch.backends.cudnn.benchmark = not settings.sync.is_synchronous  # the fastest may not be the same again
+    parts = _Parts(
+        maps_folder=maps_folder,
+        reference_lines_m=reference_lines_m,
+        demonstrations=demonstrations,
+        seeds=seeds,
+        spaces=spaces,
+        agent_builder=_agent_builder(order.agent, settings, spaces, seeds),
+        reward=make_reward(settings, spaces, seeds),
+        hooks=make_hooks(settings),
+        datasets=open_datasets(settings, spaces, order.project_folder),
+    )
+    check_machine(settings, folder.path)
+    return parts
+
+
+def _log_beginning(folder: RunFolder, settings: Settings, network: nn.Module) -> None:
+    log.info(
+        "%s: seed %d, a network of %s parameters on %s, maps %s",
+        folder.path,
+        settings.run.seed,
+        f"{sum(parameter.numel() for parameter in network.parameters()):,}",
+        pick_device(settings.run.torch_device),
+        ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
+    )
+
+
+def _collectors(
+    run: RunContext, parts: _Parts, order: _Order, settings: Settings, serving: ServeWorkers | None
+) -> RunCollectors:
+    setup = CollectorSetup(
+        n_collectors=settings.game.n_collectors,
+        session=f"session-{run.session}",
+        channels=run.channels,
+        progress=run.progress,
+        maps_folder=parts.maps_folder,
+        folder=run.folder.path,
+        games=order.games,
+        agent=order.agent,
+        demonstrations=parts.demonstrations,
+    )
+    if order.cluster is None or serving is None:
+        return CollectorSupervisor(setup)
+    return _on_cluster(serving, setup, settings)
 
 
 def _serve(access: WorkerAccess, networks: Mapping[WeightsKind, nn.Module]) -> ServeWorkers:
