@@ -22,9 +22,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import (
@@ -49,6 +46,9 @@ from trackmania_rl.tmi_interaction.launchers.launcher import RunningGame, Simula
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder
 from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, replays_in
 from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer
+
+import numpy as np
+import numpy.typing as npt
 
 SCRIPT_NAME = "trackmania_rl_play.txt"
 """File in TMInterface's folder of scripts, for its command `load`."""
