@@ -148,7 +148,8 @@ def test_a_collector_starts_without_what_takes_seconds_to_import(module):
     assert not {"torchrl", "tensordict", "torch._dynamo", "sympy", "matplotlib"} & set(modules)
 
 
-def test_a_run_imports_no_package_of_workers_or_tests():
+def test_a_run_imports_no_client_of_the_game_and_no_package_of_workers_or_tests():
     code = "import sys, trackmania_rl.run; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"grpc", "zstandard", "tminterface"} & set(modules)
+    assert not [module for module in modules if module.startswith(f"{PACKAGE}.tmi_interaction")]

@@ -42,7 +42,7 @@ from trackmania_rl.channels.run_state import WEIGHTS_KINDS, WeightsKind, open_ch
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.experience_replay.minari_files import DataSet
 from trackmania_rl.files import require_regular
-from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
+from trackmania_rl.games.race_games import MakeGamesBuilder, check_edited_maps, make_games_builder
 from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
 from trackmania_rl.multiprocess.learner_process import RunCollectors, learner_process_fn
 from trackmania_rl.multiprocess.run_setup import check_machine, count_session, joined, own_folder, require_races
@@ -60,7 +60,6 @@ from trackmania_rl.settings.snapshot import LiveSettings, RunConfiguration
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
-from trackmania_rl.tmi_interaction.game_instance_manager import check_edited_maps
 from trackmania_rl.track.game_map import load_reference_lines, load_reference_times
 from trackmania_rl.training.building import (
     MakeMemory,

@@ -24,6 +24,7 @@ from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError, SyncSettings
+from trackmania_rl.track.game_map import load_reference_lines, named_maps
 
 log = logging.getLogger(__name__)
 
@@ -243,3 +244,18 @@ class AlternatingGames(Games):
         sent, self._sent[number] = self._sent[number], None
         if sent is not None:
             sent.result()
+
+
+def check_edited_maps(settings: Settings, maps_folder: Path) -> None:
+    """Check an edited map cycle before it is played.
+
+    Raises:
+        UserError: if a file of a map is missing or damaged, or the real game has no such map.
+    """
+    load_reference_lines(settings, maps_folder)
+    if settings.game.game != "simulated":
+        from trackmania_rl.tmi_interaction.launchers import make_launcher
+
+        launcher = make_launcher(settings.game, settings.user, settings.game.base_tmi_port, maps_folder)
+        for entry in named_maps(settings):
+            launcher.check_map(entry.map_path)

@@ -35,7 +35,6 @@ from trackmania_rl.race.progress import CollectorProgress, set_stream_state
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.telemetry.live.mirror import LiveMirror
-from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords
 from trackmania_rl.track.game_map import line_begins_m
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import BeginTurn, Collector, CollectorParts, TurnTakingCollector, WeightPuller
@@ -224,5 +223,7 @@ def end_at_once(*_: object) -> None:
 
 def _kill_children() -> None:
     """Kill the game instances: simulated ones are children, real ones are on record."""
+    from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords  # loaded if there are such games
+
     GameRecords().end_games_of(os.getpid())
     end_processes(psutil.Process().children(), within_s=0.0)

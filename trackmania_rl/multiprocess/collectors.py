@@ -29,8 +29,6 @@ from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed import FOLDER
-from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
-from trackmania_rl.tmi_interaction.race_machine import START_WITHIN_S
 from trackmania_rl.training.demonstrations import Demonstration
 
 COLLECTOR_POLICY: Final = RestartPolicy(first_delay_s=1.0, longest_delay_s=30.0, most_failures=6)
@@ -51,8 +49,12 @@ def limits_of_collectors(settings: Settings) -> Limits:
     """Derive the limits from the longest race, the limits of a game's start and `collector_silence_s`."""
     game, silence_s = settings.game, settings.run.collector_silence_s
     longest_race_s = game.cutoff_race_longer_than_ms / 1000 / (SLOWEST_SPEED * min(1.0, game.running_speed))
-    start_s = LISTENS_WITHIN_S + START_WITHIN_S + game.tmi_protection_timeout_s
-    stall_s = silence_s + longest_race_s + (0.0 if game.is_in_process else STARTS_OF_A_GAME * start_s)
+    stall_s = silence_s + longest_race_s
+    if not game.is_in_process:
+        from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
+        from trackmania_rl.tmi_interaction.race_machine import START_WITHIN_S
+
+        stall_s += STARTS_OF_A_GAME * (LISTENS_WITHIN_S + START_WITHIN_S + game.tmi_protection_timeout_s)
     return Limits(silence_s, stall_s, max(silence_s, FIRST_BEAT_WITHIN_S), stall_s + FIRST_RACE_LATER_S)
 
 

@@ -10,7 +10,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,12 +21,11 @@ from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import Policy
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.races import Observation
-from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings, Settings
-from trackmania_rl.tmi_interaction.launchers import make_launcher
+from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher
 from trackmania_rl.tmi_interaction.race_machine import ONLY_RACE, RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.tminterface2 import GameError, TMInterface
-from trackmania_rl.track.game_map import GameMap, load_game_map, load_reference_lines, named_maps
+from trackmania_rl.track.game_map import GameMap, load_game_map
 
 log = logging.getLogger(__name__)
 
@@ -241,16 +239,3 @@ class SpeedWatch:
         """Add a race: race time and wall-clock time spent waiting for the game."""
         self._races.append((race_s, waited_s))
         self._best = max(self._best, self.ratio or 0.0)
-
-
-def check_edited_maps(settings: Settings, maps_folder: Path) -> None:
-    """Check an edited map cycle before it is played.
-
-    Raises:
-        UserError: if a file of a map is missing or damaged, or the real game has no such map.
-    """
-    load_reference_lines(settings, maps_folder)
-    if settings.game.game != "simulated":
-        launcher = make_launcher(settings.game, settings.user, settings.game.base_tmi_port, maps_folder)
-        for entry in named_maps(settings):
-            launcher.check_map(entry.map_path)

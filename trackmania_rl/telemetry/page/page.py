@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.games.race_games import check_edited_maps
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.settings.run_folder import RunFolder
@@ -20,7 +21,6 @@ from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
 from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.telemetry.terminal_view import MEDALS
 from trackmania_rl.telemetry.track_shapes import shape_of
-from trackmania_rl.tmi_interaction.game_instance_manager import check_edited_maps
 from trackmania_rl.track.game_map import load_reference_times, map_file
 
 SHOWN_FIGURES: Final = ("rollout/ep_", "train/", "waiting/")
