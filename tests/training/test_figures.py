@@ -10,6 +10,7 @@ from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.runs import RunFolder
 from trackmania_rl.telemetry.figures import progress_figures
+from trackmania_rl.training import learner
 
 from .conftest import LocalRun, edit, live_in, race_maker
 
@@ -35,7 +36,9 @@ def written(tmp_path_factory, repository_root):
     run.context.statistics.reference_times["valley"] = MedalTimes(1000, 2000, None, None)
     of_race = {"checkpoint_times_ms": [500, 1000, 2500], "first_value": 0.5}
     of_race |= {"timings_ms": dict.fromkeys(("wait_game", "answer_game", "features", "policy"), 0.1)}
-    run.train_on(make_race(50, True, is_explo=is_explo, **of_race) for is_explo in (True, False) * 3)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(learner, "POLL_S", 0.0)  # a quick machine would learn from all races between two ticks
+        run.train_on(make_race(50, True, is_explo=is_explo, **of_race) for is_explo in (True, False) * 3)
     run.close_files()
     events = EventAccumulator(str(run.context.folder.tensorboard), size_guidance={"tensors": 0})
     events.Reload()
