@@ -232,9 +232,9 @@ def evaluate_environment(
 
 def known_runs() -> str:
     """List the existing runs for an error message."""
-    from trackmania_rl.settings.run_folder import SETTINGS_FILE
+    from trackmania_rl.settings.run_folder import is_run
 
-    runs = sorted(folder for folder in (WORKING_FOLDER / "save").glob("*") if (folder / SETTINGS_FILE).is_file())
+    runs = sorted(folder for folder in (WORKING_FOLDER / "save").glob("*") if is_run(folder))
     return f"; the runs here are {', '.join(map(shown_path, runs))}" if runs else "; a training makes save/{run_name}"
 
 

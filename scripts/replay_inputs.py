@@ -1,8 +1,8 @@
 """Play an inputs file on the simulated game and print its time.
 
 The file is in TMInterface's script format. --export writes it for other programs, with the map's name and the time. A
-video is H.264, with time, speed, gear and keys over the picture. The exit
-code is 0 even if the car does not finish. scripts/tools/maps.py drive plays several files.
+video is H.264, with time, speed, gear and keys over the picture. The exit code is 0 even if the car does not finish.
+scripts/tools/maps.py drive plays several files.
 
 Example:
   python scripts/replay_inputs.py save/simulated/best_runs/valley_25460/valley_25460.inputs --map valley --video a.mp4

@@ -113,10 +113,10 @@ def parse_with_plain_words(parser: argparse.ArgumentParser) -> argparse.Namespac
     """
     from trackmania_rl.settings.descriptions import OTHER_WORDS, hint  # not needed by other commands
     from trackmania_rl.settings.groups import FIELDS
-    from trackmania_rl.settings.run_folder import SETTINGS_FILE
+    from trackmania_rl.settings.run_folder import SETTINGS_FILE, is_run
 
-    def is_run(folder: Path) -> bool:
-        return (folder / SETTINGS_FILE).is_file() and folder.absolute().parent.name == "save"
+    def is_named(folder: Path) -> bool:
+        return is_run(folder) and folder.absolute().parent.name == "save"
 
     arguments, words = parser.parse_known_args()
     translated: list[str] = []
@@ -126,9 +126,9 @@ def parse_with_plain_words(parser: argparse.ArgumentParser) -> argparse.Namespac
         name = name.replace("-", "_")
         ours = OTHER_WORDS.get(name, name)
         if word == "--resume":
-            if not (words and is_run(Path(words[0]))):
+            if not (words and is_named(Path(words[0]))):
                 raise UserError("--resume: leave it out: the same command resumes a run; train.py save/RUN does, too")
-        elif is_run(run := Path(word)):
+        elif is_named(run := Path(word)):
             run = run.absolute()
             translated += ["--config", str(run / SETTINGS_FILE), "--output-folder", str(run.parent.parent)]
             translated += ["--set", f"run_name={run.name}"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psutil
@@ -45,3 +46,21 @@ def end_processes(processes: Iterable[psutil.Process], within_s: float = ENDS_WI
     while (running := [one for one in processes if is_running(one)]) and time.monotonic() < deadline_s:
         time.sleep(CHECK_ENDED_EVERY_S)
     return running
+
+
+@contextlib.contextmanager
+def answering(function: Callable[..., object], *arguments: Any) -> Iterator[PipeEnd]:
+    """Call `function(answers, *arguments)` in a process of its own, which is killed at the end of the context.
+
+    Yields the other end of the pipe `answers`; its `recv` raises `EOFError` if the process has ended.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=function, args=(theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        process.kill()
+        process.join()

@@ -24,7 +24,8 @@ from trackmania_rl.files import read_npy
 from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.settings import SettingsError
-from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_own
+from trackmania_rl.settings.run_folder import is_run
+from trackmania_rl.settings.snapshot import read_own
 from trackmania_rl.telemetry.diagnostics import (
     TEST,
     TEXT,
@@ -135,7 +136,7 @@ def race_of(file: Path, console: Console) -> RaceValues:
     values = read_q_values(file)
     names, ms_per_action, taken = tuple(f"action {action}" for action in range(values.shape[1])), MS_PER_ACTION, None
     run_folder, settings = file.resolve().parent.parent.parent, None
-    if (run_folder / SETTINGS_FILE).is_file():
+    if is_run(run_folder):
         try:
             settings = read_own(run_folder)
         except SettingsError as error:  # e.g. of an older version

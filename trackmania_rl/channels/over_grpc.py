@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ import zstandard
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Field,
     JsonValue,
     ValidationError,
 )
@@ -33,7 +32,7 @@ from trackmania_rl.channels.run_state import WeightsKind
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import check_name, parse_json, read_bounded
-from trackmania_rl.race.race import Race, RaceFacts
+from trackmania_rl.race.race import Count, Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.snapshot import paths_cut
@@ -71,7 +70,6 @@ NEEDED_COLUMNS: Final = frozenset({"frames", "state_float", "actions", "action_w
 PROGRESS: Final = ("meters_advanced_along_centerline", "rewards")
 """Column of a race, or of an episode of an own environment, that rewards are computed from."""
 Arrays = dict[str, npt.NDArray[Any]]
-Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 COMPRESSION_LEVEL: Final = 1
 """Higher levels of zstandard save 2 % of a race's bytes and take several times as long."""
 LENGTH_BYTES: Final = 4

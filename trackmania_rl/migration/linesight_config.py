@@ -78,7 +78,7 @@ INSTEAD: Final[Mapping[str, str]] = {
     "apply_randomcrop_augmentation": 'transforms = ("examples.image_shifts:ImageShifts",) does the same',
     "threshold_to_save_all_runs_ms": "best_runs/ keeps the records, and record_every_n_evaluations other races",
 }
-"""What does the same here."""
+"""Texts that name a counterpart here, by the name there."""
 
 ACTIONS: Final = ("inputs", "action_forward_idx")
 """Names that have a meaning only together; the network's outputs are these actions."""

@@ -5,8 +5,6 @@ A pickle of 1 kB can hold a key whose hash takes years, and ten lines of Python 
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Final
 import psutil
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.processes import PipeEnd
+from trackmania_rl.processes import PipeEnd, answering
 
 IMPORT_LIMIT_S: Final = 120.0
 READ_LIMIT_S: Final = 20.0
@@ -34,19 +32,11 @@ def require_bounded(readings: Sequence[Reading]) -> None:
     Raises:
         UserError: if reading takes longer than `READ_LIMIT_S`, fills the memory, or kills the process.
     """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_read, args=(readings, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        _next_answer(ours, IMPORT_LIMIT_S)
+    with answering(_read, readings) as answers:
+        _next_answer(answers, IMPORT_LIMIT_S)
         for _, file in readings:
-            if reason := _next_answer(ours, READ_LIMIT_S):
+            if reason := _next_answer(answers, READ_LIMIT_S):
                 raise UserError(f"{file} {reason}: it is damaged, or made for that; it is not read")
-    finally:
-        process.kill()
-        process.join()
 
 
 def _next_answer(answers: PipeEnd, limit_s: float) -> str:
@@ -58,7 +48,7 @@ def _next_answer(answers: PipeEnd, limit_s: float) -> str:
         return "ends the process that reads it"
 
 
-def _read(readings: Sequence[Reading], answers: PipeEnd) -> None:
+def _read(answers: PipeEnd, readings: Sequence[Reading]) -> None:
     if sys.platform != "win32":
         import resource
 
@@ -67,11 +57,10 @@ def _read(readings: Sequence[Reading], answers: PipeEnd) -> None:
     answers.send("")  # all is imported
     for read, file in readings:
         try:
-            with contextlib.suppress(UserError):
-                read(file)
+            read(file)
             answer = ""
         except MemoryError:
             answer = TOO_LARGE
-        except Exception:
+        except Exception:  # it comes again in the process that asks, see `require_bounded`
             answer = ""
         answers.send(answer)

@@ -79,12 +79,10 @@ class WatchCollectors(Hook):
         self._collectors = collectors
 
     @override
-    def on_fragment(self, race: Race) -> None:
-        self._collectors.count(race.facts)
-
-    @override
     def on_race(self, race: Race) -> None:
         self._collectors.count(race.facts)
+
+    on_fragment = on_race
 
     @override
     def tick(self) -> None:

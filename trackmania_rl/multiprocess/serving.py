@@ -130,15 +130,13 @@ class ServeWorkers(Hook):
             receiver.join(over_grpc.CONNECTION_ENDS_WITHIN_S)
 
     @override
-    def on_fragment(self, race: Race) -> None:
-        self.on_race(race)
-
-    @override
     def on_race(self, race: Race) -> None:
         """Count a worker's race."""
         if race.facts.sequence > 0:
             worker = self._workers[self.worker_of(race.facts.collector)]
             worker.counted = max(worker.counted, race.facts.sequence)
+
+    on_fragment = on_race
 
     def worker_of(self, collector: int) -> str:
         """Return the id of the worker with a number among the collectors."""

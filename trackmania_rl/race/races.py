@@ -287,7 +287,7 @@ class Races:
         return ", ".join(broken) or "the car's place or motion"
 
     def cut_off(self, race: int, checkpoint_times_ms: tuple[int, ...], timings: GameTimings) -> Race:
-        """Return a race that ends in its newest state for the reason in its verdict; see `ended`."""
+        """Return a race that ends in its newest state for the reason in its verdict; see `_ended`."""
         row = self.rows[race]
         return self._ended(
             race,
@@ -300,7 +300,7 @@ class Races:
         )
 
     def finish(self, race: int, race_time_ms: int, checkpoint_times_ms: tuple[int, ...], timings: GameTimings) -> Race:
-        """Return a race that ends in its newest state, the finish; see `ended`. Drop a decision at that time."""
+        """Return a race that ends in its newest state, the finish; see `_ended`. Drop a decision at that time."""
         columns = self.columns
         row = self.rows[race]
         columns.race_time_ms[race, row] = race_time_ms

@@ -84,6 +84,11 @@ def is_finite_as_stored(column: Any) -> bool:
         return False
 
 
+def first_not_finite(columns: Mapping[str, Any]) -> str | None:
+    """Return the name of the first column that is not finite, see `is_finite_as_stored`; None if there is none."""
+    return next((name for name, column in columns.items() if not is_finite_as_stored(column)), None)
+
+
 def reward_as_stored(rewarded: object, n_actions: int) -> Rewarded:
     """Return the validated result of a reward. Raise `UserError` unless it has a number per action and state."""
     form = (

@@ -16,6 +16,11 @@ REPLAY: Final = "replay"
 """Folder with the files of a replay memory on disk."""
 
 
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run, which has its settings."""
+    return (folder / SETTINGS_FILE).is_file()
+
+
 class RunFolder:
     """Files of a run, save/{run_name} and tensorboard/{run_name}; `trackmania_rl.runs` describes them."""
 

@@ -48,7 +48,7 @@ from trackmania_rl.settings import (
     shifts_of,
 )
 from trackmania_rl.settings.groups import DEFAULTS, RewardSettings
-from trackmania_rl.settings.run_folder import SETTINGS_FILE
+from trackmania_rl.settings.run_folder import SETTINGS_FILE, is_run
 from trackmania_rl.settings.snapshot import read_own
 from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 
@@ -101,8 +101,8 @@ def load_run_settings(run_folder: Path) -> Settings:
     """Load a run's own settings. Raise `UserError` if the run does not exist, or they can't be used."""
     if not run_folder.is_dir():
         raise UserError(f"{run_folder}: there is no such run folder; scripts/train.py makes save/{{run_name}}")
-    file = run_folder / SETTINGS_FILE
-    if not file.is_file():
+    if not is_run(run_folder):
+        file = run_folder / SETTINGS_FILE
         raise UserError(f"{run_folder} is no run folder: {file} is missing (a training writes it in its first seconds)")
     return read_own(run_folder)
 

@@ -16,7 +16,7 @@ from trackmania_rl.agents.agent import ProcessLosses
 from trackmania_rl.channels.rollouts import POLL_S
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.race import Race
-from trackmania_rl.race.rewards import is_finite_as_stored, reward_as_stored
+from trackmania_rl.race.rewards import first_not_finite, reward_as_stored
 from trackmania_rl.training.hooks.hook import Figures, Hook, Interval, RunContext
 from trackmania_rl.training.updates import apply_schedules, publish_settings, publish_weights
 
@@ -110,16 +110,14 @@ def reward_race(run: RunContext, race: Race) -> bool:
     if q_values is not None and not np.isnan(q_values).all():  # some agents have none
         columns["q_values"] = q_values
     columns["meters"] = race.facts.meters
-    for name, column in columns.items():
-        if not is_finite_as_stored(column):
-            _refuse(run, race, name)
-            return False
+    if (name := first_not_finite(columns)) is not None:
+        _refuse(run, race, name)
+        return False
     given = run.reward(race.rollout_results(), run.settings, run.statistics.frames_total)
     rewarded = reward_as_stored(given, race.n_actions)
-    for name, column in rewarded._asdict().items():
-        if not is_finite_as_stored(column):
-            _refuse(run, race, name)
-            return False
+    if (name := first_not_finite(rewarded._asdict())) is not None:
+        _refuse(run, race, name)
+        return False
     race.rewards, race.potentials = rewarded
     run.statistics.races_refused_in_a_row = 0
     return True

@@ -139,10 +139,6 @@ class TorchrlHook(Hook):
         return trainer
 
     @override
-    def on_fragment(self, race: Race) -> None:
-        self.on_race(race)
-
-    @override
     def on_race(self, race: Race) -> None:
         columns = race_columns(race)
         changed = self.trainer._process_batch_hook(columns)
@@ -150,6 +146,8 @@ class TorchrlHook(Hook):
             _write_back(race, changed)
         self._race = changed.exclude("frames", ("next", "frames")).clone()
         self.trainer._pre_steps_log_hook(self._race)
+
+    on_fragment = on_race
 
     @override
     def before_updates(self) -> None:

@@ -25,10 +25,9 @@ FloatArray = npt.NDArray[np.float64]
 
 MAPS_FOLDER = PROJECT_FOLDER / "maps"
 _LINESIGHT_RECORD = re.compile(r"(.+)_(\d{1,6})_(\d{3})")
-"""Map, seconds and milliseconds."""
+"""Linesight's name of a record: map, seconds and milliseconds."""
 _RECORD = re.compile(r"(.+)_()(\d{1,9})")
-"""Map and milliseconds."""
-"""A record's file: `{map}_{time}.inputs`, see `trackmania_rl.runs`."""
+"""Name of a record, see `trackmania_rl.runs`: map and milliseconds."""
 
 
 @dataclass(frozen=True)

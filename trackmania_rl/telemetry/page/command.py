@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import errno
 import importlib.util
-import multiprocessing
 import os
 import shutil
 import socket
@@ -32,7 +31,7 @@ import numpy as np
 from trackmania_rl.cli import command, is_loopback, port
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
-from trackmania_rl.processes import PipeEnd
+from trackmania_rl.processes import PipeEnd, answering
 from trackmania_rl.settings.run_folder import RunFolder
 from trackmania_rl.telemetry.page.runs import find_run
 
@@ -115,21 +114,15 @@ def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
     with tempfile.TemporaryDirectory(prefix="trackmania_rl_page_") as folder:
         run = RunFolder.at(Path(folder).resolve() / "save" / file.stem)
         print(f"{file} drives its tracks, which takes some seconds", flush=True)
-        ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
-        arguments = (theirs, file.resolve(), run, project_folder)
-        process = multiprocessing.get_context("spawn").Process(target=_drive, args=arguments, daemon=True)
-        process.start()
-        theirs.close()
-        try:
-            if not ours.poll(LONGEST_DRIVE_S):
+        with answering(_drive, file.resolve(), run, project_folder) as result:
+            if not result.poll(LONGEST_DRIVE_S):
                 raise UserError(f"{file} did not finish its races within {LONGEST_DRIVE_S:g} s")
-            if (error := ours.recv()) is not None:
+            try:
+                error = result.recv()
+            except EOFError:
+                raise UserError(f"{file}: the process that drove its races was ended") from None
+            if error is not None:
                 raise error
-        except EOFError:
-            raise UserError(f"{file}: the process that drove its races was ended") from None
-        finally:
-            process.kill()
-            process.join()
         yield run
 
 

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_npy
 from trackmania_rl.places import command_line_of
-from trackmania_rl.settings.run_folder import RunFolder
+from trackmania_rl.settings.run_folder import RunFolder, is_run
 from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_own
 from trackmania_rl.telemetry.diagnostics import list_pictures
 from trackmania_rl.telemetry.learning_summary import iterate_races
@@ -75,7 +75,7 @@ def _newest(save_folder: Path) -> Path:
 
 def _named(name: str, save_folder: Path) -> Path:
     places = (Path(name), save_folder / name)
-    if found := next((folder for folder in places if (folder / SETTINGS_FILE).is_file()), None):
+    if found := next((folder for folder in places if is_run(folder)), None):
         return found
     if found := next((folder for folder in places if folder.is_dir()), None):
         raise UserError(f"{found} is no run's folder: it has no {SETTINGS_FILE}; name a folder in save/")
@@ -84,7 +84,7 @@ def _named(name: str, save_folder: Path) -> Path:
 
 
 def _runs(save_folder: Path) -> list[Path]:
-    return [folder for folder in save_folder.glob("*") if (folder / SETTINGS_FILE).is_file()]
+    return [folder for folder in save_folder.glob("*") if is_run(folder)]
 
 
 def _last_written_s(folder: Path) -> float:

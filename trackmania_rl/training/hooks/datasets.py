@@ -12,7 +12,7 @@ from typing_extensions import override
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, race_of_episode, recorded_reward
 from trackmania_rl.experience_replay.minari_files import DataSet, open_dataset
-from trackmania_rl.race.rewards import is_finite_as_stored, reward_as_stored
+from trackmania_rl.race.rewards import first_not_finite, reward_as_stored
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.training.hooks.hook import Hook
@@ -114,8 +114,7 @@ class LearnFromDataSets(Hook):
         frames_total = run.statistics.frames_total
         given = recorded_reward(episode) or run.reward(race.rollout_results(), run.settings, frames_total)
         rewarded = reward_as_stored(given, len(episode.actions))
-        for name, column in rewarded._asdict().items():
-            if not is_finite_as_stored(column):
-                raise UserError(f"its {name} hold numbers that are not finite")
+        if (name := first_not_finite(rewarded._asdict())) is not None:
+            raise UserError(f"its {name} hold numbers that are not finite")
         race.rewards, race.potentials = rewarded
         return run.memory.extend(race, run.settings, frames_total)

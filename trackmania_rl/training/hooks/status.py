@@ -39,12 +39,10 @@ class ShowInTerminal(Hook):
         self._view.preview(self.run.statistics)
 
     @override
-    def on_fragment(self, race: Race) -> None:
-        self._view.end_start()
-
-    @override
     def on_race(self, race: Race) -> None:
         self._view.end_start()
+
+    on_fragment = on_race
 
     def tick(self) -> None:
         self._view.update(self.run.statistics)
@@ -71,12 +69,10 @@ class WriteStatus(Hook):
         self._thread.start()
 
     @override
-    def on_fragment(self, race: Race) -> None:
-        self._raced_at_s = time.monotonic()
-
-    @override
     def on_race(self, race: Race) -> None:
         self._raced_at_s = time.monotonic()
+
+    on_fragment = on_race
 
     def tick(self) -> None:
         """Stamp this pass of the training loop, and copy the run's figures in the thread that changes them."""
