@@ -129,6 +129,11 @@ def test_tokens_of_workers_are_long_and_for_one_user(tmp_path, caplog):
 
 def test_the_version_and_the_commit_are_told(repository_root):
     assert f'version = "{program_version()}"' in (repository_root / "pyproject.toml").read_text()
+
+
+def test_a_copy_without_pyproject_has_the_installed_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("trackmania_rl.places.SHIPPED_FOLDER", tmp_path)
+    assert program_version.__wrapped__()  # a checkpoint of that copy names one, "unknown" if there is none
     revision = git_revision()
     assert revision is None or re.fullmatch(r"[0-9a-f]{40,64}(-changed)?", revision)
 

@@ -62,8 +62,9 @@ def user_folder(name: str) -> Path:
 @functools.cache
 def program_version() -> str:
     """Return a checkout's version, else the installed one, or "unknown"."""
-    if IS_CHECKOUT:
-        project = tomllib.loads((SHIPPED_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))
+    project_file = SHIPPED_FOLDER / "pyproject.toml"
+    if project_file.is_file():  # not in a wheel, nor where somebody copied scripts and configurations only
+        project = tomllib.loads(project_file.read_text(encoding="utf-8"))
         return str(project["project"]["version"])
     try:
         return importlib.metadata.version(DISTRIBUTION)
